@@ -1,0 +1,1 @@
+"""rlinit: schedules neural networks on hardware, and proves how good the schedule is."""

@@ -1,0 +1,36 @@
+"""What can go wrong, by name. Infeasible and out of time are statuses of a plan, not errors."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendUnavailable",
+    "InvalidGraph",
+    "InvalidHardware",
+    "InvalidPlan",
+    "RlinitError",
+    "SolverFailure",
+]
+
+
+class RlinitError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InvalidGraph(RlinitError, ValueError):
+    """The computation graph is malformed; the message names the op or edge."""
+
+
+class InvalidHardware(RlinitError, ValueError):
+    """The hardware description is malformed; the message names the device, link or key."""
+
+
+class InvalidPlan(RlinitError, ValueError):
+    """A plan breaks a constraint or claims a value it does not have."""
+
+
+class SolverFailure(RlinitError, RuntimeError):
+    """A solver ended in a way that is neither a result, an infeasibility nor a spent budget."""
+
+
+class BackendUnavailable(RlinitError, ImportError):
+    """An optional package is missing; the message names the extra to install."""

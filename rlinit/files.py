@@ -1,0 +1,80 @@
+"""Reading and writing files: JSON checked against the published schemas, outputs written atomically."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rlinit.errors import RlinitError
+
+__all__ = ["check_schema", "read_json", "write_atomically", "write_json"]
+
+
+@functools.cache
+def _validator(schema: str) -> Callable[[Any], Any]:
+    import fastjsonschema
+
+    text = resources.files("rlinit").joinpath("schemas", f"{schema}.schema.json").read_text(encoding="utf-8")
+    validate: Callable[[Any], Any] = fastjsonschema.compile(json.loads(text))
+    return validate
+
+
+def check_schema(data: Any, schema: str, error: type[RlinitError], source: str) -> None:
+    """Raise `error` where `data` breaks the published schema ("graph", "hardware", "plan"), naming the path in it."""
+    import fastjsonschema
+
+    try:
+        _validator(schema)(data)
+    except fastjsonschema.JsonSchemaException as problem:
+        where = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in problem.path[1:]) or "the top level"
+        said = problem.message.removeprefix(problem.name).strip()
+        raise error(f"{source}: at {where.lstrip('.')}: {said} (schema {schema}.schema.json)") from None
+
+
+def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[str, Any]:
+    """Return the object in a JSON file after checking it against a schema; `error` says what is wrong and where."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise error(f"cannot read {path}: {problem}") from problem
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path} is not valid JSON (truncated?): {problem}") from None
+    check_schema(data, schema, error, str(path))
+    checked: dict[str, Any] = data
+    return checked
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number JSON allows")
+
+
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees either the old content or the whole new one."""
+    target = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: str | Path, data: object) -> None:
+    """Write an object as JSON, atomically; NaN and infinities are refused."""
+    write_atomically(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

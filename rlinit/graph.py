@@ -1,0 +1,455 @@
+"""Computation graphs: immutable, array-backed, validated once.
+
+======================  ====================================================================
+symbol                  meaning
+======================  ====================================================================
+G = (V, E), n, m        the graph, its ops and data-flow edges, their counts
+``param_bytes[v]``      bytes of the parameters op v holds
+``out_bytes[v]``        bytes of the ONE output tensor of v, shared by all its consumers
+``flops[v]``            floating-point (or integer) operations of v
+``time_s[v, d, b]``     seconds of v on device d at batch size b
+k                       number of pipeline stages
+stage(v)                stage of v, from 0; monotone: stage(u) <= stage(v) on every edge (u, v)
+ideal                   a set of ops closed under predecessors
+boundary node           an end of an edge whose ends lie in different stages
+gamma                   the relaxation window's half-width in topological levels
+======================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.errors import InvalidGraph
+from rlinit.files import read_json, write_json
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["ANY_DEVICE", "Graph"]
+
+ANY_DEVICE = "*"
+"""The device key of times that hold on every device."""
+
+_KNOWN_ATTRIBUTES = {"op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden"}
+FloatArray = NDArray[np.float64]
+
+
+def _bad_number(value: float) -> str | None:
+    """Return what is wrong with a cost, or None."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "infinite"
+    return "negative" if value < 0 else None
+
+
+def _number(op: str, what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise InvalidGraph(f"op {op!r}: {what} must be a number, got {value!r}")
+    wrong = _bad_number(float(value))
+    if wrong:
+        raise InvalidGraph(f"op {op!r}: {what} is {wrong} ({value}); expected a finite number >= 0")
+    return float(value)
+
+
+def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
+    """Flatten `time_s` of one op: a number, {device: number}, or {device: {batch: number}}."""
+    if not isinstance(value, Mapping):
+        return {(ANY_DEVICE, 1): _number(op, "time_s", value)}
+    flat: dict[tuple[str, int], float] = {}
+    for device, entry in value.items():
+        if isinstance(entry, Mapping):
+            for batch, seconds in entry.items():
+                if not str(batch).isdigit() or int(batch) < 1:
+                    raise InvalidGraph(f"op {op!r}: time_s on {device!r} has batch size {batch!r}; expected >= 1")
+                flat[str(device), int(batch)] = _number(op, f"time_s on {device!r} at batch {batch}", seconds)
+        else:
+            flat[str(device), 1] = _number(op, f"time_s on {device!r}", entry)
+    return flat
+
+
+def _csr(num_rows: int, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    order = np.lexsort((cols, rows))
+    indptr = np.zeros(num_rows + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=num_rows), out=indptr[1:])
+    return indptr, cols[order]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A computation graph in arrays (CSR both ways); holds tens of thousands of ops without strain.
+
+    Use `Graph.build`, `Graph.from_networkx` or `rlinit.load_graph` to make one. Arrays must not be written to.
+
+    Parameters
+    ----------
+    names
+        (n,) unique op names, in natural order.
+    kinds
+        (n,) kind of each op ("conv2d", "add", ...), may be empty strings.
+    edges
+        (m, 2) int64 pairs (producer, consumer), sorted, distinct.
+    param_bytes, out_bytes, flops
+        (n,) float64; NaN where not given.
+    times
+        (device name or kind or ``"*"``, batch size) -> (n,) seconds; NaN where not given.
+    colocation, groups
+        (n,) int64 group of ops that must share a device or stage, -1: none; and the groups' labels.
+    forbidden
+        device name or kind -> (n,) bool: ops that may not run there.
+    name
+        A name for tables and files.
+    extras
+        op index -> attributes carried along untouched.
+    int_names
+        The names were integers in the networkx graph this came from.
+
+    Raises
+    ------
+    InvalidGraph
+        Empty graph, duplicate or empty name, an edge to an unknown op, a self-loop, a cycle (named), costs that
+        are negative or infinite.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    edges: NDArray[np.int64]
+    param_bytes: FloatArray
+    out_bytes: FloatArray
+    flops: FloatArray
+    times: Mapping[tuple[str, int], FloatArray] = field(default_factory=dict)
+    colocation: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    groups: tuple[Hashable, ...] = ()
+    forbidden: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    name: str = "graph"
+    extras: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    int_names: bool = False
+    succ_indptr: NDArray[np.int64] = field(init=False, repr=False)
+    succ: NDArray[np.int64] = field(init=False, repr=False)
+    pred_indptr: NDArray[np.int64] = field(init=False, repr=False)
+    pred: NDArray[np.int64] = field(init=False, repr=False)
+    order: NDArray[np.int64] = field(init=False, repr=False)
+    level: NDArray[np.int64] = field(init=False, repr=False)
+    _index: dict[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.names)
+        if n == 0:
+            raise InvalidGraph("the graph has no ops; expected at least one")
+        index = {name: i for i, name in enumerate(self.names)}
+        if len(index) < n:
+            seen: set[str] = set()
+            twice = next(name for name in self.names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise InvalidGraph(f"op name {twice!r} appears more than once; names must be unique")
+        if len(self.colocation) == 0:
+            object.__setattr__(self, "colocation", np.full(n, -1, np.int64))
+        self._check_shapes(n)
+        self._check_costs()
+        edges = self.edges
+        if len(edges) and (edges.min() < 0 or edges.max() >= n):
+            u, v = edges[((edges < 0) | (edges >= n)).any(axis=1)][0]
+            raise InvalidGraph(f"edge ({u}, {v}) names an op outside 0..{n - 1}")
+        loops = edges[edges[:, 0] == edges[:, 1]]
+        if len(loops):
+            raise InvalidGraph(f"op {self.names[loops[0, 0]]!r} has an edge to itself")
+        edges = np.unique(edges, axis=0) if len(edges) else edges
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "_index", index)
+        for prefix, rows, cols in (("succ", 0, 1), ("pred", 1, 0)):
+            indptr, indices = _csr(n, edges[:, rows], edges[:, cols])
+            object.__setattr__(self, f"{prefix}_indptr", indptr)
+            object.__setattr__(self, prefix, indices)
+        order, level = self._sort()
+        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "level", level)
+        for array in (edges, self.param_bytes, self.out_bytes, self.flops, self.order, self.level):
+            array.flags.writeable = False
+
+    def _check_shapes(self, n: int) -> None:
+        columns = {"kinds": self.kinds, "param_bytes": self.param_bytes, "out_bytes": self.out_bytes}
+        columns |= {"flops": self.flops, "colocation": self.colocation}
+        columns |= {f"times{key}": column for key, column in self.times.items()}
+        columns |= {f"forbidden[{key!r}]": column for key, column in self.forbidden.items()}
+        for what, column in columns.items():
+            if len(column) != n:
+                raise InvalidGraph(f"{what} has {len(column)} entries; expected one for each of the {n} ops")
+
+    def _check_costs(self) -> None:
+        columns = {"param_bytes": self.param_bytes, "out_bytes": self.out_bytes, "flops": self.flops}
+        columns |= {f"time_s on {device!r} at batch {batch}": column for (device, batch), column in self.times.items()}
+        for what, column in columns.items():
+            wrong = np.flatnonzero((column < 0) | np.isinf(column))
+            if len(wrong):
+                v = wrong[0]
+                raise InvalidGraph(
+                    f"op {self.names[v]!r}: {what} is {_bad_number(column[v])} ({column[v]}); "
+                    "expected a finite number >= 0"
+                )
+
+    def _sort(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the natural topological order (Kahn, smallest index first) and ASAP levels."""
+        import heapq
+
+        n = self.num_ops
+        waiting = np.diff(self.pred_indptr).tolist()
+        succ, indptr = self.succ.tolist(), self.succ_indptr.tolist()
+        level = [0] * n
+        ready = [v for v in range(n) if waiting[v] == 0]
+        order = []
+        while ready:
+            u = heapq.heappop(ready)
+            order.append(u)
+            below = level[u] + 1
+            for v in succ[indptr[u] : indptr[u + 1]]:
+                if level[v] < below:
+                    level[v] = below
+                waiting[v] -= 1
+                if waiting[v] == 0:
+                    heapq.heappush(ready, v)
+        if len(order) < n:
+            raise InvalidGraph(f"the graph has a cycle: {self._cycle(waiting)}")
+        return np.array(order, np.int64), np.array(level, np.int64)
+
+    def _cycle(self, waiting: list[int]) -> str:
+        """Name one cycle among the ops that never became ready."""
+        v = next(i for i, count in enumerate(waiting) if count)
+        trail: list[int] = []
+        while v not in trail:
+            trail.append(v)
+            v = int(next(u for u in self.pred[self.pred_indptr[v] : self.pred_indptr[v + 1]] if waiting[u]))
+        cycle = trail[trail.index(v) :][::-1]
+        shown = [self.names[u] for u in [*cycle, cycle[0]]]
+        return " -> ".join(shown if len(shown) <= 8 else [*shown[:4], "...", *shown[-3:]])
+
+    # -- sizes -------------------------------------------------------------------------------------------------
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops n."""
+        return len(self.names)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of distinct data-flow edges m."""
+        return len(self.edges)
+
+    @property
+    def depth(self) -> int:
+        """Number of topological levels."""
+        return int(self.level.max()) + 1
+
+    @property
+    def width(self) -> int:
+        """Largest number of ops on one ASAP level (a lower bound on the largest antichain)."""
+        return int(np.bincount(self.level).max())
+
+    def index(self, name: str) -> int:
+        """Return the index of the op called `name`; InvalidGraph if there is none."""
+        try:
+            return self._index[name]
+        except KeyError:
+            raise InvalidGraph(f"there is no op {name!r} in graph {self.name!r}") from None
+
+    def __len__(self) -> int:
+        return self.num_ops
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, ops={self.num_ops}, edges={self.num_edges}, depth={self.depth})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.num_edges))
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 over names, edges and costs; two graphs that schedule alike share it."""
+        digest = hashlib.sha256("\0".join((*self.names, *self.kinds)).encode())
+        for array in (self.edges, self.param_bytes, self.out_bytes, self.flops, self.colocation):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        for device, batch in sorted(self.times):
+            digest.update(f"{device}\0{batch}".encode())
+            digest.update(self.times[device, batch].tobytes())
+        for device in sorted(self.forbidden):
+            digest.update(device.encode())
+            digest.update(self.forbidden[device].tobytes())
+        return digest.hexdigest()
+
+    # -- construction ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls,
+        ops: Iterable[tuple[str, Mapping[str, Any]]],
+        edges: Iterable[tuple[str, str]],
+        *,
+        name: str = "graph",
+        int_names: bool = False,
+    ) -> Graph:
+        """Build a graph from (name, attributes) pairs and (producer, consumer) name pairs.
+
+        Parameters
+        ----------
+        ops
+            Attributes: `op`, `param_bytes`, `out_bytes`, `flops`, `time_s` (a number, a mapping device -> number,
+            or device -> batch size -> number), `colocate` (a group label), `forbidden` (device names or kinds).
+            Others are carried along.
+        edges
+            Data flow, in any order; repeated edges count once.
+
+        Raises
+        ------
+        InvalidGraph
+            As for the class, and for attributes of a wrong type; the message names the op or edge.
+        """
+        names: list[str] = []
+        rows: list[Mapping[str, Any]] = []
+        for op_name, attributes in ops:
+            names.append(op_name)
+            rows.append(attributes)
+        n = len(names)
+        columns = {what: np.full(n, np.nan) for what in ("param_bytes", "out_bytes", "flops")}
+        times: dict[tuple[str, int], FloatArray] = {}
+        groups: dict[Hashable, int] = {}
+        colocation = np.full(n, -1, np.int64)
+        forbidden: dict[str, NDArray[np.bool_]] = {}
+        extras: dict[int, dict[str, Any]] = {}
+        for i, (op_name, row) in enumerate(zip(names, rows, strict=True)):
+            for what, column in columns.items():
+                if row.get(what) is not None:
+                    column[i] = _number(op_name, what, row[what])
+            if row.get("time_s") is not None:
+                for key, seconds in _times_of(op_name, row["time_s"]).items():
+                    times.setdefault(key, np.full(n, np.nan))[i] = seconds
+            if row.get("colocate") is not None:
+                colocation[i] = groups.setdefault(row["colocate"], len(groups))
+            for device in row.get("forbidden") or ():
+                forbidden.setdefault(str(device), np.zeros(n, np.bool_))[i] = True
+            rest = {key: value for key, value in row.items() if key not in _KNOWN_ATTRIBUTES}
+            if rest:
+                extras[i] = rest
+        index = {op_name: i for i, op_name in enumerate(names)}
+        pairs = []
+        for u, v in edges:
+            for end in (u, v):
+                if end not in index:
+                    raise InvalidGraph(f"edge ({u!r}, {v!r}) names the unknown op {end!r}")
+            pairs.append((index[u], index[v]))
+        return cls(
+            names=tuple(names),
+            kinds=tuple(str(row.get("op") or "") for row in rows),
+            edges=np.array(pairs, np.int64).reshape(-1, 2),
+            times=times,
+            colocation=colocation,
+            forbidden=forbidden,
+            name=name,
+            groups=tuple(groups),
+            extras=extras,
+            int_names=int_names,
+            **columns,
+        )
+
+    @classmethod
+    def from_networkx(cls, graph: nx.DiGraph) -> Graph:
+        """Read a networkx DiGraph: node attributes as in `build`, edges as data flow. `to_networkx` is its inverse.
+
+        Raises
+        ------
+        InvalidGraph
+            As for `build`; also for an undirected or multi graph, for edge attributes, and for node names that
+            are neither all strings nor all integers.
+        """
+        if not graph.is_directed() or graph.is_multigraph():
+            raise InvalidGraph("expected a networkx.DiGraph; a multigraph's parallel edges are one tensor here")
+        ints = all(isinstance(node, int) and not isinstance(node, bool) for node in graph.nodes)
+        if not ints and not all(isinstance(node, str) for node in graph.nodes):
+            odd = next(node for node in graph.nodes if not isinstance(node, str))
+            raise InvalidGraph(f"node {odd!r} is a {type(odd).__name__}; expected all names to be strings, or all integers")
+        for u, v, data in graph.edges(data=True):
+            if data:
+                raise InvalidGraph(f"edge ({u!r}, {v!r}) has attributes {sorted(data)}; sizes belong to the producer's out_bytes")
+        ops = [(str(node), data) for node, data in graph.nodes(data=True)]
+        edges = [(str(u), str(v)) for u, v in graph.edges]
+        return cls.build(ops, edges, name=str(graph.graph.get("name") or "graph"), int_names=ints and len(ops) > 0)
+
+    def to_networkx(self) -> nx.DiGraph:
+        """Return the graph as a networkx DiGraph with the attributes `from_networkx` reads."""
+        import networkx as nx
+
+        graph: nx.DiGraph = nx.DiGraph(**({} if self.name == "graph" else {"name": self.name}))
+        keys: Sequence[Hashable] = [int(name) for name in self.names] if self.int_names else self.names
+        for i, key in enumerate(keys):
+            graph.add_node(key, **self._attributes(i))
+        graph.add_edges_from((keys[u], keys[v]) for u, v in self.edges)
+        return graph
+
+    def _attributes(self, i: int) -> dict[str, Any]:
+        """Return the given attributes of op i in the form `build` reads."""
+        row: dict[str, Any] = {"op": self.kinds[i]} if self.kinds[i] else {}
+        for what, column in (("param_bytes", self.param_bytes), ("out_bytes", self.out_bytes), ("flops", self.flops)):
+            if not math.isnan(column[i]):
+                row[what] = _plain(column[i])
+        by_device: dict[str, dict[int, float]] = {}
+        for (device, batch), column in sorted(self.times.items()):
+            if not math.isnan(column[i]):
+                by_device.setdefault(device, {})[batch] = _plain(column[i])
+        if by_device:
+            folded = {device: seconds[1] if list(seconds) == [1] else seconds for device, seconds in by_device.items()}
+            alone = list(by_device.items()) == [(ANY_DEVICE, {1: by_device.get(ANY_DEVICE, {}).get(1)})]
+            row["time_s"] = folded[ANY_DEVICE] if alone else folded
+        if self.colocation[i] >= 0:
+            row["colocate"] = self.groups[self.colocation[i]]
+        banned = [device for device, mask in sorted(self.forbidden.items()) if mask[i]]
+        if banned:
+            row["forbidden"] = banned
+        return row | dict(self.extras.get(i, {}))
+
+    # -- JSON --------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form (schema `rlinit/schemas/graph.schema.json`)."""
+        return {
+            "format": "rlinit-graph",
+            "version": 1,
+            "name": self.name,
+            **({"int_names": True} if self.int_names else {}),
+            "ops": [{"name": name, **self._attributes(i)} for i, name in enumerate(self.names)],
+            "edges": [[self.names[u], self.names[v]] for u, v in self.edges.tolist()],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Graph:
+        """Read the JSON form; the caller has checked it against the schema."""
+        ops = ((row["name"], {key: value for key, value in row.items() if key != "name"}) for row in data["ops"])
+        return cls.build(ops, map(tuple, data["edges"]), name=data["name"], int_names=data.get("int_names", False))
+
+    def save(self, path: str | Path) -> None:
+        """Write the graph as JSON, atomically."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Read a graph written by `save`.
+
+        Raises
+        ------
+        InvalidGraph
+            Unreadable file, truncated JSON, or JSON that breaks the schema (the message gives the schema path).
+        """
+        return cls.from_dict(read_json(path, "graph", InvalidGraph))
+
+
+def _plain(value: float) -> float | int:
+    """Return an integer where the number is one, so that files and networkx graphs show 512 and not 512.0."""
+    return int(value) if value.is_integer() and abs(value) < 2**53 else float(value)

@@ -1,0 +1,251 @@
+"""The array form of a stage problem (`pipeline` or `memory`): what kernels, formulations and bounds work on.
+
+A :class:`StageProblem` is built once from a validated graph and hardware, with costs resolved and colocated
+ops merged, and is trusted afterwards. Because merged ops may own several tensors, tensors are first-class:
+tensor ``t`` is produced by node ``tensor_src[t]`` and consumed by ``tensor_dst[tensor_indptr[t]:tensor_indptr[t+1]]``.
+
+Stage cost (``pipeline``; MTPP eq. 3), for a set of nodes S on a stage of class c::
+
+    f_c(S) = sum of in_s[c, t]   over tensors t produced outside S with a consumer in S   (once each)
+           + sum of work_s[c, v] over v in S
+           + overflow_s_per_byte[c] * max(0, param(S) - cache_bytes[c])
+           + sum of out_s[c, t]  over tensors t produced in S with a consumer outside S   (once each)
+
+and S is not allowed on c if param(S) > memory_bytes[c]. An empty stage costs nothing. Stages are numbered in a
+topological order of the quotient graph, so assignments are *monotone*: stage(u) <= stage(v) on every edge. For
+``pipeline`` any class may take any position; for ``memory`` stage j has class ``stage_class[j]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "FloatArray",
+    "IntArray",
+    "MemoryValue",
+    "StageAssignment",
+    "StageProblem",
+    "StageResult",
+    "Value",
+    "evaluate",
+    "memory_value",
+    "stage_cost",
+    "stage_value",
+]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def _csr(num_rows: int, rows: IntArray, cols: IntArray) -> tuple[IntArray, IntArray]:
+    """Group `cols` by `rows` into (indptr, indices), each row sorted ascending."""
+    order = np.lexsort((cols, rows))
+    indptr = np.zeros(num_rows + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=num_rows), out=indptr[1:])
+    return indptr, np.ascontiguousarray(cols[order])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageProblem:
+    """A stage problem as arrays. n nodes, m tensors, c stage classes, k stages.
+
+    Parameters
+    ----------
+    objective
+        ``"pipeline"`` or ``"memory"``.
+    work_s
+        (c, n) seconds of node v on a stage of class c; ``inf`` where the node may not run there. Zeros for
+        ``memory`` (but ``inf`` still forbids).
+    param_bytes
+        (n,) parameter bytes of a node.
+    tensor_src, tensor_indptr, tensor_dst
+        (m,), (m+1,), consumers of each tensor in CSR form, distinct and never the producer. Tensors nobody
+        consumes are left out.
+    tensor_bytes
+        (m,) size of each tensor.
+    in_s, out_s
+        (c, m) seconds to bring tensor t into, or send it out of, a stage of class c.
+    stage_class
+        (k,) class of each stage. The order binds for ``memory``; for ``pipeline`` only the counts matter.
+    memory_bytes, cache_bytes, overflow_s_per_byte
+        (c,) hard capacity (inf: none), fast memory (inf: no overflow), seconds per byte of overflow.
+    order
+        (n,) a topological order, the natural one.
+    """
+
+    objective: Literal["pipeline", "memory"]
+    work_s: FloatArray
+    param_bytes: FloatArray
+    tensor_src: IntArray
+    tensor_indptr: IntArray
+    tensor_dst: IntArray
+    tensor_bytes: FloatArray
+    in_s: FloatArray
+    out_s: FloatArray
+    stage_class: IntArray
+    memory_bytes: FloatArray
+    cache_bytes: FloatArray
+    overflow_s_per_byte: FloatArray
+    order: IntArray
+    # Derived below: node-level precedence without duplicates, and each node's tensors.
+    succ_indptr: IntArray = field(init=False)
+    succ: IntArray = field(init=False)
+    pred_indptr: IntArray = field(init=False)
+    pred: IntArray = field(init=False)
+    out_indptr: IntArray = field(init=False)
+    out_tensor: IntArray = field(init=False)
+    in_indptr: IntArray = field(init=False)
+    in_tensor: IntArray = field(init=False)
+    level: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        n, m = self.num_nodes, self.num_tensors
+        tensor_of = np.repeat(np.arange(m), np.diff(self.tensor_indptr))
+        src, dst = self.tensor_src[tensor_of], self.tensor_dst
+        edges = np.unique(src * n + dst) if len(src) else np.zeros(0, np.int64)
+        u, v = edges // max(n, 1), edges % max(n, 1)
+        level = np.zeros(n, np.int64)
+        succ_indptr, succ = _csr(n, u, v)
+        pred_indptr, pred = _csr(n, v, u)
+        for node in self.order:
+            before = pred[pred_indptr[node] : pred_indptr[node + 1]]
+            if len(before):
+                level[node] = level[before].max() + 1
+        out_indptr, out_tensor = _csr(n, self.tensor_src, np.arange(m, dtype=np.int64))
+        in_indptr, in_tensor = _csr(n, dst, tensor_of)
+        for name, value in (
+            ("succ_indptr", succ_indptr),
+            ("succ", succ),
+            ("pred_indptr", pred_indptr),
+            ("pred", pred),
+            ("out_indptr", out_indptr),
+            ("out_tensor", out_tensor),
+            ("in_indptr", in_indptr),
+            ("in_tensor", in_tensor),
+            ("level", level),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes n, after merging colocated ops."""
+        return len(self.param_bytes)
+
+    @property
+    def num_tensors(self) -> int:
+        """Number of consumed tensors m."""
+        return len(self.tensor_src)
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages k."""
+        return len(self.stage_class)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of distinct stage classes c."""
+        return self.work_s.shape[0]
+
+    @property
+    def class_count(self) -> IntArray:
+        """(c,) how many stages of each class there are."""
+        return np.bincount(self.stage_class, minlength=self.num_classes).astype(np.int64)
+
+
+Value = tuple[float, ...]
+"""What is minimised, compared lexicographically: ``(bottleneck_s,)`` for `pipeline`, a MemoryValue for `memory`.
+
+As a lower bound the same tuple is a *lexicographic* one: an entry says something only where all entries before it
+equal the optimum's."""
+
+MemoryValue = tuple[float, float, float]
+"""Peak parameter bytes of a stage, total off-cache bytes, largest bytes leaving a stage (each tensor once)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageAssignment:
+    """A monotone assignment: `stage` (n,) position of each node, `classes` (k,) stage class at each position."""
+
+    stage: IntArray
+    classes: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageResult:
+    """What a solver found and proved about the problem it was given.
+
+    Parameters
+    ----------
+    assignment, value
+        The best assignment and its value, or None where none was found.
+    bound
+        A proven lexicographic lower bound.
+    status
+        ``optimal`` (value proven best), ``feasible``, ``infeasible`` (proven: nothing at all, or nothing better
+        than the cutoff that was given), ``no_solution`` (the budget ended first).
+    work
+        Deterministic count of the effort spent: branch-and-bound nodes, evaluations or transitions.
+    """
+
+    assignment: StageAssignment | None
+    value: Value | None
+    bound: Value
+    status: Literal["optimal", "feasible", "infeasible", "no_solution"]
+    work: int
+
+
+def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int) -> float:
+    """Return f_c(S) in seconds of the node set `member` ((n,) bool), ``inf`` where S may not run on the class."""
+    if not member.any():
+        return 0.0
+    work = problem.work_s[class_idx, member].sum()
+    param = problem.param_bytes[member].sum()
+    if not np.isfinite(work) or param > problem.memory_bytes[class_idx]:
+        return np.inf
+    cost = float(work)
+    for t in range(problem.num_tensors):
+        consumers = member[problem.tensor_dst[problem.tensor_indptr[t] : problem.tensor_indptr[t + 1]]]
+        if member[problem.tensor_src[t]]:
+            if not consumers.all():
+                cost += problem.out_s[class_idx, t]
+        elif consumers.any():
+            cost += problem.in_s[class_idx, t]
+    over = param - problem.cache_bytes[class_idx]
+    if over > 0:
+        cost += over * problem.overflow_s_per_byte[class_idx]
+    return float(cost)
+
+
+def stage_value(problem: StageProblem, stage: IntArray, classes: IntArray) -> float:
+    """Return the bottleneck of a monotone assignment: `stage` (n,), `classes` (k,) the class at each position."""
+    return max(stage_cost(problem, stage == j, int(classes[j])) for j in range(problem.num_stages))
+
+
+def memory_value(problem: StageProblem, stage: IntArray) -> MemoryValue:
+    """Return the lexicographic value of a monotone assignment; infinite where a capacity is exceeded."""
+    k = problem.num_stages
+    held = np.bincount(stage, weights=problem.param_bytes, minlength=k)
+    if (held > problem.memory_bytes[problem.stage_class]).any() or not np.isfinite(
+        problem.work_s[problem.stage_class[stage], np.arange(problem.num_nodes)]
+    ).all():
+        return (np.inf, np.inf, np.inf)
+    off_cache = np.maximum(held - problem.cache_bytes[problem.stage_class], 0.0).sum()
+    last_use = np.full(problem.num_tensors, -1, np.int64)
+    tensor_of = np.repeat(np.arange(problem.num_tensors), np.diff(problem.tensor_indptr))
+    np.maximum.at(last_use, tensor_of, stage[problem.tensor_dst])
+    made = stage[problem.tensor_src]
+    leaves = last_use > made
+    traffic = np.bincount(made[leaves], weights=problem.tensor_bytes[leaves], minlength=k)
+    return (float(held.max()), float(off_cache), float(traffic.max()))
+
+
+def evaluate(problem: StageProblem, assignment: StageAssignment) -> Value:
+    """Return the value of a monotone assignment under the problem's objective."""
+    if problem.objective == "memory":
+        return memory_value(problem, assignment.stage)
+    return (stage_value(problem, assignment.stage, assignment.classes),)

@@ -1,0 +1,4 @@
+"""Training of agents."""
+
+if __name__ != "rlinit.train":
+    raise ImportError("import this package as rlinit.train, not as train")
