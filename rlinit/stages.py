@@ -223,7 +223,30 @@ def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int)
 
 def stage_value(problem: StageProblem, stage: IntArray, classes: IntArray) -> float:
     """Return the bottleneck of a monotone assignment: `stage` (n,), `classes` (k,) the class at each position."""
-    return max(stage_cost(problem, stage == j, int(classes[j])) for j in range(problem.num_stages))
+    k, n = problem.num_stages, problem.num_nodes
+    class_of = classes[stage]
+    held = np.bincount(stage, weights=problem.param_bytes, minlength=k)
+    cost = np.bincount(stage, weights=problem.work_s[class_of, np.arange(n)], minlength=k)
+    made, enters, leaves = _crossings(problem, stage)
+    cost += np.bincount(made[leaves], weights=problem.out_s[classes[made[leaves]], np.flatnonzero(leaves)], minlength=k)
+    tensor, at = enters // k, enters % k
+    cost += np.bincount(at, weights=problem.in_s[classes[at], tensor], minlength=k)
+    over = np.maximum(held - problem.cache_bytes[classes], 0.0)
+    cost += np.where(over > 0, over * problem.overflow_s_per_byte[classes], 0.0)
+    return float("inf") if (held > problem.memory_bytes[classes]).any() else float(cost.max())
+
+
+def _crossings(problem: StageProblem, stage: IntArray) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
+    """Return the stage each tensor is made in, tensor * k + stage for each stage it enters, and whether it leaves."""
+    k, m = problem.num_stages, problem.num_tensors
+    tensor_of = np.repeat(np.arange(m, dtype=np.int64), np.diff(problem.tensor_indptr))
+    made = stage[problem.tensor_src]
+    used = stage[problem.tensor_dst]
+    crosses = used != made[tensor_of]
+    enters = np.unique(tensor_of[crosses] * k + used[crosses])
+    leaves = np.zeros(m, np.bool_)
+    leaves[enters // k] = True
+    return made, enters, leaves
 
 
 def memory_value(problem: StageProblem, stage: IntArray) -> MemoryValue:
@@ -235,11 +258,7 @@ def memory_value(problem: StageProblem, stage: IntArray) -> MemoryValue:
     ).all():
         return (np.inf, np.inf, np.inf)
     off_cache = np.maximum(held - problem.cache_bytes[problem.stage_class], 0.0).sum()
-    last_use = np.full(problem.num_tensors, -1, np.int64)
-    tensor_of = np.repeat(np.arange(problem.num_tensors), np.diff(problem.tensor_indptr))
-    np.maximum.at(last_use, tensor_of, stage[problem.tensor_dst])
-    made = stage[problem.tensor_src]
-    leaves = last_use > made
+    made, _, leaves = _crossings(problem, stage)
     traffic = np.bincount(made[leaves], weights=problem.tensor_bytes[leaves], minlength=k)
     return (float(held.max()), float(off_cache), float(traffic.max()))
 

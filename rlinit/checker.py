@@ -1,0 +1,199 @@
+"""The independent checker: recomputes feasibility and value of a plan from the raw graph and hardware.
+
+Nothing here comes from the solvers, the kernels or the array form they work on. It is plain Python over the
+definitions of the problems, slow and simple on purpose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rlinit.costs import op_times
+from rlinit.errors import InvalidPlan
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import OPTIMALITY_TOLERANCE, Objective, Plan, StageUse
+
+__all__ = ["stage_uses", "verify"]
+
+_ROUNDING = 1e-9
+"""Relative difference of two float sums of the same numbers that is put down to rounding."""
+
+
+def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
+    """Check that a plan is for this graph and hardware, feasible, and has the value and status it claims.
+
+    Raises
+    ------
+    InvalidPlan
+        Another graph or hardware; an op missing, unknown or on a stage that does not exist; a cycle among stages;
+        colocated ops apart; an op where it is forbidden; a memory overfull; a value, stage figure, bound or status
+        that is not true. The message names the op, edge, stage or figure.
+    """
+    if plan.graph_fingerprint != graph.fingerprint():
+        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    if plan.hardware_fingerprint != hardware.fingerprint():
+        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    if plan.assignment is None:
+        if plan.status in ("optimal", "feasible") or plan.values is not None:
+            raise InvalidPlan(f"the plan claims to be {plan.status} but assigns nothing")
+        return
+    if plan.status not in ("optimal", "feasible"):
+        raise InvalidPlan(f"the plan claims {plan.status!r} but assigns ops")
+    devices = [use.device for use in plan.stages]
+    _check_assignment(plan.assignment, graph, hardware, devices, free_order=plan.objective == "pipeline")
+    uses = stage_uses(plan.assignment, graph, hardware, devices, plan.objective)
+    for j, (claimed, true) in enumerate(zip(plan.stages, uses, strict=True)):
+        _check_stage(j, claimed, true)
+    for use, device in zip(uses, (hardware.devices[_device_index(hardware, name)] for name in devices), strict=True):
+        if use.param_bytes > device.memory_bytes:
+            raise InvalidPlan(
+                f"device {device.name!r} holds {use.param_bytes:,.0f} parameter bytes; "
+                f"its memory has {device.memory_bytes:,.0f}"
+            )
+    _check_claims(plan, _values(uses, plan.objective))
+
+
+def stage_uses(
+    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], objective: Objective
+) -> tuple[StageUse, ...]:
+    """Return what each stage does under an assignment, from the definitions alone (MTPP eq. 1 to 3).
+
+    The seconds are zero for `memory`, which is about bytes and needs no times.
+
+    Parameters
+    ----------
+    assignment
+        op name -> stage.
+    graph, hardware
+        The problem.
+    devices
+        Device name of each stage.
+    """
+    stage = [assignment[name] for name in graph.names]
+    uses = []
+    consumers: list[set[int]] = [set() for _ in graph.names]
+    for u, v in graph.edges.tolist():
+        consumers[u].add(stage[v])
+    for j, name in enumerate(devices):
+        i = _device_index(hardware, name)
+        device = hardware.devices[i]
+        members = [v for v, at in enumerate(stage) if at == j]
+        enter = [u for u in range(len(stage)) if stage[u] != j and j in consumers[u]]
+        leave = [u for u in members if consumers[u] - {j}]
+        param = math.fsum(_size(graph.param_bytes[v]) for v in members)
+        spare = max(0.0, param - device.cache_bytes)
+        seconds = op_times(graph, device) if objective == "pipeline" else None
+        rate_in, rate_out, delay_in, delay_out = _io(hardware, i) if seconds is not None else (math.inf, math.inf, 0.0, 0.0)
+        uses.append(
+            StageUse(
+                device=name,
+                num_ops=len(members),
+                work_s=math.fsum(float(seconds[v]) for v in members) if seconds is not None else 0.0,
+                in_s=math.fsum(_size(graph.out_bytes[u]) / rate_in + delay_in for u in enter),
+                out_s=math.fsum(_size(graph.out_bytes[u]) / rate_out + delay_out for u in leave),
+                overflow_s=spare / rate_in,
+                param_bytes=param,
+                off_cache_bytes=spare,
+                out_bytes=math.fsum(_size(graph.out_bytes[u]) for u in leave),
+            )
+        )
+    return tuple(uses)
+
+
+def _size(value: float) -> float:
+    return 0.0 if math.isnan(value) else float(value)
+
+
+def _device_index(hardware: Hardware, name: str) -> int:
+    for i, device in enumerate(hardware.devices):
+        if device.name == name:
+            return i
+    raise InvalidPlan(f"the plan uses device {name!r}, which {hardware.name!r} does not have")
+
+
+def _io(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
+    """Return (bytes/s in, bytes/s out, seconds of latency in, out) of a device as a stage."""
+    own = hardware.devices[i].io_bandwidth
+    others = [j for j in range(len(hardware.devices)) if j != i]
+    if own == math.inf or not others:
+        return own or math.inf, own or math.inf, 0.0, 0.0
+    rate_in = own or min(float(hardware.bandwidth[j, i]) for j in others)
+    rate_out = own or min(float(hardware.bandwidth[i, j]) for j in others)
+    delay_in = max(float(hardware.latency_s[j, i]) for j in others)
+    delay_out = max(float(hardware.latency_s[i, j]) for j in others)
+    return rate_in, rate_out, delay_in, delay_out
+
+
+def _check_assignment(
+    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], *, free_order: bool
+) -> None:
+    if len(set(devices)) < len(devices):
+        raise InvalidPlan(f"a device serves two stages: {', '.join(devices)}")
+    if not free_order and devices != [device.name for device in hardware.devices]:
+        raise InvalidPlan("the stages are not on the devices in the hardware's order")
+    for name in graph.names:
+        if name not in assignment:
+            raise InvalidPlan(f"op {name!r} is not assigned")
+        at = assignment[name]
+        if not isinstance(at, int) or not 0 <= at < len(devices):
+            raise InvalidPlan(f"op {name!r} is on stage {at!r}; expected 0..{len(devices) - 1}")
+        device = hardware.devices[_device_index(hardware, devices[at])]
+        v = graph.index(name)
+        for key in (device.name, device.kind):
+            if key in graph.forbidden and graph.forbidden[key][v]:
+                raise InvalidPlan(f"op {name!r} is on device {device.name!r}, where it is forbidden")
+    for name in assignment:
+        graph.index(name)
+    for u, v in graph.edges.tolist():
+        if assignment[graph.names[u]] > assignment[graph.names[v]]:
+            raise InvalidPlan(
+                f"edge ({graph.names[u]!r}, {graph.names[v]!r}) runs backwards, from stage "
+                f"{assignment[graph.names[u]]} to stage {assignment[graph.names[v]]}"
+            )
+    at_group: dict[int, tuple[str, int]] = {}
+    for v, name in enumerate(graph.names):
+        group = int(graph.colocation[v])
+        if group >= 0:
+            other, at = at_group.setdefault(group, (name, assignment[name]))
+            if at != assignment[name]:
+                raise InvalidPlan(f"colocated ops {other!r} and {name!r} are on stages {at} and {assignment[name]}")
+
+
+def _values(uses: tuple[StageUse, ...], objective: str) -> tuple[float, ...]:
+    if objective == "memory":
+        return (
+            max(use.param_bytes for use in uses),
+            math.fsum(use.off_cache_bytes for use in uses),
+            max(use.out_bytes for use in uses),
+        )
+    return (max(use.time_s for use in uses),)
+
+
+def _differ(claimed: float, true: float) -> bool:
+    return abs(claimed - true) > _ROUNDING * max(abs(claimed), abs(true))
+
+
+def _check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
+    for figure in ("num_ops", "work_s", "in_s", "out_s", "overflow_s", "param_bytes", "off_cache_bytes", "out_bytes"):
+        if _differ(getattr(claimed, figure), getattr(true, figure)):
+            raise InvalidPlan(
+                f"stage {j}: {figure} is given as {getattr(claimed, figure)} but is {getattr(true, figure)}"
+            )
+
+
+def _check_claims(plan: Plan, true: tuple[float, ...]) -> None:
+    if plan.values is None or len(plan.values) != len(true):
+        raise InvalidPlan(f"the plan gives values {plan.values}; expected {true}")
+    for level, (claimed, value) in enumerate(zip(plan.values, true, strict=True)):
+        if _differ(claimed, value):
+            raise InvalidPlan(f"the plan's value on level {level} is {claimed} but the schedule's is {value}")
+    closed = True
+    for level, (bound, value) in enumerate(zip(plan.bounds or (0.0,) * len(true), true, strict=True)):
+        # A bound on one level speaks of schedules that are optimal on the levels before it.
+        if closed and bound > value * (1.0 + _ROUNDING):
+            raise InvalidPlan(f"the bound {bound} on level {level} exceeds the value {value} of a feasible schedule")
+        closed &= value - bound <= OPTIMALITY_TOLERANCE * abs(value)
+    if (plan.status == "optimal") != closed:
+        raise InvalidPlan(f"status is {plan.status!r} with values {true} and bounds {plan.bounds}")

@@ -1,0 +1,81 @@
+"""Seconds of each op on a device: given times first, then the roofline model where the device gives rates."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.errors import InvalidGraph
+from rlinit.graph import ANY_DEVICE, Graph
+from rlinit.hardware import Device
+
+__all__ = ["known_bytes", "may_run", "moved_bytes", "op_times", "roofline"]
+
+
+def known_bytes(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return sizes with the ones that were not given counted as 0 bytes."""
+    return np.where(np.isnan(values), 0.0, values)
+
+
+def may_run(graph: Graph, device: Device) -> NDArray[np.bool_]:
+    """Return (n,) bool: which ops the device may run (its name and its kind may both be forbidden)."""
+    allowed = np.ones(graph.num_ops, np.bool_)
+    for key in (device.name, device.kind):
+        if key in graph.forbidden:
+            allowed &= ~graph.forbidden[key]
+    return allowed
+
+
+def moved_bytes(graph: Graph) -> NDArray[np.float64]:
+    """Return (n,) bytes an op reads and writes: its input tensors, its parameters and its output."""
+    out = known_bytes(graph.out_bytes)
+    read = np.bincount(graph.edges[:, 1], weights=out[graph.edges[:, 0]], minlength=graph.num_ops)
+    return read + known_bytes(graph.param_bytes) + out
+
+
+def roofline(graph: Graph, device: Device) -> NDArray[np.float64]:
+    """Return (n,) seconds by the roofline model; NaN for ops whose `flops` were not given.
+
+    The time of an op is the larger of its operations over ``flops_per_s`` and its bytes over ``bytes_per_s`` (where
+    the device gives that), plus ``launch_s``.
+
+    References
+    ----------
+    Williams, Waterman, Patterson: Roofline, Communications of the ACM 52(4), 2009.
+    """
+    if device.flops_per_s is None:
+        return np.full(graph.num_ops, np.nan)
+    seconds = graph.flops / device.flops_per_s
+    if device.bytes_per_s is not None:
+        seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_bytes(graph) / device.bytes_per_s))
+    return seconds + device.launch_s
+
+
+def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64]:
+    """Return (n,) seconds of each op on a device at a batch size.
+
+    A time given for the device's name wins over one for its kind, that over one for every device, and that over
+    the roofline model. Ops the device may not run get ``inf``.
+
+    Raises
+    ------
+    InvalidGraph
+        An op that may run on the device has none of these; the message names both.
+    """
+    seconds = np.full(graph.num_ops, np.nan)
+    for key in (device.name, device.kind, ANY_DEVICE):
+        given = graph.times.get((key, batch))
+        if given is not None:
+            seconds = np.where(np.isnan(seconds), given, seconds)
+    if np.isnan(seconds).any() and batch == 1:
+        seconds = np.where(np.isnan(seconds), roofline(graph, device), seconds)
+    seconds = np.where(may_run(graph, device), seconds, np.inf)
+    missing = np.flatnonzero(np.isnan(seconds))
+    if len(missing):
+        op = graph.names[missing[0]]
+        why = "gives no flops" if device.flops_per_s is not None else "and the device gives no flops_per_s"
+        raise InvalidGraph(
+            f"op {op!r} has no time on device {device.name!r} at batch size {batch} {why} "
+            f"({len(missing)} ops in all); give time_s, or flops with a device that has flops_per_s"
+        )
+    return seconds

@@ -1,0 +1,210 @@
+"""From a graph and hardware to the arrays of a stage problem: costs resolved, colocated ops merged."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.costs import known_bytes, may_run, op_times
+from rlinit.errors import InvalidHardware
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
+
+__all__ = ["LoweredStages", "lower_stages"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredStages:
+    """A stage problem and the way back to the ops and devices it stands for.
+
+    Parameters
+    ----------
+    problem
+        The arrays.
+    node_of_op
+        (n_ops,) node each op became.
+    class_devices
+        For each stage class, the devices of that class in the hardware's order.
+    infeasible
+        Why nothing can be feasible, found without search, or "".
+    """
+
+    problem: StageProblem
+    node_of_op: IntArray
+    class_devices: tuple[tuple[int, ...], ...]
+    infeasible: str
+
+    def devices_of(self, assignment: StageAssignment) -> list[int]:
+        """Return the device at each stage position."""
+        left = [list(devices) for devices in self.class_devices]
+        return [left[c].pop(0) for c in assignment.classes.tolist()]
+
+
+def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline", "memory"]) -> LoweredStages:
+    """Build the array form of a stage problem.
+
+    Ops of one colocation group are merged, and so is whatever lies between them (a strongly connected component of
+    the merged graph could not be cut without a cycle in the quotient graph). Devices with equal costs, capacities
+    and rates form one class.
+
+    Raises
+    ------
+    InvalidGraph
+        An op without a time on a device (`pipeline`).
+    InvalidHardware
+        No path between two devices (`pipeline`).
+    """
+    node_of_op = _merge(graph)
+    n = int(node_of_op.max()) + 1
+    device_work = _device_work(graph, hardware, objective)
+    rates = [hardware.io_bandwidth(i) for i in range(hardware.num_devices)]
+    if objective == "pipeline" and hardware.num_devices > 1:
+        for i, pair in enumerate(rates):
+            if 0.0 in pair:
+                raise InvalidHardware(f"no path links device {hardware.devices[i].name!r} with every other device")
+    delays = [_delay(hardware, i) for i in range(hardware.num_devices)]
+    slot_class, class_devices = _classes(hardware, device_work, rates, delays)
+    first = [devices[0] for devices in class_devices]
+    work = np.zeros((len(first), n))
+    for c, i in enumerate(first):
+        np.add.at(work[c], node_of_op, device_work[i])
+    param = np.bincount(node_of_op, weights=known_bytes(graph.param_bytes), minlength=n)
+    src, indptr, dst, size = _tensors(graph, node_of_op, warn=objective == "memory" or bool(np.isfinite(rates).any()))
+    free = np.zeros((len(first), len(src)))
+    piped = objective == "pipeline"
+    in_s = np.stack([size / rates[i][0] + delays[i][0] for i in first]) if piped else free
+    out_s = np.stack([size / rates[i][1] + delays[i][1] for i in first]) if piped else free
+    problem = StageProblem(
+        objective=objective,
+        work_s=work,
+        param_bytes=param,
+        tensor_src=src,
+        tensor_indptr=indptr,
+        tensor_dst=dst,
+        tensor_bytes=size,
+        in_s=in_s,
+        out_s=out_s,
+        stage_class=slot_class,
+        memory_bytes=np.array([hardware.devices[i].memory_bytes for i in first]),
+        cache_bytes=np.array([hardware.devices[i].cache_bytes for i in first]),
+        overflow_s_per_byte=np.array([1.0 / rates[i][0] if piped else 0.0 for i in first]),
+        order=_node_order(graph, node_of_op, n),
+    )
+    return LoweredStages(problem, node_of_op, class_devices, _obstacle(graph, hardware, problem, node_of_op))
+
+
+def _merge(graph: Graph) -> IntArray:
+    """Return the node of each op: one for each op, except that colocated ops and what lies between them share one."""
+    if (graph.colocation < 0).all():
+        return np.arange(graph.num_ops, dtype=np.int64)
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    grouped = np.flatnonzero(graph.colocation >= 0)
+    leader = {}
+    for v in grouped.tolist():
+        leader.setdefault(int(graph.colocation[v]), v)
+    lead = np.array([leader[int(graph.colocation[v])] for v in grouped], np.int64)
+    # A group is a cycle through its leader, so groups and paths between members are strong components.
+    rows = np.concatenate([graph.edges[:, 0], grouped, lead])
+    cols = np.concatenate([graph.edges[:, 1], lead, grouped])
+    matrix = coo_array((np.ones(len(rows)), (rows, cols)), shape=(graph.num_ops, graph.num_ops))
+    _, component = connected_components(matrix, directed=True, connection="strong")
+    _, first, inverse = np.unique(component, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse].astype(np.int64)
+
+
+def _device_work(graph: Graph, hardware: Hardware, objective: str) -> list[FloatArray]:
+    """Return the seconds of each op on each device; for `memory` 0, or inf where forbidden."""
+    if objective == "memory":
+        return [np.where(may_run(graph, device), 0.0, np.inf) for device in hardware.devices]
+    return [op_times(graph, device) for device in hardware.devices]
+
+
+def _delay(hardware: Hardware, i: int) -> tuple[float, float]:
+    """Return the (in, out) seconds of link latency a transfer pays at device i, the worst over its links."""
+    if hardware.num_devices == 1 or hardware.devices[i].io_bandwidth == np.inf:
+        return 0.0, 0.0
+    return float(hardware.latency_s[:, i].max()), float(hardware.latency_s[i].max())
+
+
+def _classes(
+    hardware: Hardware,
+    device_work: list[FloatArray],
+    rates: list[tuple[float, float]],
+    delays: list[tuple[float, float]],
+) -> tuple[IntArray, tuple[tuple[int, ...], ...]]:
+    """Group devices that no stage cost can tell apart."""
+    seen: dict[tuple[object, ...], int] = {}
+    members: list[list[int]] = []
+    slot_class = []
+    for i, device in enumerate(hardware.devices):
+        key = (device_work[i].tobytes(), rates[i], delays[i], device.memory_bytes, device.cache_bytes)
+        c = seen.setdefault(key, len(seen))
+        if c == len(members):
+            members.append([])
+        members[c].append(i)
+        slot_class.append(c)
+    return np.array(slot_class, np.int64), tuple(map(tuple, members))
+
+
+def _tensors(graph: Graph, node_of_op: IntArray, *, warn: bool) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
+    """Return each op's tensor as (producer, indptr, consumers, bytes), without those used only where they are made."""
+    pairs = np.stack([graph.edges[:, 0], node_of_op[graph.edges[:, 1]]], axis=1)
+    pairs = pairs[node_of_op[pairs[:, 0]] != pairs[:, 1]]
+    pairs = np.unique(pairs, axis=0) if len(pairs) else pairs
+    ops, counts = np.unique(pairs[:, 0], return_counts=True)
+    unknown = np.flatnonzero(np.isnan(graph.out_bytes[ops]))
+    if warn and len(unknown):
+        warnings.warn(
+            f"{len(unknown)} of {len(ops)} ops whose output is used give no out_bytes "
+            f"(first: {graph.names[ops[unknown[0]]]!r}); counted as 0 bytes",
+            stacklevel=5,
+        )
+    indptr = np.zeros(len(ops) + 1, np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    return node_of_op[ops], indptr, np.ascontiguousarray(pairs[:, 1]), known_bytes(graph.out_bytes[ops])
+
+
+def _node_order(graph: Graph, node_of_op: IntArray, n: int) -> IntArray:
+    """Return a topological order of the nodes, by Kahn with the smallest index first."""
+    if n == graph.num_ops:
+        return graph.order.astype(np.int64)
+    edges = node_of_op[graph.edges]
+    edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
+    merged = Graph(
+        names=tuple(map(str, range(n))),
+        kinds=("",) * n,
+        edges=edges,
+        param_bytes=np.zeros(n),
+        out_bytes=np.zeros(n),
+        flops=np.zeros(n),
+    )
+    return merged.order.astype(np.int64)
+
+
+def _obstacle(graph: Graph, hardware: Hardware, problem: StageProblem, node_of_op: IntArray) -> str:
+    """Return why no assignment can be feasible, as far as single nodes and totals tell; "" if they do not."""
+    fits = np.isfinite(problem.work_s) & (problem.param_bytes[None, :] <= problem.memory_bytes[:, None])
+    stuck = np.flatnonzero(~fits.any(axis=0))
+    if len(stuck):
+        ops = [graph.names[v] for v in np.flatnonzero(node_of_op == stuck[0])]
+        what = f"op {ops[0]!r}" if len(ops) == 1 else f"the colocated ops {', '.join(map(repr, ops[:4]))}"
+        if not np.isfinite(problem.work_s[:, stuck[0]]).any():
+            return f"{what} may not run on any device of {hardware.name!r}"
+        largest = problem.memory_bytes.max()
+        return (
+            f"{what} needs {problem.param_bytes[stuck[0]]:,.0f} bytes; "
+            f"no device that may run it holds that much (the largest memory has {largest:,.0f})"
+        )
+    total, room = problem.param_bytes.sum(), problem.memory_bytes[problem.stage_class].sum()
+    if total > room:
+        return f"the parameters need {total:,.0f} bytes; all devices together hold {room:,.0f}"
+    return ""

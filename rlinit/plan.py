@@ -1,0 +1,187 @@
+"""Plan: the result of scheduling, with its status, bound and provenance; JSON in and out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rlinit.errors import InvalidPlan
+from rlinit.files import read_json, write_json
+
+__all__ = ["OPTIMALITY_TOLERANCE", "HistoryEntry", "Objective", "Plan", "StageUse", "Status", "is_closed", "relative_gap"]
+
+Objective = Literal["pipeline", "memory"]
+Status = Literal["optimal", "feasible", "infeasible", "no_solution"]
+
+OPTIMALITY_TOLERANCE = 1e-6
+"""A value is optimal when it exceeds a bound on the full problem by at most this, relatively."""
+
+
+def relative_gap(values: tuple[float, ...] | None, bounds: tuple[float, ...] | None) -> float:
+    """Return (value - bound) / value at the first level where they differ by more than the tolerance; 0 if none does.
+
+    ``inf`` without a value. A bound above its value is for the checker to refuse; here it closes the gap.
+    """
+    if values is None:
+        return float("inf")
+    for value, bound in zip(values, bounds or (0.0,) * len(values), strict=True):
+        gap = (value - bound) / value if value > 0 else 0.0
+        if gap > OPTIMALITY_TOLERANCE:
+            return gap
+    return 0.0
+
+
+def is_closed(values: tuple[float, ...] | None, bounds: tuple[float, ...] | None) -> bool:
+    """Return whether the bound proves the value optimal on every level."""
+    return values is not None and relative_gap(values, bounds) == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """What one stage does on each input: seconds of its parts, and bytes."""
+
+    device: str
+    num_ops: int
+    work_s: float
+    in_s: float
+    out_s: float
+    overflow_s: float
+    param_bytes: float
+    off_cache_bytes: float
+    out_bytes: float
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the whole stage."""
+        return self.in_s + self.work_s + self.overflow_s + self.out_s
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One improvement: seconds since the start, values and bounds from then on, and the phase that found it."""
+
+    time_s: float
+    values: tuple[float, ...] | None
+    bounds: tuple[float, ...] | None
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule and how good it is.
+
+    Parameters
+    ----------
+    objective
+        What was minimised.
+    status
+        ``optimal``: the value meets a bound on the full problem within 1e-6 relative, on every level.
+        ``feasible``: a schedule, not proven best. ``infeasible``: proven that none exists; `message` says why.
+        ``no_solution``: the budget ended before one was found.
+    values, bounds
+        The value on each level, and proven lower bounds on the full problem. ``(bottleneck_s,)`` for `pipeline`;
+        (peak parameter bytes, off-cache bytes, largest bytes leaving a stage) for `memory`, where a bound on one
+        level holds for schedules that are optimal on all levels before it.
+    bound_source, method
+        What proved the bound, and what found the schedule.
+    assignment
+        op name -> stage number from 0 (stage objectives), in the graph's op order; None without a schedule.
+    stages
+        What each stage does; stage j runs on ``stages[j].device``.
+    history
+        Every improvement of value or bound.
+    phase_s
+        Seconds of each phase.
+    graph, graph_fingerprint, hardware, hardware_fingerprint
+        What the plan is for, by name and by contents.
+    provenance
+        Settings and seeds that led here.
+    message
+        Why there is no schedule, or what limited it; empty if there is nothing to say.
+    start_s
+        op name -> start in seconds, for objectives with a timeline.
+    """
+
+    objective: Objective
+    status: Status
+    values: tuple[float, ...] | None
+    bounds: tuple[float, ...] | None
+    bound_source: str
+    method: str
+    assignment: Mapping[str, int] | None
+    stages: tuple[StageUse, ...]
+    history: tuple[HistoryEntry, ...]
+    phase_s: Mapping[str, float]
+    graph: str
+    graph_fingerprint: str
+    hardware: str
+    hardware_fingerprint: str
+    provenance: Mapping[str, str | float | bool | None] = field(default_factory=dict)
+    message: str = ""
+    start_s: Mapping[str, float] | None = None
+
+    @property
+    def value(self) -> float:
+        """The value on the first level: bottleneck seconds, or peak parameter bytes; inf without a schedule."""
+        return self.values[0] if self.values else float("inf")
+
+    @property
+    def bound(self) -> float:
+        """The proven lower bound on `value`; inf where infeasible."""
+        if self.status == "infeasible":
+            return float("inf")
+        return self.bounds[0] if self.bounds else 0.0
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value on the first level that is not proven; 0 when optimal, inf without a schedule."""
+        return relative_gap(self.values, self.bounds)
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stage slots k, empty stages counted."""
+        return len(self.stages)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form (schema `rlinit/schemas/plan.schema.json`)."""
+        data: dict[str, Any] = {"format": "rlinit-plan", "version": 1, **dataclasses.asdict(self)}
+        data["assignment"] = None if self.assignment is None else dict(self.assignment)
+        return data
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON, atomically."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan written by `save`.
+
+        Raises
+        ------
+        InvalidPlan
+            Unreadable file, truncated JSON, or JSON that breaks the schema (the message gives the path in it).
+        """
+        data = read_json(path, "plan", InvalidPlan)
+        for key in ("format", "version"):
+            del data[key]
+        for key in ("values", "bounds"):
+            data[key] = None if data[key] is None else tuple(map(float, data[key]))
+        data["stages"] = tuple(StageUse(**row) for row in data["stages"])
+        data["history"] = tuple(
+            HistoryEntry(row["time_s"], _levels(row["values"]), _levels(row["bounds"]), row["phase"])
+            for row in data["history"]
+        )
+        return cls(**data)
+
+    def plot(self, path: str | Path) -> None:
+        """Draw what each stage costs, against the proven bound, into an SVG, PNG or PDF file."""
+        from rlinit.pictures import draw_stages
+
+        draw_stages(self, path)
+
+
+def _levels(values: list[float] | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(map(float, values))
