@@ -47,7 +47,7 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
     for j, (claimed, true) in enumerate(zip(plan.stages, uses, strict=True)):
         _check_stage(j, claimed, true)
     for use, device in zip(uses, (hardware.devices[_device_index(hardware, name)] for name in devices), strict=True):
-        if use.param_bytes > device.memory_bytes:
+        if use.param_bytes > device.memory_bytes * (1.0 + _ROUNDING):
             raise InvalidPlan(
                 f"device {device.name!r} holds {use.param_bytes:,.0f} parameter bytes; "
                 f"its memory has {device.memory_bytes:,.0f}"
@@ -71,32 +71,41 @@ def stage_uses(
     devices
         Device name of each stage.
     """
+    k = len(devices)
     stage = [assignment[name] for name in graph.names]
+    held: list[list[int]] = [[] for _ in range(k)]
+    enter: list[list[int]] = [[] for _ in range(k)]
+    leave: list[list[int]] = [[] for _ in range(k)]
+    succ, indptr = graph.succ.tolist(), graph.succ_indptr.tolist()
+    for u, at in enumerate(stage):
+        held[at].append(u)
+        elsewhere = {stage[v] for v in succ[indptr[u] : indptr[u + 1]]} - {at}
+        for j in elsewhere:
+            enter[j].append(u)
+        if elsewhere:
+            leave[at].append(u)
     uses = []
-    consumers: list[set[int]] = [set() for _ in graph.names]
-    for u, v in graph.edges.tolist():
-        consumers[u].add(stage[v])
     for j, name in enumerate(devices):
         i = _device_index(hardware, name)
         device = hardware.devices[i]
-        members = [v for v, at in enumerate(stage) if at == j]
-        enter = [u for u in range(len(stage)) if stage[u] != j and j in consumers[u]]
-        leave = [u for u in members if consumers[u] - {j}]
+        members = held[j]
         param = math.fsum(_size(graph.param_bytes[v]) for v in members)
         spare = max(0.0, param - device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
-        rate_in, rate_out, delay_in, delay_out = _io(hardware, i) if seconds is not None else (math.inf, math.inf, 0.0, 0.0)
+        rate_in, rate_out, delay_in, delay_out = (
+            _io(hardware, i) if seconds is not None else (math.inf, math.inf, 0.0, 0.0)
+        )
         uses.append(
             StageUse(
                 device=name,
                 num_ops=len(members),
                 work_s=math.fsum(float(seconds[v]) for v in members) if seconds is not None else 0.0,
-                in_s=math.fsum(_size(graph.out_bytes[u]) / rate_in + delay_in for u in enter),
-                out_s=math.fsum(_size(graph.out_bytes[u]) / rate_out + delay_out for u in leave),
+                in_s=math.fsum(_size(graph.out_bytes[u]) / rate_in + delay_in for u in enter[j]),
+                out_s=math.fsum(_size(graph.out_bytes[u]) / rate_out + delay_out for u in leave[j]),
                 overflow_s=spare / rate_in,
                 param_bytes=param,
                 off_cache_bytes=spare,
-                out_bytes=math.fsum(_size(graph.out_bytes[u]) for u in leave),
+                out_bytes=math.fsum(_size(graph.out_bytes[u]) for u in leave[j]),
             )
         )
     return tuple(uses)
@@ -176,7 +185,16 @@ def _differ(claimed: float, true: float) -> bool:
 
 
 def _check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
-    for figure in ("num_ops", "work_s", "in_s", "out_s", "overflow_s", "param_bytes", "off_cache_bytes", "out_bytes"):
+    for figure in (
+        "num_ops",
+        "work_s",
+        "in_s",
+        "out_s",
+        "overflow_s",
+        "param_bytes",
+        "off_cache_bytes",
+        "out_bytes",
+    ):
         if _differ(getattr(claimed, figure), getattr(true, figure)):
             raise InvalidPlan(
                 f"stage {j}: {figure} is given as {getattr(claimed, figure)} but is {getattr(true, figure)}"

@@ -31,9 +31,9 @@ def check_schema(data: Any, schema: str, error: type[RlinitError], source: str) 
 
     try:
         _validator(schema)(data)
-    except fastjsonschema.JsonSchemaException as problem:
+    except fastjsonschema.JsonSchemaValueException as problem:
         where = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in problem.path[1:]) or "the top level"
-        said = problem.message.removeprefix(problem.name).strip()
+        said = problem.message.removeprefix(problem.name or "").strip()
         raise error(f"{source}: at {where.lstrip('.')}: {said} (schema {schema}.schema.json)") from None
 
 

@@ -77,7 +77,9 @@ def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
     return flat
 
 
-def _csr(num_rows: int, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _csr(
+    num_rows: int, rows: NDArray[np.int64], cols: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     order = np.lexsort((cols, rows))
     indptr = np.zeros(num_rows + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=num_rows), out=indptr[1:])
@@ -361,7 +363,7 @@ class Graph:
         )
 
     @classmethod
-    def from_networkx(cls, graph: nx.DiGraph) -> Graph:
+    def from_networkx(cls, graph: nx.DiGraph[Any]) -> Graph:
         """Read a networkx DiGraph: node attributes as in `build`, edges as data flow. `to_networkx` is its inverse.
 
         Raises
@@ -375,19 +377,25 @@ class Graph:
         ints = all(isinstance(node, int) and not isinstance(node, bool) for node in graph.nodes)
         if not ints and not all(isinstance(node, str) for node in graph.nodes):
             odd = next(node for node in graph.nodes if not isinstance(node, str))
-            raise InvalidGraph(f"node {odd!r} is a {type(odd).__name__}; expected all names to be strings, or all integers")
+            raise InvalidGraph(
+                f"node {odd!r} is a {type(odd).__name__}; expected all names to be strings, or all integers"
+            )
         for u, v, data in graph.edges(data=True):
             if data:
-                raise InvalidGraph(f"edge ({u!r}, {v!r}) has attributes {sorted(data)}; sizes belong to the producer's out_bytes")
+                raise InvalidGraph(
+                    f"edge ({u!r}, {v!r}) has attributes {sorted(data)}; sizes belong to the producer's out_bytes"
+                )
         ops = [(str(node), data) for node, data in graph.nodes(data=True)]
         edges = [(str(u), str(v)) for u, v in graph.edges]
         return cls.build(ops, edges, name=str(graph.graph.get("name") or "graph"), int_names=ints and len(ops) > 0)
 
-    def to_networkx(self) -> nx.DiGraph:
+    def to_networkx(self) -> nx.DiGraph[Any]:
         """Return the graph as a networkx DiGraph with the attributes `from_networkx` reads."""
         import networkx as nx
 
-        graph: nx.DiGraph = nx.DiGraph(**({} if self.name == "graph" else {"name": self.name}))
+        graph: nx.DiGraph[Any] = nx.DiGraph()
+        if self.name != "graph":
+            graph.graph["name"] = self.name
         keys: Sequence[Hashable] = [int(name) for name in self.names] if self.int_names else self.names
         for i, key in enumerate(keys):
             graph.add_node(key, **self._attributes(i))
@@ -397,7 +405,11 @@ class Graph:
     def _attributes(self, i: int) -> dict[str, Any]:
         """Return the given attributes of op i in the form `build` reads."""
         row: dict[str, Any] = {"op": self.kinds[i]} if self.kinds[i] else {}
-        for what, column in (("param_bytes", self.param_bytes), ("out_bytes", self.out_bytes), ("flops", self.flops)):
+        for what, column in (
+            ("param_bytes", self.param_bytes),
+            ("out_bytes", self.out_bytes),
+            ("flops", self.flops),
+        ):
             if not math.isnan(column[i]):
                 row[what] = _plain(column[i])
         by_device: dict[str, dict[int, float]] = {}

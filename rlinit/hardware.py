@@ -139,7 +139,12 @@ class Hardware:
 
     @classmethod
     def mesh(
-        cls, devices: Sequence[Device], bandwidth: float = math.inf, *, latency_s: float = 0.0, name: str = "mesh"
+        cls,
+        devices: Sequence[Device],
+        bandwidth: float = math.inf,
+        *,
+        latency_s: float = 0.0,
+        name: str = "mesh",
     ) -> Hardware:
         """Return devices that are linked pairwise at one bandwidth (bytes/s)."""
         d = len(devices)
@@ -231,7 +236,9 @@ class Hardware:
         for link in data.get("link", []):
             for end in ("from", "to"):
                 if link[end] not in index:
-                    raise InvalidHardware(f"link {link['from']!r} -> {link['to']!r} names the unknown device {link[end]!r}")
+                    raise InvalidHardware(
+                        f"link {link['from']!r} -> {link['to']!r} names the unknown device {link[end]!r}"
+                    )
             i, j = index[link["from"]], index[link["to"]]
             for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
                 bandwidth[a, b] = _rate(link["bandwidth"])
@@ -296,11 +303,13 @@ class Hardware:
         rates, delays = self.bandwidth[off_diagonal], self.latency_s[off_diagonal]
         if not same or (len(rates) and (np.ptp(rates) > 0 or np.ptp(delays) > 0)):
             raise InvalidHardware(
-                f"stages is {k} but {self.name!r} has {self.num_devices} unequal devices; list exactly the devices to use"
+                f"stages is {k} but {self.name!r} has {self.num_devices} unequal devices; list the devices to use"
             )
         devices = [dataclasses.replace(first, name=f"{first.kind or first.name}{i}") for i in range(k)]
         bandwidth = float(rates[0]) if len(rates) else (first.io_bandwidth or math.inf)
-        return Hardware.mesh(devices, bandwidth, latency_s=float(delays[0]) if len(delays) else 0.0, name=f"{self.name}-{k}")
+        return Hardware.mesh(
+            devices, bandwidth, latency_s=float(delays[0]) if len(delays) else 0.0, name=f"{self.name}-{k}"
+        )
 
     def io_bandwidth(self, i: int) -> tuple[float, float]:
         """Return (in, out) bytes/s of device i as a pipeline stage: its own figure, or its slowest links."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlinit.costs import known_bytes, may_run, op_times
 from rlinit.errors import InvalidHardware
@@ -73,7 +72,8 @@ def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline"
     work = np.zeros((len(first), n))
     for c, i in enumerate(first):
         np.add.at(work[c], node_of_op, device_work[i])
-    param = np.bincount(node_of_op, weights=known_bytes(graph.param_bytes), minlength=n)
+    param = np.zeros(n)
+    np.add.at(param, node_of_op, known_bytes(graph.param_bytes))
     src, indptr, dst, size = _tensors(graph, node_of_op, warn=objective == "memory" or bool(np.isfinite(rates).any()))
     free = np.zeros((len(first), len(src)))
     piped = objective == "pipeline"
@@ -106,7 +106,7 @@ def _merge(graph: Graph) -> IntArray:
     from scipy.sparse.csgraph import connected_components
 
     grouped = np.flatnonzero(graph.colocation >= 0)
-    leader = {}
+    leader: dict[int, int] = {}
     for v in grouped.tolist():
         leader.setdefault(int(graph.colocation[v]), v)
     lead = np.array([leader[int(graph.colocation[v])] for v in grouped], np.int64)

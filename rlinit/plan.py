@@ -11,7 +11,16 @@ from typing import Any, Literal
 from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
 
-__all__ = ["OPTIMALITY_TOLERANCE", "HistoryEntry", "Objective", "Plan", "StageUse", "Status", "is_closed", "relative_gap"]
+__all__ = [
+    "OPTIMALITY_TOLERANCE",
+    "HistoryEntry",
+    "Objective",
+    "Plan",
+    "StageUse",
+    "Status",
+    "is_closed",
+    "relative_gap",
+]
 
 Objective = Literal["pipeline", "memory"]
 Status = Literal["optimal", "feasible", "infeasible", "no_solution"]

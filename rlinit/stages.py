@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "CAPACITY_SLACK",
     "FloatArray",
     "IntArray",
     "MemoryValue",
@@ -149,13 +150,16 @@ class StageProblem:
     @property
     def num_classes(self) -> int:
         """Number of distinct stage classes c."""
-        return self.work_s.shape[0]
+        return len(self.work_s)
 
     @property
     def class_count(self) -> IntArray:
         """(c,) how many stages of each class there are."""
         return np.bincount(self.stage_class, minlength=self.num_classes).astype(np.int64)
 
+
+CAPACITY_SLACK = 1.0 + 1e-12
+"""Room for rounding where sums of bytes that are not integers are held against a capacity."""
 
 Value = tuple[float, ...]
 """What is minimised, compared lexicographically: ``(bottleneck_s,)`` for `pipeline`, a MemoryValue for `memory`.
@@ -205,7 +209,7 @@ def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int)
         return 0.0
     work = problem.work_s[class_idx, member].sum()
     param = problem.param_bytes[member].sum()
-    if not np.isfinite(work) or param > problem.memory_bytes[class_idx]:
+    if not np.isfinite(work) or param > problem.memory_bytes[class_idx] * CAPACITY_SLACK:
         return np.inf
     cost = float(work)
     for t in range(problem.num_tensors):
@@ -233,7 +237,7 @@ def stage_value(problem: StageProblem, stage: IntArray, classes: IntArray) -> fl
     cost += np.bincount(at, weights=problem.in_s[classes[at], tensor], minlength=k)
     over = np.maximum(held - problem.cache_bytes[classes], 0.0)
     cost += np.where(over > 0, over * problem.overflow_s_per_byte[classes], 0.0)
-    return float("inf") if (held > problem.memory_bytes[classes]).any() else float(cost.max())
+    return float("inf") if (held > problem.memory_bytes[classes] * CAPACITY_SLACK).any() else float(cost.max())
 
 
 def _crossings(problem: StageProblem, stage: IntArray) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
@@ -253,7 +257,7 @@ def memory_value(problem: StageProblem, stage: IntArray) -> MemoryValue:
     """Return the lexicographic value of a monotone assignment; infinite where a capacity is exceeded."""
     k = problem.num_stages
     held = np.bincount(stage, weights=problem.param_bytes, minlength=k)
-    if (held > problem.memory_bytes[problem.stage_class]).any() or not np.isfinite(
+    if (held > problem.memory_bytes[problem.stage_class] * CAPACITY_SLACK).any() or not np.isfinite(
         problem.work_s[problem.stage_class[stage], np.arange(problem.num_nodes)]
     ).all():
         return (np.inf, np.inf, np.inf)

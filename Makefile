@@ -1,0 +1,40 @@
+# make demo | test | check | bench. Everything is set up in .venv from PyPI; nothing else is assumed but Python 3.11+.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench wheel clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(STAMP)  ## schedule ResNet152 on 4, 5 and 6 pipelined Edge TPUs, with proof and pictures in demo/
+	KERAS_BACKEND=torch $(BIN)/python -m rlinit.demo demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)  ## format, lint, types, tests, and a smoke of the built wheel
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q
+	$(MAKE) wheel
+
+wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
+	rm -rf build dist $(VENV)/smoke
+	$(BIN)/python -m build --quiet --wheel --outdir dist .
+	$(PYTHON) -m venv $(VENV)/smoke
+	$(VENV)/smoke/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd $(VENV) && smoke/bin/python ../tests/wheel_smoke.py
+
+bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf build dist *.egg-info

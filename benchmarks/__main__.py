@@ -1,0 +1,28 @@
+"""Run every benchmark, each in a process of its own: ``python -m benchmarks``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+COMMANDS = (
+    ("startup",),
+    ("slicing",),
+    ("dnn_partitioning",),
+    ("inc_ilp",),
+    ("mtpp", "--dataset", "zoo", "--graphs", "19", "--only-schedule"),
+    ("mtpp", "--dataset", "regal"),
+)
+
+
+def main() -> int:
+    """Run them in turn; return the number that failed."""
+    failed = 0
+    for name, *arguments in COMMANDS:
+        print(f"\n=== {name} {' '.join(arguments)}", flush=True)
+        failed += subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What every benchmark shares: the machine, the versions, timing, and writing data and pictures."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlinit.files import write_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["RESULTS", "geometric_mean", "median_seconds", "print_table", "save", "save_figure", "timed"]
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("rlinit", "numpy", "numba", "scipy", "pyscipopt", "keras", "torch")
+T = TypeVar("T")
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers depend on besides the code."""
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = lines[0].partition(":")[2].strip() if lines else cpu
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "versions": versions}
+
+
+def timed(call: Callable[[], T]) -> tuple[T, float]:
+    """Return a call's result and its wall-clock seconds."""
+    started = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - started
+
+
+def median_seconds(call: Callable[[], object], runs: int = 5) -> float:
+    """Return the median seconds of several runs after one that is not counted."""
+    call()
+    return statistics.median(timed(call)[1] for _ in range(runs))
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Return the geometric mean of positive numbers."""
+    logs = [math.log(value) for value in values]
+    return math.exp(statistics.fmean(logs))
+
+
+def save(name: str, rows: object, **settings: object) -> None:
+    """Write a benchmark's data to ``results/NAME.json`` with the machine and its settings."""
+    RESULTS.mkdir(exist_ok=True)
+    command = " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    write_json(RESULTS / f"{name}.json", {"command": command, "machine": machine(), "settings": settings, "rows": rows})
+
+
+def save_figure(name: str, figure: Figure) -> None:
+    """Write a benchmark's picture to ``results/NAME.png``."""
+    RESULTS.mkdir(exist_ok=True)
+    figure.savefig(RESULTS / f"{name}.png", dpi=110)
+
+
+def print_table(title: str, header: list[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table; floats with four significant digits."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+    Console(width=150).print(table)

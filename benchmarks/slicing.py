@@ -1,0 +1,52 @@
+"""Seconds to slice one order into k stages, from 500 to 50,000 ops.
+
+Run as ``python -m benchmarks.slicing``.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from rlinit.heuristics import slice_order
+
+import rlinit
+from benchmarks.record import median_seconds, print_table, save
+from rlinit.lowering import lower_stages
+
+SIZES = ((500, 8), (1_000, 8), (2_000, 64), (10_000, 64), (50_000, 64))
+
+
+def long_graph(num_ops: int) -> rlinit.Graph:
+    """Return a chain with skip connections of several lengths and varied costs."""
+    ops = (
+        (
+            f"n{i}",
+            {
+                "time_s": 1e-6 * (1 + i * 7919 % 97),
+                "param_bytes": i * 31 % 1009,
+                "out_bytes": 64 * (1 + i * 104729 % 53),
+            },
+        )
+        for i in range(num_ops)
+    )
+    edges = ((f"n{i}", f"n{i + d}") for i in range(num_ops) for d in (1, 3, 17) if i + d < num_ops and i % d == 0)
+    return rlinit.Graph.build(ops, edges, name=f"chain-{num_ops}")
+
+
+def main() -> None:
+    """Time every size for both objectives and write the medians."""
+    rows = []
+    for num_ops, k in SIZES:
+        graph = long_graph(num_ops)
+        for objective in ("pipeline", "memory"):
+            hardware = rlinit.Hardware.pipeline(k, bandwidth=1e8)
+            problem = lower_stages(graph, hardware, objective).problem  # type: ignore[arg-type]
+            seconds = median_seconds(lambda p=problem: slice_order(p, p.order), 3)
+            rows.append({"ops": num_ops, "k": k, "objective": objective, "seconds": seconds})
+    print_table("optimal slicing of one order", ["ops", "k", "objective", "seconds"], (row.values() for row in rows))
+    print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    save("slicing", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Reader of the inference workloads of Tarnawski et al.: operator and layer graphs, accelerators and CPU cores.
+
+References
+----------
+Tarnawski, Phanishayee, Devanur, Mahajan, Nina Paravecino: Efficient algorithms for device placement of DNN graph
+operators, NeurIPS 2020. Data: github.com/msr-fiddle/dnn-partitioning (MIT license).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlinit.errors import InvalidGraph
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
+
+__all__ = ["ACCELERATOR", "CPU", "load"]
+
+ACCELERATOR = "accelerator"
+"""Kind of the devices the files call FPGA, whatever they are."""
+
+CPU = "cpu"
+"""Kind of a CPU core."""
+
+_MS = 1000.0
+_Row = Mapping[str, Any]
+
+
+def load(path: str | Path) -> tuple[Graph, Hardware]:
+    """Read one workload as a graph and the devices it is to be split over.
+
+    The files' maximum load of a device is the `pipeline` objective of what is returned: a device's load is the time
+    of its ops, plus, on an accelerator, the cost of each tensor that enters it and of each that leaves it, counted
+    once however many ops use it there. A CPU core holds the data already and pays no transfer (its `io_bandwidth`
+    is inf), and its memory is not limited.
+
+    ======================  ==============================================================================
+    in the file             here
+    ======================  ==============================================================================
+    ``id``                  the op's name, and the order of ops; ``name`` becomes the attribute ``label``
+    ``fpgaLatency``         milliseconds, ``time_s`` on kind ``accelerator``; ``cpuLatency`` on kind ``cpu``
+    ``supportedOnFpga``     false: ``forbidden`` on ``accelerator``
+    ``size`` of a node      ``param_bytes``, against ``memory_bytes`` (``maxSizePerFPGA``) of an accelerator
+    ``colorClass``          ``colocate``, where more than one node has it
+    ``cost`` of an edge     milliseconds to move its source's tensor, as ``out_bytes`` over the bandwidth
+    ======================  ==============================================================================
+
+    ``out_bytes / bandwidth`` equals ``cost`` in seconds to the last bit. Where edges give a ``size`` in bytes and
+    one bandwidth explains all costs, sizes and bandwidth are those. Otherwise ``out_bytes`` is the cost in seconds
+    and the bandwidth 1: a synthetic unit in which only the quotient means something. Nodes without consumers get no
+    ``out_bytes``.
+
+    Raises
+    ------
+    InvalidGraph
+        An unreadable or malformed file (the message names the node, edge or field), edges of one source with
+        different costs, or a training workload (backward nodes), whose splits are not chains of stages.
+    InvalidHardware
+        No device at all, or an accelerator without memory.
+    """
+    source = Path(path)
+    data = _read(source)
+    nodes = [_node(row, i, source) for i, row in enumerate(_rows(data, "nodes", source))]
+    edges = [_edge(row, i, source) for i, row in enumerate(_rows(data, "edges", source))]
+    out_bytes, bandwidth = _tensors(edges, source)
+    shared: dict[Any, int] = {}
+    for node in nodes:
+        if node.get("colorClass") is not None:
+            shared[node["colorClass"]] = shared.get(node["colorClass"], 0) + 1
+    nodes.sort(key=lambda node: int(node["id"]))
+    ops = [(str(node["id"]), _attributes(node, out_bytes, shared)) for node in nodes]
+    pairs = [(str(edge["sourceId"]), str(edge["destId"])) for edge in edges]
+    graph = Graph.build(ops, pairs, name=source.stem)
+    return graph, _hardware(data, bandwidth, source)
+
+
+def _read(source: Path) -> _Row:
+    try:
+        data = json.loads(source.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise InvalidGraph(f"{source} is not valid JSON (truncated?): {problem}") from None
+    if not isinstance(data, dict):
+        raise InvalidGraph(f"{source}: expected an object at the top level, got a {type(data).__name__}")
+    return data
+
+
+def _rows(data: _Row, key: str, source: Path) -> Sequence[Any]:
+    rows = data.get(key)
+    if not isinstance(rows, list):
+        raise InvalidGraph(f"{source}: expected a list {key!r}, got {rows!r:.60}")
+    return rows
+
+
+def _field(row: _Row, key: str, where: str) -> float:
+    """Return a finite number >= 0 out of a row."""
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+        raise InvalidGraph(f"{where}: {key!r} is {value!r:.60}; expected a finite number >= 0")
+    return float(value)
+
+
+def _identity(row: _Row, key: str, where: str) -> int:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidGraph(f"{where}: {key!r} is {value!r}; expected an integer")
+    return value
+
+
+def _node(row: Any, i: int, source: Path) -> _Row:
+    where = f"{source}: nodes[{i}]"
+    if not isinstance(row, dict):
+        raise InvalidGraph(f"{where}: expected an object, got {row!r:.60}")
+    where = f"{where} (id {_identity(row, 'id', where)})"
+    for key in ("cpuLatency", "fpgaLatency", "size"):
+        _field(row, key, where)
+    for key in ("supportedOnFpga", "isBackwardNode"):
+        if row.get(key) not in (0, 1):
+            raise InvalidGraph(f"{where}: {key!r} is {row.get(key)!r}; expected true or false")
+    if row["isBackwardNode"]:
+        raise InvalidGraph(f"{where} is a backward node; expected an inference workload")
+    if row.get("colorClass") is not None:
+        _identity(row, "colorClass", where)
+    return row
+
+
+def _edge(row: Any, i: int, source: Path) -> _Row:
+    where = f"{source}: edges[{i}]"
+    if not isinstance(row, dict):
+        raise InvalidGraph(f"{where}: expected an object, got {row!r:.60}")
+    where = f"{where} ({_identity(row, 'sourceId', where)} -> {_identity(row, 'destId', where)})"
+    _field(row, "cost", where)
+    if row.get("size") is not None:
+        _field(row, "size", where)
+    return row
+
+
+def _tensors(edges: Sequence[_Row], source: Path) -> tuple[dict[int, float], float]:
+    """Return the bytes of each source's tensor and the bandwidth, so that their quotient is the cost in seconds."""
+    cost_ms: dict[int, float] = {}
+    size: dict[int, float | None] = {}
+    for edge in edges:
+        u, cost = edge["sourceId"], float(edge["cost"])
+        if cost_ms.setdefault(u, cost) != cost:
+            raise InvalidGraph(
+                f"{source}: edges from node {u} cost both {cost_ms[u]:g} and {cost:g} ms; expected one cost for each "
+                "source, which has one output tensor"
+            )
+        if size.setdefault(u, edge.get("size")) != edge.get("size"):
+            raise InvalidGraph(f"{source}: edges from node {u} have different sizes; expected one for each source")
+    cost_s = {u: cost / _MS for u, cost in cost_ms.items()}
+    given = {u: float(bytes_) for u, bytes_ in size.items() if bytes_ is not None}
+    dearest = max(cost_ms, key=cost_ms.__getitem__, default=None)
+    if dearest is not None and len(given) == len(cost_ms) and given[dearest] > 0 and cost_ms[dearest] > 0:
+        bandwidth = given[dearest] * _MS / cost_ms[dearest]
+        if math.isfinite(bandwidth) and all(given[u] / bandwidth == cost_s[u] for u in cost_s):
+            return given, bandwidth
+    return cost_s, 1.0
+
+
+def _attributes(node: _Row, out_bytes: Mapping[int, float], shared: Mapping[Any, int]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "time_s": {ACCELERATOR: node["fpgaLatency"] / _MS, CPU: node["cpuLatency"] / _MS},
+        "param_bytes": node["size"],
+    }
+    if node["id"] in out_bytes:
+        row["out_bytes"] = out_bytes[node["id"]]
+    if shared.get(node.get("colorClass"), 0) > 1:
+        row["colocate"] = node["colorClass"]
+    if not node["supportedOnFpga"]:
+        row["forbidden"] = [ACCELERATOR]
+    if node.get("name"):
+        row["label"] = str(node["name"])
+    return row
+
+
+def _hardware(data: _Row, bandwidth: float, source: Path) -> Hardware:
+    counts = {}
+    for key in ("maxFPGAs", "maxCPUs"):
+        counts[key] = _identity(data, key, str(source))
+        if counts[key] < 0:
+            raise InvalidGraph(f"{source}: {key!r} is {counts[key]}; expected an integer >= 0")
+    memory = _field(data, "maxSizePerFPGA", str(source))
+    devices = [
+        Device(f"{ACCELERATOR}{i}", ACCELERATOR, memory, io_bandwidth=bandwidth) for i in range(counts["maxFPGAs"])
+    ]
+    devices += [Device(f"{CPU}{i}", CPU, io_bandwidth=math.inf) for i in range(counts["maxCPUs"])]
+    return Hardware.mesh(devices, bandwidth, name=source.stem)

@@ -1,0 +1,171 @@
+"""What real networks look like, in a few numbers fitted to their graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.errors import InvalidGraph
+from rlinit.graph import Graph
+
+__all__ = ["IMAGENET", "GraphStatistics"]
+
+_SMALL = frozenset({"BatchNormalization", "Normalization"})
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphStatistics:
+    """Distributions of structure and costs; N(m, s) is normal with mean m and standard deviation s, p = rank / n.
+
+    An op is *plain* (no parameters), *small* (normalisation: a few parameters a channel) or *large* (convolution,
+    dense).
+
+    Parameters
+    ----------
+    merge_rate
+        Fraction of ops with two or more parents.
+    previous_rate
+        Fraction of ops with parents whose nearest parent is the op just before them.
+    skip_mean
+        Mean distance, in ops, to the other parents of a merge; drawn as 1 + a geometric number >= 1.
+    plain_rate, small_rate
+        Fractions of plain and small ops; the rest are large.
+    small_intercept, small_slope, small_std
+        ln(param_bytes) of a small op ~ N(intercept + slope p, std).
+    large_intercept, large_slope, large_std
+        The same of a large op.
+    same_out_rate
+        Fraction of ops whose output is as large as their nearest parent's.
+    out_intercept, out_slope, out_std
+        ln(out_bytes) ~ N(intercept + slope p, std).
+    flops_intercept, flops_of_param, flops_of_out, flops_std
+        ln(flops) of a large op ~ N(intercept + flops_of_param ln(param_bytes) + flops_of_out ln(out_bytes), std).
+        A small op has 2 operations an output element.
+    idle_rate
+        Fraction of plain ops that compute nothing; the others have 1 operation an output element.
+    """
+
+    merge_rate: float
+    previous_rate: float
+    skip_mean: float
+    plain_rate: float
+    small_rate: float
+    small_intercept: float
+    small_slope: float
+    small_std: float
+    large_intercept: float
+    large_slope: float
+    large_std: float
+    same_out_rate: float
+    out_intercept: float
+    out_slope: float
+    out_std: float
+    flops_intercept: float
+    flops_of_param: float
+    flops_of_out: float
+    flops_std: float
+    idle_rate: float
+
+    def __post_init__(self) -> None:
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if not np.isfinite(value) or (entry.name.endswith("_std") and value < 0):
+                raise InvalidGraph(f"{entry.name} is {value}; expected a finite number (>= 0 for a deviation)")
+            if entry.name.endswith("_rate") and not 0 <= value <= 1:
+                raise InvalidGraph(f"{entry.name} is {value}; expected a fraction between 0 and 1")
+        if self.skip_mean < 2 or self.plain_rate + self.small_rate > 1:
+            raise InvalidGraph("expected skip_mean >= 2, and plain_rate + small_rate <= 1")
+
+    def to_array(self) -> FloatArray:
+        """Return the numbers in the order of the fields, for the kernel."""
+        return np.array(dataclasses.astuple(self), np.float64)
+
+    @classmethod
+    def fit(cls, graphs: Iterable[Graph]) -> GraphStatistics:
+        """Fit to the ops of all graphs together (moments and least squares), which must include all three sorts."""
+        columns = [_columns(graph) for graph in graphs]
+        position, param, out, flops, degree, nearest, same, small = (
+            np.concatenate([column[i] for column in columns]) for i in range(8)
+        )
+        skips = np.concatenate([column[8] for column in columns])
+        plain, small = param == 0, small & (param > 0)
+        large = ~plain & ~small
+        fed = degree > 0
+        ones = np.ones(int(large.sum()))
+        flop_fit = _line(np.stack([ones, np.log(param[large]), np.log(out[large])], axis=1), np.log(flops[large]))
+        return cls(
+            merge_rate=float((degree > 1).mean()),
+            previous_rate=float((nearest[fed] == 1).mean()),
+            skip_mean=float(skips.mean()),
+            plain_rate=float(plain.mean()),
+            small_rate=float(small.mean()),
+            **dict(zip(("small_intercept", "small_slope", "small_std"), _trend(position, param, small), strict=True)),
+            **dict(zip(("large_intercept", "large_slope", "large_std"), _trend(position, param, large), strict=True)),
+            same_out_rate=float(same[fed].mean()),
+            **dict(zip(("out_intercept", "out_slope", "out_std"), _trend(position, out, out > 0), strict=True)),
+            flops_intercept=flop_fit[0],
+            flops_of_param=flop_fit[1],
+            flops_of_out=flop_fit[2],
+            flops_std=flop_fit[3],
+            idle_rate=float((flops[plain] == 0).mean()),
+        )
+
+
+def _line(columns: FloatArray, target: FloatArray) -> tuple[float, ...]:
+    """Return the least-squares coefficients and the residuals' deviation."""
+    coefficients = np.linalg.lstsq(columns, target, rcond=None)[0]
+    return (*coefficients.tolist(), float((target - columns @ coefficients).std()))
+
+
+def _trend(position: FloatArray, values: FloatArray, which: NDArray[np.bool_]) -> tuple[float, ...]:
+    return _line(np.stack([np.ones(int(which.sum())), position[which]], axis=1), np.log(values[which]))
+
+
+def _columns(graph: Graph) -> tuple[NDArray[np.generic], ...]:
+    """Return what `fit` needs of each op, and the distances to the further parents of merges."""
+    n = graph.num_ops
+    rank = np.empty(n, np.int64)
+    rank[graph.order] = np.arange(n)
+    nearest, same = np.zeros(n, np.int64), np.zeros(n, np.bool_)
+    skips: list[int] = []
+    for v in range(n):
+        parents = graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]]
+        if len(parents):
+            distances = np.sort(rank[v] - rank[parents])
+            closest = parents[np.argmax(rank[parents])]
+            nearest[v], same[v] = distances[0], graph.out_bytes[closest] == graph.out_bytes[v]
+            skips.extend(distances[1:].tolist())
+    degree = np.diff(graph.pred_indptr)
+    small = np.array([kind in _SMALL for kind in graph.kinds])
+    position = rank / n
+    return position, graph.param_bytes, graph.out_bytes, graph.flops, degree, nearest, same, small, np.array(skips)
+
+
+IMAGENET = GraphStatistics(
+    merge_rate=0.1119,
+    previous_rate=0.9371,
+    skip_mean=8.342,
+    plain_rate=0.4388,
+    small_rate=0.2485,
+    small_intercept=5.881,
+    small_slope=2.27,
+    small_std=0.9874,
+    large_intercept=8.806,
+    large_slope=4.345,
+    large_std=1.425,
+    same_out_rate=0.6217,
+    out_intercept=11.75,
+    out_slope=-1.532,
+    out_std=2.464,
+    flops_intercept=0.672,
+    flops_of_param=0.6721,
+    flops_of_out=0.8355,
+    flops_std=1.078,
+    idle_rate=0.2363,
+)
+"""Fitted to every network of `rlinit.datasets.imagenet.NAMES` (8,958 ops; INT8 sizes), rounded to 4 digits."""

@@ -1,0 +1,99 @@
+"""Image classifiers of `keras.applications` as graphs: the inputs of Inc-ILP (Table II), and some more.
+
+The graphs are kept as small files beside this module, so that reading one needs neither Keras nor a weight.
+``python -m rlinit.datasets.imagenet`` builds them again.
+
+References
+----------
+Inc-ILP: RL-initialised incremental ILP scheduling of DNN graphs on pipelined Edge TPUs, Table II.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from importlib import resources
+from pathlib import Path
+
+from rlinit.errors import InvalidGraph
+from rlinit.files import write_atomically
+from rlinit.graph import Graph
+from rlinit.importers import load_graph
+
+__all__ = ["NAMES", "TABLE_II", "build", "load"]
+
+TABLE_II: tuple[str, ...] = (
+    "Xception",
+    "ResNet50",
+    "ResNet101",
+    "ResNet152",
+    "DenseNet121",
+    "ResNet101V2",
+    "ResNet152V2",
+    "DenseNet169",
+    "DenseNet201",
+    "InceptionResNetV2",
+)
+"""The ten networks of Inc-ILP, in its order."""
+
+NAMES: tuple[str, ...] = (
+    *TABLE_II,
+    "InceptionV3",
+    *(f"EfficientNetB{i}" for i in range(8)),
+    "MobileNetV2",
+)
+"""Every network that can be loaded."""
+
+
+def load(name: str) -> Graph:
+    """Return a network's graph from its file: INT8 (one byte a parameter and an output element), batch 1.
+
+    Raises
+    ------
+    InvalidGraph
+        A name that is not in `NAMES`.
+    """
+    _check(name)
+    with resources.as_file(resources.files("rlinit.datasets").joinpath("graphs", f"{name}.json.gz")) as path:
+        return load_graph(path)
+
+
+def build(name: str) -> Graph:
+    """Build a network with Keras, at its default input size and without trained weights, and return its graph.
+
+    Clears Keras's session first, so that layer names do not depend on what was built before.
+
+    Raises
+    ------
+    InvalidGraph
+        A name that is not in `NAMES`.
+    BackendUnavailable
+        Keras is not installed.
+    """
+    from rlinit.importers.keras_model import from_keras, import_keras
+
+    _check(name)
+    keras = import_keras()
+    keras.backend.clear_session()
+    return from_keras(getattr(keras.applications, name)(weights=None), name=name)
+
+
+def _check(name: str) -> None:
+    if name not in NAMES:
+        raise InvalidGraph(f"there is no network {name!r}; expected one of {', '.join(NAMES)}")
+
+
+def _write_all() -> None:
+    """Build every network and write its file; equal graphs give equal bytes."""
+    folder = Path(__file__).resolve().parent / "graphs"
+    folder.mkdir(exist_ok=True)
+    for name in NAMES:
+        graph = build(name)
+        text = json.dumps(graph.to_dict(), separators=(",", ":"), allow_nan=False)
+        content = gzip.compress(text.encode(), 9, mtime=0)
+        write_atomically(folder / f"{name}.json.gz", content)
+        print(f"{name:18} {graph.num_ops:4} ops  depth {graph.depth:4}  {len(content):6} bytes")
+
+
+if __name__ == "__main__":
+    _write_all()

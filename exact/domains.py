@@ -1,0 +1,147 @@
+"""Which stages a node can still take: what a window fixes, and what a known value rules out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
+
+__all__ = ["StageDomains", "bypass_edges", "cover_edges", "window_domains"]
+
+_SLACK = 1e-9
+
+
+class StageDomains:
+    """Intervals of stages, `first` (n,) and `last` (n,), kept monotone along the edges.
+
+    An assignment that satisfied the intervals before a method was called and keeps the method's premise
+    satisfies them after it. An empty interval means that no assignment is left.
+    """
+
+    __slots__ = ("_problem", "first", "last")
+
+    def __init__(self, problem: StageProblem, first: IntArray, last: IntArray) -> None:
+        self._problem = problem
+        self.first = first
+        self.last = last
+        self.propagate()
+
+    @property
+    def empty(self) -> bool:
+        """Whether some node has no stage left."""
+        return bool((self.first > self.last).any())
+
+    def propagate(self) -> None:
+        """Push first stages forwards and last stages backwards: stage(u) <= stage(v) on every edge."""
+        problem, first, last = self._problem, self.first, self.last
+        for v in problem.order:
+            before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
+            if len(before):
+                first[v] = max(first[v], first[before].max())
+        for v in problem.order[::-1]:
+            after = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
+            if len(after):
+                last[v] = min(last[v], last[after].min())
+
+    def tighten(self, weight: FloatArray, limit: float) -> None:
+        """Keep only assignments whose stages each hold at most `limit` of the additive `weight` (n,).
+
+        A node at stage p has all its ancestors in stages 0..p, so their joint weight is at most (p + 1) * limit;
+        and all its descendants in stages p..k-1. A relative slack of 1e-9 covers the rounding of the sums.
+        """
+        if not np.isfinite(limit) or limit <= 0:
+            return
+        up, down = _path_sums(self._problem, weight)
+        need_up = np.ceil(up / limit * (1 - _SLACK) - _SLACK)
+        need_down = np.ceil(down / limit * (1 - _SLACK) - _SLACK)
+        k = self._problem.num_stages
+        np.maximum(self.first, np.minimum(need_up - 1, k).astype(np.int64), out=self.first)
+        np.minimum(self.last, k - np.minimum(need_down, k + 1).astype(np.int64), out=self.last)
+        self.propagate()
+
+
+def window_domains(
+    problem: StageProblem, start: StageAssignment | None, free: NDArray[np.bool_] | None
+) -> StageDomains:
+    """Return the intervals of a window: nodes outside `free` keep their stage in `start`.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    start
+        The assignment that the window surrounds; needed when `free` is given.
+    free
+        (n,) nodes that may move, or None for all.
+
+    Raises
+    ------
+    ValueError
+        If `free` is given without a start, or has another shape.
+    """
+    n, k = problem.num_nodes, problem.num_stages
+    first, last = np.zeros(n, np.int64), np.full(n, k - 1, np.int64)
+    if free is not None:
+        if start is None:
+            raise ValueError("free: a window needs the start whose stages the other nodes keep")
+        if free.shape != (n,):
+            raise ValueError(f"free: expected shape ({n},), got {free.shape}")
+        first = np.where(free, first, start.stage)
+        last = np.where(free, last, start.stage)
+    return StageDomains(problem, first, last)
+
+
+def _reach(problem: StageProblem) -> NDArray[np.bool_]:
+    """Return (n, n) whether u is v or an ancestor of v, at [v, u]."""
+    reach = np.eye(problem.num_nodes, dtype=np.bool_)
+    for v in problem.order:
+        for u in problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]:
+            reach[v] |= reach[u]
+    return reach
+
+
+def _path_sums(problem: StageProblem, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return (n,) weight of each node with all its ancestors, and (n,) with all its descendants."""
+    reach = _reach(problem).astype(np.float64)
+    return reach @ weight, weight @ reach
+
+
+def cover_edges(problem: StageProblem) -> tuple[IntArray, IntArray]:
+    """Return the edges (u, v) not implied by a longer path: all that precedence needs."""
+    reach = _reach(problem)
+    u = np.repeat(np.arange(problem.num_nodes), np.diff(problem.succ_indptr))
+    v = problem.succ
+    keep = np.ones(len(v), np.bool_)
+    for e in range(len(v)):
+        between = problem.pred[problem.pred_indptr[v[e]] : problem.pred_indptr[v[e] + 1]]
+        keep[e] = not (reach[between, u[e]] & (between != u[e])).any()
+    return u[keep], v[keep]
+
+
+def bypass_edges(
+    problem: StageProblem, bypassed: NDArray[np.bool_], edges: tuple[IntArray, IntArray]
+) -> tuple[IntArray, IntArray]:
+    """Return edges between the other nodes that imply the same precedence among them as `edges`.
+
+    `bypassed` is (n,) and is cleared, in place, for nodes whose removal would add more edges than it takes away.
+    """
+    before: list[set[int]] = [set() for _ in range(problem.num_nodes)]
+    after: list[set[int]] = [set() for _ in range(problem.num_nodes)]
+    for u, v in zip(edges[0].tolist(), edges[1].tolist(), strict=True):
+        before[v].add(u)
+        after[u].add(v)
+    for v in problem.order[bypassed[problem.order]].tolist():
+        if len(before[v]) * len(after[v]) > len(before[v]) + len(after[v]):
+            bypassed[v] = False
+            continue
+        for u in before[v]:
+            after[u].remove(v)
+            after[u] |= after[v]
+        for w in after[v]:
+            before[w].remove(v)
+            before[w] |= before[v]
+        before[v], after[v] = set(), set()
+    pairs = [(u, v) for u in range(problem.num_nodes) for v in sorted(after[u])]
+    array = np.array(pairs, np.int64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]

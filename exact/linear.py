@@ -1,0 +1,187 @@
+"""A mixed-integer linear model as plain arrays: what the formulations write and the solvers read.
+
+Variables are handles (ints in order of creation), so that the same model goes to SCIP, to an LP solver, or to
+a test that checks a point row by row. Rows may be written over *affine expressions*, which lets a formulation
+hold a constant wherever a window has fixed what would otherwise be a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse
+from scipy.optimize import linprog
+
+from rlinit.errors import SolverFailure
+from rlinit.stages import FloatArray
+
+__all__ = ["Affine", "LinearModel", "power_of_two_unit"]
+
+
+def power_of_two_unit(reference: float) -> float:
+    """Return a power of two (so that dividing by it is exact) that makes `reference` 128 to 256; 1 for zero."""
+    return float(2.0 ** (np.floor(np.log2(reference)) - 7)) if reference > 0 else 1.0
+
+
+class Affine:
+    """An affine expression ``sum of coefs[handle] * variable + constant``; mutable while it is being summed."""
+
+    __slots__ = ("coefs", "constant")
+
+    def __init__(self, coefs: Mapping[int, float] | None = None, constant: float = 0.0) -> None:
+        self.coefs: dict[int, float] = dict(coefs) if coefs else {}
+        self.constant = constant
+
+    def add(self, other: Affine, factor: float = 1.0) -> Affine:
+        """Add `factor` times `other` in place and return self."""
+        for handle, coef in other.coefs.items():
+            self.coefs[handle] = self.coefs.get(handle, 0.0) + factor * coef
+        self.constant += factor * other.constant
+        return self
+
+    def minus(self, other: Affine) -> Affine:
+        """Return a new expression, self - other, without the terms that cancel."""
+        difference = Affine(self.coefs, self.constant).add(other, -1.0)
+        difference.coefs = {handle: coef for handle, coef in difference.coefs.items() if coef != 0.0}
+        return difference
+
+    def value(self, point: FloatArray) -> float:
+        """Return the value at `point` ((num_variables,) in order of the handles)."""
+        return self.constant + sum(coef * float(point[handle]) for handle, coef in self.coefs.items())
+
+
+@dataclass(slots=True)
+class LinearModel:
+    """Minimise one variable subject to linear rows.
+
+    Parameters
+    ----------
+    lower, upper
+        Bounds of each variable, all finite (bounded below is what lets "infeasible or unbounded" mean
+        infeasible, and what makes the dual bound of :meth:`relaxation_bound` safe).
+    is_binary, priority
+        For each variable whether it is 0/1, and its branching priority (higher first).
+    rows
+        ``(coefs, lhs, rhs)``: lhs <= coefs . variables <= rhs, with infinite sides allowed.
+    objective
+        The handle that is minimised.
+    infeasible
+        Set when a row without variables is violated: nothing satisfies the model.
+    maxima
+        ``(handle, floor, expressions)`` of the variables made by :meth:`max_of`, in order of creation.
+    """
+
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    is_binary: list[bool] = field(default_factory=list)
+    priority: list[int] = field(default_factory=list)
+    rows: list[tuple[dict[int, float], float, float]] = field(default_factory=list)
+    objective: int = -1
+    infeasible: bool = False
+    maxima: list[tuple[int, float, list[Affine]]] = field(default_factory=list)
+
+    @property
+    def num_variables(self) -> int:
+        """Number of variables so far."""
+        return len(self.lower)
+
+    def binary(self, priority: int = 0) -> int:
+        """Add a 0/1 variable and return its handle."""
+        return self._variable(0.0, 1.0, True, priority)
+
+    def continuous(self, lower: float, upper: float) -> int:
+        """Add a continuous variable and return its handle."""
+        return self._variable(lower, upper, False, 0)
+
+    def _variable(self, lower: float, upper: float, is_binary: bool, priority: int) -> int:
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.is_binary.append(is_binary)
+        self.priority.append(priority)
+        return len(self.lower) - 1
+
+    def at_most(self, expression: Affine, limit: float) -> None:
+        """Add ``expression <= limit``."""
+        coefs = {handle: coef for handle, coef in expression.coefs.items() if coef != 0.0}
+        if coefs:
+            self.rows.append((coefs, -np.inf, limit - expression.constant))
+        elif expression.constant > limit + 1e-9 * max(1.0, abs(limit)):
+            self.infeasible = True
+
+    def equal(self, expression: Affine, value: float) -> None:
+        """Add ``expression == value``."""
+        coefs = {handle: coef for handle, coef in expression.coefs.items() if coef != 0.0}
+        if coefs:
+            self.rows.append((coefs, value - expression.constant, value - expression.constant))
+        elif abs(expression.constant - value) > 1e-9 * max(1.0, abs(value)):
+            self.infeasible = True
+
+    def max_of(self, floor: float, ceiling: float, expressions: Iterable[Affine]) -> int:
+        """Return a new variable in [floor, ceiling] that is at least every expression."""
+        handle = self.continuous(floor, ceiling)
+        parts = list(expressions)
+        for expression in parts:
+            self.at_most(Affine({handle: -1.0}).add(expression), 0.0)
+        self.maxima.append((handle, floor, parts))
+        return handle
+
+    def largest_value(self, expression: Affine) -> float:
+        """Return the largest value of an expression over the box of its variables."""
+        ends = ((coef * self.lower[h], coef * self.upper[h]) for h, coef in expression.coefs.items())
+        return expression.constant + sum(max(pair) for pair in ends)
+
+    def complete(self, point: FloatArray) -> FloatArray:
+        """Set every variable made by :meth:`max_of` to its smallest value, in place, and return `point`."""
+        for handle, floor, expressions in self.maxima:
+            point[handle] = max([floor, *(expression.value(point) for expression in expressions)])
+        return point
+
+    def matrix(self) -> tuple[scipy.sparse.csr_matrix, FloatArray, FloatArray]:
+        """Return (A, lhs, rhs) with A (num_rows, num_variables) in CSR form."""
+        sizes = np.array([len(coefs) for coefs, _, _ in self.rows], np.int64)
+        indptr = np.concatenate([[0], np.cumsum(sizes)])
+        indices = np.fromiter((h for coefs, _, _ in self.rows for h in coefs), np.int64, int(indptr[-1]))
+        data = np.fromiter((c for coefs, _, _ in self.rows for c in coefs.values()), np.float64, int(indptr[-1]))
+        shape = (len(self.rows), self.num_variables)
+        matrix = scipy.sparse.csr_matrix((data, indices, indptr), shape=shape)
+        lhs = np.array([lhs for _, lhs, _ in self.rows], np.float64)
+        rhs = np.array([rhs for _, _, rhs in self.rows], np.float64)
+        return matrix, lhs, rhs
+
+    def relaxation_bound(self, time_limit_s: float) -> float:
+        """Return a lower bound on the objective from the LP relaxation, by weak duality.
+
+        HiGHS proposes row multipliers; the bound is the Lagrangian value they give over the box of the variable
+        bounds, so it holds whatever the LP solver's tolerances or its reason for stopping: only the rounding of one
+        sparse product (about 1e-15 of the terms) is trusted. Returns ``inf`` where the model is flagged infeasible and
+        the objective's own lower bound where no multipliers came back.
+
+        Raises
+        ------
+        SolverFailure
+            If HiGHS reports a numerical failure.
+        """
+        if self.infeasible:
+            return np.inf
+        floor = self.lower[self.objective]
+        if not self.rows or time_limit_s <= 0:
+            return floor
+        matrix, lhs, rhs = self.matrix()
+        has_lhs = np.isfinite(lhs)
+        at_most = scipy.sparse.vstack([matrix, -matrix[has_lhs]], format="csr")
+        limit = np.concatenate([rhs, -lhs[has_lhs]])
+        cost = np.zeros(self.num_variables)
+        cost[self.objective] = 1.0
+        low, high = np.array(self.lower), np.array(self.upper)
+        box = list(zip(self.lower, self.upper, strict=True))
+        result = linprog(cost, A_ub=at_most, b_ub=limit, bounds=box, options={"time_limit": min(time_limit_s, 1e9)})
+        if result.status == 4:
+            raise SolverFailure(f"HiGHS failed on the LP relaxation: {result.message}")
+        if result.status == 2 or result.ineqlin.marginals is None:
+            return floor
+        multiplier = np.minimum(np.asarray(result.ineqlin.marginals, np.float64), 0.0)
+        reduced = cost - at_most.T @ multiplier
+        bound = float(multiplier @ limit + np.minimum(reduced * low, reduced * high).sum())
+        return max(floor, bound)

@@ -1,0 +1,227 @@
+"""Bounds on the bottleneck from MILPs whose size does not depend on the number of stages.
+
+Both merge all stages before, and all stages after, one stage that holds at least the average work (MTPP, sections 3.2
+and 3.3). Both run once for each class that the stage may have; the best class counts, so the smallest result is the
+bound. In the other stages a node or tensor costs what it costs on its cheapest class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.exact.domains import StageDomains, cover_edges
+from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.pipeline_milp import BOUND_SAFETY, average_work
+from rlinit.exact.scip import RunSettings, Status, run_scip
+from rlinit.exact.stage_variables import StageVariables
+from rlinit.stages import FloatArray, IntArray, StageProblem
+
+__all__ = ["guess_bound", "three_superblock_bound"]
+
+_BEFORE, _MIDDLE, _AFTER = range(3)
+
+
+class _SuperblockModel:
+    """Assign nodes to before, the stage in the middle, or after (MTPP's exact MIP at k = 3, with equation 14).
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    class_idx
+        Class of the stage in the middle.
+    least_work
+        Seconds of work, each node on its cheapest class, that the stage holds at least (equation 14).
+    num_before, num_after
+        Stages that the two superblocks stand for, or None to leave their costs out.
+    """
+
+    def __init__(
+        self,
+        problem: StageProblem,
+        edges: tuple[IntArray, IntArray],
+        class_idx: int,
+        least_work: float,
+        num_before: int | None = None,
+        num_after: int | None = None,
+    ) -> None:
+        self.problem = problem
+        self.linear = LinearModel()
+        self.unit = power_of_two_unit(max(least_work, float(_cheapest(problem.work_s).max(initial=0.0))))
+        n = problem.num_nodes
+        first = np.full(n, _MIDDLE if num_before == 0 else _BEFORE, np.int64)
+        last = np.full(n, _MIDDLE if num_after == 0 else _AFTER, np.int64)
+        # The stage has one class: a node that may not run there is before or after it, and so with it are its
+        # ancestors or descendants where one side does not exist.
+        forbidden = ~np.isfinite(problem.work_s[class_idx])
+        if num_before == 0:
+            first[forbidden] = _AFTER
+        if num_after == 0:
+            last[forbidden] = _BEFORE
+        domains = StageDomains(problem, first, last)
+        if domains.empty:
+            self.linear.infeasible = True
+            return
+        self.nodes = StageVariables(problem, self.linear, domains.first, domains.last, 3, edges)
+        for v in np.flatnonzero(forbidden).tolist():
+            self.linear.equal(self.nodes.at(v, _MIDDLE), 0.0)
+        self._memory(class_idx)
+        self._enough_work(least_work)
+        costs = [self._middle_cost(class_idx)]
+        if num_before:
+            costs.append(self._before_cost(num_before))
+        if num_after:
+            costs.append(self._after_cost(num_after))
+        self.linear.objective = self.linear.max_of(0.0, max(map(self.linear.largest_value, costs)), costs)
+
+    def _enough_work(self, least_work: float) -> None:
+        """Sum over v of work(v) x[v, middle] >= L (equation 14), with a relative slack of 1e-9 for rounding."""
+        held = self.nodes.held(_cheapest(self.problem.work_s) / self.unit, _MIDDLE)
+        self.linear.at_most(Affine().add(held, -1.0), -least_work * (1 - 1e-9) / self.unit)
+
+    def _memory(self, class_idx: int) -> None:
+        """Sum over v of param(v) x[v, middle] <= memory of the class."""
+        capacity = float(self.problem.memory_bytes[class_idx])
+        if np.isfinite(capacity):
+            scale = power_of_two_unit(capacity)
+            self.linear.at_most(self.nodes.held(self.problem.param_bytes / scale, _MIDDLE), capacity / scale)
+
+    def _middle_cost(self, class_idx: int) -> Affine:
+        """block[2] = the full cost of the stage on its class (equation 7 and overflow)."""
+        problem = self.problem
+        work = np.where(np.isfinite(problem.work_s[class_idx]), problem.work_s[class_idx], 0.0)
+        cost = self.nodes.held(work / self.unit, _MIDDLE)
+        self._add_tensors(cost, problem.in_s[class_idx], _MIDDLE, entering=True)
+        self._add_tensors(cost, problem.out_s[class_idx], _MIDDLE, entering=False)
+        rate, cache = float(problem.overflow_s_per_byte[class_idx]), float(problem.cache_bytes[class_idx])
+        if rate > 0 and problem.param_bytes.sum() > cache:
+            param = problem.param_bytes * rate / self.unit
+            over = self.nodes.held(param, _MIDDLE).add(Affine(constant=-cache * rate / self.unit))
+            cost.add(Affine({self.linear.max_of(0.0, float(param.sum()), [over]): 1.0}))
+        return cost
+
+    def _before_cost(self, num_stages: int) -> Affine:
+        """block[1] / (j - 1): work, and each tensor that leaves the superblock once; cuts inside it are left out."""
+        cost = self.nodes.held(_cheapest(self.problem.work_s) / self.unit, _BEFORE)
+        self._add_tensors(cost, _cheapest(self.problem.out_s), _BEFORE, entering=False)
+        return Affine().add(cost, 1.0 / num_stages)
+
+    def _after_cost(self, num_stages: int) -> Affine:
+        """block[3] / (k - j): work, and each tensor that enters the superblock once; cuts inside it are left out."""
+        cost = self.nodes.held(_cheapest(self.problem.work_s) / self.unit, _AFTER)
+        self._add_tensors(cost, _cheapest(self.problem.in_s), _AFTER, entering=True)
+        return Affine().add(cost, 1.0 / num_stages)
+
+    def _add_tensors(self, cost: Affine, seconds: FloatArray, block: int, *, entering: bool) -> None:
+        """Add the seconds of every tensor that enters, or leaves, a block."""
+        count = self.nodes.entering if entering else self.nodes.leaving
+        for t in np.flatnonzero(seconds > 0).tolist():
+            cost.add(count(t, block), float(seconds[t]) / self.unit)
+
+
+def _cheapest(seconds: FloatArray) -> FloatArray:
+    """Return the minimum over classes, (c, n) -> (n,)."""
+    return np.asarray(seconds.min(axis=0), np.float64)
+
+
+@dataclass(slots=True)
+class _Minimum:
+    """The smallest result so far of several models, of which the smallest one is the bound."""
+
+    floor: float
+    value: float = np.inf
+
+    def take(self, model: _SuperblockModel, budget: Budget, node_limit: int | None, settings: RunSettings) -> None:
+        """Solve a model, only as far as it could lower the minimum.
+
+        Lemma 3.3's bound holds without any search, so a result below it counts as it.
+        """
+        if self.value <= self.floor:
+            return
+        cutoff = self.value / model.unit if np.isfinite(self.value) else None
+        run = run_scip(model.linear, budget=budget, node_limit=node_limit, cutoff=cutoff, settings=settings)
+        if run.status is Status.INFEASIBLE:
+            return
+        self.value = min(self.value, max(run.bound * model.unit * (1 - BOUND_SAFETY), self.floor))
+
+
+def _allowed(problem: StageProblem) -> bool:
+    return bool(np.isfinite(problem.work_s.min(axis=0)).all())
+
+
+def three_superblock_bound(
+    problem: StageProblem,
+    *,
+    budget: Budget,
+    node_limit: int | None = None,
+    settings: RunSettings | None = None,
+) -> float:
+    """Return a lower bound on the bottleneck: the cheapest convex set that holds the average work.
+
+    Lemma 3.3: some stage holds at least L = max(largest node, total / k) of the work, each node counted on its cheapest
+    class, whatever stages are empty. That stage is a convex set of one class c and costs f_c of it, so the cheapest
+    such set over all classes is a bound. At least L; ``inf`` where a node may run nowhere.
+
+    Parameters
+    ----------
+    problem
+        A ``pipeline`` problem.
+    budget
+        Time limit and switch; what it cuts short still is a bound.
+    node_limit
+        Most branch-and-bound nodes of each class's model.
+
+    References
+    ----------
+    MTPP, section 3.2, Lemma 3.3 and equations 13 and 14.
+    """
+    if not _allowed(problem):
+        return np.inf
+    edges, least = cover_edges(problem), average_work(problem)
+    minimum = _Minimum(least)
+    for c in np.flatnonzero(problem.class_count).tolist():
+        minimum.take(_SuperblockModel(problem, edges, c, least), budget, node_limit, settings or RunSettings())
+    return minimum.value
+
+
+def guess_bound(
+    problem: StageProblem,
+    *,
+    budget: Budget,
+    node_limit: int | None = None,
+    settings: RunSettings | None = None,
+) -> float:
+    """Return a lower bound on the bottleneck by guessing which stage holds the average work.
+
+    For every j the stage at position j is the one of Lemma 3.3, the worst of the j - 1 stages before it is at least as
+    expensive as their average, and so are the k - j after it. The smallest bound over all j, and all classes of that
+    stage, holds for the problem. A superblock's cost leaves out the tensors cut inside it and counts a tensor that
+    enters the last one once, so it is at most what its stages cost together; empty stages cost nothing and only lower
+    the average.
+
+    Parameters
+    ----------
+    problem
+        A ``pipeline`` problem.
+    budget
+        Time limit and switch, shared evenly by the guesses; what it cuts short still is a bound.
+    node_limit
+        Most branch-and-bound nodes of each guess.
+
+    References
+    ----------
+    MTPP, section 3.3.
+    """
+    if not _allowed(problem):
+        return np.inf
+    edges, least, k = cover_edges(problem), average_work(problem), problem.num_stages
+    minimum = _Minimum(least)
+    guesses = [(j, c) for j in range(k) for c in np.flatnonzero(problem.class_count).tolist()]
+    for i, (j, c) in enumerate(guesses):
+        model = _SuperblockModel(problem, edges, c, least, j, k - 1 - j)
+        share = budget.share(min(budget.remaining_s / (len(guesses) - i), 1e9))
+        minimum.take(model, share, node_limit, settings or RunSettings())
+    return minimum.value

@@ -1,0 +1,38 @@
+"""The demonstration: ResNet152 over 4, 5 and 6 pipelined Edge TPUs, with proof and pictures.
+
+Run as ``python -m rlinit.demo [FOLDER]``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rlinit.cli import print_plan
+from rlinit.hardware import Hardware
+from rlinit.solve import schedule
+
+__all__ = ["main"]
+
+
+def main(folder: Path) -> None:
+    """Build the model, schedule it both ways for each number of devices, and write plans and pictures to `folder`."""
+    from rlinit.datasets import imagenet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    print("Building ResNet152 from keras.applications (random weights, nothing is downloaded) ...", flush=True)
+    graph = imagenet.build("resnet152")
+    print(f"{graph.num_ops} layers, {graph.num_edges} tensors between them\n")
+    for k in (4, 5, 6):
+        for objective in ("memory", "pipeline"):
+            plan = schedule(graph, Hardware.edge_tpus(k), objective=objective)
+            print(f"--- {objective}, {k} Edge TPUs ---")
+            print_plan(plan)
+            print()
+            plan.save(folder / f"resnet152-{objective}-{k}.json")
+            plan.plot(folder / f"resnet152-{objective}-{k}.png")
+    print(f"plans and pictures are in {folder}/")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo"))

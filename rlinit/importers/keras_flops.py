@@ -1,0 +1,115 @@
+"""Arithmetic of a Keras layer for one sample, counted from its weights and shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["layer_flops"]
+
+_MOVES_DATA = frozenset(
+    {
+        "InputLayer",
+        "Reshape",
+        "Flatten",
+        "Permute",
+        "RepeatVector",
+        "Concatenate",
+        "Dropout",
+        "SpatialDropout1D",
+        "SpatialDropout2D",
+        "SpatialDropout3D",
+        "AlphaDropout",
+        "GaussianDropout",
+        "GaussianNoise",
+        "ActivityRegularization",
+        "Identity",
+        "ZeroPadding1D",
+        "ZeroPadding2D",
+        "ZeroPadding3D",
+        "Cropping1D",
+        "Cropping2D",
+        "Cropping3D",
+        "UpSampling1D",
+        "UpSampling2D",
+        "UpSampling3D",
+        "Masking",
+        "Embedding",
+    }
+)
+_MERGES = frozenset({"Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum"})
+_TWO_AN_ELEMENT = frozenset({"BatchNormalization", "Normalization", "Rescaling"})
+
+
+def layer_flops(layer: Any, in_elements: Sequence[int], out_elements: int) -> float:
+    """Return the floating-point operations of one call of a layer on one sample; a multiply-add counts as two.
+
+    =================================  =========================================================================
+    layer                              operations (E: output elements, I: input elements, W: weights in a kernel)
+    =================================  =========================================================================
+    Conv                               2 E (W / filters), grouped convolutions included
+    ConvTranspose                      2 I (W / input channels)
+    DepthwiseConv                      2 E (window elements)
+    SeparableConv                      2 (E / filters) W of the depthwise kernel + 2 E (W of the pointwise / filters)
+    Dense                              2 E (input features)
+    a bias, a fused activation         E each, on top of the five above
+    MaxPooling, AveragePooling         E (window elements)
+    Global pooling                     I
+    BatchNormalization, Normalization  2 E, a scale and a shift at inference; Rescaling too
+    Add, Multiply and other merges     (inputs - 1) E
+    what only moves data               0 (inputs, reshaping, padding, cropping, concatenation, dropout, embedding)
+    anything else                      E (activations and other elementwise layers; a guess for the rest)
+    =================================  =========================================================================
+
+    Parameters
+    ----------
+    layer
+        A built Keras layer or operation.
+    in_elements
+        Elements of each input tensor.
+    out_elements
+        Elements of the output.
+    """
+    kind = type(layer).__name__
+    if kind in _MOVES_DATA:
+        return 0.0
+    if kind in _MERGES:
+        return float((len(in_elements) - 1) * out_elements)
+    if kind in _TWO_AN_ELEMENT:
+        return 2.0 * out_elements
+    if "Global" in kind and "Pooling" in kind:
+        return float(sum(in_elements))
+    if "Pooling" in kind and hasattr(layer, "pool_size"):
+        return float(out_elements * _window(layer.pool_size, kind))
+    multiply_adds = _multiply_adds(layer, kind, sum(in_elements), out_elements)
+    if multiply_adds is None:
+        return float(out_elements)
+    extra = int(getattr(layer, "bias", None) is not None) + int(_has_activation(layer))
+    return 2.0 * multiply_adds + extra * out_elements
+
+
+def _window(pool_size: int | Sequence[int], kind: str) -> int:
+    sizes = [pool_size] * int(kind[-2]) if isinstance(pool_size, int) else list(pool_size)
+    return math.prod(sizes)
+
+
+def _has_activation(layer: Any) -> bool:
+    activation = getattr(layer, "activation", None)
+    return activation is not None and getattr(activation, "__name__", "") != "linear"
+
+
+def _multiply_adds(layer: Any, kind: str, in_elements: int, out_elements: int) -> float | None:
+    """Return the multiply-adds of a layer with a kernel, None where the layer is none that is known."""
+    if kind.startswith("SeparableConv"):
+        depthwise, pointwise = layer.depthwise_kernel.shape, layer.pointwise_kernel.shape
+        return float(out_elements / pointwise[-1] * math.prod(depthwise) + out_elements * pointwise[-2])
+    if kind.startswith("DepthwiseConv"):
+        return float(out_elements * math.prod(layer.kernel.shape[:-2]))
+    if kind.startswith("Conv") and kind.endswith("Transpose"):
+        return float(in_elements * math.prod(layer.kernel.shape[:-1]))
+    if kind in ("Conv1D", "Conv2D", "Conv3D"):
+        return float(out_elements * math.prod(layer.kernel.shape[:-1]))
+    if kind == "Dense":
+        return float(out_elements * layer.kernel.shape[0])
+    return None

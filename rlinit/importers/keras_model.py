@@ -1,0 +1,200 @@
+"""Keras 3 models as computation graphs: one op a layer call."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlinit.errors import BackendUnavailable, InvalidGraph
+from rlinit.graph import Graph
+from rlinit.importers.keras_flops import layer_flops
+
+__all__ = ["from_keras", "import_keras", "load_keras"]
+
+
+def import_keras() -> Any:
+    """Return the keras module.
+
+    No tensor is ever computed here, so any backend does. Where none is chosen (``KERAS_BACKEND`` unset) and
+    TensorFlow, Keras's own default, is not installed, torch is chosen, which the extra brings along.
+
+    Raises
+    ------
+    BackendUnavailable
+        Keras, or the backend it is set to, is not installed.
+    """
+    if (
+        "keras" not in sys.modules
+        and "KERAS_BACKEND" not in os.environ
+        and importlib.util.find_spec("tensorflow") is None
+    ):
+        os.environ["KERAS_BACKEND"] = "torch"
+    try:
+        return importlib.import_module("keras")
+    except ImportError as problem:
+        raise BackendUnavailable(
+            f"reading Keras models needs Keras 3 and a backend ({problem}); pip install rlinit[keras], "
+            "or set KERAS_BACKEND to a backend that is installed"
+        ) from problem
+
+
+def load_keras(path: str | Path) -> Graph:
+    """Read the graph of a model saved as a ``.keras`` file, as `from_keras` with one byte a number.
+
+    Keras's safe mode is on and nothing is compiled: a file that carries code (a lambda layer) is refused.
+
+    Raises
+    ------
+    InvalidGraph
+        A file that cannot be read, that needs code which is not part of Keras, or whose model `from_keras` refuses.
+    BackendUnavailable
+        Keras is not installed.
+    """
+    if not Path(path).is_file():
+        raise InvalidGraph(f"cannot read {path}: there is no such file")
+    keras = import_keras()
+    try:
+        model = keras.saving.load_model(str(path), compile=False, safe_mode=True)
+    except Exception as problem:  # Keras raises bare ValueError, TypeError, KeyError, BadZipFile, ...
+        reason = str(problem).strip().split("\n")[0]
+        raise InvalidGraph(
+            f"cannot read {path} as a Keras model (code in the file is never run): {reason}; "
+            "a model that needs its own code can be built in Python and passed to from_keras"
+        ) from problem
+    return from_keras(model, name=Path(path).stem)
+
+
+def from_keras(
+    model: Any,
+    *,
+    name: str | None = None,
+    bytes_per_param: float = 1,
+    bytes_per_element: float = 1,
+) -> Graph:
+    """Return the computation graph of a functional or sequential Keras 3 model, one op for each layer call.
+
+    Ops are named by their layers, `op` is the layer's class, `flops` follows `keras_flops`, and everything is for
+    ONE sample: the first dimension of every shape is the batch and counts as 1. The defaults are those of INT8
+    inference, as in Inc-ILP (Table II): one byte for each parameter and each output element. Parameters are all of
+    a layer's weights, moving statistics included. An op with several outputs has one tensor as large as all of them.
+
+    A layer called several times gives several ops (``name``, ``name/call1``, ...) colocated in one group; the first
+    one holds the parameters, so that they are counted once. A model used as a layer is opened up: its ops are named
+    ``model/layer``. Keras operations on symbolic tensors are ops too.
+
+    Parameters
+    ----------
+    model
+        A built `keras.Model` made by the functional API or `keras.Sequential`; its weights' values do not matter.
+    name
+        The graph's name, by default the model's.
+    bytes_per_param, bytes_per_element
+        Bytes of a parameter, and of an element of an output tensor.
+
+    Raises
+    ------
+    InvalidGraph
+        A model without a layer graph (subclassed, or sequential and not built), or an output shape that is not
+        fixed; the message says what to do.
+    """
+    walk = _Walk(bytes_per_param, bytes_per_element)
+    walk.open_model(model, None, "")
+    return Graph.build(walk.ops, walk.edges, name=name or str(model.name))
+
+
+def _layer_graph(model: Any, label: str) -> Any:
+    """Return the functional model that holds the layer graph of `model`."""
+    functional = getattr(model, "_functional", None) or model  # a Sequential keeps its layer graph in one
+    if not hasattr(functional, "_nodes_by_depth") or not getattr(functional, "outputs", None):
+        raise InvalidGraph(
+            f"model {label!r} ({type(model).__name__}) has no layer graph; expected a functional model, or a "
+            "sequential one that is built (call model.build(input_shape), or begin it with keras.Input)"
+        )
+    return functional
+
+
+def _is_model(operation: Any) -> bool:
+    return hasattr(operation, "_nodes_by_depth") or hasattr(operation, "_functional")
+
+
+def _elements(tensors: Sequence[Any], label: str) -> int:
+    """Return the number of elements of the tensors for one sample."""
+    total = 0
+    for tensor in tensors:
+        sizes = tuple(tensor.shape)[1:]
+        if any(size is None for size in sizes):
+            raise InvalidGraph(
+                f"op {label!r} has the output shape {tuple(tensor.shape)}; expected every dimension but the first to "
+                "be fixed (build the model with a fixed input shape)"
+            )
+        total += math.prod(sizes)
+    return total
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Collects ops and edges while models are opened up."""
+
+    bytes_per_param: float
+    bytes_per_element: float
+    ops: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    edges: list[tuple[str, str]] = field(default_factory=list)
+    first_op: dict[int, int] = field(default_factory=dict)  # id(layer) -> index of the op of its first call
+    taken: set[str] = field(default_factory=set)
+
+    def open_model(self, model: Any, sources: Sequence[str] | None, prefix: str) -> list[str]:
+        """Add the ops of a model and return the producers of its outputs.
+
+        `sources` are the producers of its inputs where it is used as a layer; None: its input layers are ops.
+        """
+        functional = _layer_graph(model, prefix or str(model.name))
+        made: dict[int, str] = {}  # id(symbolic tensor) -> producer
+        if sources is not None:
+            made = {id(tensor): op for tensor, op in zip(functional.inputs, sources, strict=True)}
+        depths = functional._nodes_by_depth
+        for node in (node for depth in sorted(depths, reverse=True) for node in depths[depth]):
+            if node.is_input and sources is not None:
+                continue
+            consumed = [made[id(tensor)] for tensor in node.input_tensors]
+            label = f"{prefix}/{node.operation.name}" if prefix else str(node.operation.name)
+            if _is_model(node.operation):
+                producers = self.open_model(node.operation, consumed, self._free_name(label))
+            else:
+                producers = [self._add_op(node, label, consumed)] * len(node.output_tensors)
+            made.update((id(tensor), op) for tensor, op in zip(node.output_tensors, producers, strict=True))
+        return [made[id(tensor)] for tensor in functional.outputs]
+
+    def _free_name(self, label: str) -> str:
+        """Return the label, numbered where it is taken, and take it."""
+        name, call = label, 0
+        while name in self.taken:
+            call += 1
+            name = f"{label}/call{call}"
+        self.taken.add(name)
+        return name
+
+    def _add_op(self, node: Any, label: str, consumed: Sequence[str]) -> str:
+        """Add the op of one call and return its name."""
+        operation, name = node.operation, self._free_name(label)
+        elements = _elements(node.output_tensors, name)
+        row: dict[str, Any] = {
+            "op": type(operation).__name__,
+            "param_bytes": sum(math.prod(w.shape) for w in getattr(operation, "weights", ())) * self.bytes_per_param,
+            "out_bytes": elements * self.bytes_per_element,
+            "flops": layer_flops(operation, [_elements([t], name) for t in node.input_tensors], elements),
+        }
+        first = self.first_op.setdefault(id(operation), len(self.ops))
+        if first < len(self.ops):
+            group, holder = self.ops[first]
+            row["colocate"] = holder.setdefault("colocate", group)
+            row["param_bytes"] = 0
+        self.ops.append((name, row))
+        self.edges.extend((source, name) for source in consumed)
+        return name

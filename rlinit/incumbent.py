@@ -1,0 +1,101 @@
+"""The best schedule and bound so far, with the history of how they came about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rlinit.budget import Budget
+from rlinit.plan import HistoryEntry, relative_gap
+from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
+
+__all__ = ["Incumbent", "Progress"]
+
+Progress = Callable[[HistoryEntry], None]
+"""Called with every improvement of value or bound, and at every change of phase, from the solving thread."""
+
+
+@dataclass(slots=True)
+class Incumbent:
+    """What is known so far about one stage problem. Never gets worse; every value is recomputed here.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    budget
+        When to stop.
+    target_gap
+        Closed once the gap is at most this.
+    progress
+        Told about every improvement.
+    """
+
+    problem: StageProblem
+    budget: Budget
+    target_gap: float
+    progress: Progress | None
+    assignment: StageAssignment | None = None
+    values: Value | None = None
+    bounds: Value | None = None
+    method: str = ""
+    bound_source: str = ""
+    infeasible: str = ""
+    phase: str = ""
+    history: list[HistoryEntry] = field(default_factory=list)
+    phase_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """Gap between value and bound, as `Plan.gap`."""
+        return relative_gap(self.values, self.bounds)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is left to do: the target gap is reached, or infeasibility is proven."""
+        return bool(self.infeasible) or self.gap <= self.target_gap
+
+    @property
+    def finished(self) -> bool:
+        """Whether to stop: closed, or out of budget."""
+        return self.closed or self.budget.expired
+
+    def offer(self, assignment: StageAssignment | None, method: str) -> bool:
+        """Take an assignment if it is feasible and better than the incumbent; return whether it was."""
+        if assignment is None:
+            return False
+        values = evaluate(self.problem, assignment)
+        if values[0] == float("inf") or (self.values is not None and values >= self.values):
+            return False
+        self.assignment, self.values, self.method = assignment, values, method
+        self._record()
+        return True
+
+    def raise_bound(self, bounds: Value, source: str) -> bool:
+        """Take a proven lexicographic lower bound on the full problem if it is better; return whether it was."""
+        if self.bounds is not None and bounds <= self.bounds:
+            return False
+        self.bounds, self.bound_source = bounds, source
+        self._record()
+        return True
+
+    def _record(self) -> None:
+        entry = HistoryEntry(self.budget.elapsed_s, self.values, self.bounds, self.phase)
+        self.history.append(entry)
+        if self.progress is not None:
+            self.progress(entry)
+
+    @contextmanager
+    def in_phase(self, name: str) -> Iterator[None]:
+        """Name the phase that is running and add up its seconds."""
+        started, outer = time.monotonic(), self.phase
+        self.phase = name
+        if self.progress is not None:
+            self.progress(HistoryEntry(self.budget.elapsed_s, self.values, self.bounds, name))
+        try:
+            yield
+        finally:
+            self.phase = outer
+            self.phase_s[name] = self.phase_s.get(name, 0.0) + time.monotonic() - started

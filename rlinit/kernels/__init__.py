@@ -1,0 +1,1 @@
+"""Compiled (numba) kernels on arrays: passes over prefixes, orders, searches."""

@@ -1,0 +1,191 @@
+"""The phases of solving a stage problem: coarse schedule, bounds, ideals, windows, full program.
+
+Every phase takes the incumbent, improves its value or its bound, and returns when it is done, when the gap is
+closed or when the budget is spent. Phases know nothing of graphs, files or plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.incumbent import Incumbent
+from rlinit.stages import StageAssignment, StageResult, Value
+from rlinit.window import free_nodes
+
+__all__ = ["BOUNDS", "PhaseLimits", "bound_phase", "coarse", "exact_ideals", "full_program", "windows"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLimits:
+    """How much work the phases may spend; what keeps runs without a time limit finite and repeatable.
+
+    Parameters
+    ----------
+    evaluations
+        Evaluations (orders sliced, or moves tried) of a heuristic; None: its own default.
+    ideal_cap
+        Largest number of ideals to enumerate.
+    window_nodes, full_nodes
+        Branch-and-bound nodes of one window, and of the full program; None: no limit.
+    """
+
+    evaluations: int | None = None
+    ideal_cap: int = 2_000_000
+    window_nodes: int | None = 500
+    full_nodes: int | None = 5_000
+
+
+def coarse(incumbent: Incumbent, heuristic: str, seed: int, limits: PhaseLimits) -> None:
+    """Phase 1: a full schedule from a heuristic by name."""
+    from rlinit.heuristics import STAGE_HEURISTICS
+
+    with incumbent.in_phase("coarse"):
+        found = STAGE_HEURISTICS[heuristic](
+            incumbent.problem, seed=seed, evaluations=limits.evaluations, budget=incumbent.budget
+        )
+        if found is not None:
+            incumbent.offer(found[0], heuristic)
+
+
+# -- bounds ----------------------------------------------------------------------------------------------------
+
+
+def _simple(incumbent: Incumbent) -> Value:
+    from rlinit.exact.simple import simple_bound
+
+    return simple_bound(incumbent.problem)
+
+
+def _parametric(incumbent: Incumbent) -> Value:
+    from rlinit.exact.cuts import parametric_cut_bound
+
+    return (parametric_cut_bound(incumbent.problem, budget=incumbent.budget),)
+
+
+def _anchored(incumbent: Incumbent) -> Value:
+    from rlinit.exact.cuts import anchored_cut_bound
+
+    upper = incumbent.values[0] if incumbent.values else np.inf
+    return (anchored_cut_bound(incumbent.problem, upper=upper, budget=incumbent.budget),)
+
+
+def _superblock(incumbent: Incumbent) -> Value:
+    from rlinit.exact.superblock import three_superblock_bound
+
+    return (three_superblock_bound(incumbent.problem, budget=incumbent.budget),)
+
+
+def _guess(incumbent: Incumbent) -> Value:
+    from rlinit.exact.superblock import guess_bound
+
+    return (guess_bound(incumbent.problem, budget=incumbent.budget),)
+
+
+def _lp_root(incumbent: Incumbent) -> Value:
+    from rlinit.exact.pipeline_milp import pipeline_lp_bound
+
+    return (pipeline_lp_bound(incumbent.problem, budget=incumbent.budget),)
+
+
+BOUNDS: Mapping[str, Callable[[Incumbent], Value]] = {
+    "simple": _simple,
+    "parametric-cut": _parametric,
+    "anchored-cut": _anchored,
+    "lp-root": _lp_root,
+    "three-superblock": _superblock,
+    "guess": _guess,
+}
+"""Bounds on the full problem by name, cheapest first. All but `simple` are for `pipeline` only."""
+
+
+def bound_phase(incumbent: Incumbent, name: str) -> None:
+    """Raise the bound by one named method, unless there is nothing left to do."""
+    if incumbent.finished:
+        return
+    with incumbent.in_phase(f"bound: {name}"):
+        incumbent.raise_bound(BOUNDS[name](incumbent), name)
+
+
+# -- exact -----------------------------------------------------------------------------------------------------
+
+
+def exact_ideals(incumbent: Incumbent, ideal_cap: int) -> bool:
+    """Solve the full problem by dynamic programming over its ideals; False if there are more than `ideal_cap`."""
+    if incumbent.finished:
+        return incumbent.closed
+    raise NotImplementedError
+
+
+def windows(incumbent: Incumbent, gammas: list[float], limits: PhaseLimits) -> None:
+    """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen."""
+    for gamma in gammas:
+        if incumbent.finished or incumbent.assignment is None:
+            return
+        free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma)
+        with incumbent.in_phase(f"window: gamma {gamma:g}"):
+            result = _milp(incumbent, incumbent.assignment, free, limits.window_nodes)
+            _take(incumbent, result, "window", full=bool(free.all()))
+
+
+def full_program(incumbent: Incumbent, limits: PhaseLimits) -> None:
+    """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one."""
+    if incumbent.finished:
+        return
+    with incumbent.in_phase("milp"):
+        _take(incumbent, _milp(incumbent, incumbent.assignment, None, limits.full_nodes), "milp", full=True)
+
+
+def _milp(
+    incumbent: Incumbent, start: StageAssignment | None, free: NDArray[np.bool_] | None, node_limit: int | None
+) -> StageResult:
+    """Run the objective's program, telling the incumbent of solutions, and of bounds where they are for the whole."""
+    from rlinit.exact.memory_milp import solve_memory_milp
+    from rlinit.exact.pipeline_milp import solve_pipeline_milp
+
+    method = "milp" if free is None else "window"
+    whole = free is None or bool(free.all())
+
+    def on_solution(assignment: StageAssignment, _value: Value) -> None:
+        incumbent.offer(assignment, method)
+
+    def on_bound(bounds: Value) -> None:
+        if whole:
+            incumbent.raise_bound(bounds, "milp")
+
+    if incumbent.problem.objective == "memory":
+        return solve_memory_milp(
+            incumbent.problem,
+            budget=incumbent.budget,
+            start=start,
+            free=free,
+            node_limit=node_limit,
+            on_solution=on_solution,
+            on_bound=on_bound,
+        )
+    return solve_pipeline_milp(
+        incumbent.problem,
+        budget=incumbent.budget,
+        start=start,
+        free=free,
+        lower=incumbent.bounds[0] if whole and incumbent.bounds else None,
+        node_limit=node_limit,
+        on_solution=on_solution,
+        on_bound=on_bound,
+    )
+
+
+def _take(incumbent: Incumbent, result: StageResult, source: str, *, full: bool) -> None:
+    """Accept what a solver found; its bound and its infeasibility count only where it solved the full problem."""
+    incumbent.offer(result.assignment, source)
+    if not full:
+        return
+    if result.status == "infeasible" and incumbent.values is None:
+        incumbent.infeasible = "no assignment respects precedence, memory and exclusions together"
+    elif np.isfinite(result.bound[0]):
+        incumbent.raise_bound(result.bound, source if source != "window" else "milp")
+    elif incumbent.values is not None:
+        incumbent.raise_bound(incumbent.values, source)

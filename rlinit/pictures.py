@@ -1,0 +1,83 @@
+"""Pictures of plans: what each stage costs, and where the proven bound lies."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rlinit.errors import InvalidPlan
+from rlinit.files import write_atomically
+from rlinit.plan import Plan
+from rlinit.quantities import format_bytes, format_seconds
+
+__all__ = ["draw_stages"]
+
+_PARTS = (
+    ("in_s", "input transfer", "#9ecae1"),
+    ("work_s", "work", "#3182bd"),
+    ("overflow_s", "parameter overflow", "#e6550d"),
+    ("out_s", "output transfer", "#fdae6b"),
+)
+
+
+def draw_stages(plan: Plan, path: str | Path) -> None:
+    """Draw one bar a stage, stacked by what its cost is made of, with lines at the value and the bound.
+
+    Parameters
+    ----------
+    plan
+        A stage plan with a schedule.
+    path
+        Where to write; the suffix (.svg, .png, .pdf) chooses the format. Written atomically.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has no schedule, or the suffix is none of these.
+    """
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to draw")
+    kind = Path(path).suffix.lstrip(".")
+    if kind not in ("svg", "png", "pdf"):
+        raise InvalidPlan(f"cannot draw to {path}; expected a name ending in .svg, .png or .pdf")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    k = plan.num_stages
+    figure = Figure(figsize=(max(6.0, min(0.9 * k + 3.0, 24.0)), 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    at = range(k)
+    show = format_bytes if plan.objective == "memory" else format_seconds
+    if plan.objective == "memory":
+        cached = [use.param_bytes - use.off_cache_bytes for use in plan.stages]
+        axes.bar(at, cached, color="#3182bd", label="parameters in cache")
+        axes.bar(at, [use.off_cache_bytes for use in plan.stages], bottom=cached, color="#e6550d", label="off-cache")
+        axes.plot(at, [use.out_bytes for use in plan.stages], "D", color="#31a354", label="leaving the stage")
+        axes.set_ylabel("bytes")
+    else:
+        below = [0.0] * k
+        for attribute, label, colour in _PARTS:
+            heights = [getattr(use, attribute) for use in plan.stages]
+            if any(heights):
+                axes.bar(at, heights, bottom=below, color=colour, label=label)
+            below = [low + height for low, height in zip(below, heights, strict=True)]
+        axes.set_ylabel("time for each input")
+    axes.axhline(plan.value, color="black", linewidth=1.2, label=f"value {show(plan.value)}")
+    axes.axhline(plan.bound, color="#d62728", linestyle="--", linewidth=1.2, label=f"proven bound {show(plan.bound)}")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: show(float(y))))
+    axes.set_xticks(at, [f"{j}\n{use.device}\n{use.num_ops} ops" for j, use in enumerate(plan.stages)], fontsize=8)
+    if k > 16:
+        axes.set_xticks(range(0, k, -(-k // 16)), [str(j) for j in range(0, k, -(-k // 16))])
+        axes.set_xlabel("stage")
+    axes.set_ylim(0.0, 1.3 * max(plan.value, 1e-300))
+    axes.legend(fontsize=8, ncols=3, loc="upper center", frameon=False)
+    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
+    axes.set_title(
+        f"{plan.graph} on {plan.hardware}: {plan.objective}, {proof} ({plan.bound_source or 'no bound'})", fontsize=10
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=130)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,340 @@
+"""`schedule` and `bound`: the four phases joined. The only place where agent, heuristics, solvers and bounds meet."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Literal, cast
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.checker import stage_uses, verify
+from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.incumbent import Incumbent, Progress
+from rlinit.lowering import LoweredStages, lower_stages
+from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
+from rlinit.plan import Objective, Plan, Status, is_closed
+from rlinit.stages import StageAssignment
+
+__all__ = ["ProvenBound", "bound", "schedule"]
+
+Window = int | Literal["auto"] | None
+
+_FEW_IDEALS = 20_000
+"""Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenBound:
+    """A lower bound on the full problem, level by level, what proved it, and the seconds it took."""
+
+    bounds: tuple[float, ...]
+    source: str
+    seconds: float
+
+    @property
+    def value(self) -> float:
+        """The bound on the first level."""
+        return self.bounds[0]
+
+
+def schedule(
+    graph: Graph,
+    hardware: Hardware,
+    *,
+    objective: Objective = "pipeline",
+    stages: int | None = None,
+    agent: str | Plan = "auto",
+    window: Window = "auto",
+    method: str = "auto",
+    gap: float = 0.0,
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Plan:
+    """Schedule a graph on hardware and prove how good the schedule is.
+
+    The plan never gets worse along the way, and Ctrl-C returns the best one so far. Without a time limit the work
+    inside is counted, so the same inputs and seed give the same schedule on every machine.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    objective
+        ``pipeline``: smallest bottleneck stage in seconds. ``memory``: lexicographically smallest peak parameter
+        bytes of a stage, then off-cache bytes, then bytes leaving a stage.
+    stages
+        Number of stages k, where the hardware does not say.
+    agent
+        Where the coarse schedule comes from: ``auto``, a heuristic's name, or a Plan to refine.
+    window
+        For ``warm``: the levels around stage boundaries the exact solver may change; ``auto`` widens 1, 2, 4, ...;
+        None frees everything.
+    method
+        ``auto``: whatever proves the optimum soonest. ``warm``: coarse schedule, windows on SCIP, bounds. ``milp``:
+        the full program on SCIP from nothing. ``ideals``: dynamic programming over ideals. A heuristic's name:
+        that alone, with the simple bound.
+    gap
+        Stop once proven within this fraction of the best possible.
+    time_limit_s
+        Wall-clock seconds; None: a fixed amount of work.
+    seed
+        Seed of everything random.
+    jobs
+        Processes for work that can run side by side.
+    progress
+        Called with every improvement.
+
+    Returns
+    -------
+    Plan
+        Checked by `rlinit.verify` before it is returned.
+
+    Raises
+    ------
+    InvalidGraph, InvalidHardware
+        The inputs do not fit together; the message names the op or device.
+    RlinitError
+        An argument out of range, or an unknown method or agent.
+    SolverFailure
+        SCIP ended in a way that is neither a result nor a limit.
+    """
+    _check_settings(gap=gap, time_limit_s=time_limit_s, window=window, jobs=jobs)
+    if stages is not None:
+        hardware = hardware.with_stages(stages)
+    budget = Budget(time_limit_s)
+    with _interruptible(budget):
+        lowered = lower_stages(graph, hardware, objective)
+        incumbent = Incumbent(lowered.problem, budget, gap, progress)
+        limits = PhaseLimits() if time_limit_s is None else PhaseLimits(window_nodes=None, full_nodes=None)
+        if lowered.infeasible:
+            incumbent.infeasible = lowered.infeasible
+        else:
+            start = _given_start(agent, graph, hardware, objective, lowered)
+            _solve(incumbent, method, agent if isinstance(agent, str) else "auto", start, window, seed, limits)
+    provenance = {"agent": agent if isinstance(agent, str) else "plan", "method": method, "window": window}
+    provenance |= {"seed": seed, "gap": gap, "time_limit_s": time_limit_s, "interrupted": budget.cancelled}
+    plan = _plan(incumbent, lowered, graph, hardware, objective, provenance)
+    verify(plan, graph, hardware)
+    return plan
+
+
+def bound(
+    graph: Graph,
+    hardware: Hardware,
+    objective: Objective = "pipeline",
+    *,
+    method: str = "auto",
+    stages: int | None = None,
+    time_limit_s: float | None = None,
+) -> ProvenBound:
+    """Prove a lower bound on the full problem.
+
+    Parameters
+    ----------
+    graph, hardware, objective, stages
+        As for `schedule`.
+    method
+        The name of one bound, or ``auto``: all that apply, the best is kept.
+    time_limit_s
+        Wall-clock seconds.
+
+    Raises
+    ------
+    RlinitError
+        An unknown method, or one that does not apply to the objective; the message lists those that do.
+    """
+    names = list(BOUNDS) if objective == "pipeline" else ["simple"]
+    names.append("ideals")
+    if method not in ("auto", *names):
+        raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")
+    if stages is not None:
+        hardware = hardware.with_stages(stages)
+    started = time.monotonic()
+    budget = Budget(time_limit_s)
+    with _interruptible(budget):
+        lowered = lower_stages(graph, hardware, objective)
+        incumbent = Incumbent(lowered.problem, budget, 0.0, None)
+        if lowered.infeasible:
+            raise RlinitError(f"nothing to bound: {lowered.infeasible}")
+        for name in names if method == "auto" else [method]:
+            if name == "ideals":
+                exact_ideals(incumbent, PhaseLimits().ideal_cap)
+            else:
+                bound_phase(incumbent, name)
+    bounds = incumbent.bounds or (0.0,) * (1 if objective == "pipeline" else 3)
+    return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
+
+
+def _check_settings(*, gap: float, time_limit_s: float | None, window: Window, jobs: int) -> None:
+    if not 0.0 <= gap < 1.0:
+        raise RlinitError(f"gap is {gap}; expected a fraction from 0 to below 1")
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise RlinitError(f"time_limit_s is {time_limit_s}; expected seconds > 0")
+    if isinstance(window, int) and window < 0:
+        raise RlinitError(f"window is {window}; expected levels >= 0, 'auto' or None")
+    if jobs < 1:
+        raise RlinitError(f"jobs is {jobs}; expected at least 1")
+
+
+@contextmanager
+def _interruptible(budget: Budget) -> Iterator[None]:
+    """Make Ctrl-C end the budget, so that the incumbent is returned; a second Ctrl-C raises as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        budget.cancel()
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _given_start(
+    agent: str | Plan, graph: Graph, hardware: Hardware, objective: Objective, lowered: LoweredStages
+) -> StageAssignment | None:
+    """Return the assignment of a Plan handed in as agent, after checking it against this problem."""
+    if isinstance(agent, str):
+        return None
+    if agent.assignment is None or agent.objective not in ("pipeline", "memory"):
+        raise InvalidPlan(f"the plan to refine is a {agent.objective} plan that is {agent.status}; it has no stages")
+    if agent.graph_fingerprint != graph.fingerprint() or len(agent.stages) != hardware.num_devices:
+        raise InvalidPlan(
+            f"the plan to refine is for {agent.graph!r} on {len(agent.stages)} stages, not for this problem"
+        )
+    stage = np.zeros(lowered.problem.num_nodes, np.int64)
+    for op, node in zip(graph.names, lowered.node_of_op.tolist(), strict=True):
+        stage[node] = agent.assignment[op]
+    class_of = {hardware.devices[i].name: c for c, devices in enumerate(lowered.class_devices) for i in devices}
+    try:
+        classes = [class_of[use.device] for use in agent.stages]
+    except KeyError as missing:
+        raise InvalidPlan(f"the plan to refine uses device {missing}, which {hardware.name!r} does not have") from None
+    return StageAssignment(stage, np.array(classes, np.int64))
+
+
+def _solve(
+    incumbent: Incumbent,
+    method: str,
+    agent: str,
+    start: StageAssignment | None,
+    window: Window,
+    seed: int,
+    limits: PhaseLimits,
+) -> None:
+    """Run the phases a method consists of."""
+    from rlinit.heuristics import STAGE_HEURISTICS
+
+    for what, name, others in (("method", method, ("auto", "warm", "milp", "ideals")), ("agent", agent, ("auto",))):
+        if name not in STAGE_HEURISTICS and name not in others:
+            raise RlinitError(f"unknown {what} {name!r}; expected {', '.join((*others, *STAGE_HEURISTICS))}")
+    incumbent.offer(start, "plan")
+    bound_phase(incumbent, "simple")
+    if method in STAGE_HEURISTICS:
+        coarse(incumbent, method, seed, limits)
+    elif method == "ideals":
+        coarse(incumbent, "natural", seed, limits)
+        exact_ideals(incumbent, limits.ideal_cap)
+    elif method == "milp":
+        full_program(incumbent, limits)
+    elif method == "warm":
+        if start is None:
+            coarse(incumbent, "anneal" if agent == "auto" else agent, seed, limits)
+        windows(incumbent, _gammas(window, incumbent), limits)
+        _bounds(incumbent)
+    else:
+        _auto(incumbent, agent, start, seed, limits)
+
+
+def _gammas(window: Window, incumbent: Incumbent) -> list[float]:
+    """Return the sequence of window half-widths."""
+    if window is None:
+        return [np.inf]
+    if isinstance(window, int):
+        return [float(window)]
+    depth = int(incumbent.problem.level.max()) + 1
+    return [float(2**i) for i in range(max(depth - 1, 1).bit_length() + 1) if 2**i < depth] + [np.inf]
+
+
+def _bounds(incumbent: Incumbent) -> None:
+    """Run the bounds for the objective, cheapest first, until the gap closes."""
+    for name in BOUNDS if incumbent.problem.objective == "pipeline" else ("simple",):
+        bound_phase(incumbent, name)
+
+
+def _auto(incumbent: Incumbent, agent: str, start: StageAssignment | None, seed: int, limits: PhaseLimits) -> None:
+    """Prove the optimum by the cheapest means that can."""
+    if start is None:
+        coarse(incumbent, "natural" if agent == "auto" else agent, seed, limits)
+    if exact_ideals(incumbent, _FEW_IDEALS):
+        return
+    coarse(incumbent, "anneal", seed, limits)
+    if incumbent.problem.objective == "pipeline":
+        for name in ("parametric-cut", "anchored-cut"):
+            bound_phase(incumbent, name)
+    if exact_ideals(incumbent, limits.ideal_cap):
+        return
+    windows(incumbent, _gammas("auto", incumbent)[:-1], limits)
+    full_program(incumbent, limits)
+
+
+def _plan(
+    incumbent: Incumbent,
+    lowered: LoweredStages,
+    graph: Graph,
+    hardware: Hardware,
+    objective: Objective,
+    provenance: Mapping[str, str | float | bool | None],
+) -> Plan:
+    """Turn the incumbent into a plan; every figure of a stage comes from the checker's own arithmetic."""
+    assignment = None
+    uses = ()
+    if incumbent.assignment is not None:
+        stage = incumbent.assignment.stage[lowered.node_of_op].tolist()
+        assignment = dict(zip(graph.names, stage, strict=True))
+        devices = [hardware.devices[i].name for i in lowered.devices_of(incumbent.assignment)]
+        uses = stage_uses(assignment, graph, hardware, devices, objective)
+    status: Status = "feasible" if assignment is not None else "no_solution"
+    if is_closed(incumbent.values, incumbent.bounds):
+        status = "optimal"
+    message = incumbent.infeasible
+    if incumbent.infeasible:
+        status = "infeasible"
+    elif incumbent.budget.cancelled:
+        message = "interrupted; this is the best schedule so far" if assignment else "interrupted before a schedule"
+    elif status == "no_solution":
+        message = "the budget ended before a schedule was found"
+    return Plan(
+        objective=objective,
+        status=status,
+        values=incumbent.values,
+        bounds=None if incumbent.infeasible else incumbent.bounds,
+        bound_source=incumbent.bound_source,
+        method=incumbent.method,
+        assignment=assignment,
+        stages=cast("tuple[()]", uses),
+        history=tuple(incumbent.history),
+        phase_s=incumbent.phase_s,
+        graph=graph.name,
+        graph_fingerprint=graph.fingerprint(),
+        hardware=hardware.name,
+        hardware_fingerprint=hardware.fingerprint(),
+        provenance=provenance,
+        message=message,
+    )
