@@ -1,10 +1,10 @@
 """Lower bounds on the pipeline bottleneck from minimum cuts.
 
-The cost of a stage S, overflow apart, is a cut function of S: a tensor made in S is paid for when some consumer is outside, one
-made outside when some consumer is inside. In the network of :class:`CutNetwork` the source's side is S, and a
-tensor of several consumers is paid once through two auxiliary nodes. With an anchor v in S, convexity gives
-closures: every ancestor of v in S brings its successors among v's ancestors, every descendant its predecessors among v's
-descendants. That paths between two nodes both unrelated to v stay in S is relaxed.
+The cost of a stage S, overflow apart, is a cut function of S: a tensor made in S is paid for when some consumer is
+outside, one made outside when some consumer is inside. In the network of :class:`CutNetwork` the source's side is S,
+and a tensor of several consumers is paid once through two auxiliary nodes. Convexity is no closure in general, but
+with an anchor v in S part of it is: each ancestor of v in S brings its successors among v's ancestors, each descendant
+its predecessors among v's descendants. Paths through nodes unrelated to v may leave S and come back: a relaxation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from rlinit.budget import Budget
 from rlinit.exact.maxflow import FlowNetwork, max_flow
@@ -78,7 +77,8 @@ class CutNetwork:
         user, slot = problem.tensor_dst[use], slot_of_tensor[tensor_of[use]]
         source, sink = n + 2 * len(shared), n + 2 * len(shared) + 1
         nodes = np.arange(n, dtype=np.int64)
-        # made in S -> sends -> all consumers in S, or out_s is cut; some consumer in S -> receives -> made in S, or in_s is cut
+        # made in S -> sends -> all consumers in S, or out_s is cut;
+        # some consumer in S -> receives -> made in S, or in_s is cut
         maker = problem.tensor_src[shared]
         tail = np.concatenate([edge_tail, maker, receives, sends[slot], user, np.full(n, source), nodes])
         head = np.concatenate([edge_head, sends, maker, user, receives[slot], nodes, np.full(n, sink)])
@@ -248,7 +248,8 @@ def anchored_cut_bound(
     """Return the anchored cut bound: the dearest node's cheapest stage.
 
     Every node v is in some stage, and the cheapest S that contains v is a minimum cut (convexity relaxed to v's
-    ancestors and descendants, memory capacities to single nodes). The bound is the maximum over v, and at least the simple bound.
+    ancestors and descendants, memory capacities to single nodes). The bound is the maximum over v, and at least the
+    simple bound.
 
     Parameters
     ----------
@@ -314,11 +315,11 @@ def _capacity_lines(
     slope: FloatArray,
     offset: FloatArray,
 ) -> None:
-    """For each anchor v find slope, offset with share(S) <= slope * room' + offset if v in S and cost(S) <= room'.
+    """For each anchor v find slope, offset with share(S) <= slope * r + offset if v in S and cost(S) <= r.
 
-    The line holds for every room'; the one sought is lowest at `room`. An offset of -inf says that no such S is. The Lagrangian dual of
-    max share(S) s.t. cut(S) + charge(S) <= room is convex in the slope, and each minimum cut gives a supporting line.
-    ``slope`` holds the starting points. Nodes u whose joint `hull` with v exceeds `ceiling` stay outside S.
+    The line holds for every r; the one sought is lowest at r = `room`. An offset of -inf says that no such S is. The
+    Lagrangian dual of max share(S) s.t. cut(S) + charge(S) <= r is convex in the slope, and each minimum cut gives a
+    supporting line. `slope` holds the starting points. Nodes whose joint `hull` with v exceeds `ceiling` are not in S.
     """
     num_nodes, n = len(first) - 1, len(source_arc)
     residual, path = np.empty(len(head)), np.zeros(num_nodes, np.int64)
@@ -372,13 +373,15 @@ def _threshold(
 ) -> float:
     """Return the largest T <= `ceiling` at which ``sum_v min_c price_c share_v / (slope_cv T + offset_cv) > stages``.
 
-    `slope` and `offset` are (c, n); where the offset is -inf the node does not fit the class.
+    `slope` and `offset` are (c, n), `share` (n,) sums to 1. Where the line is below the share of the anchor alone, the
+    node fits no stage of the class at that T.
     """
 
     def needed(bottleneck: float) -> float:
-        held = np.maximum(slope * bottleneck + offset, share)
-        load = np.divide(price[:, None] * share, held, out=np.zeros_like(held), where=held > 0)
-        load[offset == -np.inf] = np.inf
+        held = slope * bottleneck + offset
+        alone = np.maximum(held, share)  # a stage holds at least the anchor, or there is none
+        load = np.divide(price[:, None] * share, alone, out=np.zeros_like(held), where=alone > 0)
+        load[held < share - 1e-7] = np.inf
         return float(load.min(axis=0).sum())
 
     low, high = 0.0, ceiling
@@ -403,8 +406,8 @@ def parametric_cut_bound(
     Let share (n,) be any nonnegative weights and T a bottleneck. A stage S of cost at most T that contains v has
     ``share(S) <= h_v``, where h_v comes from the Lagrangian dual of max share(S) s.t. cost(S) <= T over cuts anchored
     at v. Summed over stages, ``sum_v share_v / h_v`` is at most the number of stages, or else the optimum exceeds T.
-    It is the average-work bound with every stage's unavoidable communication in it. Each
-    round sets the shares to share / h (a dual ascent) and leaves out pairs whose hull alone exceeds T.
+    It is the average-work bound with every stage's unavoidable communication in it. Each round sets the shares to
+    share / h (a dual ascent) and keeps nodes apart whose hull (all nodes on paths between them) exceeds T alone.
 
     Parameters
     ----------

@@ -264,6 +264,11 @@ def solve_memory_milp(
         next attainable value. Where bytes are not integral, a bound is discounted by 5e-9. Levels that were not
         solved have bound 0. Status ``infeasible`` with `cutoff` means that nothing is below it. `work` counts nodes.
 
+    Notes
+    -----
+    Ties are exact where bytes are summed exactly, as whole bytes are. Elsewhere rounding breaks them, and a result
+    that ties on an early level may come back as ``feasible``.
+
     Raises
     ------
     ValueError

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pyscipopt import Eventhdlr, Model
 from pyscipopt.scip import PY_SCIP_EVENTTYPE as EVENT
 from pyscipopt.scip import PY_SCIP_PARAMEMPHASIS as EMPHASIS
@@ -29,6 +30,7 @@ __all__ = ["Run", "RunSettings", "Status", "Termination", "run_scip", "skipped_r
 
 _INFINITY = 1e20
 _POLL_S = 0.05
+_INTEGRALITY = 1e-5
 
 
 class Status(Enum):
@@ -207,6 +209,9 @@ def _build(linear: LinearModel, settings: RunSettings) -> tuple[Any, list[Any]]:
             "numerics/feastol": settings.feasibility_tolerance,
             "numerics/dualfeastol": settings.dual_tolerance,
             "limits/memory": settings.memory_limit_mb,
+            # SCIP 10.0 replaces a binary by a sum of continuous variables and then forgets that it is one: points
+            # with fractional binaries come back as optimal.
+            "presolving/donotmultaggr": True,
         }
     )
     return model, variables
@@ -283,7 +288,7 @@ def run_scip(
     if remaining < _INFINITY:
         model.setParam("limits/time", remaining)
     _wait(model, budget, events, on_point, on_bound)
-    return _outcome(model, variables, cutoff)
+    return _outcome(model, variables, np.array(linear.is_binary, np.bool_), cutoff)
 
 
 def _wait(
@@ -332,7 +337,7 @@ def _wait(
 _INTERRUPTIBLE = range(3, 11)
 
 
-def _outcome(model: Any, variables: list[Any], cutoff: float | None) -> Run:
+def _outcome(model: Any, variables: list[Any], is_binary: NDArray[np.bool_], cutoff: float | None) -> Run:
     """Read status, bound and best point off a model that has ended."""
     code = str(model.getStatus())
     if code not in _TERMINATIONS:
@@ -342,8 +347,10 @@ def _outcome(model: Any, variables: list[Any], cutoff: float | None) -> Run:
     if code in ("infeasible", "inforunbd"):
         return Run(Status.INFEASIBLE, termination, None, np.inf if cutoff is None else cutoff, nodes)
     point = _values(model, model.getBestSol(), variables) if model.getNSols() > 0 else None
+    if point is not None and (np.abs(point - np.round(point))[is_binary] > _INTEGRALITY).any():
+        point = None  # Then it is no solution of the model, and what it "proves" is a bound of a relaxation.
     bound = float(model.getDualbound())
     bound = -np.inf if bound <= -_INFINITY else min(bound, np.inf if cutoff is None else cutoff)
-    if code == "optimal":
+    if code == "optimal" and point is not None:
         return Run(Status.OPTIMAL, termination, point, bound, nodes)
     return Run(Status.NO_SOLUTION if point is None else Status.FEASIBLE, termination, point, bound, nodes)

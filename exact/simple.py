@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from scipy.sparse import coo_array
+from scipy.sparse import csr_array
 
+from rlinit.errors import SolverFailure
 from rlinit.stages import FloatArray, StageProblem, Value
 
 __all__ = ["LoadBalance", "allowed_classes", "load_balance", "simple_bound"]
@@ -56,10 +58,15 @@ def load_balance(problem: StageProblem) -> LoadBalance:
                 sum_c x[c, v] = 1,  x >= 0
 
     The bound is recomputed from the dual prices alone, so it does not rest on the solver's accuracy.
+
+    Raises
+    ------
+    SolverFailure
+        If HiGHS does not solve the LP, which always has an optimum.
     """
     count, allowed = problem.class_count.astype(np.float64), allowed_classes(problem)
     if not allowed.any(axis=0).all():
-        return LoadBalance(np.inf, (count > 0) / max(count.sum(), 1.0) * count.sum(), np.zeros(len(count)))
+        return LoadBalance(np.inf, np.where(count > 0, 1.0, 0.0), np.zeros(len(count)))
     used = np.flatnonzero(count > 0)
     if len(used) == 1:
         prices = [np.where(count > 0, 1.0, 0.0)]
@@ -106,9 +113,7 @@ def _lone_overflow(problem: StageProblem) -> FloatArray:
     return np.where(over > 0, over * problem.overflow_s_per_byte[:, None], 0.0) * (1 - _SAFETY)
 
 
-def _balance_value(
-    problem: StageProblem, allowed: NDArray[np.bool_], price: FloatArray, share: FloatArray
-) -> float:
+def _balance_value(problem: StageProblem, allowed: NDArray[np.bool_], price: FloatArray, share: FloatArray) -> float:
     """Return the bound that prices and shares prove: (sum_v min_c price_c work'_cv - rebate) / sum_c k_c price_c."""
     rate = share * problem.overflow_s_per_byte
     cache = np.where(rate > 0, problem.cache_bytes, 0.0)
@@ -137,15 +142,15 @@ def _balance_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[F
     rows = np.concatenate([c, classes, num_classes + c, num_classes + classes])
     cols = np.concatenate([x, last, x, last])
     data = np.concatenate([work / unit, -count, heavy / unit, -count])
-    limits = coo_array((data, (rows, cols)), shape=(2 * num_classes, len(c) + 1)).tocsr()
-    once = coo_array((np.ones(len(c)), (v, x)), shape=(n, len(c) + 1)).tocsr()
+    # SciPy's types know no sparse constraints, though linprog takes them.
+    limits: Any = csr_array((data, (rows, cols)), shape=(2 * num_classes, len(c) + 1))
+    once: Any = csr_array((np.ones(len(c)), (v, x)), shape=(n, len(c) + 1))
     objective = np.zeros(len(c) + 1)
     objective[-1] = 1.0
     room = np.concatenate([np.zeros(num_classes), count * rate * cache / unit])
     found = linprog(objective, A_ub=limits, b_ub=room, A_eq=once, b_eq=np.ones(n), bounds=(0, None), method="highs")
     if found.status != 0:
-        # Any prices prove a bound; equal ones are the average over the cheapest class of each node.
-        return np.where(count > 0, 1.0, 0.0), np.zeros(num_classes)
+        raise SolverFailure(f"the load-balance LP must have an optimum, HiGHS says: {found.message}")
     dual = np.maximum(-found.ineqlin.marginals, 0.0)
     price = dual[:num_classes] + dual[num_classes:]
     share = np.divide(dual[num_classes:], price, out=np.zeros(num_classes), where=price > 0)

@@ -28,7 +28,7 @@ from rlinit.exact.cuts import reachability
 from rlinit.exact.simple import allowed_classes, load_balance, simple_bound
 from rlinit.stages import FloatArray, StageProblem
 
-__all__ = ["spectral_bound"]
+__all__ = ["Communication", "spectral_bound"]
 
 _SAFETY = 1e-9
 _WORK = 2e10
@@ -57,12 +57,21 @@ class _Multipliers:
         )
 
 
-class _Communication:
+class Communication:
     """Affine lower bounds on the priced communication of the shared stages Y, given a bottleneck T.
 
     A tensor of p pins (producer and consumers) in r parts costs receive * (r - 1) + send * [r >= 2]. If the parts have
     sizes g, <1 1^T, Y_pins> = sum g^2, at least that of r balanced parts; so for every price >= 0, communication is at
     least ``min_r (cost(r) + price * balanced(r)) - price * <1 1^T, Y_pins>``.
+
+    Parameters
+    ----------
+    problem
+        The problem, of m > 0 tensors.
+    price
+        (c,) weight of a stage of each class; a tensor costs what it costs where that is least.
+    work
+        (n,) seconds of each node on its fastest class.
     """
 
     def __init__(self, problem: StageProblem, price: FloatArray, work: FloatArray) -> None:
@@ -86,7 +95,8 @@ class _Communication:
 
     def restrict(self, bottleneck: float) -> None:
         """Leave out numbers of parts that could not hold the pins' work."""
-        least = np.minimum(np.ceil(self.work / bottleneck * (1 - _SAFETY)), self.parts[-1])
+        most = np.minimum(self.num_pins, self.parts[-1])
+        least = np.minimum(np.ceil(self.work / bottleneck * (1 - _SAFETY)), most)
         self.cost = np.where(self.parts >= least[:, None], self.any_cost, np.inf)
 
     def constants(self, price: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -100,7 +110,7 @@ class _Communication:
         """Return the prices at which one part and two parts are equally binding: a clique of each tensor."""
         if len(self.parts) < 2:
             return np.zeros(len(self.num_pins))
-        return (self.receive + self.send) / (self.num_pins**2 - self.balanced[:, 1])
+        return np.asarray((self.receive + self.send) / (self.num_pins**2 - self.balanced[:, 1]))
 
 
 def spectral_bound(
@@ -162,7 +172,7 @@ class _SpectralDual:
         self.scale = 1.0 / np.sqrt(self.metric)
         self.stages = float(problem.class_count @ price)
         self.average = average
-        self.communication = _Communication(problem, price, work)
+        self.communication = Communication(problem, price, work)
         reach = reachability(problem)
         hull = (reach * work) @ reach
         self.together = np.maximum(np.maximum(hull, hull.T), work[:, None] + work[None, :])
@@ -184,9 +194,10 @@ class _SpectralDual:
 
     def _matrix(self, at: _Multipliers) -> FloatArray:
         pins = self.communication.pins
-        matrix = at.pairs - (pins.T * at.price) @ pins
+        matrix = at.pairs - np.asarray((pins.T * at.price) @ pins)
         matrix[np.diag_indices_from(matrix)] += at.diagonal
-        return np.asarray(matrix * self.scale[:, None] * self.scale[None, :])
+        scaled: FloatArray = matrix * self.scale[:, None] * self.scale[None, :]
+        return scaled
 
     def _filling(self, bottleneck: float) -> tuple[float, FloatArray]:
         """Return the largest eigenvalue of D^1/2 Y D^1/2 and the multiples (n,) of it that add up to the trace."""
@@ -237,7 +248,7 @@ class _SpectralDual:
         return best, steps
 
     def threshold(self, at: _Multipliers, low: float) -> float:
-        """Return the largest T found, at most the assumed bottleneck, that the multipliers prove impossible, or `low`."""
+        """Return the largest T up to the assumed bottleneck that the multipliers prove impossible, at least `low`."""
         matrix = self._matrix(at)
         values = eigvalsh(matrix) - 1e-15 * len(matrix) * np.linalg.norm(matrix)
         constant = float(self.communication.constants(at.price)[0].sum() - at.diagonal.sum())

@@ -117,7 +117,24 @@ def exact_ideals(incumbent: Incumbent, ideal_cap: int) -> bool:
     """Solve the full problem by dynamic programming over its ideals; False if there are more than `ideal_cap`."""
     if incumbent.finished:
         return incumbent.closed
-    raise NotImplementedError
+    from rlinit.exact.ideal_program import solve_ideals
+
+    def on_bound(bounds: Value) -> None:
+        incumbent.raise_bound(bounds, "ideals")
+
+    with incumbent.in_phase("ideals"):
+        result = solve_ideals(
+            incumbent.problem,
+            ideal_cap,
+            lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
+            upper=incumbent.values,
+            budget=incumbent.budget,
+            on_bound=on_bound,
+        )
+        if result is None:
+            return False
+        _take(incumbent, result, "ideals", full=True)
+    return incumbent.closed
 
 
 def windows(incumbent: Incumbent, gammas: list[float], limits: PhaseLimits) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Literal, cast
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from rlinit.hardware import Hardware
 from rlinit.incumbent import Incumbent, Progress
 from rlinit.lowering import LoweredStages, lower_stages
 from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
-from rlinit.plan import Objective, Plan, Status, is_closed
+from rlinit.plan import Objective, Plan, StageUse, Status, is_closed
 from rlinit.stages import StageAssignment
 
 __all__ = ["ProvenBound", "bound", "schedule"]
@@ -109,6 +109,7 @@ def schedule(
     SolverFailure
         SCIP ended in a way that is neither a result nor a limit.
     """
+    _check_objective(objective)
     _check_settings(gap=gap, time_limit_s=time_limit_s, window=window, jobs=jobs)
     if stages is not None:
         hardware = hardware.with_stages(stages)
@@ -154,6 +155,7 @@ def bound(
     RlinitError
         An unknown method, or one that does not apply to the objective; the message lists those that do.
     """
+    _check_objective(objective)
     names = list(BOUNDS) if objective == "pipeline" else ["simple"]
     names.append("ideals")
     if method not in ("auto", *names):
@@ -174,6 +176,11 @@ def bound(
                 bound_phase(incumbent, name)
     bounds = incumbent.bounds or (0.0,) * (1 if objective == "pipeline" else 3)
     return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
+
+
+def _check_objective(objective: str) -> None:
+    if objective not in get_args(Objective):
+        raise RlinitError(f"unknown objective {objective!r}; expected {' or '.join(get_args(Objective))}")
 
 
 def _check_settings(*, gap: float, time_limit_s: float | None, window: Window, jobs: int) -> None:
@@ -304,7 +311,7 @@ def _plan(
 ) -> Plan:
     """Turn the incumbent into a plan; every figure of a stage comes from the checker's own arithmetic."""
     assignment = None
-    uses = ()
+    uses: tuple[StageUse, ...] = ()
     if incumbent.assignment is not None:
         stage = incumbent.assignment.stage[lowered.node_of_op].tolist()
         assignment = dict(zip(graph.names, stage, strict=True))
@@ -328,7 +335,7 @@ def _plan(
         bound_source=incumbent.bound_source,
         method=incumbent.method,
         assignment=assignment,
-        stages=cast("tuple[()]", uses),
+        stages=uses,
         history=tuple(incumbent.history),
         phase_s=incumbent.phase_s,
         graph=graph.name,

@@ -31,12 +31,25 @@ def any_problem(seed: int, objective: Literal["pipeline", "memory"], max_nodes: 
         cache_fraction=float(rng.choice([np.inf, 0.5, 1.0])),
         integer=bool(rng.integers(2)),
     )
+    if objective == "memory":
+        problem = _with_exact_sums(problem)
     if rng.random() < 0.4:
         work = problem.work_s.copy()
         work[rng.random(work.shape) < 0.15] = np.inf
         memory = np.where(rng.random(num_classes) < 0.5, np.inf, problem.param_bytes.sum() * 0.5)
         problem = dataclasses.replace(problem, work_s=work, memory_bytes=memory)
     return problem
+
+
+def _with_exact_sums(problem: StageProblem) -> StageProblem:
+    """Round bytes to multiples of a power of two, so that ties on one level are ties and not a matter of rounding."""
+    unit = 2.0 ** np.floor(np.log2(max(problem.param_bytes.max(), problem.tensor_bytes.max(initial=0.0), 1e-300)) - 10)
+    return dataclasses.replace(
+        problem,
+        param_bytes=np.round(problem.param_bytes / unit) * unit,
+        tensor_bytes=np.round(problem.tensor_bytes / unit) * unit,
+        cache_bytes=np.round(problem.cache_bytes / unit) * unit,
+    )
 
 
 def all_in_stage(problem: StageProblem, stage: int) -> StageAssignment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -48,6 +49,15 @@ def test_merging_weakens_the_bound() -> None:
     bounds = [merged_bound(problem, sizes, budget=Budget(30)) for sizes in ([4], [2, 2], [1, 1, 2], [1, 1, 1, 1])]
     assert all(a <= b * (1 + 1e-6) for a, b in itertools.pairwise(bounds))
     assert bounds[1] > bounds[0]
+
+
+def test_groups_share_their_memory_and_cache() -> None:
+    """A group holds what its stages hold together: capacities that one stage could not meet do not raise the bound."""
+    problem = random_problem(5, 7, 3, zero_fraction=0.0, cache_fraction=1.0)
+    problem = dataclasses.replace(problem, memory_bytes=np.array([problem.param_bytes.sum() * 0.45]))
+    best = brute_force_pipeline(problem)
+    for sizes in ([3], [2, 1], [1, 2]):
+        assert merged_bound(problem, sizes, budget=Budget(30)) <= best * (1 + 1e-12) < np.inf
 
 
 def test_even_groups() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.domains import StageDomains, window_domains
 from rlinit.exact.pipeline_milp import PipelineModel, pipeline_lp_bound, solve_pipeline_milp
+from rlinit.exact.scip import RunSettings
 from rlinit.stages import StageAssignment, Value, evaluate, stage_value
 from tests.exact.cases import all_in_stage, any_problem, at_most, best_pipeline_in_window
 from tests.problems import brute_force_pipeline, monotone_assignments, random_problem
@@ -141,6 +142,15 @@ def test_tightened_domains_keep_everything_within_the_limit(seed: int) -> None:
             ):
                 assert (domains.first <= stage).all()
                 assert (stage <= domains.last).all()
+
+
+@pytest.mark.parametrize("separation", ["off", "default"])
+def test_class_shares_do_not_make_binaries_fractional(separation: str) -> None:
+    """With forbidden nodes, capacities and two classes, SCIP's presolving must not lose integrality."""
+    problem = any_problem(3734588302, "pipeline")
+    result = solve_pipeline_milp(problem, budget=Budget(60), settings=RunSettings(separation=separation))
+    assert result.status == "optimal"
+    assert result.value == pytest.approx((brute_force_pipeline(problem),), rel=1e-6)
 
 
 def test_optimal_start_is_returned() -> None:

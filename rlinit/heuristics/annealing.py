@@ -1,0 +1,105 @@
+"""Annealing over the stage vector, each run finished by slicing the order it induces."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.heuristics.orders import Found, natural, random_orders
+from rlinit.kernels.annealing import anneal_stages
+from rlinit.partition import slice_order
+from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
+
+__all__ = ["anneal", "anneal_from", "reslice"]
+
+_HOT, _COLD = 0.03, 1e-4
+"""First and last temperature, relative to the 12-norm of the stage costs."""
+
+_RUNS = 4
+_CHUNK = 250_000
+"""Moves of one run at most, so that the budget is looked at often."""
+
+
+def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
+    """Anneal single-node moves from sliced orders, four runs, and keep the best; `evaluations` are moves.
+
+    By default 4 runs of 2,000 moves a node, at most a million each.
+    """
+    n = problem.num_nodes
+    moves = evaluations or _RUNS * int(min(1_000_000, max(20_000, 2_000 * n)))
+    best = natural(problem)
+    if best is None:
+        best = random_orders(problem, seed=seed, budget=budget)
+    if best is None:
+        return None
+    for run in range(_RUNS):
+        if budget is not None and budget.expired:
+            break
+        origin = best[0]
+        found = anneal_from(problem, origin, seed=seed * _RUNS + run, moves=max(1, moves // _RUNS), budget=budget)
+        if found[1] < best[1]:
+            best = found
+    return best
+
+
+def anneal_from(
+    problem: StageProblem, start: StageAssignment, *, seed: int, moves: int, budget: Budget | None = None
+) -> tuple[StageAssignment, Value]:
+    """Return the best assignment that annealing from `start` leads to, sliced anew; never worse than `start`.
+
+    For `memory` the energy is the parameter bytes of a stage; the other levels come in by the final slicing.
+    """
+    piped = problem.objective == "pipeline"
+    forbidden = np.where(np.isfinite(problem.work_s), problem.param_bytes[None, :], np.inf)
+    work = problem.work_s if piped else forbidden
+    free = np.zeros_like(problem.in_s)
+    in_s, out_s = (problem.in_s, problem.out_s) if piped else (free, free)
+    overflow = problem.overflow_s_per_byte if piped else np.zeros(problem.num_classes)
+    best, value = start, evaluate(problem, start)
+    rounds = max(1, -(-moves // _CHUNK))
+    ratio = (_COLD / _HOT) ** (1.0 / rounds)
+    current = start
+    for i in range(rounds):
+        if budget is not None and budget.expired:
+            break
+        hot = _HOT * ratio**i
+        stage = anneal_stages(
+            seed * 1_000_003 + i & 0x7FFFFFFF,
+            -(-moves // rounds),
+            hot,
+            hot * ratio,
+            current.stage,
+            current.classes,
+            work,
+            problem.param_bytes,
+            problem.cache_bytes,
+            problem.memory_bytes,
+            overflow,
+            in_s,
+            out_s,
+            problem.out_indptr,
+            problem.out_tensor,
+            problem.in_indptr,
+            problem.in_tensor,
+            problem.tensor_src,
+            problem.tensor_indptr,
+            problem.tensor_dst,
+            problem.succ_indptr,
+            problem.succ,
+            problem.pred_indptr,
+            problem.pred,
+        )
+        current = StageAssignment(stage, current.classes)
+        found = reslice(problem, current)
+        if found[1] < value:
+            best, value = found
+    return best, value
+
+
+def reslice(problem: StageProblem, assignment: StageAssignment) -> tuple[StageAssignment, Value]:
+    """Slice the order that an assignment induces (by stage, then by position); never worse than the assignment."""
+    position = np.empty(problem.num_nodes, np.int64)
+    position[problem.order] = np.arange(problem.num_nodes)
+    found = slice_order(problem, np.lexsort((position, assignment.stage)))
+    value = evaluate(problem, assignment)
+    return found if found is not None and found[1] < value else (assignment, value)

@@ -1,0 +1,145 @@
+"""Heuristics over topological orders: sort by node priorities (Kahn), then slice optimally."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.kernels.orders import arrangement_cost, kahn
+from rlinit.partition import slice_order
+from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem, Value
+
+__all__ = ["Found", "StageHeuristic", "brkga", "mla", "mla_weighted", "natural", "random_orders", "sort_by_priority"]
+
+Found = tuple[StageAssignment, Value] | None
+
+_ELITE, _MUTANT, _BIAS = 0.2, 0.1, 0.7
+"""Shares of elite and mutant chromosomes, and the chance of inheriting a gene from the elite parent."""
+
+
+class StageHeuristic(Protocol):
+    """A heuristic for stage problems."""
+
+    def __call__(
+        self, problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None
+    ) -> Found:
+        """Return a feasible assignment and its value, or None.
+
+        Parameters
+        ----------
+        problem
+            The problem.
+        seed
+            Seed of everything random.
+        evaluations
+            Orders to try (moves, for annealing); None: the method's default.
+        budget
+            When to stop.
+        """
+
+
+def sort_by_priority(problem: StageProblem, priority: FloatArray) -> IntArray:
+    """Return Kahn's topological order by descending priority."""
+    order: IntArray = kahn(priority, problem.succ_indptr, problem.succ, problem.pred_indptr)
+    return order
+
+
+def natural(
+    problem: StageProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
+) -> Found:
+    """Slice the graph's natural order."""
+    return slice_order(problem, problem.order)
+
+
+def random_orders(
+    problem: StageProblem, *, seed: int, evaluations: int | None = 100, budget: Budget | None = None
+) -> Found:
+    """Slice orders by uniformly random priorities and keep the best (MTPP, C.1, random-T; T = 100 by default)."""
+    rng = np.random.default_rng(seed)
+    best: Found = None
+    for _ in range(evaluations or 100):
+        best = _better(best, slice_order(problem, sort_by_priority(problem, rng.random(problem.num_nodes))))
+        if budget is not None and budget.expired:
+            break
+    return best
+
+
+def brkga(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
+    """Evolve node priorities by a biased random-key genetic algorithm whose fitness is the sliced value.
+
+    100 generations of 100 chromosomes by default; otherwise as many generations as `evaluations` allow.
+
+    References
+    ----------
+    MTPP, Algorithm 2; Goncalves and Resende, Journal of Heuristics 17, 2011: 20% elite, 10% mutants, 70% elite genes.
+    """
+    best: Found = None
+
+    def fitness(priority: FloatArray) -> Value:
+        nonlocal best
+        found = slice_order(problem, sort_by_priority(problem, priority))
+        best = _better(best, found)
+        return (np.inf,) if found is None else found[1]
+
+    _evolve(problem.num_nodes, fitness, seed, evaluations or 10_000, budget)
+    return best
+
+
+def mla(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
+    """Slice an order of short edges: minimum linear arrangement, every edge of weight 1 (MTPP, C.1)."""
+    return _mla(problem, np.ones(problem.num_tensors), seed, evaluations, budget)
+
+
+def mla_weighted(
+    problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None
+) -> Found:
+    """Slice an order of short edges, each weighted by its tensor's transfer (bytes for `memory`)."""
+    piped = problem.objective == "pipeline"
+    return _mla(problem, problem.in_s[0] if piped else problem.tensor_bytes, seed, evaluations, budget)
+
+
+def _mla(problem: StageProblem, weight: FloatArray, seed: int, evaluations: int | None, budget: Budget | None) -> Found:
+    tensors = (problem.tensor_src, problem.tensor_indptr, problem.tensor_dst)
+
+    def fitness(priority: FloatArray) -> Value:
+        return (float(arrangement_cost(sort_by_priority(problem, priority), weight, *tensors)),)
+
+    priority = _evolve(problem.num_nodes, fitness, seed, evaluations or 10_000, budget)
+    return slice_order(problem, sort_by_priority(problem, priority))
+
+
+def _evolve(
+    num_genes: int,
+    fitness: Callable[[FloatArray], Value],
+    seed: int,
+    evaluations: int,
+    budget: Budget | None,
+) -> FloatArray:
+    """Return the fittest chromosome in [0, 1)^n after `evaluations` evaluations."""
+    rng = np.random.default_rng(seed)
+    size = min(100, max(2, int(np.sqrt(evaluations))))
+    elite, mutants = max(1, int(_ELITE * size)), max(1, int(_MUTANT * size))
+    population = rng.random((size, num_genes))
+    values = [fitness(row) for row in population]
+    spent = size
+    while spent < evaluations and not (budget is not None and budget.expired):
+        rank = sorted(range(size), key=lambda i: (values[i], i))
+        population, values = population[rank], [values[i] for i in rank]
+        children = size - elite - mutants
+        mother = population[rng.integers(0, elite, children)]
+        father = population[rng.integers(elite, size, children)] if size > elite else mother
+        crossed = np.where(rng.random((children, num_genes)) < _BIAS, mother, father)
+        population = np.concatenate([population[:elite], crossed, rng.random((mutants, num_genes))])
+        values = values[:elite] + [fitness(row) for row in population[elite:]]
+        spent += size - elite
+    best: FloatArray = population[min(range(size), key=lambda i: (values[i], i))]
+    return best
+
+
+def _better(one: Found, other: Found) -> Found:
+    if one is None or (other is not None and other[1] < one[1]):
+        return other
+    return one

@@ -1,0 +1,198 @@
+"""Compiled simulated annealing over the stage vector, with stage costs kept up to date by tensor counts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+__all__ = ["anneal_stages"]
+
+_POWER = 12.0
+"""Stages weigh in by this power of their cost: near the bottleneck, but not blind to the stages just below it."""
+
+
+@njit(cache=True, nogil=True)
+def _tensor_terms(t, at, sign, count, consumers, tensor_stage, classes, in_s, out_s, cost):
+    """Add or take away what tensor t contributes to the cost of stage `at`."""
+    if tensor_stage[t] == at:
+        if consumers[t] > count[t, at]:
+            cost[at] += sign * out_s[classes[at], t]
+    elif count[t, at] > 0:
+        cost[at] += sign * in_s[classes[at], t]
+
+
+@njit(cache=True, nogil=True)
+def _overflow(held, at, classes, cache, rate):
+    c = classes[at]
+    return (held[at] - cache[c]) * rate[c] if held[at] > cache[c] else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _move(
+    v,
+    target,
+    stage,
+    classes,
+    work,
+    param,
+    cache,
+    overflow,
+    in_s,
+    out_s,
+    out_indptr,
+    out_tensor,
+    in_indptr,
+    in_tensor,
+    consumers,
+    count,
+    tensor_stage,
+    held,
+    cost,
+):
+    """Move node v to stage `target` and bring stage costs, held bytes and tensor counts up to date."""
+    origin = stage[v]
+    for at in (origin, target):
+        cost[at] -= _overflow(held, at, classes, cache, overflow)
+    for q in range(in_indptr[v], in_indptr[v + 1]):
+        t = in_tensor[q]
+        made = tensor_stage[t]
+        _tensor_terms(t, origin, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        if made != origin and made != target:
+            _tensor_terms(t, made, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        count[t, origin] -= 1
+        count[t, target] += 1
+        _tensor_terms(t, origin, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        if made != origin and made != target:
+            _tensor_terms(t, made, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+    for q in range(out_indptr[v], out_indptr[v + 1]):
+        t = out_tensor[q]
+        _tensor_terms(t, origin, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        tensor_stage[t] = target
+        _tensor_terms(t, origin, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+    cost[origin] -= work[classes[origin], v]
+    cost[target] += work[classes[target], v]
+    held[origin] -= param[v]
+    held[target] += param[v]
+    for at in (origin, target):
+        cost[at] += _overflow(held, at, classes, cache, overflow)
+    stage[v] = target
+
+
+@njit(cache=True, nogil=True)
+def _energy(cost, reference):
+    total = 0.0
+    for c in cost:
+        if c > 0.0:
+            total += (c / reference) ** _POWER
+    return total
+
+
+@njit(cache=True, nogil=True)
+def anneal_stages(
+    seed,
+    moves,
+    hot,
+    cold,
+    start,
+    classes,
+    work,
+    param,
+    cache,
+    memory,
+    overflow,
+    in_s,
+    out_s,
+    out_indptr,
+    out_tensor,
+    in_indptr,
+    in_tensor,
+    tensor_src,
+    tensor_indptr,
+    tensor_dst,
+    succ_indptr,
+    succ,
+    pred_indptr,
+    pred,
+):
+    """Return the assignment of smallest bottleneck met by `moves` annealed moves of single nodes from `start`.
+
+    A node moves to a random other stage between its latest producer's and its earliest consumer's, so assignments stay
+    monotone. The energy is the 12-norm of the stage costs; temperatures fall from `hot` to `cold`, relative to it.
+    Half of the moves try nodes of the costliest stage.
+    """
+    np.random.seed(seed)
+    n = len(start)
+    k = len(classes)
+    m = len(tensor_src)
+    stage = start.copy()
+    count = np.zeros((m, k), np.int32)
+    consumers = np.diff(tensor_indptr)
+    tensor_stage = np.empty(m, np.int64)
+    held = np.zeros(k)
+    cost = np.zeros(k)
+    for v in range(n):
+        held[stage[v]] += param[v]
+        cost[stage[v]] += work[classes[stage[v]], v]
+    for t in range(m):
+        tensor_stage[t] = stage[tensor_src[t]]
+        for d in range(tensor_indptr[t], tensor_indptr[t + 1]):
+            count[t, stage[tensor_dst[d]]] += 1
+        for at in range(k):
+            _tensor_terms(t, at, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
+    for at in range(k):
+        cost[at] += _overflow(held, at, classes, cache, overflow)
+    best = stage.copy()
+    best_value = cost.max()
+    if best_value <= 0.0 or k == 1:
+        return best
+    reference = best_value
+    energy = _energy(cost, reference)
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
+    temperature = hot
+    for step in range(moves):
+        temperature *= cooling
+        v = np.random.randint(n)
+        if step & 1:
+            worst = np.argmax(cost)
+            for _ in range(8):
+                if stage[v] == worst:
+                    break
+                v = np.random.randint(n)
+        low = 0
+        for e in range(pred_indptr[v], pred_indptr[v + 1]):
+            low = max(low, stage[pred[e]])
+        high = k - 1
+        for e in range(succ_indptr[v], succ_indptr[v + 1]):
+            high = min(high, stage[succ[e]])
+        if low >= high:
+            continue
+        origin = stage[v]
+        target = low + np.random.randint(high - low)
+        if target >= origin:
+            target += 1
+        c = classes[target]
+        if held[target] + param[v] > memory[c] or work[c, v] == np.inf:
+            continue
+        _move(
+            v, target, stage, classes, work, param, cache, overflow, in_s, out_s, out_indptr, out_tensor,
+            in_indptr, in_tensor, consumers, count, tensor_stage, held, cost,
+        )  # fmt: skip
+        tried = _energy(cost, reference)
+        # The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
+        rise = (tried / energy) ** (1.0 / _POWER) - 1.0 if energy > 0.0 else 0.0
+        if rise <= 0.0 or np.random.random() < np.exp(-rise / temperature):
+            energy = tried
+            value = cost.max()
+            if value < best_value:
+                best_value = value
+                best[:] = stage
+        else:
+            _move(
+                v, origin, stage, classes, work, param, cache, overflow, in_s, out_s, out_indptr, out_tensor,
+                in_indptr, in_tensor, consumers, count, tensor_stage, held, cost,
+            )  # fmt: skip
+    return best
