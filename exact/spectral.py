@@ -31,7 +31,7 @@ from rlinit.stages import FloatArray, StageProblem
 __all__ = ["Communication", "spectral_bound"]
 
 _SAFETY = 1e-9
-_WORK = 2e10
+_WORK = 1e10
 """Steps times the cube of the number of nodes: what limits the steps on large problems."""
 
 _FEWEST_STEPS = 30
@@ -94,7 +94,7 @@ class Communication:
         self.parts = parts
 
     def restrict(self, bottleneck: float) -> None:
-        """Leave out numbers of parts that could not hold the pins' work."""
+        """Leave out numbers of parts that could not hold the pins' work at a positive bottleneck."""
         most = np.minimum(self.num_pins, self.parts[-1])
         least = np.minimum(np.ceil(self.work / bottleneck * (1 - _SAFETY)), most)
         self.cost = np.where(self.parts >= least[:, None], self.any_cost, np.inf)
@@ -132,7 +132,7 @@ def spectral_bound(
     budget
         When it ends, the best bound so far is returned.
     iterations
-        Subgradient steps; fewer above some 400 nodes.
+        Subgradient steps; fewer above some 300 nodes.
     max_nodes
         Above this many nodes only the simple bound is computed: a step costs O(n^3).
 

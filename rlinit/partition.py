@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.budget import Budget
-from rlinit.kernels.lattice import greedy_slices, memory_pass, pipeline_pass, prefix_sums
+from rlinit.kernels.lattice import greedy_slices, memory_pass, pipeline_pass, prefix_sums, stages_of_cuts
 from rlinit.stages import (
     FloatArray,
     IntArray,
@@ -173,7 +173,7 @@ class _Partition:
 
     def rest(self, weight: FloatArray) -> FloatArray:
         """Return (p,) the sum of a node weight over what lies after each prefix."""
-        total, _ = prefix_sums(self.lattice.indptr, self.lattice.added, self.lattice.next_prefix, weight)
+        total = prefix_sums(self.lattice.indptr, self.lattice.added, self.lattice.next_prefix, weight)
         return np.asarray(total[-1] - total)
 
     def run_pass(self, call: Callable[[int, int], int]) -> bool:
@@ -277,11 +277,9 @@ class _Partition:
                 classes.append(c)
                 state = int(np.flatnonzero(step[:, c] == state)[0])
             at = before
-        stage = np.zeros(problem.num_nodes, np.int64)
-        total = len(ends)
-        # From the last stage down, so that what a later prefix holds beyond an earlier one keeps the later number.
-        for j, end in enumerate(ends):
-            stage[self._members(end)] = total - 1 - j
+        lattice = self.lattice
+        cuts = np.array(ends[::-1], np.int64)
+        stage = stages_of_cuts(lattice.indptr, lattice.added, lattice.next_prefix, cuts, problem.num_nodes)
         classes.reverse()
         unused = problem.class_count - np.bincount(np.array(classes, np.int64), minlength=problem.num_classes)
         if not ordered:
@@ -289,17 +287,6 @@ class _Partition:
         else:
             classes = problem.stage_class.tolist()
         return StageAssignment(stage, np.array(classes, np.int64))
-
-    def _members(self, prefix: int) -> list[int]:
-        """Return the nodes of a prefix."""
-        lattice = self.lattice
-        _, into = prefix_sums(lattice.indptr, lattice.added, lattice.next_prefix, self.problem.param_bytes)
-        nodes = []
-        while prefix > 0:
-            e = int(into[prefix])
-            nodes.append(int(lattice.added[e]))
-            prefix = int(np.searchsorted(lattice.indptr, e, side="right")) - 1
-        return nodes
 
 
 class _PipelinePartition(_Partition):

@@ -115,6 +115,7 @@ def test_constraints_are_checked_by_name() -> None:
     ]
     for assignment, message in cases:
         uses = plan.stages
+        assert [use.device for use in uses] == ["stage0", "stage1", "stage2"]
         if "memory" in message:
             uses = rlinit.checker.stage_uses(assignment, model(), HARDWARE, [u.device for u in uses], "pipeline")
         with pytest.raises(InvalidPlan, match=message):

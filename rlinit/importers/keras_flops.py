@@ -81,17 +81,12 @@ def layer_flops(layer: Any, in_elements: Sequence[int], out_elements: int) -> fl
     if "Global" in kind and "Pooling" in kind:
         return float(sum(in_elements))
     if "Pooling" in kind and hasattr(layer, "pool_size"):
-        return float(out_elements * _window(layer.pool_size, kind))
+        return float(out_elements * math.prod(layer.pool_size))
     multiply_adds = _multiply_adds(layer, kind, sum(in_elements), out_elements)
     if multiply_adds is None:
         return float(out_elements)
     extra = int(getattr(layer, "bias", None) is not None) + int(_has_activation(layer))
     return 2.0 * multiply_adds + extra * out_elements
-
-
-def _window(pool_size: int | Sequence[int], kind: str) -> int:
-    sizes = [pool_size] * int(kind[-2]) if isinstance(pool_size, int) else list(pool_size)
-    return math.prod(sizes)
 
 
 def _has_activation(layer: Any) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["greedy_slices", "memory_pass", "pipeline_pass", "prefix_sums"]
+__all__ = ["greedy_slices", "memory_pass", "pipeline_pass", "prefix_sums", "stages_of_cuts"]
 
 _SLACK = 1.0 + 1e-12
 """Room for rounding in comparisons with a threshold: never prunes what is exactly at it."""
@@ -371,14 +371,30 @@ def greedy_slices(
 
 @njit(cache=True, nogil=True)
 def prefix_sums(indptr, added, next_prefix, weight):
-    """Return the sum of `weight` over each prefix, and a transition that leads into each (-1 for the empty one)."""
+    """Return (p,) the sum of a node weight over each prefix."""
     num_prefixes = len(indptr) - 1
     total = np.zeros(num_prefixes)
-    into = np.full(num_prefixes, -1, np.int64)
     for i in range(num_prefixes):
         for e in range(indptr[i], indptr[i + 1]):
-            j = next_prefix[e]
-            if into[j] < 0:
-                into[j] = e
-                total[j] = total[i] + weight[added[e]]
-    return total, into
+            total[next_prefix[e]] = total[i] + weight[added[e]]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def stages_of_cuts(indptr, added, next_prefix, ends, num_nodes):
+    """Return (n,) the stage of each node, where stage j ends at prefix ``ends[j]``; ends must not decrease."""
+    num_prefixes = len(indptr) - 1
+    into = np.full(num_prefixes, -1, np.int64)
+    source = np.empty(num_prefixes, np.int64)
+    for i in range(num_prefixes):
+        for e in range(indptr[i], indptr[i + 1]):
+            if into[next_prefix[e]] < 0:
+                into[next_prefix[e]] = e
+                source[next_prefix[e]] = i
+    stage = np.zeros(num_nodes, np.int64)
+    for j in range(len(ends) - 1, -1, -1):
+        prefix = ends[j]
+        while prefix > 0:
+            stage[added[into[prefix]]] = j
+            prefix = source[prefix]
+    return stage

@@ -65,6 +65,7 @@ def test_same_seed_same_graph(seed: int, index: int, num_nodes: int, family: str
     """Every size and family passes the graph's own checks, and is a function of its arguments."""
     graph = regal.generate(seed, index=index, num_nodes=num_nodes, family=family)
     assert graph.num_ops == num_nodes
+    assert (graph.edges[:, 0] < graph.edges[:, 1]).all()  # ops are listed in the random order, and edges follow it
     assert graph == regal.generate(seed, index=index, num_nodes=num_nodes, family=family)
     assert graph != regal.generate(seed, index=index + 1, num_nodes=num_nodes, family=family)
 

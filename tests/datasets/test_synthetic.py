@@ -74,6 +74,22 @@ def test_every_graph_is_valid(seed: int, num_nodes: int, limits: list[int], firs
     assert (batch.out_bytes >= 1).all()
 
 
+def test_merges_take_what_nothing_uses() -> None:
+    """Each further parent of a merge is the youngest node nothing uses yet, where there is one."""
+    batch = take(4, 300)
+    joined_ends = 0
+    for parents in batch.parents:
+        unused = {0}
+        for v in range(1, 30):
+            for slot, u in enumerate(parents[v][parents[v] >= 0].tolist()):
+                if slot > 0 and unused:
+                    assert u == max(unused)
+                    joined_ends += 1
+                unused.discard(u)
+            unused.add(v)
+    assert joined_ends > 300
+
+
 def test_a_graph_is_the_same_in_every_batch() -> None:
     """Batch size and start change nothing; another seed changes everything."""
     one = joined(7, 24, 24)

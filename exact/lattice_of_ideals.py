@@ -1,0 +1,226 @@
+"""Ideals of a stage problem: the sets of nodes closed under predecessors, and which node leads from one to the next.
+
+A monotone assignment is a chain of ideals (what the first j stages hold), and a stage is the difference of two, so a
+dynamic program over ideals is exact. Networks with few parallel branches have few ideals: a chain of n nodes has
+n + 1, ResNet152 (517 nodes) 582, InceptionV3 (313 nodes) 35,683.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.stages import FloatArray, IntArray, StageProblem
+
+__all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]
+
+NodeArray = NDArray[np.int32]
+"""Numbers of nodes or ideals; there are many, and half the size is half the cache misses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ideals:
+    """All p ideals of a problem, numbered by size, with their e transitions (one added node each).
+
+    Parameters
+    ----------
+    indptr
+        (p + 1,) transitions of each ideal. Ideal 0 is empty, ideal p - 1 holds every node.
+    added, next_ideal
+        (e,) node that a transition adds, and the ideal it leads to, which always has a larger number.
+    entry
+        (p,) one transition that leads into each ideal, -1 for the empty one.
+    """
+
+    indptr: IntArray
+    added: NodeArray
+    next_ideal: NodeArray
+    entry: IntArray
+
+    @property
+    def num_ideals(self) -> int:
+        """Number of ideals p."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_transitions(self) -> int:
+        """Number of transitions e."""
+        return len(self.added)
+
+    def members(self, ideal: int) -> IntArray:
+        """Return the nodes of an ideal in a topological order."""
+        nodes: list[int] = []
+        while ideal > 0:
+            e = int(self.entry[ideal])
+            nodes.append(int(self.added[e]))
+            ideal = int(np.searchsorted(self.indptr, e, side="right")) - 1
+        return np.array(nodes[::-1], np.int64)
+
+    def sums(self, weight: FloatArray) -> FloatArray:
+        """Return (p,) the sum of a node weight ((n,)) over each ideal."""
+        return np.asarray(_sums(self.indptr, self.added, self.entry, np.ascontiguousarray(weight, np.float64)))
+
+
+def count_ideals(problem: StageProblem, cap: int) -> int:
+    """Return the number of ideals of the precedence between nodes, or cap + 1 where there are more than `cap`.
+
+    Notes
+    -----
+    About 1 us an ideal; memory as for `enumerate_ideals`.
+    """
+    return int(_explore(problem, cap)[0])
+
+
+def enumerate_ideals(problem: StageProblem, cap: int) -> Ideals | None:
+    """Return every ideal and every transition, or None where there are more than `cap` ideals.
+
+    Notes
+    -----
+    Level by level: the bits of an ideal are only kept until the next larger ones have been told apart, so memory
+    is that of the transitions, 8 bytes each, plus the ideals of two neighbouring sizes.
+    """
+    count, indptr, added, next_ideal, entry = _explore(problem, cap)
+    if count > cap:
+        return None
+    return Ideals(indptr, added, next_ideal, entry)
+
+
+def _explore(problem: StageProblem, cap: int) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:
+    key = np.random.default_rng(1).integers(0, 2**64, problem.num_nodes, np.uint64)
+    return _grow(problem.succ_indptr, problem.succ, problem.pred_indptr, problem.pred, key, cap)  # type: ignore[no-any-return]
+
+
+@njit(cache=True, nogil=True)
+def _grow(
+    succ_indptr: IntArray,
+    succ: IntArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+    key: NDArray[np.uint64],
+    cap: int,
+) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:
+    """Return (ideals found, at most cap + 1; indptr, added, next_ideal, entry), breadth first.
+
+    An ideal's transitions are its addable nodes: those of the ideal it was first reached from, less the added node,
+    plus the successors that were waiting for it alone. Two transitions lead to the same ideal if the bits agree;
+    the exclusive or of its nodes' keys only says where in the hash table to look.
+    """
+    n = len(key)
+    words = (n + 63) // 64
+    one = np.uint64(1)
+    indptr = np.zeros(1024, np.int64)
+    entry = np.full(1024, -1, np.int64)
+    added = np.empty(4096, np.int32)
+    target = np.empty(4096, np.int32)
+    size = 0  # transitions
+    for v in range(n):
+        if size == len(added):
+            added = np.concatenate((added, np.empty_like(added)))
+            target = np.concatenate((target, np.empty_like(target)))
+        if pred_indptr[v] == pred_indptr[v + 1]:
+            added[size] = v
+            size += 1
+    indptr[1] = size
+    count = 1
+    bits = np.zeros((1, words), np.uint64)
+    sign = np.zeros(1, np.uint64)
+    larger_bits = np.zeros((64, words), np.uint64)
+    larger_sign = np.zeros(64, np.uint64)
+    table = np.full(256, -1, np.int64)
+    row = np.empty(n, np.int64)
+    first, last = 0, 1  # the ideals of the current size
+    while first < last:
+        for i in range(first, last):
+            for e in range(indptr[i], indptr[i + 1]):
+                v = added[e]
+                word, bit = v >> 6, one << np.uint64(v & 63)
+                bits[i - first, word] |= bit
+                seek = sign[i - first] ^ key[v]
+                mask = len(table) - 1
+                slot = np.int64(seek & np.uint64(mask))
+                found = -1
+                while table[slot] >= last:
+                    j = table[slot]
+                    if larger_sign[j - last] == seek:
+                        same = True
+                        for w in range(words):
+                            if larger_bits[j - last, w] != bits[i - first, w]:
+                                same = False
+                                break
+                        if same:
+                            found = j
+                            break
+                    slot = (slot + 1) & mask
+                if found >= 0:
+                    target[e] = found
+                    bits[i - first, word] ^= bit
+                    continue
+                if count == cap:
+                    return cap + 1, indptr[:1], added[:0], target[:0], entry[:1]
+                j = count
+                count += 1
+                target[e] = j
+                table[slot] = j
+                if count + 1 > len(indptr):
+                    indptr = np.concatenate((indptr, np.zeros_like(indptr)))
+                    entry = np.concatenate((entry, np.empty_like(entry)))
+                if j - last == len(larger_sign):
+                    larger_bits = np.concatenate((larger_bits, np.zeros_like(larger_bits)))
+                    larger_sign = np.concatenate((larger_sign, np.zeros_like(larger_sign)))
+                entry[j] = e
+                larger_sign[j - last] = seek
+                for w in range(words):
+                    larger_bits[j - last, w] = bits[i - first, w]
+                # Addable nodes of the new ideal, appended to the transitions.
+                num_row = 0
+                for q in range(indptr[i], indptr[i + 1]):
+                    if added[q] != v:
+                        row[num_row] = added[q]
+                        num_row += 1
+                for q in range(succ_indptr[v], succ_indptr[v + 1]):
+                    u = succ[q]
+                    ready = True
+                    for r in range(pred_indptr[u], pred_indptr[u + 1]):
+                        w = pred[r]
+                        if bits[i - first, w >> 6] >> np.uint64(w & 63) & one == 0:
+                            ready = False
+                            break
+                    if ready:
+                        row[num_row] = u
+                        num_row += 1
+                if size + num_row > len(added):
+                    added = np.concatenate((added, np.empty(len(added) + n, np.int32)))
+                    target = np.concatenate((target, np.empty(len(target) + n, np.int32)))
+                for q in range(num_row):
+                    added[size + q] = row[q]
+                size += num_row
+                indptr[j + 1] = size
+                bits[i - first, word] ^= bit
+                if 2 * (count - last) > len(table):
+                    table = np.full(4 * len(table), -1, np.int64)
+                    mask = len(table) - 1
+                    for j in range(last, count):
+                        slot = np.int64(larger_sign[j - last] & np.uint64(mask))
+                        while table[slot] >= 0:
+                            slot = (slot + 1) & mask
+                        table[slot] = j
+        bits, larger_bits = larger_bits, bits
+        sign, larger_sign = larger_sign, sign
+        first, last = last, count
+    return count, indptr[: count + 1].copy(), added[:size].copy(), target[:size].copy(), entry[:count].copy()
+
+
+@njit(cache=True, nogil=True)
+def _sums(indptr: IntArray, added: NodeArray, entry: IntArray, weight: FloatArray) -> FloatArray:
+    """Return the sum of `weight` over each ideal; entries ascend, so the ideals they start from do, too."""
+    total = np.zeros(len(entry))
+    before = 0
+    for i in range(1, len(entry)):
+        e = entry[i]
+        while indptr[before + 1] <= e:
+            before += 1
+        total[i] = total[before] + weight[added[e]]
+    return total
