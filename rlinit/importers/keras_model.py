@@ -48,7 +48,8 @@ def import_keras() -> Any:
 def load_keras(path: str | Path) -> Graph:
     """Read the graph of a model saved as a ``.keras`` file, as `from_keras` with one byte a number.
 
-    Keras's safe mode is on and nothing is compiled: a file that carries code (a lambda layer) is refused.
+    Keras's safe mode is on and nothing is compiled: a file that carries code (a lambda layer) is refused. That is
+    Keras's guarantee and as good as its installed version; read files from strangers with its newest release.
 
     Raises
     ------
