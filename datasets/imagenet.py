@@ -51,9 +51,9 @@ def load(name: str) -> Graph:
     Raises
     ------
     InvalidGraph
-        A name that is not in `NAMES`.
+        A name that is not in `NAMES`, in whatever case.
     """
-    _check(name)
+    name = _canonical(name)
     with resources.as_file(resources.files("rlinit.datasets").joinpath("graphs", f"{name}.json.gz")) as path:
         return load_graph(path)
 
@@ -66,21 +66,24 @@ def build(name: str) -> Graph:
     Raises
     ------
     InvalidGraph
-        A name that is not in `NAMES`.
+        A name that is not in `NAMES`, in whatever case.
     BackendUnavailable
         Keras is not installed.
     """
     from rlinit.importers.keras_model import from_keras, import_keras
 
-    _check(name)
+    name = _canonical(name)
     keras = import_keras()
     keras.backend.clear_session()
     return from_keras(getattr(keras.applications, name)(weights=None), name=name)
 
 
-def _check(name: str) -> None:
-    if name not in NAMES:
-        raise InvalidGraph(f"there is no network {name!r}; expected one of {', '.join(NAMES)}")
+def _canonical(name: str) -> str:
+    """Return the network's name as Keras spells it, whatever the case it was given in."""
+    for known in NAMES:
+        if known.lower() == name.lower():
+            return known
+    raise InvalidGraph(f"there is no network {name!r}; expected one of {', '.join(NAMES)}")
 
 
 def _write_all() -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, eigvalsh
+from threadpoolctl import threadpool_limits
 
 from rlinit.budget import Budget
 from rlinit.exact.cuts import reachability
@@ -149,17 +150,19 @@ def spectral_bound(
     balance, best = load_balance(problem), simple_bound(problem)[0]
     if not 0 < balance.bound < np.inf or problem.num_tensors == 0 or problem.num_nodes > max_nodes:
         return best
-    dual = _SpectralDual(problem, balance.price, balance.bound)
-    multipliers = dual.start()
-    left = min(iterations, max(_FEWEST_STEPS, int(_WORK // problem.num_nodes**3)))
-    ceiling, phase = min(upper, best * 1.5), -(-left // 3)
-    while left > 0 and best < upper and not (budget is not None and budget.expired):
-        dual.assume(ceiling)
-        multipliers, steps = dual.ascend(multipliers, min(phase, left), budget)
-        left -= steps
-        best = max(best, dual.threshold(multipliers, best))
-        ceiling = min(upper, best * (1.5 if best >= ceiling else 1.01))
-    return best
+    # One thread: matrices this small lose more to threads than they gain, badly so on a busy machine.
+    with threadpool_limits(1, "blas"):
+        dual = _SpectralDual(problem, balance.price, balance.bound)
+        multipliers = dual.start()
+        left = min(iterations, max(_FEWEST_STEPS, int(_WORK // problem.num_nodes**3)))
+        ceiling, phase = min(upper, best * 1.5), -(-left // 3)
+        while left > 0 and best < upper and not (budget is not None and budget.expired):
+            dual.assume(ceiling)
+            multipliers, steps = dual.ascend(multipliers, min(phase, left), budget)
+            left -= steps
+            best = max(best, dual.threshold(multipliers, best))
+            ceiling = min(upper, best * (1.5 if best >= ceiling else 1.01))
+        return best
 
 
 class _SpectralDual:

@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     print("Building ResNet152 from keras.applications (random weights, nothing is downloaded) ...", flush=True)
-    graph = imagenet.build("resnet152")
+    graph = imagenet.build("ResNet152")
     print(f"{graph.num_ops} layers, {graph.num_edges} tensors between them\n")
     for k in (4, 5, 6):
         for objective in ("memory", "pipeline"):

@@ -44,6 +44,7 @@ class Incumbent:
     bound_source: str = ""
     infeasible: str = ""
     phase: str = ""
+    started: float = field(default_factory=time.monotonic)
     history: list[HistoryEntry] = field(default_factory=list)
     phase_s: dict[str, float] = field(default_factory=dict)
 
@@ -82,10 +83,21 @@ class Incumbent:
         return True
 
     def _record(self) -> None:
-        entry = HistoryEntry(self.budget.elapsed_s, self.values, self.bounds, self.phase)
+        entry = HistoryEntry(time.monotonic() - self.started, self.values, self.bounds, self.phase)
         self.history.append(entry)
         if self.progress is not None:
             self.progress(entry)
+
+    @contextmanager
+    def within(self, share: float) -> Iterator[None]:
+        """Narrow the budget to a share of the time left while the body runs."""
+        whole = self.budget
+        if share < 1.0 and whole.remaining_s < float("inf"):
+            self.budget = whole.share(share * whole.remaining_s)
+        try:
+            yield
+        finally:
+            self.budget = whole
 
     @contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
@@ -93,7 +105,7 @@ class Incumbent:
         started, outer = time.monotonic(), self.phase
         self.phase = name
         if self.progress is not None:
-            self.progress(HistoryEntry(self.budget.elapsed_s, self.values, self.bounds, name))
+            self.progress(HistoryEntry(time.monotonic() - self.started, self.values, self.bounds, name))
         try:
             yield
         finally:

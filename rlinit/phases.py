@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,17 @@ def coarse(incumbent: Incumbent, heuristic: str, seed: int, limits: PhaseLimits)
 # -- bounds ----------------------------------------------------------------------------------------------------
 
 
+_NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
+
+_BOUND_NODES = 2_000
+"""Branch-and-bound nodes of a bound that is a program of its own, where no time limit is set."""
+
+
+def _upper(incumbent: Incumbent) -> float:
+    """Return the incumbent's value, which lets a bound stop early and leave out what cannot matter; inf without one."""
+    return incumbent.values[0] if incumbent.values else np.inf
+
+
 def _simple(incumbent: Incumbent) -> Value:
     from rlinit.exact.simple import simple_bound
 
@@ -63,26 +75,46 @@ def _simple(incumbent: Incumbent) -> Value:
 def _parametric(incumbent: Incumbent) -> Value:
     from rlinit.exact.cuts import parametric_cut_bound
 
-    return (parametric_cut_bound(incumbent.problem, budget=incumbent.budget),)
+    return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
 def _anchored(incumbent: Incumbent) -> Value:
     from rlinit.exact.cuts import anchored_cut_bound
 
-    upper = incumbent.values[0] if incumbent.values else np.inf
-    return (anchored_cut_bound(incumbent.problem, upper=upper, budget=incumbent.budget),)
+    return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+
+
+def _spectral(incumbent: Incumbent) -> Value:
+    from rlinit.exact.spectral import spectral_bound
+
+    return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+
+
+def _merged(incumbent: Incumbent, num_groups: int) -> Value:
+    from rlinit.exact.merged import even_groups, merged_bound
+
+    problem = incumbent.problem
+    proven = merged_bound(
+        problem,
+        even_groups(problem.num_stages, min(num_groups, problem.num_stages)),
+        budget=incumbent.budget,
+        start=incumbent.assignment,
+        upper=incumbent.values[0] if incumbent.values else None,
+        node_limit=None if incumbent.budget.remaining_s < np.inf else _BOUND_NODES,
+    )
+    return (proven,)
 
 
 def _superblock(incumbent: Incumbent) -> Value:
     from rlinit.exact.superblock import three_superblock_bound
 
-    return (three_superblock_bound(incumbent.problem, budget=incumbent.budget),)
+    return (three_superblock_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
 
 def _guess(incumbent: Incumbent) -> Value:
     from rlinit.exact.superblock import guess_bound
 
-    return (guess_bound(incumbent.problem, budget=incumbent.budget),)
+    return (guess_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
 
 def _lp_root(incumbent: Incumbent) -> Value:
@@ -95,19 +127,26 @@ BOUNDS: Mapping[str, Callable[[Incumbent], Value]] = {
     "simple": _simple,
     "parametric-cut": _parametric,
     "anchored-cut": _anchored,
+    "spectral": _spectral,
     "lp-root": _lp_root,
+    "merged-2": partial(_merged, num_groups=2),
+    "merged-4": partial(_merged, num_groups=4),
     "three-superblock": _superblock,
     "guess": _guess,
 }
 """Bounds on the full problem by name, cheapest first. All but `simple` are for `pipeline` only."""
 
 
-def bound_phase(incumbent: Incumbent, name: str) -> None:
-    """Raise the bound by one named method, unless there is nothing left to do."""
+def bound_phase(incumbent: Incumbent, name: str, share: float = 1.0) -> None:
+    """Raise the bound by one named method, in at most a share of the time left, unless there is nothing left to do."""
     if incumbent.finished:
         return
-    with incumbent.in_phase(f"bound: {name}"):
-        incumbent.raise_bound(BOUNDS[name](incumbent), name)
+    with incumbent.in_phase(f"bound: {name}"), incumbent.within(share):
+        bounds = BOUNDS[name](incumbent)
+        if np.isfinite(bounds[0]):
+            incumbent.raise_bound(bounds, name)
+        else:
+            incumbent.infeasible = _NOTHING_FITS
 
 
 # -- exact -----------------------------------------------------------------------------------------------------
@@ -201,7 +240,7 @@ def _take(incumbent: Incumbent, result: StageResult, source: str, *, full: bool)
     if not full:
         return
     if result.status == "infeasible" and incumbent.values is None:
-        incumbent.infeasible = "no assignment respects precedence, memory and exclusions together"
+        incumbent.infeasible = _NOTHING_FITS
     elif np.isfinite(result.bound[0]):
         incumbent.raise_bound(result.bound, source if source != "window" else "milp")
     elif incumbent.values is not None:

@@ -291,13 +291,20 @@ def _auto(incumbent: Incumbent, agent: str, start: StageAssignment | None, seed:
         coarse(incumbent, "natural" if agent == "auto" else agent, seed, limits)
     if exact_ideals(incumbent, _FEW_IDEALS):
         return
-    coarse(incumbent, "anneal", seed, limits)
+    with incumbent.within(0.25):
+        coarse(incumbent, "anneal", seed, limits)
     if incumbent.problem.objective == "pipeline":
-        for name in ("parametric-cut", "anchored-cut"):
-            bound_phase(incumbent, name)
+        for name in ("parametric-cut", "anchored-cut", "spectral"):
+            bound_phase(incumbent, name, share=0.2)
     if exact_ideals(incumbent, limits.ideal_cap):
         return
-    windows(incumbent, _gammas("auto", incumbent)[:-1], limits)
+    with incumbent.within(0.1):
+        windows(incumbent, [1.0, 2.0, 4.0], limits)
+    if incumbent.problem.objective == "pipeline":
+        # Few large blocks first: their programs close long before that of all stages does.
+        for name, blocks in (("merged-2", 2), ("merged-4", 4)):
+            if incumbent.problem.num_stages > blocks:
+                bound_phase(incumbent, name, share=0.4)
     full_program(incumbent, limits)
 
 

@@ -83,7 +83,7 @@ def test_bound_inspect_and_bench_report(model: str, tmp_path: Path, capsys: pyte
     [
         (["schedule", "missing.json"], "missing.json"),
         (["schedule", "model.xyz"], ".json"),
-        (["schedule", "zoo:alexnet"], "resnet50"),
+        (["schedule", "zoo:alexnet"], "ResNet50"),
         (["schedule", "MODEL", "--hw", "abacus"], "edge-tpu-K"),
         (["schedule", "MODEL", "--hw", "edge-tpu-4", "--method", "magic"], "auto, warm, milp, ideals"),
         (["schedule", "MODEL", "--window", "wide"], "--window"),
