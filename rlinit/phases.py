@@ -44,6 +44,8 @@ def coarse(incumbent: Incumbent, heuristic: str, seed: int, limits: PhaseLimits)
     """Phase 1: a full schedule from a heuristic by name."""
     from rlinit.heuristics import STAGE_HEURISTICS
 
+    if incumbent.finished:
+        return
     with incumbent.in_phase("coarse"):
         found = STAGE_HEURISTICS[heuristic](
             incumbent.problem, seed=seed, evaluations=limits.evaluations, budget=incumbent.budget

@@ -291,11 +291,11 @@ def _auto(incumbent: Incumbent, agent: str, start: StageAssignment | None, seed:
         coarse(incumbent, "natural" if agent == "auto" else agent, seed, limits)
     if exact_ideals(incumbent, _FEW_IDEALS):
         return
-    with incumbent.within(0.25):
-        coarse(incumbent, "anneal", seed, limits)
+    # With many stages no bound closes soon, and a better schedule is worth more than a longer search for a bound.
+    _anneal(incumbent, seed, limits, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
     if incumbent.problem.objective == "pipeline":
-        for name in ("parametric-cut", "anchored-cut", "spectral"):
-            bound_phase(incumbent, name, share=0.2)
+        for name in ("parametric-cut", "spectral"):
+            bound_phase(incumbent, name, share=0.3)
     if exact_ideals(incumbent, limits.ideal_cap):
         return
     with incumbent.within(0.1):
@@ -306,6 +306,18 @@ def _auto(incumbent: Incumbent, agent: str, start: StageAssignment | None, seed:
             if incumbent.problem.num_stages > blocks:
                 bound_phase(incumbent, name, share=0.4)
     full_program(incumbent, limits)
+
+
+def _anneal(incumbent: Incumbent, seed: int, limits: PhaseLimits, share: float) -> None:
+    """Anneal once; with a time limit, again from other seeds and four times as long, for a share of the time left."""
+    with incumbent.within(share):
+        coarse(incumbent, "anneal", seed, limits)
+        if incumbent.problem.objective == "pipeline":
+            bound_phase(incumbent, "anchored-cut")
+        longer = PhaseLimits(evaluations=4_000_000)
+        while incumbent.budget.remaining_s < np.inf and not incumbent.finished:
+            seed += 1
+            coarse(incumbent, "anneal", seed, longer)
 
 
 def _plan(
