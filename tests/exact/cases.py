@@ -7,12 +7,13 @@ import itertools
 from typing import Literal
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlinit.stages import StageAssignment, StageProblem, Value, stage_value
 from tests.problems import monotone_assignments, random_problem
 
-__all__ = ["all_in_stage", "any_problem", "at_most", "best_pipeline_in_window"]
+__all__ = ["all_in_stage", "any_problem", "at_most", "best_pipeline_in_window", "small_problems"]
 
 
 def any_problem(seed: int, objective: Literal["pipeline", "memory"], max_nodes: int = 6) -> StageProblem:
@@ -76,3 +77,8 @@ def best_pipeline_in_window(problem: StageProblem, start: StageAssignment, free:
         if (stage == start.stage)[~free].all()
         for classes in orders
     )
+
+
+def small_problems() -> st.SearchStrategy[StageProblem]:
+    """Return a strategy over `any_problem` for both objectives."""
+    return st.builds(any_problem, st.integers(0, 100_000), st.sampled_from(["pipeline", "memory"]))
