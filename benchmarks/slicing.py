@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import resource
 
-from rlinit.heuristics import slice_order
-
 import rlinit
 from benchmarks.record import median_seconds, print_table, save
 from rlinit.lowering import lower_stages
+from rlinit.partition import slice_order
 
 SIZES = ((500, 8), (1_000, 8), (2_000, 64), (10_000, 64), (50_000, 64))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.budget import Budget
 from rlinit.exact.dominance import merge_weightless
-from rlinit.exact.lattice_of_ideals import enumerate_ideals
+from rlinit.exact.ideals import enumerate_ideals
 from rlinit.partition import Lattice, OnBound, partition
 from rlinit.stages import StageProblem, StageResult, Value, evaluate
 

@@ -139,7 +139,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     from rich.console import Console
 
-    command = tyro.cli(Command, prog="rlinit", args=argv, description="Split neural networks over devices, with proof.")  # type: ignore[arg-type]
+    command = tyro.cli(Command, prog="rlinit", args=argv, description="Split neural networks over devices, with proof.")
     notes = Console(stderr=True)
     try:
         if isinstance(command, Schedule):

@@ -142,21 +142,38 @@ def _greedy_value(problem: StageProblem, order: IntArray) -> Value | None:
         return None
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
-    arrays = (problem.work_s[0], problem.param_bytes, problem.cache_bytes[0], problem.memory_bytes[0])
-    arrays += (problem.overflow_s_per_byte[0], problem.in_s[0], problem.out_s[0])
-    tensors = (problem.out_indptr, problem.out_tensor, problem.in_indptr, problem.in_tensor, problem.tensor_src)
-    tensors += (problem.tensor_indptr, problem.tensor_dst)
     k = problem.num_stages
     low = max(float(problem.work_s.sum()) / k, float(problem.work_s.max()))
     high = _everything(problem.work_s, problem.param_bytes, problem.overflow_s_per_byte, problem.in_s, problem.out_s)
-    if greedy_slices(high, order, position, *arrays, *tensors, k) > k:
+
+    def fits(threshold: float) -> bool:
+        stages = greedy_slices(
+            threshold,
+            order,
+            position,
+            problem.work_s[0],
+            problem.param_bytes,
+            float(problem.cache_bytes[0]),
+            float(problem.memory_bytes[0]),
+            float(problem.overflow_s_per_byte[0]),
+            problem.in_s[0],
+            problem.out_s[0],
+            problem.out_indptr,
+            problem.out_tensor,
+            problem.in_indptr,
+            problem.in_tensor,
+            problem.tensor_src,
+            problem.tensor_indptr,
+            problem.tensor_dst,
+            k,
+        )
+        return stages <= k
+
+    if not fits(high):
         return None
     for _ in range(12):
         middle = 0.5 * (low + high)
-        if greedy_slices(middle, order, position, *arrays, *tensors, k) > k:
-            low = middle
-        else:
-            high = middle
+        low, high = (low, middle) if fits(middle) else (middle, high)
     return (high,)
 
 

@@ -123,7 +123,11 @@ def schedule(
         else:
             start = _given_start(agent, graph, hardware, objective, lowered)
             _solve(incumbent, method, agent if isinstance(agent, str) else "auto", start, window, seed, limits)
-    provenance = {"agent": agent if isinstance(agent, str) else "plan", "method": method, "window": window}
+    provenance: dict[str, str | float | bool | None] = {
+        "agent": agent if isinstance(agent, str) else "plan",
+        "method": method,
+        "window": window,
+    }
     provenance |= {"seed": seed, "gap": gap, "time_limit_s": time_limit_s, "interrupted": budget.cancelled}
     plan = _plan(incumbent, lowered, graph, hardware, objective, provenance)
     verify(plan, graph, hardware)

@@ -19,8 +19,8 @@ def model() -> rlinit.Graph:
         (name, {"time_s": 1.0 + i, "param_bytes": size, "out_bytes": size})
         for i, (name, size) in enumerate(sizes.items())
     ]
-    ops[1][1]["colocate"] = ops[2][1]["colocate"] = 1  # type: ignore[assignment]
-    ops[5][1]["forbidden"] = ["stage0"]  # type: ignore[assignment]
+    ops[1][1]["colocate"] = ops[2][1]["colocate"] = 1
+    ops[5][1]["forbidden"] = ["stage0"]
     edges = [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d"), ("d", "e"), ("e", "f")]
     return rlinit.Graph.build(ops, edges)
 

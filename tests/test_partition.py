@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.ideal_program import solve_ideals

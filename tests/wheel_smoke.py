@@ -18,7 +18,7 @@ def main() -> None:
     hardware = rlinit.Hardware.edge_tpus(4)
     with tempfile.TemporaryDirectory() as folder:
         for objective in ("memory", "pipeline"):
-            plan = rlinit.schedule(graph, hardware, objective=objective)  # type: ignore[arg-type]
+            plan = rlinit.schedule(graph, hardware, objective=objective)
             assert plan.status == "optimal", plan.status
             plan.save(Path(folder, "plan.json"))
             plan.plot(Path(folder, "plan.svg"))

@@ -59,12 +59,13 @@ def anneal_from(
     rounds = max(1, -(-moves // _CHUNK))
     ratio = (_COLD / _HOT) ** (1.0 / rounds)
     current = start
+    rng = np.random.default_rng(seed)
     for i in range(rounds):
         if budget is not None and budget.expired:
             break
         hot = _HOT * ratio**i
         stage = anneal_stages(
-            seed * 1_000_003 + i & 0x7FFFFFFF,
+            rng,
             -(-moves // rounds),
             hot,
             hot * ratio,

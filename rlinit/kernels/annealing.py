@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["anneal_stages"]
 
@@ -12,7 +15,18 @@ _POWER = 12.0
 
 
 @njit(cache=True, nogil=True)
-def _tensor_terms(t, at, sign, count, consumers, tensor_stage, classes, in_s, out_s, cost):
+def _tensor_terms(
+    t: int,
+    at: int,
+    sign: float,
+    count: NDArray[np.int32],
+    consumers: IntArray,
+    tensor_stage: IntArray,
+    classes: IntArray,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    cost: FloatArray,
+) -> None:
     """Add or take away what tensor t contributes to the cost of stage `at`."""
     if tensor_stage[t] == at:
         if consumers[t] > count[t, at]:
@@ -22,33 +36,33 @@ def _tensor_terms(t, at, sign, count, consumers, tensor_stage, classes, in_s, ou
 
 
 @njit(cache=True, nogil=True)
-def _overflow(held, at, classes, cache, rate):
+def _overflow(held: FloatArray, at: int, classes: IntArray, cache: FloatArray, rate: FloatArray) -> float:
     c = classes[at]
     return (held[at] - cache[c]) * rate[c] if held[at] > cache[c] else 0.0
 
 
 @njit(cache=True, nogil=True)
 def _move(
-    v,
-    target,
-    stage,
-    classes,
-    work,
-    param,
-    cache,
-    overflow,
-    in_s,
-    out_s,
-    out_indptr,
-    out_tensor,
-    in_indptr,
-    in_tensor,
-    consumers,
-    count,
-    tensor_stage,
-    held,
-    cost,
-):
+    v: int,
+    target: int,
+    stage: IntArray,
+    classes: IntArray,
+    work: FloatArray,
+    param: FloatArray,
+    cache: FloatArray,
+    overflow: FloatArray,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    out_indptr: IntArray,
+    out_tensor: IntArray,
+    in_indptr: IntArray,
+    in_tensor: IntArray,
+    consumers: IntArray,
+    count: NDArray[np.int32],
+    tensor_stage: IntArray,
+    held: FloatArray,
+    cost: FloatArray,
+) -> None:
     """Move node v to stage `target` and bring stage costs, held bytes and tensor counts up to date."""
     origin = stage[v]
     for at in (origin, target):
@@ -83,7 +97,7 @@ def _move(
 
 
 @njit(cache=True, nogil=True)
-def _energy(cost, reference):
+def _energy(cost: FloatArray, reference: float) -> float:
     total = 0.0
     for c in cost:
         if c > 0.0:
@@ -93,38 +107,37 @@ def _energy(cost, reference):
 
 @njit(cache=True, nogil=True)
 def anneal_stages(
-    seed,
-    moves,
-    hot,
-    cold,
-    start,
-    classes,
-    work,
-    param,
-    cache,
-    memory,
-    overflow,
-    in_s,
-    out_s,
-    out_indptr,
-    out_tensor,
-    in_indptr,
-    in_tensor,
-    tensor_src,
-    tensor_indptr,
-    tensor_dst,
-    succ_indptr,
-    succ,
-    pred_indptr,
-    pred,
-):
+    rng: np.random.Generator,
+    moves: int,
+    hot: float,
+    cold: float,
+    start: IntArray,
+    classes: IntArray,
+    work: FloatArray,
+    param: FloatArray,
+    cache: FloatArray,
+    memory: FloatArray,
+    overflow: FloatArray,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    out_indptr: IntArray,
+    out_tensor: IntArray,
+    in_indptr: IntArray,
+    in_tensor: IntArray,
+    tensor_src: IntArray,
+    tensor_indptr: IntArray,
+    tensor_dst: IntArray,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+) -> IntArray:
     """Return the assignment of smallest bottleneck met by `moves` annealed moves of single nodes from `start`.
 
     A node moves to a random other stage between its latest producer's and its earliest consumer's, so assignments stay
     monotone. The energy is the 12-norm of the stage costs; temperatures fall from `hot` to `cold`, relative to it.
     Half of the moves try nodes of the costliest stage.
     """
-    np.random.seed(seed)
     n = len(start)
     k = len(classes)
     m = len(tensor_src)
@@ -155,23 +168,23 @@ def anneal_stages(
     temperature = hot
     for step in range(moves):
         temperature *= cooling
-        v = np.random.randint(n)
+        v = rng.integers(0, n)
         if step & 1:
             worst = np.argmax(cost)
             for _ in range(8):
                 if stage[v] == worst:
                     break
-                v = np.random.randint(n)
+                v = rng.integers(0, n)
         low = 0
         for e in range(pred_indptr[v], pred_indptr[v + 1]):
-            low = max(low, stage[pred[e]])
+            low = max(low, int(stage[pred[e]]))
         high = k - 1
         for e in range(succ_indptr[v], succ_indptr[v + 1]):
-            high = min(high, stage[succ[e]])
+            high = min(high, int(stage[succ[e]]))
         if low >= high:
             continue
-        origin = stage[v]
-        target = low + np.random.randint(high - low)
+        origin = int(stage[v])
+        target = low + rng.integers(0, high - low)
         if target >= origin:
             target += 1
         c = classes[target]
@@ -184,7 +197,7 @@ def anneal_stages(
         tried = _energy(cost, reference)
         # The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
         rise = (tried / energy) ** (1.0 / _POWER) - 1.0 if energy > 0.0 else 0.0
-        if rise <= 0.0 or np.random.random() < np.exp(-rise / temperature):
+        if rise <= 0.0 or rng.random() < np.exp(-rise / temperature):
             energy = tried
             value = cost.max()
             if value < best_value:

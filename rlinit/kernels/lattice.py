@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["greedy_slices", "memory_pass", "pipeline_pass", "prefix_sums", "stages_of_cuts"]
 
@@ -22,34 +25,34 @@ _SLACK = 1.0 + 1e-12
 
 @njit(cache=True, nogil=True)
 def pipeline_pass(
-    threshold,
-    first,
-    last,
-    skip_empty,
-    indptr,
-    added,
-    next_prefix,
-    rest,
-    step,
-    left,
-    work,
-    param,
-    cache,
-    memory,
-    overflow,
-    in_s,
-    out_s,
-    out_indptr,
-    out_tensor,
-    in_indptr,
-    in_tensor,
-    tensor_src,
-    num_consumers,
-    label,
-    back,
-    back_class,
-    visited,
-):
+    threshold: float,
+    first: int,
+    last: int,
+    skip_empty: bool,
+    indptr: IntArray,
+    added: IntArray,
+    next_prefix: IntArray,
+    rest: FloatArray,
+    step: IntArray,
+    left: FloatArray,
+    work: FloatArray,
+    param: FloatArray,
+    cache: FloatArray,
+    memory: FloatArray,
+    overflow: FloatArray,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    out_indptr: IntArray,
+    out_tensor: IntArray,
+    in_indptr: IntArray,
+    in_tensor: IntArray,
+    tensor_src: IntArray,
+    num_consumers: IntArray,
+    label: FloatArray,
+    back: NDArray[np.int32],
+    back_class: NDArray[np.int8],
+    visited: IntArray,
+) -> int:
     """Extend labels from prefixes first..last-1 by every stage of cost at most `threshold`; return the stages met.
 
     ``label[s, i]`` is the smallest bottleneck with which state s reaches prefix i, inf where none is at most the
@@ -173,31 +176,31 @@ def pipeline_pass(
 
 @njit(cache=True, nogil=True)
 def memory_pass(
-    peak,
-    tie,
-    first,
-    last,
-    indptr,
-    added,
-    next_prefix,
-    rest,
-    slot_class,
-    allowed,
-    param,
-    cache,
-    memory,
-    tensor_bytes,
-    out_indptr,
-    out_tensor,
-    in_indptr,
-    in_tensor,
-    tensor_src,
-    num_consumers,
-    off_cache,
-    traffic,
-    back,
-    visited,
-):
+    peak: float,
+    tie: float,
+    first: int,
+    last: int,
+    indptr: IntArray,
+    added: IntArray,
+    next_prefix: IntArray,
+    rest: FloatArray,
+    slot_class: IntArray,
+    allowed: NDArray[np.bool_],
+    param: FloatArray,
+    cache: FloatArray,
+    memory: FloatArray,
+    tensor_bytes: FloatArray,
+    out_indptr: IntArray,
+    out_tensor: IntArray,
+    in_indptr: IntArray,
+    in_tensor: IntArray,
+    tensor_src: IntArray,
+    num_consumers: IntArray,
+    off_cache: FloatArray,
+    traffic: FloatArray,
+    back: NDArray[np.int32],
+    visited: IntArray,
+) -> int:
     """Extend (off-cache bytes, traffic) labels by every stage of at most `peak` parameter bytes; return the stages met.
 
     State j is "the first j stages are filled". Labels are compared lexicographically; off-cache sums that differ by at
@@ -300,25 +303,25 @@ def memory_pass(
 
 @njit(cache=True, nogil=True)
 def greedy_slices(
-    threshold,
-    order,
-    position,
-    work,
-    param,
-    cache,
-    memory,
-    overflow,
-    in_s,
-    out_s,
-    out_indptr,
-    out_tensor,
-    in_indptr,
-    in_tensor,
-    tensor_src,
-    tensor_indptr,
-    tensor_dst,
-    most,
-):
+    threshold: float,
+    order: IntArray,
+    position: IntArray,
+    work: FloatArray,
+    param: FloatArray,
+    cache: float,
+    memory: float,
+    overflow: float,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    out_indptr: IntArray,
+    out_tensor: IntArray,
+    in_indptr: IntArray,
+    in_tensor: IntArray,
+    tensor_src: IntArray,
+    tensor_indptr: IntArray,
+    tensor_dst: IntArray,
+    most: int,
+) -> int:
     """Return the number of stages of cost at most `threshold` that longest-first slicing needs, or most + 1.
 
     All arguments are of one class. Not exact (a shorter stage can make the next one cheaper), so an upper bound only.
@@ -370,7 +373,7 @@ def greedy_slices(
 
 
 @njit(cache=True, nogil=True)
-def prefix_sums(indptr, added, next_prefix, weight):
+def prefix_sums(indptr: IntArray, added: IntArray, next_prefix: IntArray, weight: FloatArray) -> FloatArray:
     """Return (p,) the sum of a node weight over each prefix."""
     num_prefixes = len(indptr) - 1
     total = np.zeros(num_prefixes)
@@ -381,7 +384,9 @@ def prefix_sums(indptr, added, next_prefix, weight):
 
 
 @njit(cache=True, nogil=True)
-def stages_of_cuts(indptr, added, next_prefix, ends, num_nodes):
+def stages_of_cuts(
+    indptr: IntArray, added: IntArray, next_prefix: IntArray, ends: IntArray, num_nodes: int
+) -> IntArray:
     """Return (n,) the stage of each node, where stage j ends at prefix ``ends[j]``; ends must not decrease."""
     num_prefixes = len(indptr) - 1
     into = np.full(num_prefixes, -1, np.int64)

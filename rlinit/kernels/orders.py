@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.stages import FloatArray, IntArray
+
 __all__ = ["arrangement_cost", "kahn"]
 
 
 @njit(cache=True, nogil=True)
-def kahn(priority, succ_indptr, succ, pred_indptr):
+def kahn(priority: FloatArray, succ_indptr: IntArray, succ: IntArray, pred_indptr: IntArray) -> IntArray:
     """Return the topological order that always takes the ready node of highest priority, smallest index first.
 
     Parameters
@@ -45,12 +47,12 @@ def kahn(priority, succ_indptr, succ, pred_indptr):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _before(a, b, priority):
+def _before(a: int, b: int, priority: FloatArray) -> bool:
     return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
 
 
 @njit(cache=True, nogil=True)
-def _push(heap, size, v, priority):
+def _push(heap: IntArray, size: int, v: int, priority: FloatArray) -> int:
     i = size
     while i > 0:
         above = (i - 1) // 2
@@ -63,7 +65,7 @@ def _push(heap, size, v, priority):
 
 
 @njit(cache=True, nogil=True)
-def _sink(heap, size, priority):
+def _sink(heap: IntArray, size: int, priority: FloatArray) -> None:
     if size == 0:
         return
     v = heap[0]
@@ -82,7 +84,9 @@ def _sink(heap, size, priority):
 
 
 @njit(cache=True, nogil=True)
-def arrangement_cost(order, weight, tensor_src, tensor_indptr, tensor_dst):
+def arrangement_cost(
+    order: IntArray, weight: FloatArray, tensor_src: IntArray, tensor_indptr: IntArray, tensor_dst: IntArray
+) -> float:
     """Return the sum over edges of weight times distance in the order, `weight` (m,) by tensor (MTPP, C.1)."""
     position = np.empty(len(order), np.int64)
     for i in range(len(order)):

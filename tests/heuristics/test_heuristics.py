@@ -79,7 +79,7 @@ def test_kept_costs_equal_recomputed_ones(seed: int) -> None:
         return float(sum(stage_cost(problem, stage == j, int(classes[j])) ** 12 for j in range(3)))
 
     best = anneal_stages(
-        seed,
+        np.random.default_rng(seed),
         20_000,
         1e-9,
         1e-12,
