@@ -20,7 +20,7 @@ def model() -> rlinit.Graph:
         for i, (name, size) in enumerate(sizes.items())
     ]
     ops[1][1]["colocate"] = ops[2][1]["colocate"] = 1
-    ops[5][1]["forbidden"] = ["stage0"]
+    ops[5][1]["forbidden"] = ["stage0"]  # type: ignore[assignment]
     edges = [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d"), ("d", "e"), ("e", "f")]
     return rlinit.Graph.build(ops, edges)
 

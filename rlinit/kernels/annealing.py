@@ -168,13 +168,13 @@ def anneal_stages(
     temperature = hot
     for step in range(moves):
         temperature *= cooling
-        v = rng.integers(0, n)
+        v = int(rng.integers(0, n))
         if step & 1:
             worst = np.argmax(cost)
             for _ in range(8):
                 if stage[v] == worst:
                     break
-                v = rng.integers(0, n)
+                v = int(rng.integers(0, n))
         low = 0
         for e in range(pred_indptr[v], pred_indptr[v + 1]):
             low = max(low, int(stage[pred[e]]))
@@ -184,7 +184,7 @@ def anneal_stages(
         if low >= high:
             continue
         origin = int(stage[v])
-        target = low + rng.integers(0, high - low)
+        target = low + int(rng.integers(0, high - low))
         if target >= origin:
             target += 1
         c = classes[target]
