@@ -14,6 +14,9 @@ from rlinit.stages import StageProblem, StageResult, Value, evaluate
 
 __all__ = ["solve_ideals"]
 
+_MOST_BITS = 4_000_000_000
+"""Ideals times nodes to enumerate at most: half a gigabyte while they are told apart."""
+
 
 def solve_ideals(
     problem: StageProblem,
@@ -31,7 +34,7 @@ def solve_ideals(
     problem
         The problem.
     cap
-        Largest number of ideals to enumerate.
+        Largest number of ideals to enumerate; fewer for graphs of more than 2,000 nodes, to bound the memory.
     lower, upper
         A proven lower bound on the first level, and the value of a schedule at hand.
     budget, on_bound
@@ -47,7 +50,7 @@ def solve_ideals(
     Tarnawski et al., NeurIPS 2020 (ideals); thresholds and dead states are this project's.
     """
     merged = merge_weightless(problem)
-    ideals = enumerate_ideals(merged.problem, cap)
+    ideals = enumerate_ideals(merged.problem, min(cap, _MOST_BITS // merged.problem.num_nodes))
     if ideals is None:
         return None
     lattice = Lattice(ideals.indptr, ideals.added.astype(np.int64), ideals.next_ideal.astype(np.int64))

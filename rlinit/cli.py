@@ -58,7 +58,7 @@ class Schedule:
     seed: int = 0
     """Seed of everything random."""
     jobs: int = 1
-    """Processes for work that can run side by side."""
+    """Runs of the heuristics side by side."""
     out: Path | None = None
     """Write the plan here as JSON."""
     plot: Path | None = None

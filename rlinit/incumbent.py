@@ -43,6 +43,7 @@ class Incumbent:
     method: str = ""
     bound_source: str = ""
     infeasible: str = ""
+    note: str = ""
     phase: str = ""
     started: float = field(default_factory=time.monotonic)
     history: list[HistoryEntry] = field(default_factory=list)

@@ -40,22 +40,42 @@ class PhaseLimits:
     full_nodes: int | None = 5_000
 
 
-def coarse(incumbent: Incumbent, heuristic: str, seed: int, limits: PhaseLimits) -> None:
-    """Phase 1: a full schedule from a heuristic by name."""
+def coarse(incumbent: Incumbent, heuristic: str, seed: int, limits: PhaseLimits, jobs: int = 1) -> None:
+    """Phase 1: a full schedule from a heuristic by name; with several jobs, from as many seeds side by side."""
     from rlinit.heuristics import STAGE_HEURISTICS
 
     if incumbent.finished:
         return
     with incumbent.in_phase("coarse"):
-        found = STAGE_HEURISTICS[heuristic](
-            incumbent.problem, seed=seed, evaluations=limits.evaluations, budget=incumbent.budget
-        )
-        if found is not None:
-            incumbent.offer(found[0], heuristic)
+        call = STAGE_HEURISTICS[heuristic]
+        if jobs == 1 or heuristic == "natural":
+            runs = [call(incumbent.problem, seed=seed, evaluations=limits.evaluations, budget=incumbent.budget)]
+        else:
+            import joblib
+
+            # Kernels release the interpreter lock, so threads share the problem and the budget without copies.
+            runs = joblib.Parallel(n_jobs=jobs, prefer="threads")(
+                joblib.delayed(call)(
+                    incumbent.problem,
+                    seed=seed + i * _SEED_STRIDE,
+                    evaluations=limits.evaluations,
+                    budget=incumbent.budget,
+                )
+                for i in range(jobs)
+            )
+        for found in runs:
+            if found is not None:
+                incumbent.offer(found[0], heuristic)
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------
 
+
+_MOST_PROGRAM_NODES = 5_000
+"""Nodes of a problem that is given to SCIP at most; beyond, building the program alone takes minutes."""
+
+_SEED_STRIDE = 1_000_003
+"""Between the seeds of runs side by side, so that they do not meet those of later rounds."""
 
 _NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
 
@@ -93,6 +113,8 @@ def _spectral(incumbent: Incumbent) -> Value:
 
 
 def _merged(incumbent: Incumbent, num_groups: int) -> Value:
+    if not _fits_scip(incumbent):
+        return (0.0,)
     from rlinit.exact.merged import even_groups, merged_bound
 
     problem = incumbent.problem
@@ -108,18 +130,24 @@ def _merged(incumbent: Incumbent, num_groups: int) -> Value:
 
 
 def _superblock(incumbent: Incumbent) -> Value:
+    if not _fits_scip(incumbent):
+        return (0.0,)
     from rlinit.exact.superblock import three_superblock_bound
 
     return (three_superblock_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
 
 def _guess(incumbent: Incumbent) -> Value:
+    if not _fits_scip(incumbent):
+        return (0.0,)
     from rlinit.exact.superblock import guess_bound
 
     return (guess_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
 
 def _lp_root(incumbent: Incumbent) -> Value:
+    if not _fits_scip(incumbent):
+        return (0.0,)
     from rlinit.exact.pipeline_milp import pipeline_lp_bound
 
     return (pipeline_lp_bound(incumbent.problem, budget=incumbent.budget),)
@@ -180,6 +208,8 @@ def exact_ideals(incumbent: Incumbent, ideal_cap: int) -> bool:
 
 def windows(incumbent: Incumbent, gammas: list[float], limits: PhaseLimits) -> None:
     """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen."""
+    if not _fits_scip(incumbent):
+        return
     for gamma in gammas:
         if incumbent.finished or incumbent.assignment is None:
             return
@@ -191,10 +221,18 @@ def windows(incumbent: Incumbent, gammas: list[float], limits: PhaseLimits) -> N
 
 def full_program(incumbent: Incumbent, limits: PhaseLimits) -> None:
     """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one."""
-    if incumbent.finished:
+    if incumbent.finished or not _fits_scip(incumbent):
         return
     with incumbent.in_phase("milp"):
         _take(incumbent, _milp(incumbent, incumbent.assignment, None, limits.full_nodes), "milp", full=True)
+
+
+def _fits_scip(incumbent: Incumbent) -> bool:
+    """Return whether the problem is small enough for a program on SCIP; leave a note where it is not."""
+    if incumbent.problem.num_nodes <= _MOST_PROGRAM_NODES:
+        return True
+    incumbent.note = f"programs on SCIP were left out: more than {_MOST_PROGRAM_NODES:,} ops"
+    return False
 
 
 def _milp(

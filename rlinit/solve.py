@@ -91,7 +91,7 @@ def schedule(
     seed
         Seed of everything random.
     jobs
-        Processes for work that can run side by side.
+        Runs of the heuristics side by side; more of them find better schedules in the same time.
     progress
         Called with every improvement.
 
@@ -122,13 +122,19 @@ def schedule(
             incumbent.infeasible = lowered.infeasible
         else:
             start = _given_start(agent, graph, hardware, objective, lowered)
-            _solve(incumbent, method, agent if isinstance(agent, str) else "auto", start, window, seed, limits)
+            _solve(incumbent, method, agent if isinstance(agent, str) else "auto", start, window, seed, limits, jobs)
     provenance: dict[str, str | float | bool | None] = {
         "agent": agent if isinstance(agent, str) else "plan",
         "method": method,
         "window": window,
     }
-    provenance |= {"seed": seed, "gap": gap, "time_limit_s": time_limit_s, "interrupted": budget.cancelled}
+    provenance |= {
+        "seed": seed,
+        "jobs": jobs,
+        "gap": gap,
+        "time_limit_s": time_limit_s,
+        "interrupted": budget.cancelled,
+    }
     plan = _plan(incumbent, lowered, graph, hardware, objective, provenance)
     verify(plan, graph, hardware)
     return plan
@@ -248,6 +254,7 @@ def _solve(
     window: Window,
     seed: int,
     limits: PhaseLimits,
+    jobs: int,
 ) -> None:
     """Run the phases a method consists of."""
     from rlinit.heuristics import STAGE_HEURISTICS
@@ -258,7 +265,7 @@ def _solve(
     incumbent.offer(start, "plan")
     bound_phase(incumbent, "simple")
     if method in STAGE_HEURISTICS:
-        coarse(incumbent, method, seed, limits)
+        coarse(incumbent, method, seed, limits, jobs)
     elif method == "ideals":
         coarse(incumbent, "natural", seed, limits)
         exact_ideals(incumbent, limits.ideal_cap)
@@ -266,11 +273,11 @@ def _solve(
         full_program(incumbent, limits)
     elif method == "warm":
         if start is None:
-            coarse(incumbent, "anneal" if agent == "auto" else agent, seed, limits)
+            coarse(incumbent, "anneal" if agent == "auto" else agent, seed, limits, jobs)
         windows(incumbent, _gammas(window, incumbent), limits)
         _bounds(incumbent)
     else:
-        _auto(incumbent, agent, start, seed, limits)
+        _auto(incumbent, agent, start, seed, limits, jobs)
 
 
 def _gammas(window: Window, incumbent: Incumbent) -> list[float]:
@@ -289,14 +296,16 @@ def _bounds(incumbent: Incumbent) -> None:
         bound_phase(incumbent, name)
 
 
-def _auto(incumbent: Incumbent, agent: str, start: StageAssignment | None, seed: int, limits: PhaseLimits) -> None:
+def _auto(
+    incumbent: Incumbent, agent: str, start: StageAssignment | None, seed: int, limits: PhaseLimits, jobs: int
+) -> None:
     """Prove the optimum by the cheapest means that can."""
     if start is None:
-        coarse(incumbent, "natural" if agent == "auto" else agent, seed, limits)
+        coarse(incumbent, "natural" if agent == "auto" else agent, seed, limits, jobs)
     if exact_ideals(incumbent, _FEW_IDEALS):
         return
     # With many stages no bound closes soon, and a better schedule is worth more than a longer search for a bound.
-    _anneal(incumbent, seed, limits, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
+    _anneal(incumbent, seed, limits, jobs, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
     if incumbent.problem.objective == "pipeline":
         for name in ("parametric-cut", "spectral"):
             bound_phase(incumbent, name, share=0.3)
@@ -312,16 +321,16 @@ def _auto(incumbent: Incumbent, agent: str, start: StageAssignment | None, seed:
     full_program(incumbent, limits)
 
 
-def _anneal(incumbent: Incumbent, seed: int, limits: PhaseLimits, share: float) -> None:
+def _anneal(incumbent: Incumbent, seed: int, limits: PhaseLimits, jobs: int, share: float) -> None:
     """Anneal once; with a time limit, again from other seeds and four times as long, for a share of the time left."""
     with incumbent.within(share):
-        coarse(incumbent, "anneal", seed, limits)
+        coarse(incumbent, "anneal", seed, limits, jobs)
         if incumbent.problem.objective == "pipeline":
             bound_phase(incumbent, "anchored-cut")
         longer = PhaseLimits(evaluations=4_000_000)
         while incumbent.budget.remaining_s < np.inf and not incumbent.finished:
             seed += 1
-            coarse(incumbent, "anneal", seed, longer)
+            coarse(incumbent, "anneal", seed, longer, jobs)
 
 
 def _plan(
@@ -349,7 +358,9 @@ def _plan(
     elif incumbent.budget.cancelled:
         message = "interrupted; this is the best schedule so far" if assignment else "interrupted before a schedule"
     elif status == "no_solution":
-        message = "the budget ended before a schedule was found"
+        message = incumbent.note or "the budget ended before a schedule was found"
+    elif status == "feasible":
+        message = incumbent.note
     return Plan(
         objective=objective,
         status=status,
