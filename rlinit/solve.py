@@ -156,7 +156,8 @@ def bound(
     graph, hardware, objective, stages
         As for `schedule`.
     method
-        The name of one bound, or ``auto``: all that apply, the best is kept.
+        The name of one bound, or ``auto``: the ideals where there are not too many, else all that apply, and the
+        best is kept.
     time_limit_s
         Wall-clock seconds.
 
@@ -179,10 +180,11 @@ def bound(
         incumbent = Incumbent(lowered.problem, budget, 0.0, None)
         if lowered.infeasible:
             raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-        for name in names if method == "auto" else [method]:
-            if name == "ideals":
-                exact_ideals(incumbent, PhaseLimits().ideal_cap)
-            else:
+        bound_phase(incumbent, method if method in BOUNDS else "simple")
+        if method == "ideals" or (method == "auto" and not exact_ideals(incumbent, _FEW_IDEALS)):
+            exact_ideals(incumbent, PhaseLimits().ideal_cap)
+        for name in names if method == "auto" else ():
+            if name in BOUNDS:
                 bound_phase(incumbent, name)
     bounds = incumbent.bounds or (0.0,) * (1 if objective == "pipeline" else 3)
     return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
