@@ -10,8 +10,9 @@ COMMANDS = (
     ("slicing",),
     ("dnn_partitioning",),
     ("inc_ilp",),
-    ("mtpp", "--dataset", "zoo", "--graphs", "19", "--only-schedule"),
-    ("mtpp", "--dataset", "regal"),
+    ("mtpp", "--dataset", "zoo", "--graphs", "20", "--only-schedule"),
+    ("mtpp", "--dataset", "regal", "--graphs", "5", "--only-schedule"),
+    ("mtpp", "--dataset", "regal", "--graphs", "3", "--time-limit-s", "5"),
 )
 
 

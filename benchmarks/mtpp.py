@@ -30,7 +30,16 @@ PAPER_ORDERS = {
     "random": (1.201, 1.512, 1.916, 2.179, 2.258, 2.282),
     "brkga": (1.199, 1.509, 1.910, 2.175, 2.255, 2.272),
 }
-BOUND_NAMES = ("simple", "parametric-cut", "anchored-cut", "lp-root", "three-superblock", "guess")
+BOUND_NAMES = (
+    "simple",
+    "parametric-cut",
+    "anchored-cut",
+    "spectral",
+    "lp-root",
+    "merged-2",
+    "three-superblock",
+    "guess",
+)
 HEURISTICS = ("natural", "random", "mla", "mla-weighted", "brkga", "anneal")
 
 
@@ -78,7 +87,13 @@ def main() -> None:
     tasks = [(arguments.dataset, i, k, arguments.time_limit_s, bounds) for k in arguments.stages for i in range(count)]
     rows = joblib.Parallel(n_jobs=arguments.jobs, verbose=5)(joblib.delayed(run)(*task) for task in tasks)
     report(rows, arguments.stages, f"{arguments.dataset}: bound over best value, geometric means of {count} graphs")
-    save(f"mtpp_{arguments.dataset}", rows, graphs=count, time_limit_s=arguments.time_limit_s, jobs=arguments.jobs)
+    save(
+        f"mtpp_{arguments.dataset}{'_bounds' if bounds else ''}",
+        rows,
+        graphs=count,
+        time_limit_s=arguments.time_limit_s,
+        jobs=arguments.jobs,
+    )
     if bounds:
         figure_four(rows, arguments.stages, arguments.dataset)
 
