@@ -13,6 +13,9 @@ from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
 
 __all__ = ["Incumbent", "Progress"]
 
+_ROUNDING = 1e-12
+"""Relative difference of two float sums that is put down to the order of their terms."""
+
 Progress = Callable[[HistoryEntry], None]
 """Called with every improvement of value or bound, and at every change of phase, from the solving thread."""
 
@@ -69,16 +72,23 @@ class Incumbent:
         if assignment is None:
             return False
         values = evaluate(self.problem, assignment)
-        if values[0] == float("inf") or (self.values is not None and values >= self.values):
+        if values[0] == float("inf") or (self.values is not None and not _is_below(values, self.values)):
             return False
         self.assignment, self.values, self.method = assignment, values, method
         self._record()
         return True
 
     def raise_bound(self, bounds: Value, source: str) -> bool:
-        """Take a proven lexicographic lower bound on the full problem if it is better; return whether it was."""
-        if self.bounds is not None and bounds <= self.bounds:
-            return False
+        """Take proven lower bounds on the full problem where they are better; return whether any was.
+
+        A bound on one level holds for schedules that are optimal on the levels before it, whoever proved those, so the
+        best of every level may be combined.
+        """
+        if self.bounds is not None:
+            combined = tuple(map(max, self.bounds, bounds))
+            if combined == self.bounds:
+                return False
+            bounds = combined
         self.bounds, self.bound_source = bounds, source
         self._record()
         return True
@@ -112,3 +122,11 @@ class Incumbent:
         finally:
             self.phase = outer
             self.phase_s[name] = self.phase_s.get(name, 0.0) + time.monotonic() - started
+
+
+def _is_below(values: Value, others: Value) -> bool:
+    """Compare lexicographically, where levels that differ by rounding alone are equal."""
+    for value, other in zip(values, others, strict=True):
+        if abs(value - other) > _ROUNDING * max(abs(value), abs(other)):
+            return value < other
+    return False

@@ -164,8 +164,7 @@ CAPACITY_SLACK = 1.0 + 1e-12
 Value = tuple[float, ...]
 """What is minimised, compared lexicographically: ``(bottleneck_s,)`` for `pipeline`, a MemoryValue for `memory`.
 
-As a lower bound the same tuple is a *lexicographic* one: an entry says something only where all entries before it
-equal the optimum's."""
+As a lower bound, each entry is one for schedules that are optimal on all entries before it."""
 
 MemoryValue = tuple[float, float, float]
 """Peak parameter bytes of a stage, total off-cache bytes, largest bytes leaving a stage (each tensor once)."""
