@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import numpy as np
+from collections.abc import Callable
 
 from rlinit.budget import Budget
-from rlinit.exact.dominance import merge_weightless
 from rlinit.exact.ideals import enumerate_ideals
-from rlinit.partition import Lattice, OnBound, partition
-from rlinit.stages import StageProblem, StageResult, Value, evaluate
+from rlinit.exact.ideals_memory import solve_memory_ideals
+from rlinit.exact.ideals_pipeline import solve_pipeline_ideals
+from rlinit.stages import StageProblem, StageResult, Value
 
 __all__ = ["solve_ideals"]
 
@@ -25,7 +23,7 @@ def solve_ideals(
     lower: float = 0.0,
     upper: Value | None = None,
     budget: Budget | None = None,
-    on_bound: OnBound | None = None,
+    on_bound: Callable[[Value], None] | None = None,
 ) -> StageResult | None:
     """Solve the whole problem exactly by dynamic programming over its ideals.
 
@@ -43,19 +41,20 @@ def solve_ideals(
     Returns
     -------
     StageResult or None
-        As `rlinit.partition.partition`, where every bound holds for the whole problem; None beyond `cap`.
+        ``optimal`` with the best assignment, or ``infeasible`` where none is better than `upper` (then its bound is
+        `upper`) or none exists (then its bound is infinite); where the budget ended, ``no_solution`` with the bound
+        proven so far, or ``feasible`` (`memory`, first level done). None beyond `cap`, or beyond the labels that fit.
 
     References
     ----------
     Tarnawski et al., NeurIPS 2020 (ideals); thresholds and dead states are this project's.
     """
-    merged = merge_weightless(problem)
-    ideals = enumerate_ideals(merged.problem, min(cap, _MOST_BITS // merged.problem.num_nodes))
+    budget = budget or Budget()
+    ideals = enumerate_ideals(problem, min(cap, _MOST_BITS // problem.num_nodes))
     if ideals is None:
         return None
-    lattice = Lattice(ideals.indptr, ideals.added.astype(np.int64), ideals.next_ideal.astype(np.int64))
-    result = partition(merged.problem, lattice, lower=lower, upper=upper, budget=budget, on_bound=on_bound)
-    if result is None or result.assignment is None:
-        return result
-    assignment = merged.expand(result.assignment)
-    return dataclasses.replace(result, assignment=assignment, value=evaluate(problem, assignment))
+    if problem.objective == "memory":
+        most = None if upper is None else (upper[0], upper[1], upper[2])
+        return solve_memory_ideals(problem, ideals, lower=lower, upper=most, budget=budget, on_bound=on_bound)
+    ceiling = None if upper is None else upper[0]
+    return solve_pipeline_ideals(problem, ideals, lower=lower, upper=ceiling, budget=budget, on_bound=on_bound)

@@ -75,17 +75,17 @@ def test_ideals_are_exact(problem: StageProblem) -> None:
 @settings(max_examples=80, deadline=None)
 @given(small_problems())
 def test_a_cutoff_below_the_optimum_proves_it(problem: StageProblem) -> None:
-    """With a cutoff just below the optimum nothing is found; with the optimum itself it is."""
+    """With a cutoff just below the optimum nothing is found, and one just above it finds the optimum."""
     truth = optimum(problem)
     if not 0 < truth[0] < np.inf:
         return
     below = solve_ideals(problem, 10_000, upper=tuple(0.999 * level for level in truth))
     assert below is not None
     assert below.status == "infeasible"
-    at = solve_ideals(problem, 10_000, upper=truth)
-    assert at is not None
-    assert at.value is not None
-    check_same(at.value, truth)
+    above = solve_ideals(problem, 10_000, upper=(1.001 * truth[0], *truth[1:]))
+    assert above is not None
+    assert above.value is not None
+    check_same(above.value, truth)
 
 
 def test_bounds_rise_towards_the_optimum_and_never_pass_it() -> None:

@@ -1,0 +1,330 @@
+"""Compiled passes of the dynamic program over pairs of ideals.
+
+A pass extends the labels of one ideal after the other to every ideal that may end its next stage. Labels are kept for
+each *state*, which says which stages are filled: ``step[s, c]`` is the state after one more stage of class c, or -1.
+
+Ideals are sorted by weight (`IdealTable`), so the possible ends are a range: not so heavy that the stage costs more
+than the limit (``reach``), and heavy enough for the stages still left to hold the rest (``floor``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.exact.ideal_table import WordArray
+from rlinit.exact.ideals import NodeArray
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+
+__all__ = ["bottleneck_pass", "spill_pass"]
+
+_HEAVIER_THAN_ALL = np.int64(2**62)
+
+
+@njit(cache=True, nogil=True)
+def _closed(
+    i: int,
+    bits: WordArray,
+    cross_indptr: IntArray,
+    cross: NodeArray,
+    consumer_indptr: IntArray,
+    consumer_bit: IntArray,
+    closed: WordArray,
+) -> int:
+    """Write ideal i with all consumers of the tensors that leave it into `closed`; return the last word in use."""
+    words = bits.shape[1]
+    for w in range(words):
+        closed[w] = bits[i, w]
+    for q in range(cross_indptr[i], cross_indptr[i + 1]):
+        t = cross[q]
+        for r in range(consumer_indptr[t], consumer_indptr[t + 1]):
+            u = consumer_bit[r]
+            closed[u >> 6] |= np.uint64(1) << np.uint64(u & 63)
+    last: int = words - 1
+    while last >= 0 and closed[last] == 0:
+        last -= 1
+    return last
+
+
+@njit(cache=True, nogil=True)
+def _inclusion(i: int, j: int, bits: WordArray, first_open: IntArray, closed: WordArray, last_word: int) -> int:
+    """Return 2 if ideal j holds all of `closed`, 1 if at least ideal i, else 0."""
+    answer = 2
+    for w in range(first_open[j], last_word + 1):
+        missing = closed[w] & ~bits[j, w]
+        if missing != 0:
+            if missing & bits[i, w] != 0:
+                return 0
+            answer = 1
+    return answer
+
+
+@njit(cache=True, nogil=True)
+def _entering(
+    i: int,
+    j: int,
+    c: int,
+    bits: WordArray,
+    cross_indptr: IntArray,
+    cross: NodeArray,
+    consumer_indptr: IntArray,
+    consumer_bit: IntArray,
+    in_s: FloatArray,
+) -> float:
+    """Return the cost of the tensors made in ideal i that the stage between i and j uses."""
+    one = np.uint64(1)
+    cost = 0.0
+    for q in range(cross_indptr[i], cross_indptr[i + 1]):
+        t = cross[q]
+        for r in range(consumer_indptr[t], consumer_indptr[t + 1]):
+            u = consumer_bit[r]
+            if ((bits[j, u >> 6] & ~bits[i, u >> 6]) >> np.uint64(u & 63)) & one != 0:
+                cost += in_s[c, t]
+                break
+    return cost
+
+
+@njit(cache=True, nogil=True)
+def _leaving(
+    i: int,
+    j: int,
+    c: int,
+    bits: WordArray,
+    cross_indptr: IntArray,
+    cross: NodeArray,
+    source_bit: IntArray,
+    out_s: FloatArray,
+) -> float:
+    """Return the cost of the tensors that leave ideal j and were not made in ideal i."""
+    one = np.uint64(1)
+    cost = 0.0
+    for q in range(cross_indptr[j], cross_indptr[j + 1]):
+        t = cross[q]
+        u = source_bit[t]
+        if (bits[i, u >> 6] >> np.uint64(u & 63)) & one == 0:
+            cost += out_s[c, t]
+    return cost
+
+
+@njit(cache=True, nogil=True)
+def bottleneck_pass(
+    limit: float,
+    first: int,
+    quota: int,
+    ordered: bool,
+    weight: IntArray,
+    reach: IntArray,
+    floor: IntArray,
+    step: IntArray,
+    fewer: IntArray,
+    work: FloatArray,
+    barred: IntArray,
+    held: FloatArray,
+    memory: FloatArray,
+    cache: FloatArray,
+    overflow: FloatArray,
+    all_in: FloatArray,
+    all_out: FloatArray,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    bits: WordArray,
+    first_open: IntArray,
+    cross_indptr: IntArray,
+    cross: NodeArray,
+    source_bit: IntArray,
+    consumer_indptr: IntArray,
+    consumer_bit: IntArray,
+    label: FloatArray,
+    back: NDArray[np.int32],
+    back_class: NDArray[np.int8],
+) -> tuple[int, int]:
+    """Extend the labels of ideals from `first` on by every stage of cost at most `limit`.
+
+    Stops after an ideal once more than `quota` steps are done; returns the next ideal and the pairs looked at.
+
+    ``label[s, i]`` is the smallest bottleneck with which state s reaches ideal i, inf where none is within the limit.
+    ``work``, ``barred`` and ``held`` are (c, p) sums over each ideal of the nodes that fit under the limit, of the
+    number of the others, and of parameters; ``all_in`` and ``all_out`` (c, p) what X(i) costs to bring in or send.
+    If `ordered`, states follow each other and a stage may stay empty (back_class -1); else a state is passed
+    over where one that used no more stages (``fewer[s, c]``: one of class c less, or -1) is no worse.
+    """
+    num_states, p = label.shape
+    num_classes = len(reach)
+    closed = np.zeros(bits.shape[1], np.uint64)
+    best = np.empty(num_states)
+    starts = np.empty(num_states, np.int64)
+    ends = np.empty(num_states, np.int64)
+    met = 0
+    for i in range(first, p):
+        if met + (i - first) * num_states > quota:
+            return i, met
+        num_alive = 0
+        for s in range(num_states):
+            value = label[s, i]
+            best[s] = value
+            if ordered:
+                if s > 0 and label[s - 1, i] < value:
+                    value = label[s - 1, i]
+                    label[s, i] = value
+                    back[s, i] = i
+                    back_class[s, i] = -1
+            else:
+                for c in range(num_classes):
+                    if fewer[s, c] >= 0 and best[fewer[s, c]] <= best[s]:
+                        best[s] = best[fewer[s, c]]
+                        value = np.inf
+            if value < np.inf and weight[i] >= floor[s]:
+                starts[num_alive] = s
+                num_alive += 1
+        if num_alive == 0 or i == p - 1:
+            continue
+        last_word = _closed(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
+        for c in range(num_classes):
+            # States that may take a stage of class c, and the lightest ideal at which it may end.
+            num_ends = 0
+            lightest = _HEAVIER_THAN_ALL
+            for a in range(num_alive):
+                s = step[starts[a], c]
+                if s >= 0:
+                    ends[num_ends] = starts[a]
+                    num_ends += 1
+                    if floor[s] < lightest:
+                        lightest = floor[s]
+            if num_ends == 0:
+                continue
+            heaviest = weight[i] + reach[c]
+            j = i + 1
+            if lightest > weight[i]:
+                j = max(j, int(np.searchsorted(weight, lightest)))
+            base = work[c, i]
+            while j < p and weight[j] <= heaviest:
+                at = j
+                j += 1
+                met += 1
+                useful = False
+                for a in range(num_ends):
+                    s = step[ends[a], c]
+                    if label[s, at] > label[ends[a], i] and weight[at] >= floor[s]:
+                        useful = True
+                        break
+                if not useful or barred[c, at] != barred[c, i]:
+                    continue
+                cost = work[c, at] - base
+                params = held[c, at] - held[c, i]
+                if params > memory[c] * CAPACITY_SLACK:
+                    continue
+                if params > cache[c]:
+                    cost += (params - cache[c]) * overflow[c]
+                if cost > limit:
+                    continue
+                within = _inclusion(i, at, bits, first_open, closed, last_word)
+                if within == 0:
+                    continue
+                if within == 2:
+                    cost += all_in[c, i] + all_out[c, at]
+                else:
+                    cost += _entering(i, at, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, in_s)
+                    if cost > limit:
+                        continue
+                    cost += _leaving(i, at, c, bits, cross_indptr, cross, source_bit, out_s)
+                if cost > limit:
+                    continue
+                for a in range(num_ends):
+                    s = step[ends[a], c]
+                    reached = max(cost, label[ends[a], i])
+                    if reached < label[s, at] and weight[at] >= floor[s]:
+                        label[s, at] = reached
+                        back[s, at] = i
+                        back_class[s, at] = c
+    return p, met
+
+
+@njit(cache=True, nogil=True)
+def spill_pass(
+    peak: float,
+    tie: float,
+    first: int,
+    quota: int,
+    weight: IntArray,
+    reach: IntArray,
+    floor: IntArray,
+    slot_class: IntArray,
+    barred: IntArray,
+    held: FloatArray,
+    memory: FloatArray,
+    cache: FloatArray,
+    all_out: FloatArray,
+    out_bytes: FloatArray,
+    bits: WordArray,
+    first_open: IntArray,
+    cross_indptr: IntArray,
+    cross: NodeArray,
+    source_bit: IntArray,
+    consumer_indptr: IntArray,
+    consumer_bit: IntArray,
+    off_cache: FloatArray,
+    traffic: FloatArray,
+    back: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Extend (off-cache bytes, traffic) labels from ideal `first` on by every stage of at most `peak` bytes.
+
+    Stops after an ideal once more than `quota` steps are done; returns the next ideal and the pairs looked at.
+
+    State j: the first j stages are filled. Labels are compared lexicographically, and off-cache sums that differ by at
+    most `tie` are equal. A prefix of an optimal schedule may be taken to have the smallest sum, and the smallest
+    traffic among those: the rest adds to the sum and takes the maximum with the traffic. `all_out` and `out_bytes`
+    are (1, p) and (1, m); the others as for `bottleneck_pass`.
+    """
+    num_states, p = off_cache.shape
+    closed = np.zeros(bits.shape[1], np.uint64)
+    met = 0
+    for i in range(first, p):
+        if met + (i - first) * num_states > quota:
+            return i, met
+        alive = False
+        for s in range(num_states):
+            if s > 0 and (
+                off_cache[s - 1, i] < off_cache[s, i] - tie
+                or (off_cache[s - 1, i] <= off_cache[s, i] + tie and traffic[s - 1, i] < traffic[s, i])
+            ):
+                off_cache[s, i] = off_cache[s - 1, i]
+                traffic[s, i] = traffic[s - 1, i]
+                back[s, i] = i
+            alive = alive or (off_cache[s, i] < np.inf and weight[i] >= floor[s])
+        if not alive or i == p - 1:
+            continue
+        last_word = _closed(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
+        for s in range(num_states - 1):
+            before, sent_before = off_cache[s, i], traffic[s, i]
+            if before == np.inf or weight[i] < floor[s]:
+                continue
+            c = slot_class[s]
+            heaviest = weight[i] + reach[c]
+            j = i + 1
+            if floor[s + 1] > weight[i]:
+                j = max(j, int(np.searchsorted(weight, floor[s + 1])))
+            while j < p and weight[j] <= heaviest:
+                at = j
+                j += 1
+                met += 1
+                params = held[c, at] - held[c, i]
+                if barred[c, at] != barred[c, i] or params > peak or params > memory[c] * CAPACITY_SLACK:
+                    continue
+                off = before + max(0.0, params - cache[c])
+                known = off_cache[s + 1, at]
+                if off > known + tie or (off >= known - tie and sent_before >= traffic[s + 1, at]):
+                    continue
+                within = _inclusion(i, at, bits, first_open, closed, last_word)
+                if within == 0:
+                    continue
+                if within == 2:
+                    sent = all_out[0, at]
+                else:
+                    sent = _leaving(i, at, 0, bits, cross_indptr, cross, source_bit, out_bytes)
+                sent = max(sent, sent_before)
+                if off < known - tie or sent < traffic[s + 1, at]:
+                    off_cache[s + 1, at] = off
+                    traffic[s + 1, at] = sent
+                    back[s + 1, at] = i
+    return p, met

@@ -1,0 +1,340 @@
+"""The smallest bottleneck over chains of ideals, by passes under a threshold.
+
+A pass that does not reach the last ideal proves that no assignment costs at most its threshold, and the first one
+that does has found the optimum. Close to the optimum hardly any ideal can be the end of a stage: what is left has to
+fit the stages that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.budget import Budget
+from rlinit.exact.ideal_passes import bottleneck_pass
+from rlinit.exact.ideal_table import IdealTable, quantized
+from rlinit.exact.ideals import Ideals
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray, StageProblem
+
+__all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "StageStates", "run_in_chunks"]
+
+LABEL_CAP = 60_000_000
+"""Most labels (states times ideals) to keep; 13 bytes each."""
+
+ROUNDING = 1e-12
+"""Relative room for rounding where sums of costs are held against a threshold."""
+
+_FIRST_EXCESS, _GROWTH = 0.004, 2.0
+"""The first threshold is this much above the lower bound, and the excess grows by this factor."""
+
+_CHUNK = 10_000_000
+"""Pairs of ideals between looks at the budget: some 50 ms of compiled work."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageStates:
+    """Which stages are filled, as S states. State 0: none.
+
+    Parameters
+    ----------
+    step
+        (S, c) state after one more stage of class c, -1 where there is none.
+    fewer
+        (S, c) state with one stage of class c less, -1 where there is none. Unused where ordered.
+    left
+        (S, c) stages of each class that are left.
+    ordered
+        Whether stages come in one order and any of them may stay empty.
+    """
+
+    step: IntArray
+    fewer: IntArray
+    left: IntArray
+    ordered: bool
+
+    @staticmethod
+    def counted(class_count: IntArray) -> StageStates:
+        """Return states that count the stages filled of each class: any class may come at any time."""
+        radix = np.concatenate([[1], np.cumprod(class_count + 1)]).astype(np.int64)
+        states = np.arange(radix[-1])
+        used = states[:, None] // radix[:-1] % (class_count + 1)
+        step = np.where(used < class_count, states[:, None] + radix[:-1], -1)
+        fewer = np.where(used > 0, states[:, None] - radix[:-1], -1)
+        return StageStates(step, fewer, class_count - used, False)
+
+    @staticmethod
+    def in_order(stage_class: IntArray, num_classes: int) -> StageStates:
+        """Return states that say how many of the stages, in their order, are done."""
+        k = len(stage_class)
+        step = np.full((k + 1, num_classes), -1, np.int64)
+        step[np.arange(k), stage_class] = np.arange(1, k + 1)
+        left = np.zeros((k + 1, num_classes), np.int64)
+        for j in range(k - 1, -1, -1):
+            left[j] = left[j + 1]
+            left[j, stage_class[j]] += 1
+        return StageStates(step, np.full_like(step, -1), left, True)
+
+    @property
+    def num_states(self) -> int:
+        """Number of states S."""
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageCosts:
+    """What a stage costs: the sum of its nodes' work, its tensors in and out, and what overflows its cache.
+
+    Parameters
+    ----------
+    work
+        (c, n) cost of a node, inf where it may not run.
+    in_cost, out_cost
+        (c, m) cost of a tensor that enters or leaves.
+    overflow
+        (c,) cost of a byte over the cache.
+    """
+
+    work: FloatArray
+    in_cost: FloatArray
+    out_cost: FloatArray
+    overflow: FloatArray
+
+    @staticmethod
+    def seconds(problem: StageProblem) -> StageCosts:
+        """Return the costs of the ``pipeline`` objective."""
+        return StageCosts(problem.work_s, problem.in_s, problem.out_s, problem.overflow_s_per_byte)
+
+    @staticmethod
+    def bytes_held(problem: StageProblem) -> StageCosts:
+        """Return parameter bytes as costs: the first level of the ``memory`` objective."""
+        work = np.where(np.isfinite(problem.work_s), problem.param_bytes, np.inf)
+        free = np.zeros((problem.num_classes, problem.num_tensors))
+        return StageCosts(work, free, free, np.zeros(problem.num_classes))
+
+    def everything(self, param_bytes: FloatArray) -> float:
+        """Return a cost that no stage exceeds on a class that may run it."""
+        finite = np.where(np.isfinite(self.work), self.work, 0.0)
+        per_class = finite.sum(axis=1) + self.in_cost.sum(axis=1) + self.out_cost.sum(axis=1)
+        return float((per_class + self.overflow * param_bytes.sum()).max()) * (1.0 + 1e-9)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bottleneck:
+    """Outcome of a search.
+
+    Parameters
+    ----------
+    value
+        The smallest bottleneck; None where there is none below the ceiling, or the budget ended first.
+    proven
+        A lower bound; the ceiling, where nothing is below.
+    complete
+        Whether the search came to its end.
+    chain, classes
+        What the first 1, 2, ... stages hold (ideals of the table), and the class of each.
+    """
+
+    value: float | None
+    proven: float
+    complete: bool
+    chain: list[int]
+    classes: list[int]
+
+
+class BottleneckSearch:
+    """Minimise the largest stage cost of a problem over its ideals.
+
+    Parameters
+    ----------
+    ideals
+        The ideals of the problem.
+    states
+        Which stages there are.
+    costs
+        What stages of the (merged) problem cost.
+    budget
+        When to stop.
+    """
+
+    def __init__(self, ideals: Ideals, states: StageStates, costs: StageCosts, budget: Budget) -> None:
+        self.problem = ideals.merged.problem
+        self.states = states
+        self.costs = costs
+        self.budget = budget
+        self.work = 0
+        self.cheapest = costs.work.min(axis=0)
+        self.weight_of, self.unit = quantized(self.cheapest)
+        self.table = table = IdealTable.build(ideals, self.weight_of)
+        self.all_in = np.stack([table.crossing_sums(row) for row in costs.in_cost])
+        self.all_out = np.stack([table.crossing_sums(row) for row in costs.out_cost])
+        # Where tensors cost nothing, no pair needs a look at them.
+        free = not (costs.in_cost.any() or costs.out_cost.any())
+        self.cross_indptr = np.zeros_like(table.cross_indptr) if free else table.cross_indptr
+
+    def reach(self, threshold: float) -> IntArray:
+        """Return (c,) the largest weight of a stage of each class that costs at most `threshold`.
+
+        A stage's work is at most the threshold and its parameters at most the memory; each alone makes a fractional
+        knapsack problem.
+        """
+        problem = self.problem
+        cheapest = np.asarray(self.weight_of * self.unit, np.float64)
+        room = 1 + 2 * ROUNDING
+        most = [
+            min(
+                _knapsack(cheapest, self.costs.work[c], threshold * room),
+                _knapsack(cheapest, problem.param_bytes, float(problem.memory_bytes[c]) * room),
+            )
+            for c in range(problem.num_classes)
+        ]
+        return np.floor(np.array(most) * (1 + ROUNDING) / self.unit).astype(np.int64)
+
+    def least(self) -> float:
+        """Return a simple lower bound: each node runs somewhere, and all of them fit the stages."""
+        count, total = self.states.left[0], self.weight_of.sum()
+        low = float(self.cheapest.max())
+        if (count * self.reach(low)).sum() >= total:
+            return low
+        high = max(float(self.cheapest.sum()), low)
+        while (count * self.reach(high)).sum() < total:
+            high *= 2.0
+            if not np.isfinite(high):
+                return np.inf
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            if (count * self.reach(middle)).sum() < total:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
+        """Return the smallest bottleneck of at most `upper`.
+
+        Parameters
+        ----------
+        lower
+            A known lower bound, 0 if there is none.
+        upper
+            The ceiling; it counts as reached within `ROUNDING`.
+        on_bound
+            Told of each proven lower bound.
+        """
+        if not np.isfinite(self.cheapest).all():
+            return Bottleneck(None, np.inf, True, [], [])
+        simple = self.least()
+        if simple > upper or not np.isfinite(simple):
+            return Bottleneck(None, upper, True, [], [])
+        ceiling = min(upper, self.costs.everything(self.problem.param_bytes))
+        base = proven = min(max(lower, simple), ceiling)
+        excess = _FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
+        shape = (self.states.num_states, self.table.num_ideals)
+        label = np.empty(shape)
+        back, back_class = np.empty(shape, np.int32), np.empty(shape, np.int8)
+        while True:
+            threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
+            label.fill(np.inf)
+            label[0, 0] = 0.0
+            if not self._pass(threshold, label, back, back_class):
+                return Bottleneck(None, proven, False, [], [])
+            state = int(np.argmin(label[:, -1]))
+            if label[state, -1] < np.inf:
+                return self._read(float(label[state, -1]), state, back, back_class)
+            if threshold >= ceiling:
+                return Bottleneck(None, upper, True, [], [])
+            proven = threshold
+            if on_bound is not None:
+                on_bound(proven)
+            excess *= _GROWTH
+
+    def _pass(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
+        """Fill the labels of stages within the threshold; False if the budget ended first."""
+        problem, table, states = self.problem, self.table, self.states
+        limit = threshold * (1 + ROUNDING)
+        costs = self.costs
+        bars = (costs.work > limit) | (problem.param_bytes > problem.memory_bytes[:, None] * CAPACITY_SLACK)
+        work = np.stack([table.sums(row) for row in np.where(bars, 0.0, costs.work)])
+        held = np.stack([table.sums(row) for row in np.where(bars, 0.0, problem.param_bytes)])
+        barred = np.stack([table.sums(row) for row in bars.astype(np.float64)]).astype(np.int64)
+        reach = self.reach(limit)
+        floor = self.weight_of.sum() - (states.left * reach).sum(axis=1)
+
+        def call(first: int, quota: int) -> tuple[int, int]:
+            next_first, met = bottleneck_pass(
+                limit,
+                first,
+                quota,
+                states.ordered,
+                table.weight,
+                reach,
+                floor,
+                states.step,
+                states.fewer,
+                work,
+                barred,
+                held,
+                problem.memory_bytes,
+                problem.cache_bytes,
+                costs.overflow,
+                self.all_in,
+                self.all_out,
+                costs.in_cost,
+                costs.out_cost,
+                table.bits,
+                table.first_open,
+                self.cross_indptr,
+                table.cross,
+                table.source_bit,
+                table.consumer_indptr,
+                table.consumer_bit,
+                label,
+                back,
+                back_class,
+            )
+            return int(next_first), int(met)
+
+        through, met = run_in_chunks(call, table.num_ideals, self.budget)
+        self.work += met
+        return through
+
+    def _read(self, value: float, state: int, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> Bottleneck:
+        """Return the chain of ideals that led to `state` at the last ideal."""
+        at, chain, classes = self.table.num_ideals - 1, [], []
+        while state > 0:
+            before, c = int(back[state, at]), int(back_class[state, at])
+            chain.append(at)
+            classes.append(c)
+            state = state - 1 if self.states.ordered else int(self.states.fewer[state, c])
+            at = before
+        return Bottleneck(value, value, True, chain[::-1], classes[::-1])
+
+
+def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget: Budget) -> tuple[bool, int]:
+    """Call with (first, quota), which returns (next first, work), until `size` is reached or the budget ends.
+
+    Returns whether it got through, and the work.
+    """
+    first, work = 0, 0
+    while first < size:
+        if budget.expired:
+            return False, work
+        first, more = call(first, _CHUNK)
+        work += more
+    return True, work
+
+
+def _knapsack(value: FloatArray, size: FloatArray, capacity: float) -> float:
+    """Return the largest value of things, or parts of them, whose sizes add up to at most `capacity`."""
+    fits = (size <= capacity) & (value > 0)
+    value, size = value[fits], size[fits]
+    if size.sum() <= capacity:
+        return float(value.sum())
+    with np.errstate(divide="ignore"):
+        order = np.argsort(-(value / size), kind="stable")
+    filled = np.cumsum(size[order])
+    i = int(np.searchsorted(filled, capacity, side="right"))
+    room = capacity - (filled[i - 1] if i else 0.0)
+    return float(value[order[:i]].sum() + value[order[i]] * (room / size[order[i]]))

@@ -1,0 +1,199 @@
+"""Ideals in the order in which a dynamic program wants them, with what it takes to price the stage between two.
+
+A stage is a pair of ideals I < J. With X(I) the tensors made in I and still needed outside it, the stage J - I brings
+in the tensors of X(I) that it uses and sends out those of X(J) that it made. Where J holds everything that waits for
+X(I) (most pairs are like that) these are all of X(I) and all of X(J), so a pair costs a handful of additions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.exact.ideals import Ideals, NodeArray
+from rlinit.stages import FloatArray, IntArray, StageProblem
+
+__all__ = ["IdealTable", "WordArray", "quantized"]
+
+WordArray = NDArray[np.uint64]
+
+_QUANTA = 2.0**50
+"""Weights are counted in whole parts of their total divided by this."""
+
+
+def quantized(weight: FloatArray) -> tuple[IntArray, float]:
+    """Return whole numbers q and a unit, with q * unit at most the weight and hardly below it.
+
+    Sums of whole numbers are exact, so what is larger in one order of adding is larger in all of them. Weights too
+    small for that, and infinite ones, count as 0, which is no more than they are.
+    """
+    weight = np.where(np.isfinite(weight), weight, 0.0)
+    unit = float(weight.sum()) / _QUANTA
+    if unit < np.finfo(np.float64).tiny:
+        return np.zeros(len(weight), np.int64), 1.0
+    return np.floor(weight * (1 - 1e-15) / unit).astype(np.int64), unit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IdealTable:
+    """The p ideals of a problem of n nodes and m tensors, sorted by weight, then by size.
+
+    Parameters
+    ----------
+    parent, node
+        (p,) an ideal with one node less (earlier in the table), and that node; -1 for the empty one, ideal 0.
+    weight
+        (p,) whole number; an ideal within another weighs no more and comes earlier.
+    bits
+        (p, w) members, node v at bit `bit_of`[v]; bits are numbered in a topological order.
+    first_open
+        (p,) first word of `bits` that is not full.
+    cross_indptr, cross
+        (p + 1,), tensors made in each ideal and still needed outside it.
+    source_bit, consumer_indptr, consumer_bit
+        (m,), (m + 1,), bits of each tensor's producer and consumers.
+    """
+
+    parent: IntArray
+    node: IntArray
+    weight: IntArray
+    bits: WordArray
+    first_open: IntArray
+    cross_indptr: IntArray
+    cross: NodeArray
+    source_bit: IntArray
+    consumer_indptr: IntArray
+    consumer_bit: IntArray
+
+    @staticmethod
+    def build(ideals: Ideals, weight: IntArray) -> IdealTable:
+        """Sort the ideals by the sums of a whole node weight, (n,), none below 0, and look up their tensors."""
+        problem, p = ideals.merged.problem, ideals.num_ideals
+        total = running_sum(ideals.parent, ideals.node, weight)
+        # Ideals come by size already, and a stable sort keeps that order where weights agree.
+        order = np.argsort(total, kind="stable")
+        rank = np.empty(p, np.int64)
+        rank[order] = np.arange(p)
+        parent = np.append(np.int64(-1), rank[ideals.parent[order[1:]]])
+        node = ideals.node[order]
+        bit_of = np.empty(problem.num_nodes, np.int64)
+        bit_of[problem.order] = np.arange(problem.num_nodes)
+        consumer_bit = bit_of[problem.tensor_dst]
+        bits, first_open, cross_indptr, cross = _members(
+            parent, node, bit_of, problem.tensor_indptr, consumer_bit, *_node_tensors(problem)
+        )
+        return IdealTable(
+            parent,
+            node,
+            total[order],
+            bits,
+            first_open,
+            cross_indptr,
+            cross,
+            bit_of[problem.tensor_src],
+            problem.tensor_indptr,
+            consumer_bit,
+        )
+
+    @property
+    def num_ideals(self) -> int:
+        """Number of ideals p."""
+        return len(self.parent)
+
+    def sums(self, weight: FloatArray) -> FloatArray:
+        """Return (p,) the sum of a node weight, (n,), over each ideal."""
+        return np.asarray(running_sum(self.parent, self.node, weight))
+
+    def crossing_sums(self, weight: FloatArray) -> FloatArray:
+        """Return (p,) the sum of a tensor weight, (m,), over the tensors that leave each ideal."""
+        return np.asarray(_segment_sums(self.cross_indptr, self.cross, weight))
+
+    def stages(self, chain: list[int]) -> IntArray:
+        """Return (n,) the stage of each node, for a chain of ideals: what the first 1, 2, ... stages hold."""
+        stage = np.zeros(int(self.node.max()) + 1, np.int64)
+        for j in range(len(chain) - 1, -1, -1):
+            at = chain[j]
+            while at > 0:
+                stage[self.node[at]] = j
+                at = int(self.parent[at])
+        return stage
+
+
+def _node_tensors(problem: StageProblem) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    return problem.in_indptr, problem.in_tensor, problem.out_indptr, problem.out_tensor
+
+
+@njit(cache=True, nogil=True)
+def running_sum(parent, node, weight):  # type: ignore[no-untyped-def]
+    """Return the sum of a node weight (integers or floats) over each ideal; parents come first."""
+    total = np.zeros(len(parent), weight.dtype)
+    for i in range(1, len(parent)):
+        total[i] = total[parent[i]] + weight[node[i]]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _segment_sums(indptr: IntArray, indices: NodeArray, weight: FloatArray) -> FloatArray:
+    total = np.zeros(len(indptr) - 1)
+    for i in range(len(total)):
+        for q in range(indptr[i], indptr[i + 1]):
+            total[i] += weight[indices[q]]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _members(
+    parent: IntArray,
+    node: IntArray,
+    bit_of: IntArray,
+    consumer_indptr: IntArray,
+    consumer_bit: IntArray,
+    in_indptr: IntArray,
+    in_tensor: IntArray,
+    out_indptr: IntArray,
+    out_tensor: IntArray,
+) -> tuple[WordArray, IntArray, IntArray, NodeArray]:
+    """Return (bits, first_open, cross_indptr, cross), each ideal's from its parent's."""
+    p, n = len(parent), len(bit_of)
+    words = (n + 63) // 64
+    one = np.uint64(1)
+    bits = np.zeros((p, words), np.uint64)
+    first_open = np.zeros(p, np.int64)
+    cross_indptr = np.zeros(p + 1, np.int64)
+    cross = np.empty(4 * p + 64, np.int32)
+    spent = np.full(len(consumer_indptr), -1, np.int64)
+    size = 0
+    for i in range(1, p):
+        before, v = parent[i], node[i]
+        for w in range(words):
+            bits[i, w] = bits[before, w]
+        bits[i, bit_of[v] >> 6] |= one << np.uint64(bit_of[v] & 63)
+        w = first_open[before]
+        while w < words and bits[i, w] == ~np.uint64(0):
+            w += 1
+        first_open[i] = w
+        for q in range(in_indptr[v], in_indptr[v + 1]):
+            t = in_tensor[q]
+            done = True
+            for r in range(consumer_indptr[t], consumer_indptr[t + 1]):
+                u = consumer_bit[r]
+                if (bits[i, u >> 6] >> np.uint64(u & 63)) & one == 0:
+                    done = False
+                    break
+            if done:
+                spent[t] = i
+        most = cross_indptr[before + 1] - cross_indptr[before] + out_indptr[v + 1] - out_indptr[v]
+        if size + most > len(cross):
+            cross = np.concatenate((cross, np.empty(len(cross) + most, np.int32)))
+        for q in range(cross_indptr[before], cross_indptr[before + 1]):
+            if spent[cross[q]] != i:
+                cross[size] = cross[q]
+                size += 1
+        for q in range(out_indptr[v], out_indptr[v + 1]):
+            cross[size] = out_tensor[q]
+            size += 1
+        cross_indptr[i + 1] = size
+    return bits, first_open, cross_indptr, cross[:size].copy()

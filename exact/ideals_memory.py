@@ -1,0 +1,200 @@
+"""The exact (peak, off-cache, traffic) value of the memory objective by dynamic programming over ideals.
+
+First the smallest peak, then, under that peak, the smallest (off-cache, traffic) by labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.exact.ideal_passes import spill_pass
+from rlinit.exact.ideal_search import (
+    LABEL_CAP,
+    ROUNDING,
+    BottleneckSearch,
+    StageCosts,
+    StageStates,
+    run_in_chunks,
+)
+from rlinit.exact.ideals import Ideals
+from rlinit.stages import (
+    CAPACITY_SLACK,
+    FloatArray,
+    MemoryValue,
+    StageAssignment,
+    StageProblem,
+    StageResult,
+    Value,
+    memory_value,
+)
+
+__all__ = ["solve_memory_ideals"]
+
+_NOTHING: MemoryValue = (np.inf, np.inf, np.inf)
+
+
+def solve_memory_ideals(
+    problem: StageProblem,
+    ideals: Ideals,
+    *,
+    budget: Budget,
+    lower: float = 0.0,
+    upper: MemoryValue | None = None,
+    on_bound: Callable[[Value], None] | None = None,
+    on_solution: Callable[[StageAssignment, Value], None] | None = None,
+) -> StageResult | None:
+    """Return the assignment of the lexicographically smallest (peak, off-cache, traffic), exact over all monotone ones.
+
+    Parameters
+    ----------
+    problem
+        A ``memory`` problem.
+    ideals
+        Its ideals (`enumerate_ideals`).
+    budget
+        When to stop; looked at several times a second.
+    lower
+        A proven lower bound on the peak in bytes, where one is known.
+    upper
+        Value of a schedule at hand: only better ones are looked for.
+    on_bound, on_solution
+        Told of each proven bound, and of the best assignment after each of the two steps.
+
+    Returns
+    -------
+    StageResult or None
+        ``optimal``; ``infeasible``: nothing is better than `upper`, which is then the bound, or nothing is allowed at
+        all, and the bound is infinite; ``feasible``: the peak is optimal (and in the bound), but the budget
+        ended before the rest was; ``no_solution``: it ended before any better schedule. None: it would take more than
+        `LABEL_CAP` labels, one for each ideal and number of stages.
+
+    Notes
+    -----
+    Sums of bytes that are multiples of one power of two (whole bytes are) are exact. Where they are not, off-cache
+    sums that differ by no more than rounding count as equal.
+    """
+    if (problem.num_stages + 1) * ideals.num_ideals > LABEL_CAP:
+        return None
+    cutoff = _NOTHING if upper is None else upper
+    merged = ideals.merged
+    states = StageStates.in_order(problem.stage_class, problem.num_classes)
+    search = BottleneckSearch(ideals, states, StageCosts.bytes_held(merged.problem), budget)
+
+    def tell(bounds: MemoryValue) -> None:
+        if on_bound is not None:
+            on_bound(bounds)
+
+    def offer(chain: list[int]) -> tuple[StageAssignment, MemoryValue]:
+        stage = search.table.stages(chain)
+        assignment = merged.expand(StageAssignment(stage, problem.stage_class))
+        value = memory_value(problem, assignment.stage)
+        if on_solution is not None and value < cutoff:
+            on_solution(assignment, value)
+        return assignment, value
+
+    found = search.run(lower, cutoff[0], lambda peak: tell((peak, 0.0, 0.0)))
+    if not found.complete:
+        return StageResult(None, None, (found.proven, 0.0, 0.0), "no_solution", search.work)
+    if found.value is None:
+        return StageResult(None, None, cutoff, "infeasible", search.work)
+    first, first_value = offer(found.chain)
+    peak = min(found.value, first_value[0])
+    bounds = (peak, _least_off_cache(problem), 0.0)
+    tell(bounds)
+    spill = _Spill(search, found.value)
+    chain = spill.run()
+    work = search.work + spill.work
+    if chain is None:
+        if first_value < cutoff:
+            return StageResult(first, first_value, bounds, "feasible", work)
+        return StageResult(None, None, min(bounds, cutoff), "no_solution", work)
+    best, value = offer(chain)
+    if value >= cutoff:
+        return StageResult(None, None, cutoff, "infeasible", work)
+    return StageResult(best, value, (min(peak, value[0]), *value[1:]), "optimal", work)
+
+
+def _least_off_cache(problem: StageProblem) -> float:
+    """Return what does not fit all caches together."""
+    spare = problem.param_bytes.sum() * (1 - ROUNDING) - problem.cache_bytes[problem.stage_class].sum()
+    return float(max(0.0, spare))
+
+
+class _Spill:
+    """The second step: the smallest (off-cache, traffic) of chains whose stages hold at most `peak` bytes."""
+
+    def __init__(self, search: BottleneckSearch, peak: float) -> None:
+        self.search = search
+        self.work = 0
+        problem = search.problem
+        total = float(problem.param_bytes.sum())
+        caches = problem.cache_bytes[np.isfinite(problem.cache_bytes)]
+        exact = _sums_exactly(np.concatenate([problem.param_bytes, caches]))
+        self.tie = 0.0 if exact else total * problem.num_nodes * 2.0**-52
+        self.peak = peak + self.tie
+
+    def run(self) -> list[int] | None:
+        """Return the chain of ideals of the first 1, 2, ..., k stages; None if the budget ended first."""
+        search, problem, table = self.search, self.search.problem, self.search.table
+        barred = ~np.isfinite(problem.work_s) | (problem.param_bytes > problem.memory_bytes[:, None] * CAPACITY_SLACK)
+        num_barred = np.stack([table.sums(row) for row in barred.astype(np.float64)]).astype(np.int64)
+        held = np.stack([table.sums(row) for row in np.where(barred, 0.0, problem.param_bytes)])
+        reach = search.reach(self.peak)
+        floor = search.weight_of.sum() - (search.states.left * reach).sum(axis=1)
+        shape = (search.states.num_states, table.num_ideals)
+        off_cache, traffic = np.full(shape, np.inf), np.full(shape, np.inf)
+        off_cache[0, 0] = traffic[0, 0] = 0.0
+        back = np.full(shape, -1, np.int32)
+        out_bytes = np.ascontiguousarray(problem.tensor_bytes[None, :])
+        all_out = table.crossing_sums(problem.tensor_bytes)[None, :]
+
+        def call(first: int, quota: int) -> tuple[int, int]:
+            next_first, met = spill_pass(
+                self.peak,
+                self.tie,
+                first,
+                quota,
+                table.weight,
+                reach,
+                floor,
+                problem.stage_class,
+                num_barred,
+                held,
+                problem.memory_bytes,
+                problem.cache_bytes,
+                all_out,
+                out_bytes,
+                table.bits,
+                table.first_open,
+                table.cross_indptr,
+                table.cross,
+                table.source_bit,
+                table.consumer_indptr,
+                table.consumer_bit,
+                off_cache,
+                traffic,
+                back,
+            )
+            return int(next_first), int(met)
+
+        through, self.work = run_in_chunks(call, table.num_ideals, search.budget)
+        if not through:
+            return None
+        at, chain = table.num_ideals - 1, []
+        for state in range(problem.num_stages, 0, -1):
+            chain.append(at)
+            at = int(back[state, at])
+        return chain[::-1]
+
+
+def _sums_exactly(values: FloatArray) -> bool:
+    """Return whether every sum of some of the values, none negative, is a float64 without rounding."""
+    mantissa, exponent = np.frexp(values[values > 0])
+    if not len(mantissa):
+        return True
+    whole = (mantissa * 2.0**53).astype(np.int64)
+    lowest = np.log2((whole & -whole).astype(np.float64)) + exponent - 53
+    return bool(np.log2(values.sum()) - lowest.min() < 53)

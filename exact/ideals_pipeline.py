@@ -1,0 +1,81 @@
+"""The exact bottleneck by dynamic programming over ideals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.exact.ideal_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts, StageStates
+from rlinit.exact.ideals import Ideals
+from rlinit.stages import StageAssignment, StageProblem, StageResult, Value, evaluate
+
+__all__ = ["solve_pipeline_ideals"]
+
+
+def solve_pipeline_ideals(
+    problem: StageProblem,
+    ideals: Ideals,
+    *,
+    budget: Budget,
+    lower: float = 0.0,
+    upper: float | None = None,
+    on_bound: Callable[[Value], None] | None = None,
+    on_solution: Callable[[StageAssignment, Value], None] | None = None,
+) -> StageResult | None:
+    """Return the assignment of the smallest bottleneck, exact over all monotone assignments and orders of classes.
+
+    Parameters
+    ----------
+    problem
+        A ``pipeline`` problem.
+    ideals
+        Its ideals (`enumerate_ideals`).
+    budget
+        When to stop; looked at several times a second.
+    lower
+        A proven lower bound in seconds, where one is known. The closer, the fewer passes.
+    upper
+        Value in seconds of a schedule at hand: only better ones are looked for.
+    on_bound, on_solution
+        Told of each proven bound, and of the optimum.
+
+    Returns
+    -------
+    StageResult or None
+        ``optimal``; ``infeasible``: nothing is better than `upper`, which is then the bound, or nothing is allowed at
+        all, and the bound is infinite; ``no_solution``: the budget ended first. `work` counts pairs of ideals.
+        None: it would take more than `LABEL_CAP` labels, one for each ideal and each way to count
+        the stages used of each class.
+
+    Notes
+    -----
+    Time is that of the pairs of ideals whose weights are compatible with the threshold, each a few nanoseconds.
+    """
+    if math.prod((problem.class_count + 1).tolist()) * ideals.num_ideals > LABEL_CAP:
+        return None
+    states = StageStates.counted(problem.class_count)
+    search = BottleneckSearch(ideals, states, StageCosts.seconds(ideals.merged.problem), budget)
+    cutoff = np.inf if upper is None else upper
+
+    def tell(proven: float) -> None:
+        if on_bound is not None:
+            on_bound((proven,))
+
+    found = search.run(lower, cutoff * (1 - 2 * ROUNDING), tell)
+    if not found.complete:
+        return StageResult(None, None, (found.proven,), "no_solution", search.work)
+    if found.value is None:
+        return StageResult(None, None, (cutoff,), "infeasible", search.work)
+    spare = problem.class_count - np.bincount(np.array(found.classes), minlength=problem.num_classes)
+    classes = found.classes + np.repeat(np.arange(problem.num_classes), spare).tolist()
+    stage = search.table.stages(found.chain)
+    assignment = ideals.merged.expand(StageAssignment(stage, np.array(classes, np.int64)))
+    value = evaluate(problem, assignment)
+    if value[0] >= cutoff:
+        return StageResult(None, None, (cutoff,), "infeasible", search.work)
+    if on_solution is not None:
+        on_solution(assignment, value)
+    return StageResult(assignment, value, (min(value[0], found.value),), "optimal", search.work)
