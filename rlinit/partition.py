@@ -1,9 +1,7 @@
-"""Optimal partition of a lattice of prefixes into stages: of one order (slicing) or of all ideals (exact).
+"""Optimal partition of a chain of prefixes into stages: slicing one topological order (MTPP, Algorithm 1).
 
-The same dynamic program serves both. With the chain of prefixes of one topological order it is SliceGraph (MTPP,
-Algorithm 1); with all ideals of the graph it solves the whole problem (after Tarnawski et al., NeurIPS 2020). It runs
-as passes under a threshold: a pass that does not reach the end proves that no partition of the lattice costs at most
-the threshold, and the first one that does has found the optimum.
+A dynamic program in passes under a threshold: a pass that does not reach the end proves that no partition costs at most
+the threshold, and the first one that does has found the optimum. Prefixes may branch, so any lattice of them will do.
 """
 
 from __future__ import annotations

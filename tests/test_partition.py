@@ -1,4 +1,4 @@
-"""The dynamic program over prefixes: slicing an order, and solving over all ideals, against brute force."""
+"""Slicing an order, and solving over all ideals, against brute force."""
 
 from __future__ import annotations
 

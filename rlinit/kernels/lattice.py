@@ -1,4 +1,4 @@
-"""Compiled passes of the dynamic program over a lattice of prefixes: all ideals of a graph, or one order's.
+"""Compiled passes of the dynamic program that cuts a lattice of prefixes into stages; one order's is a chain.
 
 A lattice is a graph of prefixes: prefix 0 is empty, the last one is everything, and transition e leads from a prefix
 to ``next_prefix[e]`` by adding ``added[e]``; transitions of prefix i are ``indptr[i]:indptr[i+1]``. Successors come
