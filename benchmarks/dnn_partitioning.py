@@ -33,9 +33,8 @@ KNOWN = {
 def run(path: Path) -> dict[str, Any]:
     """Return what was measured on one instance."""
     graph, hardware = dnn_partitioning.load(path)
-    plan, first = timed(lambda: rlinit.schedule(graph, hardware))
-    slow = first > 5.0
-    warm = first if slow else median_seconds(lambda: rlinit.schedule(graph, hardware))
+    plan = rlinit.schedule(graph, hardware)
+    warm = median_seconds(lambda: rlinit.schedule(graph, hardware))
     optimum, peer_s = KNOWN[path.stem]
     return {
         "instance": path.stem,

@@ -28,7 +28,7 @@ __all__ = ["ProvenBound", "bound", "schedule"]
 
 Window = int | Literal["auto"] | None
 
-_FEW_IDEALS = 20_000
+_FEW_IDEALS = 50_000
 """Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
 
 
