@@ -145,15 +145,17 @@ def figure_four(rows: list[dict[str, Any]], stages: list[int], dataset: str) -> 
     for axis, k in zip(axes[0], shown, strict=True):
         mine = [row for row in rows if row["k"] == k]
         for name in ("natural", "brkga", "anneal"):
-            axis.loglog([r["n"] for r in mine], [r["heuristics"][name]["seconds"] for r in mine], "^", label=name, ms=4)
+            axis.semilogy(
+                [r["n"] for r in mine], [r["heuristics"][name]["seconds"] for r in mine], "^", label=name, ms=4
+            )
         for name in BOUND_NAMES[1:]:
-            axis.loglog(
+            axis.semilogy(
                 [r["n"] for r in mine], [max(r["bounds"][name]["seconds"], 1e-5) for r in mine], "o", label=name, ms=4
             )
-        axis.loglog([r["n"] for r in mine], [r["seconds"] for r in mine], "kx", label="schedule()")
+        axis.semilogy([r["n"] for r in mine], [r["seconds"] for r in mine], "kx", label="schedule()")
         axis.set(xlabel="ops", title=f"k = {k}")
     axes[0][0].set_ylabel("seconds")
-    axes[0][-1].legend(fontsize=7)
+    axes[0][-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save_figure(f"mtpp_{dataset}_figure_4", figure)
 
 

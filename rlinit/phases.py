@@ -74,6 +74,9 @@ def coarse(incumbent: Incumbent, heuristic: str, seed: int, limits: PhaseLimits,
 _MOST_PROGRAM_NODES = 5_000
 """Nodes of a problem that is given to SCIP at most; beyond, building the program alone takes minutes."""
 
+_IDEALS_PER_S = 200_000
+"""Ideals that are enumerated in a second of the time left; enumeration itself cannot be interrupted."""
+
 _SEED_STRIDE = 1_000_003
 """Between the seeds of runs side by side, so that they do not meet those of later rounds."""
 
@@ -192,9 +195,10 @@ def exact_ideals(incumbent: Incumbent, ideal_cap: int) -> bool:
         incumbent.raise_bound(bounds, "ideals")
 
     with incumbent.in_phase("ideals"):
+        affordable = _IDEALS_PER_S * incumbent.budget.remaining_s
         result = solve_ideals(
             incumbent.problem,
-            ideal_cap,
+            ideal_cap if affordable >= ideal_cap else max(1, int(affordable)),
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
             upper=incumbent.values,
             budget=incumbent.budget,
