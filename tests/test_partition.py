@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -54,6 +56,23 @@ def test_slicing_is_optimal_for_its_order(problem: StageProblem) -> None:
     else:
         assert evaluate(problem, found[0]) == found[1]
         check_same(found[1], truth)
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory"])
+def test_capacities_and_exclusions_bind_by_class(objective: Literal["pipeline", "memory"]) -> None:
+    """Where one class of stage is small or refuses nodes and the other does not, slicing minds which is which."""
+    for seed in range(60):
+        problem = random_problem(seed, 6, 3, objective=objective, num_classes=2, io=0.01, integer=True)
+        work = problem.work_s.copy()
+        work[0, seed % 6] = np.inf
+        memory = np.array([0.4 * problem.param_bytes.sum(), np.inf])
+        problem = dataclasses.replace(problem, work_s=work, memory_bytes=memory)
+        found = slice_order(problem, problem.order)
+        truth = brute_force_slicing(problem, problem.order)
+        if found is None:
+            assert truth[0] == np.inf
+        else:
+            check_same(found[1], truth)
 
 
 @settings(max_examples=150, deadline=None)
