@@ -33,7 +33,6 @@ wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
 	cd $(VENV) && smoke/bin/python ../tests/wheel_smoke.py
 
 bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks
 
 clean:

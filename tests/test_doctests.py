@@ -1,0 +1,18 @@
+"""The examples in docstrings run and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+import rlinit
+import rlinit.quantities
+
+
+@pytest.mark.parametrize("module", [rlinit, rlinit.quantities])
+def test_examples(module: object) -> None:
+    """Every example of the module gives the printed result."""
+    result = doctest.testmod(module)  # type: ignore[arg-type]
+    assert result.attempted > 0
+    assert result.failed == 0
