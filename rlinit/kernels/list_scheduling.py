@@ -20,9 +20,9 @@ __all__ = [
     "DURATION",
     "INSERT",
     "PlacementArrays",
-    "fill_devices",
     "arrival",
     "count_bits",
+    "fill_devices",
     "list_schedule",
     "split_op",
     "take_blocks",
@@ -267,7 +267,7 @@ def list_schedule(
 def fill_devices(a: PlacementArrays, order: IntArray, quota: FloatArray, mask: IntArray) -> bool:
     """Fill one device after another up to its quota, in a topological order; False where an op fits nowhere.
 
-    An op goes whole to the first device from the current one on that it may run on and whose quota takes it, else to the
+    An op goes whole to the first device from the current one on that may run it and whose quota takes it, else to the
     first whose memory does, else (no device takes all its shards) it is split by ``DURATION``. The current device moves
     on once its quota refuses an op.
 
@@ -303,9 +303,10 @@ def fill_devices(a: PlacementArrays, order: IntArray, quota: FloatArray, mask: I
         for strict in (True, False):
             for i in range(current if strict else 0, d):
                 fits = need <= room[i] and (need <= left[i] or not strict)
-                if target < 0 and fits and a.allowed[leader, i, s]:
-                    if arrival(a, v, i, (1 << s) - 1, mask, end) < np.inf:
-                        target = i
+                if target >= 0 or not fits or not a.allowed[leader, i, s]:
+                    continue
+                if arrival(a, v, i, (1 << s) - 1, mask, end) < np.inf:
+                    target = i
         if target >= 0:
             count[:] = 0
             count[target] = s

@@ -1,4 +1,4 @@
-"""What the placement heuristics share: a problem as their kernels take it, and placements from what the kernels give."""
+"""What the placement heuristics share: a problem as their kernels take it, and placements from what those give."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
     return PlacementArrays(
         np.ascontiguousarray(problem.time_s),
         problem.tensor_bytes,
-        np.bincount(group, weights=problem.weight_bytes, minlength=n),
-        np.bincount(group, weights=problem.shard_bytes, minlength=n),
+        np.bincount(group, weights=problem.weight_bytes, minlength=n).astype(np.float64),
+        np.bincount(group, weights=problem.shard_bytes, minlength=n).astype(np.float64),
         problem.capacity_bytes * CAPACITY_SLACK,
         problem.s_per_byte,
         problem.delay_s,

@@ -32,8 +32,8 @@ def m_sct(
 
     The favourite children come from the linear program of small communication times over mean times and mean transfers.
     Where that does not end within the budget (or `evaluations` iterations; by default 100,000, and none at all beyond
-    20,000 ops and edges), they are matched greedily instead, the longest transfer first: much the same placements, without
-    the program's guarantee for small communication times.
+    20,000 ops and edges), they are matched greedily instead, the longest transfer first: without the guarantee that the
+    program gives for small communication times.
 
     References
     ----------
@@ -119,9 +119,9 @@ def run_linear_program(
         return None
     cost = np.zeros(len(upper))
     cost[-1] = 1.0
-    options = {"maxiter": evaluations or _ITERATIONS, "time_limit": min(remaining, 1e9)}
-    box = np.stack([np.zeros(len(upper)), upper], axis=1)
-    result = linprog(cost, A_ub=matrix, b_ub=limit, bounds=box, method="highs", options=options)
+    box = [(0.0, high) for high in upper.tolist()]
+    iterations, seconds = evaluations or _ITERATIONS, min(remaining, 1e9)
+    result = linprog(cost, A_ub=matrix, b_ub=limit, bounds=box, options={"maxiter": iterations, "time_limit": seconds})
     if result.status == 1:
         return None
     if result.status != 0:

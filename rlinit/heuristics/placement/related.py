@@ -21,16 +21,18 @@ def getf(
     """Assign each op to a group of devices of like speed, then schedule earliest time first within the groups.
 
     The method is made for related machines (an op takes its size over the device's speed). Here a device's speed is the
-    average over the ops of the least time on any device over the time on this one; the linear program has the true times.
-    Devices slower than 1/d of the fastest are left out, as there, unless an op can run on no other. An op that fits no
-    device of its group (any more) goes where it ends first. Where the linear program does not end within the budget (or
+    average over the ops of the least time on any device over the time on this one; the linear program has the true
+    times. Devices slower than 1/d of the fastest are left out, as there, unless an op can run on no other. An op that
+    fits no device of its group (any more) goes where it ends first. Where the linear program does not end within the budget (or
     `evaluations` iterations; by default as for :func:`~rlinit.heuristics.placement.favourites.m_sct`), each op goes to
-    the group of its fastest device. For `throughput` all shards of an op stay together, unless no device takes them all.
+    the group of its fastest device. For `throughput` all shards of an op stay together, unless no device takes them
+    all.
 
     References
     ----------
     Su, Ren, Vardi, Wierman: Communication-aware scheduling of precedence-constrained tasks on related machines.
-    arXiv 2004.14639, Algorithms 1 and 2; the linear program and its rounding after Chudak and Shmoys, J. Algorithms 30, 1999.
+    arXiv 2004.14639, Algorithms 1 and 2; the linear program and its rounding after Chudak and Shmoys, J. Algorithms 30,
+    1999.
     """
     speed = device_speeds(problem)
     group = speed_groups(speed)
@@ -65,7 +67,7 @@ def speed_groups(speed: FloatArray) -> IntArray:
     """Return (d,) the group of each device, 0 the slowest, -1 for those left out.
 
     Speeds are scaled so that the fastest is d; those of at most 1 are left out (but for the fastest), and group k holds
-    the speeds in [g^k, g^(k+1)) with g = log d / log log d, but at least 2: below 16 devices the quotient is meaningless.
+    the speeds in [g^k, g^(k+1)) with g = log d / log log d, but at least 2: for few devices the quotient means nothing.
     """
     d = len(speed)
     fastest = float(speed.max(initial=0.0))
@@ -100,10 +102,13 @@ def assign_groups(share: FloatArray, usable: NDArray[np.bool_], speed: FloatArra
     lowest = (from_here >= 0.5 * from_here[:, :1] - 1e-9).sum(axis=1) - 1
     total = speed @ member
     able = (usable @ member) & (np.arange(count) >= lowest[:, None])
-    return np.where(able, total, -1.0).argmax(axis=1)
+    best: IntArray = np.where(able, total, -1.0).argmax(axis=1)
+    return best
 
 
-def _within(problem: PlacementProblem, usable: NDArray[np.bool_], group: IntArray, chosen: IntArray) -> Placement | None:
+def _within(
+    problem: PlacementProblem, usable: NDArray[np.bool_], group: IntArray, chosen: IntArray
+) -> Placement | None:
     favourite = np.full(problem.num_ops, -1, np.int64)
     return earliest_start(problem, usable & (group == chosen[:, None]), favourite)
 
@@ -137,19 +142,15 @@ def _shares(
     tail, head = problem.edges[:, 0], problem.edges[:, 1]
     rows = [[by_op, -eye, last((n, 1))]]
     if m:
-        both = last(
-            (np.repeat([1.0, -1.0], m), (np.tile(np.arange(m), 2), np.concatenate([tail, head]))), shape=(m, n)
-        )
+        both = last((np.repeat([1.0, -1.0], m), (np.tile(np.arange(m), 2), np.concatenate([tail, head]))), shape=(m, n))
         rows.append([by_op[head], both, last((m, 1))])
     rows.append([by_device, last((d, n)), last(-np.ones((d, 1)))])
     rows.append([last((n, k)), eye, last(-np.ones((n, 1)))])
     rows.append([covered, last((n, n)), last((n, 1))])
-    matrix = scipy.sparse.bmat(rows, format="csr")
+    matrix = scipy.sparse.csr_matrix(scipy.sparse.bmat(rows))
     limit = np.zeros(matrix.shape[0])
     limit[-n:] = np.where(some, -1.0, 0.0)
-    point = run_linear_program(
-        matrix, limit, np.full(k + n + 1, np.inf), n + m, evaluations=evaluations, budget=budget
-    )
+    point = run_linear_program(matrix, limit, np.full(k + n + 1, np.inf), n + m, evaluations=evaluations, budget=budget)
     if point is None:
         return None
     share = np.zeros((n, d))

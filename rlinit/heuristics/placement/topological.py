@@ -18,8 +18,8 @@ def m_topo(
 ) -> Placement | None:
     """Fill the devices one after another, in topological order, each up to an equal share of the bytes.
 
-    The share is (bytes of all ops) / d + (bytes of the largest), and no more than a device's memory. Colocated ops count
-    as one. Ops that hold no bytes at all count one byte each. An op that a device may not run goes to the next that may;
+    The share is (bytes of all ops) / d + (bytes of the largest), and no more than a device's memory. Colocated ops
+    count as one. If no op holds any bytes, each counts one. An op that a device may not run goes to the next that may;
     where the shares take it nowhere, to the first device that it fits. For `throughput` all shards of an op stay
     together, unless no device takes them all.
 
