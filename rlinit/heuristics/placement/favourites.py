@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 from scipy.optimize import linprog
@@ -88,7 +90,7 @@ def favourite_children(
 
 
 def run_linear_program(
-    matrix: scipy.sparse.csr_matrix,
+    matrix: Any,
     limit: FloatArray,
     upper: FloatArray,
     size: int,
@@ -101,7 +103,7 @@ def run_linear_program(
     Parameters
     ----------
     matrix, limit, upper
-        (r, c), (r,), (c,) a feasible program.
+        (r, c) sparse, (r,), (c,) of a feasible program.
     size
         Ops and edges behind it: with neither iterations nor a time limit, none beyond 20,000 is tried.
     evaluations

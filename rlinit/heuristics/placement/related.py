@@ -23,10 +23,10 @@ def getf(
     The method is made for related machines (an op takes its size over the device's speed). Here a device's speed is the
     average over the ops of the least time on any device over the time on this one; the linear program has the true
     times. Devices slower than 1/d of the fastest are left out, as there, unless an op can run on no other. An op that
-    fits no device of its group (any more) goes where it ends first. Where the linear program does not end within the budget (or
-    `evaluations` iterations; by default as for :func:`~rlinit.heuristics.placement.favourites.m_sct`), each op goes to
-    the group of its fastest device. For `throughput` all shards of an op stay together, unless no device takes them
-    all.
+    fits no device of its group (any more) goes where it ends first. Where the linear program does not end within the
+    budget (or `evaluations` iterations; by default as for :func:`~rlinit.heuristics.placement.favourites.m_sct`), each
+    op goes to the group of its fastest device. For `throughput` all shards of an op stay together, unless no device
+    takes them all.
 
     References
     ----------

@@ -35,8 +35,8 @@ _MOST, _FEWEST = 200_000, 1_000
 _CHUNK = 4_000_000
 """Op placements after which the budget is looked at."""
 
-_HOT, _COLD = 0.01, 1e-5
-"""First and last temperature, relative to the makespan at the start."""
+_HOT, _COLD = 0.3, 1e-3
+"""First temperature, relative to the makespan at the start over the root of the number of genes; last, to the first."""
 
 _SAMPLE = 64
 """Changes that tabu search draws in a step at most."""
@@ -61,8 +61,8 @@ def anneal(
     rng = np.random.default_rng(seed)
     held, found = start, start.copy()
     value = (np.inf, np.inf)
-    hot = _HOT * string.height(start)
-    cooling = (_COLD / _HOT) ** (chunk / moves)
+    hot = _HOT * string.height(start) / np.sqrt(len(string.arrays.movable))
+    cooling = _COLD ** (chunk / moves)
     for _ in range(0, moves, chunk):
         if budget is not None and budget.expired:
             break
