@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -12,10 +13,14 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placement.assembly import breadth_first
+from rlinit.heuristics.placement.assembly import breadth_first, kernel_arrays, placed_when
 from rlinit.heuristics.placement.favourites import favourite_children, m_sct
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
 from rlinit.heuristics.placement.related import assign_groups, device_speeds, getf, speed_groups
+from rlinit.heuristics.placement.search import _String
+from rlinit.kernels.earliest_start import schedule_earliest_start
+from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule
+from rlinit.kernels.placement_search import anneal_mapping, evolve_mapping, tabu_mapping
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement_problem
@@ -210,8 +215,8 @@ def test_m_sct_waits_for_the_favourite_child() -> None:
 
     u (1 s) -> f, y (1 s each); x (1 s) -> f; f -> g (5 s); u's output takes 0.5 s, x's 0.1 s. In the linear program f
     starts at 1 + max(0.5 x_uf, 0.1 x_xf) with x_uf + x_xf >= 1, so x_uf = 1/6: f is the favourite of u. u and x run at
-    0 on devices 0 and 1. y could start at 1 on device 0, where f is due at 1.1; y is urgent from 1.5 on. So f runs at 1.1
-    and g from 2.1 to 7.1 on device 0, y on device 1; m-ETF runs y first, f at 1.5 on device 1, and ends at 7.5.
+    0 on devices 0 and 1. y could start at 1 on device 0, where f is due at 1.1; y is urgent from 1.5 on. So f runs at
+    1.1 and g from 2.1 to 7.1 on device 0, y on device 1; m-ETF runs y first, f at 1.5 on device 1, and ends at 7.5.
     """
     u, x, f, y, g = range(5)
     times = [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [5.0, 5.0]]
@@ -420,3 +425,72 @@ def test_searches_stop_with_the_budget() -> None:
         found = PLACEMENT_HEURISTICS[name](problem, seed=0, budget=Budget(0.0))
         assert found is not None
         check(problem, found)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("memory", [np.inf, 0.45])
+def test_searches_evaluate_truly(shards: int, memory: float) -> None:
+    """What the searches take for the makespan of their best, change by change, is what the timeline says."""
+    for seed in range(3):
+        problem = random_placement_problem(
+            seed,
+            150,
+            3,
+            shards=shards,
+            density=0.02,
+            memory_fraction=memory,
+            group_fraction=0.2,
+            forbidden_fraction=0.0,
+        )
+        string = _String.of(problem)
+        start = string.fastest()
+        assert start is not None
+        rng, annealed, last, evolved = np.random.default_rng(seed), start.copy(), start.copy(), start.copy()
+        results = [
+            (annealed, *anneal_mapping(rng, string.arrays, 2000, 0.5, 0.01, start.copy(), annealed)[:2]),
+            (evolved, *evolve_mapping(rng, string.arrays, 2000, evolved)[:2]),
+            (last, *tabu_mapping(rng, string.arrays, 2000, 32, 10, start.copy(), last, np.zeros_like(start), 0)[:2]),
+        ]
+        for count, excess, run in results:
+            found = string.placement(count)
+            assert (found is None) == (excess > 0)
+            if found is not None:
+                assert makespan(problem, found) == pytest.approx(run, rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), rule=st.sampled_from([DURATION, APPEND, INSERT]))
+def test_schedules_become_timelines_that_are_no_later(problem: PlacementProblem, rule: int) -> None:
+    """With transfers in parallel no batch of a list schedule starts later in the timeline of its placement."""
+    problem = dataclasses.replace(problem, transfers="parallel")
+    shape = (problem.num_ops, problem.num_devices)
+    arrays, near = kernel_arrays(problem), np.ones(shape, np.bool_)
+    mask, start, end = np.zeros(shape, np.int64), np.empty(shape), np.empty(shape)
+    order, nobody = breadth_first(problem), np.full(problem.num_ops, -1, np.int64)
+    if list_schedule(arrays, order, rule, mask, start, end):
+        found = placed_when(problem, mask, start, end)
+        if found is not None:
+            assert (timeline(problem, found).start_s[mask > 0] <= start[mask > 0] * (1 + 1e-12)).all()
+    mask[:] = 0
+    if schedule_earliest_start(arrays, problem.order, near, nobody, mask, start, end):
+        found = placed_when(problem, mask, start, end)
+        if found is not None:
+            assert (timeline(problem, found).start_s[mask > 0] <= start[mask > 0] * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_ops(name: str) -> None:
+    """A problem without ops has an empty placement."""
+    none, nobody = np.zeros(0), np.zeros(0, np.int64)
+    problem = dataclasses.replace(
+        make_problem([[1.0, 1.0]]),
+        time_s=np.zeros((0, 2, 2)),
+        tensor_bytes=none,
+        weight_bytes=none,
+        shard_bytes=none,
+        order=nobody,
+        group=nobody,
+    )
+    found = PLACEMENT_HEURISTICS[name](problem, seed=0, evaluations=EVALUATIONS)
+    assert found is not None
+    assert makespan(problem, found) == 0.0
