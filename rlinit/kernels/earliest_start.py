@@ -253,8 +253,9 @@ def schedule_earliest_start(
 ) -> bool:
     """Repeat: of all ready ops and devices take the pair that can start first; False where an op fits nowhere.
 
-    Ties go to the earlier end, then to the earlier op in `order`. All shards of an op go to one device. An op that no
-    device takes whole (any more) is split as soon as that is known, so as to end first; `near` does not bind it then.
+    On a device ties go to the earlier op in `order`; between devices to the earlier end, then to the earlier op. All
+    shards of an op go to one device. An op that no device takes whole (any more) is split as soon as that is known, so
+    as to end first; `near` does not bind it then.
 
     Parameters
     ----------

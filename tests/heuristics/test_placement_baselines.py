@@ -494,3 +494,64 @@ def test_no_ops(name: str) -> None:
     found = PLACEMENT_HEURISTICS[name](problem, seed=0, evaluations=EVALUATIONS)
     assert found is not None
     assert makespan(problem, found) == 0.0
+
+
+def arrivals(problem: PlacementProblem, v: int, device: dict[int, int], end: dict[int, float]) -> list[float]:
+    """Return when the inputs of op v are on each device."""
+    before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]].tolist()
+    return [
+        max([0.0, *(end[u] + problem.transfer_s(u, device[u], i) for u in before)]) for i in range(problem.num_devices)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_heft_is_its_textbook_form(seed: int) -> None:
+    """On graphs with hundreds of idle slots HEFT schedules as a plain search through all slots does."""
+    problem = random_placement_problem(seed, 400, 2, density=0.004, transfer=4.0, forbidden_fraction=0.0)
+    order = np.lexsort((np.arange(400), -upward_ranks(problem)))
+    busy: list[list[tuple[float, float]]] = [[], []]
+    device: dict[int, int] = {}
+    end: dict[int, float] = {}
+    for v in order.tolist():
+        choices = []
+        for i, ready in enumerate(arrivals(problem, v, device, end)):
+            length = float(problem.op_time_s[v, i])
+            at = ready
+            for first, last in busy[i]:
+                if last > ready and at + length <= first:
+                    break
+                at = max(at, last)
+            choices.append((at + length, length, i, at))
+        finish, _, i, at = min(choices)
+        device[v], end[v] = i, finish
+        busy[i] = sorted([*busy[i], (at, finish)])
+    arrays, shape = kernel_arrays(problem), (400, 2)
+    mask, start, stop = np.zeros(shape, np.int64), np.empty(shape), np.empty(shape)
+    assert list_schedule(arrays, order, INSERT, mask, start, stop)
+    assert mask.argmax(axis=1).tolist() == [device[v] for v in range(400)]
+    assert stop[mask > 0].tolist() == pytest.approx([end[v] for v in range(400)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_m_etf_is_its_textbook_form(seed: int) -> None:
+    """With limits of memory the heaps find the pairs that a plain search through all ready ops and devices finds."""
+    problem = random_placement_problem(seed, 120, 3, density=0.02, memory_fraction=0.5, forbidden_fraction=0.2)
+    room, free = problem.capacity_bytes.copy(), [0.0] * 3
+    device: dict[int, int] = {}
+    end: dict[int, float] = {}
+    need = problem.weight_bytes + problem.shard_bytes
+    for _ in range(120):
+        first: list[tuple[float, int]] = [(np.inf, -1)] * 3
+        for v in range(120):
+            before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]].tolist()
+            if v not in device and all(u in device for u in before):
+                for i, ready in enumerate(arrivals(problem, v, device, end)):
+                    if np.isfinite(problem.op_time_s[v, i]) and need[v] <= room[i]:
+                        first[i] = min(first[i], (max(ready, free[i]), v))
+        _, finish, v, i = min((at, at + float(problem.op_time_s[v, i]), v, i) for i, (at, v) in enumerate(first))
+        device[v], end[v], free[i] = i, finish, finish
+        room[i] -= need[v]
+    found = PLACEMENT_HEURISTICS["m-etf"](problem, seed=0)
+    assert found is not None
+    assert found.device[:, 0].tolist() == [device[v] for v in range(120)]
+    assert makespan(problem, found) == pytest.approx(max(free))
