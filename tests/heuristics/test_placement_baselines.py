@@ -21,7 +21,7 @@ from rlinit.heuristics.placement.search import _String
 from rlinit.kernels.earliest_start import schedule_earliest_start
 from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule
 from rlinit.kernels.placement_search import anneal_mapping, evolve_mapping, tabu_mapping
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placement import Placement, PlacementProblem, Transfers
 from rlinit.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement_problem
 
@@ -333,12 +333,20 @@ def check(problem: PlacementProblem, found: Placement) -> float:
 def problems() -> st.SearchStrategy[PlacementProblem]:
     """Draw problems with zeros, ties, forbidden devices, tight memory, groups, missing links and extreme scales."""
     return st.builds(
-        lambda seed, shards, **others: random_placement_problem(
-            seed, 3 if shards > 1 else 4, 2 if shards > 1 else 1 + seed % 3, shards=shards, **others
+        lambda seed, shards, links, **others: random_placement_problem(
+            seed,
+            3 if shards > 1 else 4,
+            2 if shards > 1 else 1 + seed % 3,
+            shards=shards,
+            transfers=links[0],
+            missing_links=links[1],
+            **others,
         ),
         st.integers(0, 10_000),
         st.sampled_from([1, 1, 2]),
-        transfers=st.sampled_from(["parallel", "parallel", "exclusive", "blocking"]),
+        st.sampled_from(
+            [("parallel", 0.0), ("parallel", 0.4), ("exclusive", 0.0), ("exclusive", 0.4), ("blocking", 0.0)]
+        ),
         density=st.sampled_from([0.0, 0.4, 1.0]),
         scale=st.sampled_from([1e-9, 1.0, 1e12]),
         transfer=st.sampled_from([0.0, 0.3, 5.0]),
@@ -346,7 +354,6 @@ def problems() -> st.SearchStrategy[PlacementProblem]:
         forbidden_fraction=st.sampled_from([0.0, 0.3]),
         memory_fraction=st.sampled_from([np.inf, 0.7, 0.5]),
         group_fraction=st.sampled_from([0.0, 0.5]),
-        missing_links=st.sampled_from([0.0, 0.0, 0.4]),
         integer=st.booleans(),
         identical=st.booleans(),
     )
@@ -555,3 +562,15 @@ def test_m_etf_is_its_textbook_form(seed: int) -> None:
     assert found is not None
     assert found.device[:, 0].tolist() == [device[v] for v in range(120)]
     assert makespan(problem, found) == pytest.approx(max(free))
+
+
+@pytest.mark.parametrize("transfers", ["exclusive", "blocking"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_missing_links_are_never_used(transfers: Transfers, shards: int) -> None:
+    """Whatever the transfers exclude, a placement that needs a link that is not there is not given."""
+    for seed in range(12):
+        problem = random_placement_problem(seed, 8, 3, shards=shards, transfers=transfers, missing_links=0.5)
+        for name in NAMES:
+            found = PLACEMENT_HEURISTICS[name](problem, seed=seed, evaluations=EVALUATIONS)
+            if found is not None:
+                check(problem, found)
