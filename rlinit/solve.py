@@ -18,7 +18,7 @@ from rlinit.checker import stage_uses, verify
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.incumbent import Incumbent, Progress
+from rlinit.incumbent import Progress, StageIncumbent, for_stages
 from rlinit.lowering import LoweredStages, lower_stages
 from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
 from rlinit.plan import Objective, Plan, StageUse, Status, is_closed
@@ -116,7 +116,7 @@ def schedule(
     budget = Budget(time_limit_s)
     with _interruptible(budget):
         lowered = lower_stages(graph, hardware, objective)
-        incumbent = Incumbent(lowered.problem, budget, gap, progress)
+        incumbent = for_stages(lowered.problem, budget, gap, progress)
         limits = PhaseLimits() if time_limit_s is None else PhaseLimits(window_nodes=None, full_nodes=None)
         if lowered.infeasible:
             incumbent.infeasible = lowered.infeasible
@@ -177,7 +177,7 @@ def bound(
     budget = Budget(time_limit_s)
     with _interruptible(budget):
         lowered = lower_stages(graph, hardware, objective)
-        incumbent = Incumbent(lowered.problem, budget, 0.0, None)
+        incumbent = for_stages(lowered.problem, budget, 0.0, None)
         if lowered.infeasible:
             raise RlinitError(f"nothing to bound: {lowered.infeasible}")
         bound_phase(incumbent, method if method in BOUNDS else "simple")
@@ -249,7 +249,7 @@ def _given_start(
 
 
 def _solve(
-    incumbent: Incumbent,
+    incumbent: StageIncumbent,
     method: str,
     agent: str,
     start: StageAssignment | None,
@@ -282,7 +282,7 @@ def _solve(
         _auto(incumbent, agent, start, seed, limits, jobs)
 
 
-def _gammas(window: Window, incumbent: Incumbent) -> list[float]:
+def _gammas(window: Window, incumbent: StageIncumbent) -> list[float]:
     """Return the sequence of window half-widths."""
     if window is None:
         return [np.inf]
@@ -292,14 +292,14 @@ def _gammas(window: Window, incumbent: Incumbent) -> list[float]:
     return [float(2**i) for i in range(max(depth - 1, 1).bit_length() + 1) if 2**i < depth] + [np.inf]
 
 
-def _bounds(incumbent: Incumbent) -> None:
+def _bounds(incumbent: StageIncumbent) -> None:
     """Run the bounds for the objective, cheapest first, until the gap closes."""
     for name in BOUNDS if incumbent.problem.objective == "pipeline" else ("simple",):
         bound_phase(incumbent, name)
 
 
 def _auto(
-    incumbent: Incumbent, agent: str, start: StageAssignment | None, seed: int, limits: PhaseLimits, jobs: int
+    incumbent: StageIncumbent, agent: str, start: StageAssignment | None, seed: int, limits: PhaseLimits, jobs: int
 ) -> None:
     """Prove the optimum by the cheapest means that can."""
     if start is None:
@@ -323,7 +323,7 @@ def _auto(
     full_program(incumbent, limits)
 
 
-def _anneal(incumbent: Incumbent, seed: int, limits: PhaseLimits, jobs: int, share: float) -> None:
+def _anneal(incumbent: StageIncumbent, seed: int, limits: PhaseLimits, jobs: int, share: float) -> None:
     """Anneal once; with a time limit, again from other seeds and four times as long, for a share of the time left."""
     with incumbent.within(share):
         coarse(incumbent, "anneal", seed, limits, jobs)
@@ -336,7 +336,7 @@ def _anneal(incumbent: Incumbent, seed: int, limits: PhaseLimits, jobs: int, sha
 
 
 def _plan(
-    incumbent: Incumbent,
+    incumbent: StageIncumbent,
     lowered: LoweredStages,
     graph: Graph,
     hardware: Hardware,
