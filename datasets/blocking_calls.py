@@ -123,7 +123,7 @@ def blocking_latency(
     seconds = times[np.arange(graph.num_ops), device]
     if not np.isfinite(seconds).all() or not _allowed(graph, hardware, device, away):
         return math.inf
-    rates = np.array([entry.io_bandwidth or math.inf for entry in hardware.devices])
+    rates = np.array([hardware.io_bandwidth(i) for i in range(hardware.num_devices)])  # in, out
     # One block for each call and each op on a core, in the order in which they may run.
     keys = np.stack([np.where(away, device, -1), np.where(away, call, np.arange(graph.num_ops))], axis=1)
     blocks, block = np.unique(keys, axis=0, return_inverse=True)
@@ -134,10 +134,10 @@ def blocking_latency(
     pairs = {(int(u), int(block[v])) for u, v in crossing}
     for u, into in sorted(pairs):
         if blocks[into, 0] >= 0:
-            load_s[into] += tensor[u] / rates[blocks[into, 0]]
+            load_s[into] += tensor[u] / rates[blocks[into, 0], 0]
     for u in sorted({u for u, _ in pairs}):
         if away[u]:
-            load_s[block[u]] += tensor[u] / rates[device[u]]
+            load_s[block[u]] += tensor[u] / rates[device[u], 1]
     follows = {(int(block[u]), into) for u, into in pairs}
     # np.unique sorts by device and call, so that calls of one accelerator are neighbours.
     for later in range(1, len(blocks)):

@@ -59,9 +59,9 @@ class _Rates:
 # Ours. The GPUs' rates are 10% to 20% of their peaks for convolutions, 40% or 60% of the bandwidth; their launches and
 # the CPU's rates are then fitted so that totals are those of DIVIML's tables (see `rwnn`).
 _RATES = {
-    "cpu": _Rates(20e-6, (1.53e9, 1.92e9, 12.3e9), 7.7e9, 0.3),
-    "t4": _Rates(261e-6, (0.4e12, 0.6e12, 1.8e12), 190e9, 0.1),
-    "a100": _Rates(211e-6, (0.6e12, 1.0e12, 2.9e12), 580e9, 0.1),
+    "cpu": _Rates(20e-6, (1.52e9, 1.90e9, 12.2e9), 7.6e9, 0.5),
+    "t4": _Rates(261e-6, (0.4e12, 0.6e12, 1.8e12), 190e9, 0.2),
+    "a100": _Rates(211e-6, (0.6e12, 1.0e12, 2.9e12), 580e9, 0.2),
 }
 _PARTS = ("aggregate", "depthwise", "pointwise")
 
@@ -111,7 +111,7 @@ def rwnn(
         (BA wirings have one source, so that one input reaches every node in any case.)
         Outputs collect from the sinks likewise. With one channel these are the same.
     batch_sizes
-        Distinct sizes to give times for, each at least 1.
+        Distinct sizes to give times for, each at least 1. For ``throughput`` all that may be used belong here.
     split_ops
         Make each separable convolution three ops: aggregation with ReLU, depthwise convolution, and pointwise
         convolution with normalisation. They differ much more in how well they suit a device.
@@ -133,10 +133,11 @@ def rwnn(
     The wiring, the shapes (3x3 kernels, 78 channels at 56x56 pixels, doubled where the resolution is halved, which an
     input op does) and the sizes that follow are Xie et al.'s. What an op costs on a device is our model: each part
     takes a launch and the larger of operations over rate and bytes over bandwidth, that times the batch size, so that
-    GPUs use a batch well and the CPU hardly gains. Each op has a random factor on each kind. The constants make the
-    mean totals over wirings and sizes 7.10 : 1.26 : 1 for CPU : T4 : A100 (table II), and a network of 10 modules of
-    32 nodes takes about 233 ms on the A100 (the mean of table I's "best device") and a batch of 16 some 1.5 times as
-    long (table IV has 54 inputs a second on the best device). Op times of the paper are not published.
+    GPUs use a batch well and the CPU hardly gains. Each op (each part, if split) has a random factor on each kind,
+    log-normal with mean 1. The constants make the mean totals over wirings and sizes 7.10 : 1.26 : 1 for CPU : T4 :
+    A100 (table II); a network of 10 modules of 32 nodes takes about 233 ms on the A100 (the mean of table I's "best
+    device"), and a batch of 16 some 1.5 times as long (table IV has 54 inputs a second on the best device). Op times
+    of the paper are not published.
     """
     _check(wiring, seed, num_modules, nodes_per_module, channels, dependence, batch_sizes)
     names: list[str] = []

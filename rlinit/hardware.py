@@ -286,7 +286,7 @@ class Hardware:
         for host in range(num_nodes):
             for i, kind in enumerate(kinds):
                 device = _GPUS.get(kind, _CPU)
-                suffix = "" if kind == "cpu" else str(i - kinds.index(kind))
+                suffix = "" if kind == "cpu" else f"-{i - kinds.index(kind)}"
                 devices.append(dataclasses.replace(device, name=f"n{host}.{kind}{suffix}", node=f"n{host}"))
         host_of = np.arange(len(devices)) // len(kinds)
         rates = np.where(host_of[:, None] == host_of[None, :], _PCIE4, 0.0)

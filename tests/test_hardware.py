@@ -129,7 +129,13 @@ def test_gpt3_nodes_are_joined_through_their_cpus() -> None:
     assert hardware.num_devices == 30
     hosts = [device.node for device in hardware.devices]
     assert sorted(set(hosts)) == [f"n{i}" for i in range(6)]
-    assert [device.name for device in hardware.devices[:5]] == ["n0.cpu", "n0.t40", "n0.t41", "n0.a1000", "n0.a1001"]
+    assert [device.name for device in hardware.devices[:5]] == [
+        "n0.cpu",
+        "n0.t4-0",
+        "n0.t4-1",
+        "n0.a100-0",
+        "n0.a100-1",
+    ]
     for i, a in enumerate(hosts):
         for j, b in enumerate(hosts):
             assert hardware.bandwidth[i, j] == (math.inf if i == j else 31.5e9 if a == b else 12.5e9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from rlinit.datasets.published import instances_root
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.lowering_placement import lower_placement
+from tests.placements import brute_force_placement
 
 MS = 1e-3
 
@@ -163,6 +166,31 @@ def test_the_evaluator_solves_the_papers_inequalities(n: int, seed: int, cost: f
         settled = before == (latency.tolist(), finish)
     value = blocking_latency(graph, hardware, device.tolist(), call.tolist())
     assert value == pytest.approx(latency.max() if settled else math.inf, rel=1e-9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_the_latency_objective_bounds_blocking_calls_from_below(seed: int) -> None:
+    """The best schedule with overlapping transfers and enough cores is no later than any split into calls."""
+    rng = np.random.default_rng(seed)
+    n = 4
+    nodes = [
+        {"id": i, "supportedOnFpga": 1, "cpuLatency": float(rng.integers(1, 9)), "fpgaLatency": float(rng.integers(4))}
+        | {"size": 0.0, "isBackwardNode": False}
+        for i in range(n)
+    ]
+    costs = rng.integers(0, 3, n).astype(float)
+    pairs = [(u, v) for u, v in itertools.combinations(range(n), 2) if rng.random() < 0.6]
+    edges = [{"sourceId": u, "destId": v, "cost": costs[u]} for u, v in pairs]
+    with tempfile.TemporaryDirectory() as folder:
+        path = workload(Path(folder), nodes=nodes, edges=edges, maxFPGAs=1, maxSizePerFPGA=1e9)
+        graph, hardware = load(path, cores=n)
+    lowered = lower_placement(graph, hardware, "latency")
+    assert not lowered.infeasible
+    best = brute_force_placement(lowered.problem)
+    for device in itertools.product(range(2), repeat=n):
+        for call in itertools.product(range(2), repeat=n):
+            assert best <= blocking_latency(graph, hardware, device, call) * (1 + 1e-9)
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
