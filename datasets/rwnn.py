@@ -89,8 +89,8 @@ def rwnn(
 ) -> Graph:
     """Return a randomly wired network with times on the kinds ``cpu``, ``t4`` and ``a100``.
 
-    The wiring of a module depends on the seed, its number and its size only, so that networks of one seed differ in
-    nothing but what their channels are attached to. Draws are repeated until a module is connected.
+    The wiring of a module depends on the seed, its number and its size only: with other channels, or more modules, it
+    stays what it was. Draws are repeated until a module is connected.
 
     Parameters
     ----------
