@@ -59,9 +59,9 @@ class _Rates:
 # Ours. The GPUs' rates are 10% to 20% of their peaks for convolutions, 40% or 60% of the bandwidth; their launches and
 # the CPU's rates are then fitted so that totals are those of DIVIML's tables (see `rwnn`).
 _RATES = {
-    "cpu": _Rates(20e-6, (1.52e9, 1.90e9, 12.2e9), 7.6e9, 0.5),
-    "t4": _Rates(261e-6, (0.4e12, 0.6e12, 1.8e12), 190e9, 0.2),
-    "a100": _Rates(211e-6, (0.6e12, 1.0e12, 2.9e12), 580e9, 0.2),
+    "cpu": _Rates(20e-6, (1.52e9, 1.90e9, 12.2e9), 7.6e9, 0.6),
+    "t4": _Rates(261e-6, (0.4e12, 0.6e12, 1.8e12), 190e9, 0.6),
+    "a100": _Rates(211e-6, (0.6e12, 1.0e12, 2.9e12), 580e9, 0.6),
 }
 _PARTS = ("aggregate", "depthwise", "pointwise")
 
