@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from rlinit.budget import Budget
 from rlinit.exact.linear import power_of_two_unit
+from rlinit.exact.placement_batch_model import BatchModel
 from rlinit.exact.placement_op_model import OpModel
+from rlinit.exact.placement_symmetry import alike_devices, alike_nodes
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import batch_windows, horizon_s
 from rlinit.exact.scip import Run, Status, run_scip, skipped_run
@@ -180,7 +182,13 @@ def _build(
     ops = settings.variables != "batches" and problem.num_shards == 1 and problem.transfers == "parallel"
     if settings.variables == "ops" and not ops:
         raise ValueError("expected parallel transfers and one shard for variables 'ops'")
-    model = OpModel(problem, windows, settings, unit=unit, lower_s=floor)
+    build = OpModel if ops else BatchModel
+    model = build(problem, windows, settings, unit=unit, lower_s=floor)
+    if windows.free.all():
+        model.order_devices(alike_devices(problem, node_of_device), settings.intra_symmetry)
+        model.order_devices(alike_nodes(problem, node_of_device), settings.inter_symmetry)
+        if settings.shard_symmetry:
+            model.order_shards()
     return model
 
 
