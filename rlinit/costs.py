@@ -26,18 +26,18 @@ def may_run(graph: Graph, device: Device) -> NDArray[np.bool_]:
     return allowed
 
 
-def moved_bytes(graph: Graph) -> NDArray[np.float64]:
-    """Return (n,) bytes an op reads and writes: its input tensors, its parameters and its output."""
+def moved_bytes(graph: Graph, batch: int = 1) -> NDArray[np.float64]:
+    """Return (n,) bytes an op reads and writes: its input tensors, its parameters (once) and its output."""
     out = known_bytes(graph.out_bytes)
     read = np.bincount(graph.edges[:, 1], weights=out[graph.edges[:, 0]], minlength=graph.num_ops)
-    return read + known_bytes(graph.param_bytes) + out
+    return batch * (read + out) + known_bytes(graph.param_bytes)
 
 
-def roofline(graph: Graph, device: Device) -> NDArray[np.float64]:
+def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64]:
     """Return (n,) seconds by the roofline model; NaN for ops whose `flops` were not given.
 
     The time of an op is the larger of its operations over ``flops_per_s`` and its bytes over ``bytes_per_s`` (where
-    the device gives that), plus ``launch_s``.
+    the device gives that), plus ``launch_s``. Operations and tensors grow with the batch, parameters are read once.
 
     References
     ----------
@@ -45,9 +45,10 @@ def roofline(graph: Graph, device: Device) -> NDArray[np.float64]:
     """
     if device.flops_per_s is None:
         return np.full(graph.num_ops, np.nan)
-    seconds = graph.flops / device.flops_per_s
+    seconds = batch * graph.flops / device.flops_per_s
     if device.bytes_per_s is not None:
-        seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_bytes(graph) / device.bytes_per_s))
+        moved_s = moved_bytes(graph, batch) / device.bytes_per_s
+        seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_s))
     return seconds + device.launch_s
 
 
@@ -67,8 +68,8 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
         given = graph.times.get((key, batch))
         if given is not None:
             seconds = np.where(np.isnan(seconds), given, seconds)
-    if np.isnan(seconds).any() and batch == 1:
-        seconds = np.where(np.isnan(seconds), roofline(graph, device), seconds)
+    if np.isnan(seconds).any():
+        seconds = np.where(np.isnan(seconds), roofline(graph, device, batch), seconds)
     seconds = np.where(may_run(graph, device), seconds, np.inf)
     missing = np.flatnonzero(np.isnan(seconds))
     if len(missing):

@@ -42,7 +42,7 @@ class Device:
         Bytes a second in and out of the device as a pipeline stage; inf: it pays no transfer; None: the slowest of
         its links.
     batch_sizes
-        Supported batch sizes.
+        Supported batch sizes; None: all of them.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Device:
     bytes_per_s: float | None = None
     launch_s: float = 0.0
     io_bandwidth: float | None = None
-    batch_sizes: tuple[int, ...] = (1,)
+    batch_sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -65,7 +65,7 @@ class Device:
         for what in ("cache_bytes", "launch_s"):
             if not getattr(self, what) >= 0:
                 raise InvalidHardware(f"device {self.name!r}: {what} is {getattr(self, what)}; expected a number >= 0")
-        if not self.batch_sizes or min(self.batch_sizes) < 1:
+        if self.batch_sizes is not None and (not self.batch_sizes or min(self.batch_sizes) < 1):
             raise InvalidHardware(f"device {self.name!r}: batch_sizes is {self.batch_sizes}; expected integers >= 1")
 
 
@@ -325,7 +325,7 @@ class Hardware:
 def _expand(row: Mapping[str, Any]) -> list[Device]:
     """Return the devices one table of a file stands for (`count` makes several)."""
     values = {key: value for key, value in row.items() if key != "count"}
-    if "batch_sizes" in values:
+    if values.get("batch_sizes") is not None:
         values["batch_sizes"] = tuple(values["batch_sizes"])
     if "io_bandwidth" in values:
         values["io_bandwidth"] = _rate(values["io_bandwidth"])
@@ -344,7 +344,8 @@ def _device_dict(device: Device) -> dict[str, Any]:
     for entry in dataclasses.fields(Device):
         value = getattr(device, entry.name)
         if entry.name == "batch_sizes":
-            row[entry.name] = list(value)
+            if value is not None:
+                row[entry.name] = list(value)
         elif entry.name == "io_bandwidth" and value is not None and math.isinf(value):
             row[entry.name] = "unlimited"
         elif value is not None and value != "" and value != math.inf:

@@ -22,7 +22,8 @@ transfers      meaning
 =============  =======================================================================================================
 
 Device i holds, over all batches (v, i) of c shards, ``weight_bytes[v] + c * shard_bytes[v]`` at most
-``capacity_bytes[i]`` (DIVIML condition 6). The value is the makespan: when the last batch ends (DIVIML conditions 1 to 7).
+``capacity_bytes[i]`` (DIVIML condition 6). The value is the makespan: when the last batch ends (DIVIML conditions 1
+to 7).
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlinit.stages import FloatArray, IntArray
 
@@ -40,7 +40,6 @@ __all__ = [
     "Placement",
     "PlacementProblem",
     "PlacementResult",
-    "Timeline",
     "Transfers",
 ]
 
@@ -122,12 +121,20 @@ class PlacementProblem:
     @property
     def num_shards(self) -> int:
         """Number of shards s."""
-        return self.time_s.shape[2] - 1
+        return int(self.time_s.shape[2]) - 1
 
     @property
     def op_time_s(self) -> FloatArray:
         """(n, d) seconds of an op for all its shards in one batch: the op times of `latency`."""
         return np.ascontiguousarray(self.time_s[:, :, -1])
+
+    def succ_of(self, op: int) -> IntArray:
+        """Return the consumers of an op."""
+        return self.succ[self.succ_indptr[op] : self.succ_indptr[op + 1]]
+
+    def pred_of(self, op: int) -> IntArray:
+        """Return the producers an op depends on."""
+        return self.pred[self.pred_indptr[op] : self.pred_indptr[op + 1]]
 
     def transfer_s(self, op: int, source: int, target: int, shards: int = 1) -> float:
         """Return the seconds to move some shards of an op's output between two devices."""
@@ -145,28 +152,12 @@ class Placement:
     device
         (n, s) device of each shard of each op.
     sequence
-        Batches as op * d + device, each batch of `device` exactly once, every batch after those it depends on. A device runs
-        its batches in this order.
+        Batches as op * d + device, each batch of `device` exactly once, every batch after those it depends on. A
+        device runs its batches in this order.
     """
 
     device: IntArray
     sequence: IntArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
-    """When the batches of a placement run.
-
-    Parameters
-    ----------
-    start_s
-        (n, d) start of batch (v, i); NaN where there is none.
-    makespan_s
-        When the last one ends.
-    """
-
-    start_s: FloatArray
-    makespan_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,203 @@
+"""From a graph and hardware to the arrays of a placement problem: costs resolved, inputs dealt in shards."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rlinit.costs import known_bytes, op_times
+from rlinit.errors import RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.placement import MAX_SHARDS, PlacementProblem, Transfers
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = ["QUARTERS", "LoweredPlacement", "lower_placement", "shard_inputs"]
+
+QUARTERS = 4
+"""Shards the inputs are dealt in where no device names its batch sizes (DIVIML: batches of L/4, L/2, 3L/4 and L)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredPlacement:
+    """A placement problem, or why nothing can be feasible.
+
+    Parameters
+    ----------
+    problem
+        The arrays; ops and devices are numbered as in the graph and the hardware.
+    infeasible
+        Why nothing can be feasible, found without search, or "".
+    """
+
+    problem: PlacementProblem
+    infeasible: str
+
+
+def lower_placement(
+    graph: Graph,
+    hardware: Hardware,
+    objective: Literal["latency", "throughput"],
+    *,
+    inputs: int | None = None,
+    transfers: Transfers = "parallel",
+) -> LoweredPlacement:
+    """Build the array form of a placement problem.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    objective
+        ``latency`` of one input, or ``throughput`` of several.
+    inputs
+        L, for ``throughput``.
+    transfers
+        How transfers share links and devices.
+
+    Raises
+    ------
+    InvalidGraph
+        An op without a time on a device that may run it, at a batch size the device offers.
+    RlinitError
+        ``throughput`` without a number of inputs, ``latency`` with one other than 1, or batch sizes whose common
+        divisor is so small that there would be more than 62 shards.
+    """
+    if objective == "latency" and inputs not in (None, 1):
+        raise RlinitError(f"inputs is {inputs}; latency is about one input, use objective='throughput' for several")
+    if objective == "throughput" and (inputs is None or inputs < 1):
+        raise RlinitError(f"inputs is {inputs}; throughput needs the number of inputs to finish, at least 1")
+    total = inputs or 1
+    shard = shard_inputs(hardware, total)
+    time_s = _times(graph, hardware, total, shard)
+    out = known_bytes(graph.out_bytes)
+    _warn_unknown(graph, hardware)
+    read = np.bincount(graph.edges[:, 1], weights=out[graph.edges[:, 0]], minlength=graph.num_ops)
+    linked = hardware.bandwidth > 0
+    with np.errstate(divide="ignore"):
+        s_per_byte = np.where(linked, 1.0 / hardware.bandwidth, 0.0)
+    np.fill_diagonal(s_per_byte, 0.0)
+    problem = PlacementProblem(
+        objective=objective,
+        transfers=transfers,
+        shard_inputs=shard,
+        time_s=time_s,
+        tensor_bytes=out * shard,
+        weight_bytes=known_bytes(graph.param_bytes),
+        shard_bytes=(read + out) * shard,
+        capacity_bytes=np.array([device.memory_bytes for device in hardware.devices]),
+        s_per_byte=s_per_byte,
+        delay_s=np.where(linked, hardware.latency_s, np.inf),
+        edges=graph.edges,
+        order=graph.order.astype(np.int64),
+        group=_groups(graph),
+    )
+    return LoweredPlacement(problem, _obstacle(graph, hardware, problem, total))
+
+
+def shard_inputs(hardware: Hardware, inputs: int) -> int:
+    """Return the inputs of one shard: the common divisor of `inputs` and every batch size a device names.
+
+    Raises
+    ------
+    RlinitError
+        It is so small that there would be more than 62 shards.
+    """
+    named = {size for device in hardware.devices for size in device.batch_sizes or () if size <= inputs}
+    if any(device.batch_sizes is None for device in hardware.devices):
+        named.add(max(1, inputs // QUARTERS) if inputs % QUARTERS == 0 else inputs)
+    shard = math.gcd(inputs, *named)
+    if inputs // shard > MAX_SHARDS:
+        raise RlinitError(
+            f"the batch sizes {sorted(named)} deal {inputs} inputs in shards of {shard}, {inputs // shard} in all; "
+            f"at most {MAX_SHARDS} are possible: name batch sizes with a larger common divisor"
+        )
+    return shard
+
+
+def _times(graph: Graph, hardware: Hardware, inputs: int, shard: int) -> FloatArray:
+    """Return (n, d, s + 1) seconds of a batch of c shards; inf for batch sizes a device does not offer."""
+    s = inputs // shard
+    seconds = np.full((graph.num_ops, hardware.num_devices, s + 1), np.inf)
+    seconds[:, :, 0] = 0.0
+    for i, device in enumerate(hardware.devices):
+        for c in range(1, s + 1):
+            if device.batch_sizes is None or c * shard in device.batch_sizes:
+                seconds[:, i, c] = op_times(graph, device, c * shard)
+    return seconds
+
+
+def _groups(graph: Graph) -> IntArray:
+    """Return (n,) the smallest member of each op's colocation group; the op itself where it has none."""
+    group = np.arange(graph.num_ops, dtype=np.int64)
+    leader: dict[int, int] = {}
+    for v in np.flatnonzero(graph.colocation >= 0).tolist():
+        group[v] = leader.setdefault(int(graph.colocation[v]), v)
+    return group
+
+
+def _warn_unknown(graph: Graph, hardware: Hardware) -> None:
+    """Warn of tensors without a size that would have to be moved between devices."""
+    if hardware.num_devices == 1 or not np.isfinite(hardware.bandwidth[~np.eye(len(hardware), dtype=bool)]).any():
+        return
+    used = np.unique(graph.edges[:, 0])
+    unknown = used[np.isnan(graph.out_bytes[used])]
+    if len(unknown):
+        warnings.warn(
+            f"{len(unknown)} of {len(used)} ops whose output is used give no out_bytes "
+            f"(first: {graph.names[unknown[0]]!r}); counted as 0 bytes",
+            stacklevel=4,
+        )
+
+
+def _obstacle(graph: Graph, hardware: Hardware, problem: PlacementProblem, inputs: int) -> str:
+    """Return why nothing can be feasible, as far as single ops and totals tell; "" if they do not."""
+    reach = _batch_sums(problem)
+    for v in np.flatnonzero(~reach):
+        able = [device.name for i, device in enumerate(hardware.devices) if np.isfinite(problem.time_s[v, i, 1:]).any()]
+        if not able:
+            banned = any(mask[v] for mask in graph.forbidden.values())
+            what = "is forbidden on" if banned else "has no batch size it can run at on"
+            return f"op {graph.names[v]!r} {what} every device of {hardware.name!r}"
+        sizes = {
+            device.name: [
+                c * problem.shard_inputs
+                for c in range(1, problem.num_shards + 1)
+                if np.isfinite(problem.time_s[v, i, c])
+            ]
+            for i, device in enumerate(hardware.devices)
+        }
+        return f"op {graph.names[v]!r}: no batches of the sizes {sizes} add up to {inputs} inputs"
+    one = problem.num_shards == 1
+    room = np.isfinite(problem.time_s[:, :, 1]) if one else np.ones(problem.time_s.shape[:2], np.bool_)
+    need = problem.weight_bytes + problem.shard_bytes
+    stuck = np.flatnonzero(~(room & (need[:, None] <= problem.capacity_bytes[None, :])).any(axis=1))
+    if len(stuck):
+        v = stuck[0]
+        return (
+            f"op {graph.names[v]!r} needs {need[v]:,.0f} bytes for weights, inputs and output; "
+            f"no device that may run it holds that much (the largest memory has {problem.capacity_bytes.max():,.0f})"
+        )
+    total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
+    room_bytes = float(problem.capacity_bytes.sum())
+    if total > room_bytes:
+        return f"weights and tensors need {total:,.0f} bytes; all devices together hold {room_bytes:,.0f}"
+    return ""
+
+
+def _batch_sums(problem: PlacementProblem) -> np.ndarray:
+    """Return (n,) bool: whether one batch at most on each device can make up all shards of an op."""
+    n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
+    sums = np.zeros((n, s + 1), np.bool_)
+    sums[:, 0] = True
+    for i in range(d):
+        more = sums.copy()
+        for c in range(1, s + 1):
+            able = np.isfinite(problem.time_s[:, i, c])
+            more[able, c:] |= sums[able, : s + 1 - c]
+        sums = more
+    return sums[:, s]

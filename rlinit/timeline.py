@@ -1,0 +1,221 @@
+"""From a placement to its timeline: compiled list scheduling, and what a placement may not break."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.kernels.placing import BLOCKING, EXCLUSIVE, PARALLEL, run_batches
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+
+__all__ = [
+    "MODES",
+    "Timeline",
+    "Transfer",
+    "held_bytes",
+    "makespan",
+    "obstacle",
+    "placement_from_priority",
+    "placement_of",
+    "shard_masks",
+    "timeline",
+]
+
+MODES = {"parallel": PARALLEL, "exclusive": EXCLUSIVE, "blocking": BLOCKING}
+"""What the kernels call the ways of transferring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One transfer of an op's output between two devices (indices), in seconds from the start."""
+
+    op: int
+    source: int
+    target: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """When the batches of a placement run.
+
+    Parameters
+    ----------
+    start_s, end_s
+        (n, d) start and end of batch (v, i); NaN where there is none.
+    makespan_s
+        When the last one ends.
+    transfers
+        Transfers that share links or devices with others, by start; empty for ``parallel``, where each starts when
+        its producer ends.
+    """
+
+    start_s: FloatArray
+    end_s: FloatArray
+    makespan_s: float
+    transfers: tuple[Transfer, ...]
+
+
+def shard_masks(device: IntArray, num_devices: int) -> IntArray:
+    """Return (n, d) shards of each batch as the bits of an integer, from the (n, s) device of each shard."""
+    n, s = device.shape
+    masks = np.zeros((n, num_devices), np.int64)
+    for shard in range(s):
+        masks[np.arange(n), device[:, shard]] |= 1 << shard
+    return masks
+
+
+def _batch_sizes(device: IntArray, num_devices: int) -> IntArray:
+    """Return (n, d) number of shards of each batch."""
+    sizes = np.zeros((len(device), num_devices), np.int64)
+    for shard in range(device.shape[1]):
+        sizes[np.arange(len(device)), device[:, shard]] += 1
+    return sizes
+
+
+def timeline(problem: PlacementProblem, placement: Placement) -> Timeline:
+    """Start every batch as early as its data and the batch before it on its device allow.
+
+    Transfers that exclude each other are made first come, first served (`exclusive`), or when the receiver gets to
+    the first batch that needs them (`blocking`). The makespan is ``inf`` where a batch may not run or a link is
+    missing, and NaN if the sequence does not respect a dependency.
+    """
+    n, d = problem.num_ops, problem.num_devices
+    masks = shard_masks(placement.device, d)
+    start = np.empty((n, d))
+    shape = (0, 0, 0) if problem.transfers == "parallel" else (n, d, d)
+    arrival, sent = np.empty(shape), np.empty(shape)
+    makespan_s = run_batches(
+        MODES[problem.transfers],
+        placement.sequence,
+        masks,
+        problem.time_s,
+        problem.tensor_bytes,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.pred_indptr,
+        problem.pred,
+        problem.succ_indptr,
+        problem.succ,
+        start,
+        arrival,
+        sent,
+    )
+    sizes = _batch_sizes(placement.device, d)
+    end = start + np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
+    moved = sorted(
+        (float(sent[v, i, j]), int(v), int(i), int(j), float(arrival[v, i, j]))
+        for v, i, j in np.argwhere(~np.isnan(sent))
+    )
+    transfers = tuple(Transfer(v, i, j, at, over) for at, v, i, j, over in moved)
+    return Timeline(start, end, float(makespan_s), transfers)
+
+
+def held_bytes(problem: PlacementProblem, device: IntArray) -> FloatArray:
+    """Return (d,) bytes each device holds when shard c of op v is on ``device[v, c]`` (DIVIML condition 6)."""
+    sizes = _batch_sizes(device, problem.num_devices)
+    held: FloatArray = (problem.weight_bytes[:, None] * (sizes > 0) + problem.shard_bytes[:, None] * sizes).sum(axis=0)
+    return held
+
+
+def obstacle(problem: PlacementProblem, placement: Placement) -> str:
+    """Return what is wrong with the devices of a placement, whatever its sequence; "" if nothing is."""
+    device = placement.device
+    sizes = _batch_sizes(device, problem.num_devices)
+    seconds = np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
+    banned = np.argwhere(~np.isfinite(seconds))
+    if len(banned):
+        v, i = banned[0]
+        return f"op {v} may not run {sizes[v, i]} shards on device {i}"
+    apart = np.flatnonzero((device != device[problem.group]).any(axis=1))
+    if len(apart):
+        return f"op {apart[0]} is not where op {problem.group[apart[0]]} of its group is"
+    held = held_bytes(problem, device)
+    full = np.flatnonzero(held > problem.capacity_bytes * CAPACITY_SLACK)
+    if len(full):
+        return f"device {full[0]} holds {held[full[0]]:,.0f} bytes of {problem.capacity_bytes[full[0]]:,.0f}"
+    return ""
+
+
+def makespan(problem: PlacementProblem, placement: Placement) -> float:
+    """Return the makespan in seconds of a placement; ``inf`` if it breaks a constraint or needs a missing link."""
+    if obstacle(problem, placement):
+        return float("inf")
+    value = timeline(problem, placement).makespan_s
+    return float("inf") if np.isnan(value) else value
+
+
+def placement_of(problem: PlacementProblem, device: IntArray, start_s: FloatArray) -> Placement:
+    """Return the placement that runs batches in the order of given starts.
+
+    Parameters
+    ----------
+    device
+        (n, s) device of each shard.
+    start_s
+        (n, d) start of each batch that exists; others are ignored. Ties, and starts that contradict a dependency, go
+        to the topological order, so that the result is always a valid sequence.
+    """
+    return _sorted(problem, device, start_s)
+
+
+def placement_from_priority(problem: PlacementProblem, device: IntArray, priority: FloatArray) -> Placement:
+    """Return the placement that runs, among batches whose producers ran, that of smallest `priority` ((n,)) first."""
+    return _sorted(problem, device, np.broadcast_to(priority[:, None], (problem.num_ops, problem.num_devices)))
+
+
+def _sorted(problem: PlacementProblem, device: IntArray, key: FloatArray) -> Placement:
+    """Sort batches by key under their dependencies (Kahn with a heap); ties go to the topological order."""
+    d = problem.num_devices
+    sizes = _batch_sizes(device, d)
+    rank = np.empty(problem.num_ops, np.int64)
+    rank[problem.order] = np.arange(problem.num_ops)
+    batches = np.flatnonzero(sizes.ravel())
+    by_key = batches[np.lexsort((batches, rank[batches // d], key.ravel()[batches]))]
+    if _is_valid(problem, device, by_key):
+        return Placement(device, by_key)
+    place = np.empty(problem.num_ops * d, np.int64)
+    place[by_key] = np.arange(len(by_key))
+    after, waiting = _dependencies(problem, device)
+    ready = [int(place[b]) for b in batches if waiting[b] == 0]
+    heapq.heapify(ready)
+    sequence = np.empty(len(batches), np.int64)
+    for at in range(len(batches)):
+        batch = int(by_key[heapq.heappop(ready)])
+        sequence[at] = batch
+        for other in after.get(batch, ()):
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                heapq.heappush(ready, int(place[other]))
+    return Placement(device, sequence)
+
+
+def _pairs(problem: PlacementProblem, device: IntArray) -> IntArray:
+    """Return distinct (producer batch, consumer batch) pairs that share a shard."""
+    d = problem.num_devices
+    u, v = problem.edges[:, 0], problem.edges[:, 1]
+    if not len(u):
+        return np.zeros((0, 2), np.int64)
+    codes = [np.stack([u * d + device[u, c], v * d + device[v, c]], axis=1) for c in range(device.shape[1])]
+    return np.unique(np.concatenate(codes), axis=0) if len(codes) > 1 else codes[0]
+
+
+def _is_valid(problem: PlacementProblem, device: IntArray, sequence: IntArray) -> bool:
+    place = np.empty(problem.num_ops * problem.num_devices, np.int64)
+    place[sequence] = np.arange(len(sequence))
+    pairs = _pairs(problem, device)
+    return bool((place[pairs[:, 0]] < place[pairs[:, 1]]).all())
+
+
+def _dependencies(problem: PlacementProblem, device: IntArray) -> tuple[dict[int, list[int]], IntArray]:
+    """Return the batches that wait for each batch, and how many each one waits for."""
+    after: dict[int, list[int]] = {}
+    waiting = np.zeros(problem.num_ops * problem.num_devices, np.int64)
+    for first, second in _pairs(problem, device).tolist():
+        after.setdefault(first, []).append(second)
+        waiting[second] += 1
+    return after, waiting
