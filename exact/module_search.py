@@ -79,8 +79,10 @@ class SearchModel:
         Memory of ops and devices, and whether it can bind.
     tail_s
         (t, n, d) seconds at least from the end of an op on a device to the end of each target.
-    price, priced_s, rest_s
-        The priced bound: (y, d), (y, n) and (y, t).
+    price, priced_s, after_s
+        The priced bound: (y, d), (y, n) and (y,) for what is after the module.
+    device_tail_s
+        (t, d) seconds at least from the last end of an op on a device to the end of each target.
     sink_arrival_s
         (t, n, d) seconds from the end of an op to that of the target that consumes it, -inf for others.
     target_device
@@ -106,7 +108,8 @@ class SearchModel:
     tail_s: FloatArray
     price: FloatArray
     priced_s: FloatArray
-    rest_s: FloatArray
+    after_s: FloatArray
+    device_tail_s: FloatArray
     sink_arrival_s: FloatArray
     target_device: IntArray
     sink_time_s: FloatArray
@@ -190,9 +193,10 @@ def search_model(
         base = np.maximum(base, tail_after[local])
     price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
     priced = _priced(time_s, price)
-    tail, rest = _tails(k, succs, time_s, comm_s[local], base, priced)
+    tail, device_tail = _tails(k, succs, time_s, comm_s[local], base, priced)
+    after = np.zeros(len(price))
     if work_after_s is not None:
-        rest = rest * 0.0 + _priced(work_after_s, price).sum(axis=1)[:, None]
+        after, device_tail = _priced(work_after_s, price).sum(axis=1), np.zeros_like(device_tail)
     group, group_mask, group_live = _groups(problem, local, k)
     need = problem.weight_bytes + problem.num_shards * problem.shard_bytes
     sink_time = [0.0 if sink < 0 else float(problem.op_time_s[sink, target.device]) for target in targets]
@@ -214,7 +218,8 @@ def search_model(
         tail_s=tail,
         price=price,
         priced_s=priced,
-        rest_s=np.ascontiguousarray(rest),
+        after_s=after,
+        device_tail_s=device_tail,
         sink_arrival_s=arrival,
         target_device=np.array([target.device if sink >= 0 else -1 for target in targets], np.int64),
         sink_time_s=np.array(sink_time),
@@ -277,18 +282,12 @@ def _priced(time_s: FloatArray, price: FloatArray) -> FloatArray:
 def _tails(
     k: int, succs: list[list[int]], time_s: FloatArray, comm_s: FloatArray, base: FloatArray, priced: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (t, n, d) least seconds from an op's end to each target's, and (y, t) from the module's end.
+    """Return (t, n, d) least seconds from an op's end to each target's, and (t, d) from the last op's of a device.
 
     After an op come its successors, and all its descendants, whose priced work is done by when the last of them ends.
     """
-    n = len(succs)
+    n, d = len(succs), time_s.shape[1]
     tail = base.copy()
-    for v in reversed(range(n)):
-        for w in succs[v]:
-            through = comm_s[v][None] + (time_s[w] + tail[:, w])[:, None, :]
-            tail[:, v] = np.maximum(tail[:, v], through.min(axis=2))
-    rest = tail[:, k:].min(axis=(1, 2), initial=np.inf)
-    rest = np.where(np.isfinite(rest), rest, 0.0)
     below = np.zeros((n, n), np.bool_)
     for v in reversed(range(n)):
         for w in succs[v]:
@@ -297,8 +296,11 @@ def _tails(
             through = comm_s[v][None] + (time_s[w] + tail[:, w])[:, None, :]
             tail[:, v] = np.maximum(tail[:, v], through.min(axis=2))
         if below[v].any():
+            rest = tail[:, below[v]].min(axis=(1, 2))
+            rest = np.where(np.isfinite(rest), rest, 0.0)
             tail[:, v] = np.maximum(tail[:, v], (priced[:, below[v]].sum(axis=1).max() + rest)[:, None])
-    return tail, np.repeat(rest[None], len(priced), axis=0)
+    device_tail = tail[:, k:].min(axis=1, initial=np.inf) if k < n else np.zeros((len(tail), d))
+    return tail, np.where(np.isfinite(device_tail), device_tail, 0.0)
 
 
 def advance(
@@ -325,8 +327,8 @@ def advance(
     free, end, dev, held, rank, root, dropped, work = sweep(
         model.num_fixed, width, max_work, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask,
         model.succ_mask, model.live, model.group, model.group_mask, model.group_live, model.need_bytes,
-        model.capacity_bytes, model.held_matters, model.tail_s, model.price, model.priced_s, model.rest_s, scale_s,
-        cutoff_s, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes,
+        model.capacity_bytes, model.held_matters, model.tail_s, model.price, model.priced_s, model.device_tail_s,
+        model.after_s, scale_s, cutoff_s, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes,
     )[1:]  # fmt: skip
     return Frontier(free, end, dev, held, rank, root), dropped, int(work)
 
@@ -352,9 +354,9 @@ def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
     if k == n:
         return ends(model, frontier).min(axis=0)
     least = np.full(len(model.target_device), np.inf)
+    left = model.priced_s[:, k:].sum(axis=1) + model.after_s
     for i in range(len(frontier.root)):
-        bound = (model.priced_s[:, k:].sum(axis=1) + model.price @ frontier.free_s[i])[:, None] + model.rest_s
-        best = bound.max(axis=0)
+        best = np.zeros(len(least))
         for v in range(k, n):
             if model.pred_mask[v]:
                 continue
@@ -362,7 +364,8 @@ def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
             for u in model.pred[model.pred_indptr[v] : model.pred_indptr[v + 1]]:
                 start = np.maximum(start, frontier.end_s[i, u] + model.comm_s[u, frontier.device[i, u]])
             best = np.maximum(best, (start + model.time_s[v] + model.tail_s[:, v]).min(axis=1))
-        least = np.minimum(least, best)
+        busy = np.minimum(frontier.free_s[i] + model.device_tail_s, best[:, None])
+        least = np.minimum(least, np.maximum(best, (left + busy @ model.price.T).max(axis=1)))
     return least
 
 

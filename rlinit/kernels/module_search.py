@@ -105,7 +105,8 @@ def sweep(
     tail: FloatArray,
     price: FloatArray,
     priced: FloatArray,
-    rest: FloatArray,
+    device_tail: FloatArray,
+    after: FloatArray,
     scale: FloatArray,
     cutoff: FloatArray,
     free0: FloatArray,
@@ -141,9 +142,11 @@ def sweep(
         Whether an op has consumers, a group has members, beyond the module.
     tail
         (t, n, d) seconds at least between the end of an op on a device and the end of target t.
-    price, priced, rest
-        (y, d) prices of the devices summing to 1, (y, n) ``min over j of price * time``, (y, t) what, added to the priced
-        end of the devices' work, the end of target t is no less than.
+    price, priced, after
+        (y, d) prices of the devices summing to 1, (y, n) ``min over j of price * time``, (y,) the same of the ops after
+        the module that a target waits for.
+    device_tail
+        (t, d) seconds at least from the last end of a module op on a device to the end of target t.
     scale, cutoff
         (t,) what bounds are measured in when states are ranked, and what only smaller values are of interest than.
     free0, end0, dev0, held0
@@ -179,7 +182,10 @@ def sweep(
     start = np.empty((n, d))
     child = np.empty(num_targets)
     own = np.empty(num_targets)
-    load = np.empty(num_prices)
+    load = np.empty((num_prices, num_targets))
+    left = np.empty(num_prices)
+    floors = np.empty(num_targets)
+    soonest = np.empty(d)
     child_free = np.empty(d)
     child_held = np.empty(d)
     child_end = np.empty(n)
@@ -242,19 +248,40 @@ def sweep(
                     for j in range(d):
                         best = min(best, start[v, j] + time_s[v, j] + tail[t, v, j])
                     own[t] = max(own[t], best)
+            # An op left starts on j no earlier than a ready one could, or after a ready one ended somewhere.
+            soonest_end = np.inf
+            for j in range(d):
+                soonest[j] = np.inf
+            for v in range(num_fixed, n):
+                bit = 1 << (v - num_fixed)
+                if mask & bit or (pred_mask[v] & mask) != pred_mask[v]:
+                    continue
+                for j in range(d):
+                    soonest[j] = min(soonest[j], start[v, j])
+                    soonest_end = min(soonest_end, start[v, j] + time_s[v, j])
+            for j in range(d):
+                soonest[j] = max(free[a, s, j], min(soonest[j], soonest_end))
+            for y in range(num_prices):
+                left[y] = after[y]
+                for v in range(num_fixed, n):
+                    if not mask & (1 << (v - num_fixed)):
+                        left[y] += priced[y, v]
+            for t in range(num_targets):
+                # A device that runs nothing more need not wait, but the target ends no earlier than its bound.
+                floor = own[t]
+                for y in range(num_prices):
+                    total = left[y]
+                    for j in range(d):
+                        total += price[y, j] * min(soonest[j] + device_tail[t, j], floor)
+                    load[y, t] = total
+                    own[t] = max(own[t], total)
+                floors[t] = floor
             hopeless = True
             for t in range(num_targets):
                 if own[t] < cutoff[t]:
                     hopeless = False
             if hopeless:
                 continue
-            for y in range(num_prices):
-                load[y] = 0.0
-                for v in range(num_fixed, n):
-                    if not mask & (1 << (v - num_fixed)):
-                        load[y] += priced[y, v]
-                for j in range(d):
-                    load[y] += price[y, j] * free[a, s, j]
             for v in range(num_fixed, n):
                 bit = 1 << (v - num_fixed)
                 if mask & bit or (pred_mask[v] & mask) != pred_mask[v]:
@@ -274,8 +301,9 @@ def sweep(
                     for t in range(num_targets):
                         child[t] = max(own[t], finish + tail[t, v, j])
                         for y in range(num_prices):
-                            total = load[y] - priced[y, v] + price[y, j] * (finish - free[a, s, j]) + rest[y, t]
-                            child[t] = max(child[t], total)
+                            busy = min(soonest[j] + device_tail[t, j], floors[t])
+                            gain = price[y, j] * (finish + device_tail[t, j] - busy) - priced[y, v]
+                            child[t] = max(child[t], load[y, t] + gain)
                         if child[t] < cutoff[t]:
                             worth = True
                     if not worth:
