@@ -160,7 +160,8 @@ def search_model(
     comm_s
         (num_ops, d, d) from :func:`transfer_times`.
     externals, ops
-        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither.
+        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither. With more
+        than `MAX_MODULE_OPS` ops the model serves :func:`root_bound` alone.
     targets
         What is timed.
     tail_after
@@ -171,6 +172,7 @@ def search_model(
     """
     local = np.concatenate([externals, ops])
     n, k = len(local), len(externals)
+    searchable = len(ops) <= MAX_MODULE_OPS
     index = {int(v): i for i, v in enumerate(local)}
     sink = targets[0].sink
     preds = [[index[u] for u in _preds(problem, int(v)) if u in index] if i >= k else [] for i, v in enumerate(local)]
@@ -179,9 +181,9 @@ def search_model(
     for w in range(k, n):
         for u in preds[w]:
             succs[u].append(w)
-            succ_mask[u] |= 1 << (w - k)
+            succ_mask[u] |= 1 << (w - k) if searchable else 1
             if u >= k:
-                pred_mask[w] |= 1 << (u - k)
+                pred_mask[w] |= 1 << (u - k) if searchable else 1
     live = np.array([any(w not in index for w in _succs(problem, int(v))) for v in local], np.bool_)
     time_s = np.ascontiguousarray(problem.op_time_s[local])
     arrival = np.full((len(targets), n, problem.num_devices), -np.inf)
@@ -241,7 +243,7 @@ def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArra
     group = np.array([first.setdefault(int(problem.group[v]), i) for i, v in enumerate(local)], np.int64).reshape(n)
     mask, live = np.zeros(n, np.int64), np.zeros(n, np.bool_)
     for i in range(k, n):
-        mask[group[i]] |= 1 << (i - k)
+        mask[group[i]] |= 1 << min(i - k, MAX_MODULE_OPS)
     present = set(map(int, local))
     for v in np.flatnonzero(np.isin(problem.group, list(first))):
         if int(v) not in present:
@@ -288,14 +290,15 @@ def _tails(
     """
     n, d = len(succs), time_s.shape[1]
     tail = base.copy()
-    below = np.zeros((n, n), np.bool_)
+    below = np.zeros((n, n) if n - k <= MAX_MODULE_OPS else (0, 0), np.bool_)
     for v in reversed(range(n)):
         for w in succs[v]:
-            below[v] |= below[w]
-            below[v, w] = True
+            if len(below):
+                below[v] |= below[w]
+                below[v, w] = True
             through = comm_s[v][None] + (time_s[w] + tail[:, w])[:, None, :]
             tail[:, v] = np.maximum(tail[:, v], through.min(axis=2))
-        if below[v].any():
+        if len(below) and below[v].any():
             rest = tail[:, below[v]].min(axis=(1, 2))
             rest = np.where(np.isfinite(rest), rest, 0.0)
             tail[:, v] = np.maximum(tail[:, v], (priced[:, below[v]].sum(axis=1).max() + rest)[:, None])
@@ -405,7 +408,7 @@ def search(
     rank = np.zeros_like(device)
     scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
     work = 0
-    for width in widths:
+    for width in widths if len(model.time_s) - k <= MAX_MODULE_OPS else ():
         limit = np.minimum(cutoff_s, value)
         if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
             break

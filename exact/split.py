@@ -18,6 +18,7 @@ that of :mod:`rlinit.exact.split_bound`, or of the longest path and the work.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -33,16 +34,16 @@ from rlinit.exact.module_search import (
     SearchResult,
     Target,
     advance,
-    ends,
     root_bound,
     search,
     search_model,
     transfer_times,
 )
-from rlinit.exact.modules import channel_cuts, separators
+from rlinit.exact.modules import channel_cuts, induced, separators
+from rlinit.exact.split_bound import split_bound
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
 from rlinit.stages import FloatArray, IntArray
-from rlinit.timeline import makespan, placement_from_priority
+from rlinit.timeline import makespan, placement_from_priority, timeline
 
 __all__ = ["ModuleSolver", "SplitResult", "solve_split"]
 
@@ -51,8 +52,9 @@ ModuleSolver = Callable[[PlacementProblem, float, Budget], PlacementResult]
 
 _EXACT = 1.0 + 1e-9
 """Bound and value this close are one and the same sum, rounded in different orders."""
-_BEAM_WIDTH = 256
+_BEAM_WIDTHS = (16, 256, 4096)
 _CHUNK_OPS = 40
+_RECURSION_OPS = 4000
 _LEVELS: tuple[tuple[int, ...], ...] = ((16,), (16, 256), (16, 256, 4096), (256, 4096, 32768, 131072))
 
 
@@ -132,19 +134,37 @@ def solve_split(
         raise ValueError(f"expected a latency problem (1 shard), got {problem.num_shards} shards; use solve_split_batched")
     comm = transfer_times(problem)
     modules = _modules(problem, channels, min_ops)
-    placement, value, closed, work = _beam(problem, comm, modules, upper)
-    chain = _Chain(problem, comm, module_solver, jobs, max_work)
+    beam = _Beam(problem, comm, modules)
+    placement, value, work = None, np.inf, 0
+    for width in _BEAM_WIDTHS[:2]:
+        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work))
+        work += beam.work
+    chain = _Chain(problem, comm, module_solver, jobs, max_work - work)
+    if placement is not None:
+        chain.adopt(placement)
     bound, found = chain.solve(min(upper, value), budget)
     work += chain.work
-    if found is not None:
-        candidate = makespan(problem, found)
-        if candidate < value:
-            placement, value = found, candidate
-    del closed
+    placement, value = _better(problem, placement, value, found)
+    for width in _BEAM_WIDTHS[2:]:
+        if min(upper, value) <= bound * _EXACT or beam.complete or budget.expired or work >= max_work:
+            break
+        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work))
+        work += beam.work
+    if beam.complete and beam.is_exact:
+        bound = max(bound, min(value, upper))
+    if bound * _EXACT < min(value, upper) and len(modules) > 1 and problem.num_ops <= _RECURSION_OPS:
+        bound = max(bound, split_bound(problem, modules, budget=budget))
     if placement is None:
         return SplitResult(None, None, bound, False, modules, work)
-    exact = value <= bound * _EXACT
-    return SplitResult(placement, value, min(bound, value), exact, modules, work)
+    return SplitResult(placement, value, min(bound, value), value <= bound * _EXACT, modules, work)
+
+
+def _better(
+    problem: PlacementProblem, placement: Placement | None, value: float, found: Placement | None
+) -> tuple[Placement | None, float]:
+    """Return the better of a placement of known makespan and one found."""
+    candidate = np.inf if found is None else makespan(problem, found)
+    return (found, candidate) if candidate < value else (placement, value)
 
 
 def _modules(problem: PlacementProblem, channels: int | Literal["auto"], min_ops: int) -> list[IntArray]:
@@ -158,47 +178,66 @@ def _modules(problem: PlacementProblem, channels: int | Literal["auto"], min_ops
     return best
 
 
-def _beam(
-    problem: PlacementProblem, comm: FloatArray, modules: list[IntArray], upper: float, width: int = _BEAM_WIDTH
-) -> tuple[Placement | None, float, bool, int]:
-    """Carry partial schedules from module to module; return the best, its makespan, whether none was dropped, and work."""
-    n, d = problem.num_ops, problem.num_devices
-    tail = _tails(problem, comm)
-    position = np.empty(n, np.int64)
-    order = np.concatenate(modules)
-    position[order] = np.arange(n)
-    last_use = position.copy()
-    np.maximum.at(last_use, problem.edges[:, 0], position[problem.edges[:, 1]])
-    last_member = np.zeros(n, np.int64)
-    np.maximum.at(last_member, problem.group, position)
-    last_use = np.maximum(last_use, last_member[problem.group])
-    free, held = np.zeros((1, d)), np.zeros((1, d))
-    end, device, rank = np.zeros((1, n)), np.full((1, n), -1, np.int8), np.zeros((1, n), np.int64)
-    chunks = [part for module in modules for part in np.array_split(module, -(-len(module) // _CHUNK_OPS))]
-    done, work, complete = 0, 0, True
-    for ops in chunks:
-        before = order[:done]
-        externals = before[last_use[before] >= done]
-        done += len(ops)
-        model = search_model(problem, comm, externals, ops, [Target(-1, -1)], tail, problem.op_time_s[order[done:]])
-        local = np.concatenate([externals, ops])
-        start = Frontier(
-            free, end[:, local], device[:, local], held, np.zeros((len(free), len(local)), np.int8), np.arange(len(free))
-        )
-        floor = root_bound(model, start)
-        scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
-        after, dropped, extended = advance(model, start, np.array([np.inf]), scale, width, 1 << 62)
-        work += extended
-        complete = complete and bool(np.isinf(dropped).all())
-        free, held = after.free_s, after.held_bytes
-        end, device, rank = end[after.root], device[after.root], rank[after.root]
-        end[:, local], device[:, local] = after.end_s, after.device
-        rank[:, ops] = done + after.rank[:, len(externals) :]
-        if len(free) == 0:
-            return None, np.inf, complete, work
-    best = int(free.max(axis=1).argmin())
-    placement = placement_from_priority(problem, device[best][:, None].astype(np.int64), rank[best].astype(np.float64))
-    return placement, makespan(problem, placement), complete, work
+class _Beam:
+    """Carries partial schedules from module to module.
+
+    Attributes
+    ----------
+    complete
+        Whether the last run dropped nothing but what could not end below its cutoff.
+    is_exact
+        Whether every schedule is one that runs module after module on each device, up to transfers that exclude others:
+        where each module but the last ends with a separator.
+    work
+        Partial schedules the last run extended.
+    """
+
+    def __init__(self, problem: PlacementProblem, comm: FloatArray, modules: list[IntArray]) -> None:
+        self.problem, self.comm = problem, comm
+        self.tail = _tails(problem, comm)
+        self.order = np.concatenate(modules)
+        self.chunks = [part for module in modules for part in np.array_split(module, -(-len(module) // _CHUNK_OPS))]
+        position = np.empty(problem.num_ops, np.int64)
+        position[self.order] = np.arange(problem.num_ops)
+        self.last_use = position.copy()
+        np.maximum.at(self.last_use, problem.edges[:, 0], position[problem.edges[:, 1]])
+        last_member = np.zeros(problem.num_ops, np.int64)
+        np.maximum.at(last_member, problem.group, position)
+        self.last_use = np.maximum(self.last_use, last_member[problem.group])
+        between = set(separators(problem).tolist())
+        self.is_exact = problem.transfers == "parallel" and all(int(ops[-1]) in between for ops in self.chunks[:-1])
+        self.complete, self.work = False, 0
+
+    def run(self, width: int, cutoff: float, max_work: int) -> Placement | None:
+        """Return the best schedule found, if one ends below `cutoff`, keeping `width` of each layer."""
+        n, d = self.problem.num_ops, self.problem.num_devices
+        free, held = np.zeros((1, d)), np.zeros((1, d))
+        end, device, rank = np.zeros((1, n)), np.full((1, n), -1, np.int8), np.zeros((1, n), np.int64)
+        limit = np.array([cutoff])
+        done, self.work, self.complete = 0, 0, True
+        for ops in self.chunks:
+            before = self.order[:done]
+            externals = before[self.last_use[before] >= done]
+            done += len(ops)
+            rest = self.problem.op_time_s[self.order[done:]]
+            model = search_model(self.problem, self.comm, externals, ops, [Target(-1, -1)], self.tail, rest)
+            local = np.concatenate([externals, ops])
+            empty = np.zeros((len(free), len(local)), np.int8)
+            start = Frontier(free, end[:, local], device[:, local], held, empty, np.arange(len(free)))
+            floor = root_bound(model, start)
+            scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
+            after, dropped, extended = advance(model, start, limit, scale, width, max(1, max_work - self.work))
+            self.work += extended
+            self.complete = self.complete and bool(np.isinf(dropped).all())
+            free, held = after.free_s, after.held_bytes
+            end, device, rank = end[after.root], device[after.root], rank[after.root]
+            end[:, local], device[:, local] = after.end_s, after.device
+            rank[:, ops] = done + after.rank[:, len(externals) :].astype(np.int64)
+            if len(free) == 0:
+                return None
+        best = int(free.max(axis=1).argmin())
+        where = device[best][:, None].astype(np.int64)
+        return placement_from_priority(self.problem, where, rank[best].astype(np.float64))
 
 
 def _tails(problem: PlacementProblem, comm: FloatArray) -> FloatArray:
@@ -308,9 +347,26 @@ class _Chain:
         value = np.full(lower.shape, np.inf)
         return _Part(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
 
+    def adopt(self, placement: Placement) -> None:
+        """Take what a schedule does between separators as values of its pairs of devices, in parts that it orders alike."""
+        problem, d = self.problem, self.problem.num_devices
+        times = timeline(problem, placement)
+        rank = np.empty(problem.num_ops, np.int64)
+        rank[placement.sequence // d] = np.arange(problem.num_ops)
+        where = placement.device[:, 0]
+        begin = 0.0
+        u = 0
+        for part, inner, sink in zip(self.parts, self.inner, self.sinks, strict=True):
+            v = int(where[sink]) if sink >= 0 else 0
+            end = float(times.end_s[sink, v]) if sink >= 0 else times.makespan_s
+            if end - begin < part.value[u, v] and problem.transfers == "parallel":
+                part.value[u, v] = end - begin
+                part.solution[u, v] = (where[inner], np.argsort(np.argsort(rank[inner])))
+            begin, u = end, v
+
     def solve(self, upper: float, budget: Budget) -> tuple[float, Placement | None]:
         """Return the bound and the placement of the shortest path, solving the pairs on it until both agree."""
-        for effort in range(len(_LEVELS)):
+        for effort in range(len(_LEVELS) if self.module_solver is None else 1):
             while True:
                 forward, backward = self._distances("lower")
                 best = min(upper, float(self._distances("value")[0][-1].min()))
@@ -375,6 +431,8 @@ class _Chain:
             closed = part.lower[u] * _EXACT >= part.value[u]
             limit = np.minimum(cutoffs[id(part)][u] * _EXACT, part.value[u])
             limit = np.where(closed | (part.lower[u] >= limit), -np.inf, limit)
+            if self.module_solver is not None:
+                return self._solve_module(part, u, limit, budget)
             left = self.max_work - self.work
             return search(part.models[u], part.starts[u], limit, budget, widths=_LEVELS[effort], max_work=left)
 
@@ -385,11 +443,42 @@ class _Chain:
         for (part, u), result in zip(todo, results, strict=True):
             self.work += result.work
             part.level[u] = effort + 1
-            part.lower[u] = np.maximum(part.lower[u], np.where(np.isfinite(result.bound_s), result.bound_s, part.lower[u]))
+            part.lower[u] = np.maximum(part.lower[u], result.bound_s)
             for v in np.flatnonzero(result.value_s < part.value[u]):
                 part.value[u, v] = result.value_s[v]
                 part.solution[u, int(v)] = (result.device[v], result.rank[v])
             part.lower[u] = np.minimum(part.lower[u], part.value[u])
+
+    def _solve_module(self, part: _Part, u: int, limit: FloatArray, budget: Budget) -> SearchResult:
+        """Solve a row by the given solver: one problem for each sink device, with the source as an op of no time."""
+        head = [part.source] if part.source >= 0 else []
+        ops = np.array([*head, *part.inner.tolist(), *([part.sink] if part.sink >= 0 else [])], np.int64)
+        columns, inner = len(limit), len(part.inner)
+        value, bound = np.full(columns, np.inf), np.full(columns, -np.inf)
+        device, rank = np.full((columns, inner), -1, np.int64), np.zeros((columns, inner), np.int64)
+        work = 0
+        d = self.problem.num_devices
+        for v in range(columns):
+            if not limit[v] > -np.inf or self.module_solver is None:
+                continue
+            module = induced(self.problem, ops)
+            time_s = module.time_s.copy()
+            if head:
+                time_s[0, :, 1] = np.where(np.arange(d) == u, 0.0, np.inf)
+            if part.sink >= 0:
+                time_s[-1, np.arange(d) != v, 1] = np.inf
+            result = self.module_solver(dataclasses.replace(module, time_s=time_s), float(limit[v]), budget)
+            work += result.work + 1
+            bound[v] = limit[v] if result.status == "infeasible" else min(result.bound, limit[v])
+            if result.placement is not None and result.value is not None:
+                value[v] = result.value
+                bound[v] = min(bound[v], value[v])
+                at = result.placement.sequence // d
+                place = np.empty(len(ops), np.int64)
+                place[at] = np.arange(len(ops))
+                chosen = slice(len(head), len(head) + inner)
+                device[v], rank[v] = result.placement.device[chosen, 0], place[chosen]
+        return SearchResult(value, bound, device, rank, work)
 
     def _answer(self) -> tuple[float, Placement | None]:
         bound = float(self._distances("lower")[0][-1].min())
