@@ -136,8 +136,9 @@ def rwnn(
     GPUs use a batch well and the CPU hardly gains. Each op (each part, if split) has a random factor on each kind,
     log-normal with mean 1. The constants make the mean totals over wirings and sizes 7.10 : 1.26 : 1 for CPU : T4 :
     A100 (table II); a network of 10 modules of 32 nodes takes about 233 ms on the A100 (the mean of table I's "best
-    device"), and a batch of 16 some 1.5 times as long (table IV has 54 inputs a second on the best device). Op times
-    of the paper are not published.
+    device"), and a batch of 16 some 1.5 times as long (table IV has 54 inputs a second on the best device). The
+    spread of the factors is fitted to the best makespan of table I: with one channel and ER wirings, the best device
+    takes some 2.6 times as long. Op times of the paper are not published.
     """
     _check(wiring, seed, num_modules, nodes_per_module, channels, dependence, batch_sizes)
     names: list[str] = []
