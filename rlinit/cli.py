@@ -20,7 +20,7 @@ import tyro
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placement import Transfers
+from rlinit.placement import Resident, Transfers
 from rlinit.plan import HistoryEntry, Objective, Plan
 from rlinit.quantities import format_bytes, format_seconds
 
@@ -72,6 +72,8 @@ class Schedule:
     """For throughput: inputs to finish."""
     transfers: Transfers = "parallel"
     """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
+    resident: Resident = "tensors"
+    """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
     out: Path | None = None
     """Write the plan here as JSON."""
     plot: Path | None = None
@@ -95,6 +97,8 @@ class Bound:
     inputs: int | None = None
     """As for schedule."""
     transfers: Transfers = "parallel"
+    """As for schedule."""
+    resident: Resident = "tensors"
     """As for schedule."""
     method: str = "auto"
     """auto (cheapest first, the best is kept) or the name of one bound; an unknown name lists them."""
@@ -131,6 +135,8 @@ class Bench:
     inputs: int | None = None
     """As for schedule."""
     transfers: Transfers = "parallel"
+    """As for schedule."""
+    resident: Resident = "tensors"
     """As for schedule."""
     methods: tuple[str, ...] = ()
     """Methods to compare, as schedule's --method; none: the usual ones of the objective."""
@@ -229,6 +235,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
             jobs=command.jobs,
             inputs=command.inputs,
             transfers=command.transfers,
+            resident=command.resident,
             progress=line,
         )
     if command.out is not None:
@@ -257,6 +264,7 @@ def _bound(command: Bound) -> int:
         method=command.method,
         inputs=command.inputs,
         transfers=command.transfers,
+        resident=command.resident,
         time_limit_s=command.time_limit_s,
     )
     if command.json:
@@ -331,6 +339,7 @@ def _bench(command: Bench, notes: Console) -> int:
                 seed=command.seed,
                 inputs=command.inputs,
                 transfers=command.transfers,
+                resident=command.resident,
                 progress=line,
             )
     rows = [

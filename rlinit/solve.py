@@ -21,7 +21,7 @@ from rlinit.hardware import Hardware
 from rlinit.incumbent import PlacementIncumbent, Progress, StageIncumbent, for_placement, for_stages
 from rlinit.lowering import LoweredStages, lower_stages
 from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
-from rlinit.placement import Transfers
+from rlinit.placement import Resident, Transfers
 from rlinit.plan import Objective, Plan, Status, is_closed
 from rlinit.stages import StageAssignment
 
@@ -62,6 +62,7 @@ def schedule(
     jobs: int = 1,
     inputs: int | None = None,
     transfers: Transfers = "parallel",
+    resident: Resident = "tensors",
     progress: Progress | None = None,
 ) -> Plan:
     """Schedule a graph on hardware and prove how good the schedule is.
@@ -103,6 +104,9 @@ def schedule(
     transfers
         For placements: ``parallel``, ``exclusive`` (one at a time on each directed link), or ``blocking`` (the
         receiving device waits).
+    resident
+        For placements: whether all ``tensors`` of a device's ops count against its memory beside their weights, or
+        ``weights`` alone.
     progress
         Called with every improvement.
 
@@ -124,8 +128,8 @@ def schedule(
     _check_settings(gap=gap, time_limit_s=time_limit_s, window=window, jobs=jobs)
     if stages is not None:
         hardware = hardware.with_stages(stages)
-    if objective in ("pipeline", "memory") and (inputs is not None or transfers != "parallel"):
-        raise RlinitError(f"inputs and transfers are for latency and throughput, not for {objective}")
+    if objective in ("pipeline", "memory") and (inputs is not None or (transfers, resident) != ("parallel", "tensors")):
+        raise RlinitError(f"inputs, transfers and resident are for latency and throughput, not for {objective}")
     provenance: dict[str, str | float | bool | None] = {
         "agent": agent if isinstance(agent, str) else "plan",
         "method": method,
@@ -139,7 +143,20 @@ def schedule(
     if objective == "latency" or objective == "throughput":
         incumbent: StageIncumbent | PlacementIncumbent
         incumbent, parts = _place(
-            graph, hardware, objective, inputs, transfers, agent, method, window, seed, jobs, budget, gap, progress
+            graph,
+            hardware,
+            objective,
+            inputs,
+            transfers,
+            resident,
+            agent,
+            method,
+            window,
+            seed,
+            jobs,
+            budget,
+            gap,
+            progress,
         )
     else:
         incumbent, parts = _stage(graph, hardware, objective, agent, method, window, seed, jobs, budget, gap, progress)
@@ -181,6 +198,7 @@ def _place(
     objective: Literal["latency", "throughput"],
     inputs: int | None,
     transfers: Transfers,
+    resident: Resident,
     agent: str | Plan,
     method: str,
     window: Window,
@@ -197,7 +215,7 @@ def _place(
 
     timed = budget.remaining_s < np.inf
     with _interruptible(budget):
-        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers)
+        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident=resident)
         problem = lowered.problem
         incumbent = for_placement(problem, budget, gap, progress)
         if lowered.infeasible:
@@ -208,9 +226,14 @@ def _place(
             solve_placement(
                 incumbent, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
             )
-    parts: dict[str, Any] = {"inputs": inputs or 1, "shard_inputs": problem.shard_inputs, "transfer_rule": transfers}
+    parts: dict[str, Any] = {
+        "inputs": inputs or 1,
+        "shard_inputs": problem.shard_inputs,
+        "transfer_rule": transfers,
+        "resident": resident,
+    }
     if incumbent.assignment is not None:
-        parts |= placement_parts(problem, incumbent.assignment, graph, hardware)
+        parts |= placement_parts(problem, incumbent.assignment, graph, hardware, resident)
     return incumbent, parts
 
 
@@ -223,13 +246,14 @@ def bound(
     stages: int | None = None,
     inputs: int | None = None,
     transfers: Transfers = "parallel",
+    resident: Resident = "tensors",
     time_limit_s: float | None = None,
 ) -> ProvenBound:
     """Prove a lower bound on the full problem.
 
     Parameters
     ----------
-    graph, hardware, objective, stages, inputs, transfers
+    graph, hardware, objective, stages, inputs, transfers, resident
         As for `schedule`.
     method
         The name of one bound, or ``auto``: the ideals where there are not too many, else all that apply, and the
@@ -244,7 +268,7 @@ def bound(
     """
     _check_objective(objective)
     if objective == "latency" or objective == "throughput":
-        return _placement_bound(graph, hardware, objective, method, inputs, transfers, time_limit_s)
+        return _placement_bound(graph, hardware, objective, method, inputs, transfers, resident, time_limit_s)
     names = list(BOUNDS) if objective == "pipeline" else ["simple"]
     names.append("ideals")
     if method not in ("auto", *names):
@@ -275,6 +299,7 @@ def _placement_bound(
     method: str,
     inputs: int | None,
     transfers: Transfers,
+    resident: Resident,
     time_limit_s: float | None,
 ) -> ProvenBound:
     """Prove a bound on a placement problem by one method or by all of them."""
@@ -287,7 +312,7 @@ def _placement_bound(
     started = time.monotonic()
     budget = Budget(time_limit_s)
     with _interruptible(budget):
-        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers)
+        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident=resident)
         incumbent = for_placement(lowered.problem, budget, 0.0, None)
         if lowered.infeasible:
             raise RlinitError(f"nothing to bound: {lowered.infeasible}")

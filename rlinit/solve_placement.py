@@ -24,6 +24,9 @@ _NOTHING_FITS = "no placement respects memory, groups, exclusions and links toge
 _PROGRAM_OPS = 60
 """Ops (times shards) up to which the full program is worth its time, unless it is asked for by name."""
 
+_SPLIT_OPS = 3_000
+"""Ops up to which the modules of a graph are solved on their own."""
+
 _BRANCHING_OPS = 12
 """Ops up to which branch and bound over all schedules comes first."""
 
@@ -117,8 +120,8 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
     problem = incumbent.problem
     if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
         _branch_and_bound(incumbent, share=0.2)
-    _sweep(incumbent, seed, jobs, share=0.15)
-    if problem.num_shards == 1:
+    _sweep(incumbent, seed, jobs, share=0.05)
+    if problem.num_shards == 1 and problem.num_ops <= _SPLIT_OPS:
         _split(incumbent, limits, jobs, 1, share=0.5)
     _bounds(incumbent, share=0.5)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
