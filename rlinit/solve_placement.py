@@ -27,6 +27,9 @@ _PROGRAM_OPS = 60
 _SPLIT_OPS = 3_000
 """Ops up to which the modules of a graph are solved on their own."""
 
+_WINDOW_PROGRAM_OPS = 5_000
+"""Ops up to which windows of the whole are solved on SCIP, unless it is asked for by name."""
+
 _BRANCHING_OPS = 12
 """Ops up to which branch and bound over all schedules comes first."""
 
@@ -128,7 +131,9 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
         _milp(incumbent, limits)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 1, jobs, share=0.7)
-    _windows(incumbent, "auto", limits)
+    if problem.num_ops <= _WINDOW_PROGRAM_OPS:
+        with incumbent.within(0.3):
+            _windows(incumbent, "auto", limits)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 2, jobs, share=1.0)
 
