@@ -388,6 +388,7 @@ def test_expanded_starts_are_feasible(transfers: Transfers, seed: int) -> None:
                 assert transfer.end_s <= start[v, j] + tiny
 
 
+@pytest.mark.filterwarnings("ignore:.*give no out_bytes")
 def test_a_lowered_coarse_graph_and_a_contracted_problem_agree_where_times_are_given() -> None:
     """Times, weights, tensors and groups are the same by both ways; only the tensors inside groups are not held."""
     graph = random_graph(7, 14)
