@@ -54,7 +54,7 @@ def solve_cp_sat(
     workers, seed
         Search threads, and their random seed.
     hint
-        A placement to start from; it also bounds the times.
+        A placement to start from, which also bounds the times; all ops on one device where that is better.
 
     Raises
     ------
@@ -71,11 +71,12 @@ def solve_cp_sat(
     except ImportError as problem_of_import:
         raise BackendUnavailable("CP-SAT is not installed; pip install rlinit[bench]") from problem_of_import
     began = time.perf_counter()
-    grid = _Grid.of(problem, hint)
+    start = _best_start(problem, hint)
+    grid = _Grid.of(problem, start)
     model = _LatencyModel(problem, grid) if problem.num_shards == 1 else _ThroughputModel(problem, grid)
     model.build()
-    if hint is not None:
-        model.add_hint(hint)
+    if start is not None:
+        model.add_hint(start)
     built = time.perf_counter()
     known: dict[Any, Status] = {
         cp_model.OPTIMAL: "optimal",
@@ -123,14 +124,11 @@ class _Grid:
     slack: int
 
     @classmethod
-    def of(cls, problem: PlacementProblem, hint: Placement | None) -> _Grid:
-        d = problem.num_devices
-        together = [
-            Placement(np.full((problem.num_ops, problem.num_shards), i, np.int64), problem.order * d + i)
-            for i in range(d)
-        ]
-        given = [] if hint is None else [hint]
-        reached = min([horizon_s(problem), *(makespan(problem, placement) for placement in [*together, *given])])
+    def of(cls, problem: PlacementProblem, start: Placement | None) -> _Grid:
+        """Return the grid for times up to the makespan of a feasible placement, or up to the horizon."""
+        reached = horizon_s(problem)
+        if start is not None:
+            reached = min(reached, makespan(problem, start))
         unit_s = 2.0 ** (math.floor(math.log2(reached)) - _TIME_BITS) if reached > 0 else 1.0
         slack = _rounded(problem, unit_s)
         return cls(unit_s, math.ceil(reached / unit_s) + slack + 1, slack)
@@ -139,6 +137,15 @@ class _Grid:
         """Return seconds in steps, rounded up; whatever exceeds the horizon (it can be 10^20 times that) alike."""
         steps = seconds / self.unit_s
         return self.horizon + 1 if steps > self.horizon else math.ceil(steps)
+
+
+def _best_start(problem: PlacementProblem, hint: Placement | None) -> Placement | None:
+    """Return the better one of the hint and of all on one device; None if none of them is feasible."""
+    n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
+    starts = [Placement(np.full((n, s), i, np.int64), problem.order * d + i) for i in range(d)]
+    starts += [] if hint is None else [hint]
+    best = min(starts, key=lambda start: makespan(problem, start))
+    return best if math.isfinite(makespan(problem, best)) else None
 
 
 def _rounded(problem: PlacementProblem, unit_s: float) -> int:
