@@ -124,6 +124,24 @@ def test_infeasible_memory_is_proved(peer: str) -> None:
     agrees(problem, solve(peer, problem), float("inf"))
 
 
+def test_memory_is_exact_although_its_integers_are_coarse() -> None:
+    """Two ops that exceed a device by a billionth are kept apart, though the sizes in the model are rounded."""
+    pytest.importorskip("ortools", reason="OR-Tools is absent: pip install rlinit[bench]")
+    problem = random_placement_problem(
+        0, 4, 2, density=0.0, identical=True, forbidden_fraction=0.0, zero_fraction=0.0, transfer=0.0
+    )
+    size = np.full(4, 1.0 + 1e-9)
+    size[3] = 1e-9
+    problem = dataclasses.replace(
+        problem,
+        time_s=np.where(np.arange(2)[None, :, None] == 0, 1.0, 3.0) * problem.time_s,  # All would run on device 0.
+        weight_bytes=size,
+        shard_bytes=np.zeros(4),
+        capacity_bytes=np.array([2.0, 1e12]),
+    )
+    agrees(problem, solve("cp_sat", problem), brute_force_placement(problem))
+
+
 @pytest.mark.parametrize("peer", PEERS)
 def test_other_transfers_are_refused(peer: str) -> None:
     """A peer does not solve another problem than the one it is given."""

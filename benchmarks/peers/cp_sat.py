@@ -236,10 +236,13 @@ class _Model:
         """
         for i, capacity in enumerate(self.problem.capacity_bytes.tolist()):
             own = [(literal, size) for device, literal, size in terms if device == i and size > 0]
+            for literal in (literal for literal, size in own if size > capacity * CAPACITY_SLACK):
+                self.cp.add_bool_and(literal.negated())
+            own = [(literal, size) for literal, size in own if size <= capacity * CAPACITY_SLACK]
             if sum(size for _, size in own) <= capacity:
                 continue
             unit = 2.0 ** (math.floor(math.log2(capacity)) - _BYTE_BITS)
-            steps = [math.floor(min(size, 2 * capacity) / unit) for _, size in own]
+            steps = [math.floor(size / unit) for _, size in own]
             room = math.floor(capacity * CAPACITY_SLACK / unit)
             self.cp.add(sum(step * literal for step, (literal, _) in zip(steps, own, strict=True)) <= room)
 
