@@ -50,7 +50,7 @@ class BatchModel(PlacementModel):
             self.add_loads()
 
     def _starts(self) -> None:
-        """head y <= S and S + duration + rest y <= C for each batch (condition 2)."""
+        """Head y <= S and S + duration + rest y <= C for each batch (condition 2)."""
         for v, i in self._batches:
             settled = self.fixed_start(v, i)
             if settled is not None:

@@ -156,7 +156,9 @@ class PlacementModel:
 
     def _assign(self) -> None:
         """Sum over i of x[g, i, l] = 1 for each open group g and shard l (DIVIML condition 1)."""
-        for g in np.flatnonzero((self.problem.group == np.arange(self.problem.num_ops)) & ~self.windows.pinned).tolist():
+        for g in np.flatnonzero(
+            (self.problem.group == np.arange(self.problem.num_ops)) & ~self.windows.pinned
+        ).tolist():
             for shard in range(self.problem.num_shards):
                 total = Affine()
                 for i in self._devices_of[g]:
@@ -218,7 +220,7 @@ class PlacementModel:
         self.linear.at_most(total, limit)
 
     def add_loads(self) -> None:
-        """h u + sum over batches of head >= h of their durations + least rest <= C on each device, for some h.
+        """H u + sum over batches of head >= h of their durations + least rest <= C on each device, for some h.
 
         u is 1 if there is such a batch at all: they run one after another, none before h, and after the last one
         comes at least the least rest.

@@ -323,9 +323,7 @@ def _sweep(
         for i in range(d):
             if not allowed[v, i]:
                 continue
-            rest = _data_tail(
-                v, i, succ_indptr, succ, group, tensor_bytes, s_per_byte, delay_s, allowed, mask, tail
-            )
+            rest = _data_tail(v, i, succ_indptr, succ, group, tensor_bytes, s_per_byte, delay_s, allowed, mask, tail)
             if not free[v] and after[v, i] >= 0:
                 rest = max(rest, tail[after[v, i], i])
             if least[v, i] + rest > tail[v, i]:

@@ -28,7 +28,6 @@ from joblib import Parallel, delayed
 
 from rlinit.budget import Budget
 from rlinit.exact.module_search import (
-    MAX_MODULE_OPS,
     Frontier,
     SearchModel,
     SearchResult,
@@ -131,7 +130,9 @@ def solve_split(
     DIVIML section IV-B; thesis section 3.3.
     """
     if problem.num_shards != 1:
-        raise ValueError(f"expected a latency problem (1 shard), got {problem.num_shards} shards; use solve_split_batched")
+        raise ValueError(
+            f"expected a latency problem (1 shard), got {problem.num_shards} shards; use solve_split_batched"
+        )
     comm = transfer_times(problem)
     modules = _modules(problem, channels, min_ops)
     beam = _Beam(problem, comm, modules)
@@ -401,9 +402,7 @@ class _Chain:
             v = u
         return pairs[::-1]
 
-    def _open_rows(
-        self, forward: list[FloatArray], backward: list[FloatArray], effort: int
-    ) -> list[tuple[_Part, int]]:
+    def _open_rows(self, forward: list[FloatArray], backward: list[FloatArray], effort: int) -> list[tuple[_Part, int]]:
         """Return the (part, device) pairs of the shortest path by bounds that less than `effort` was spent on."""
         del forward, backward
         rows: dict[tuple[int, int], tuple[_Part, int]] = {}

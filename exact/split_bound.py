@@ -85,7 +85,9 @@ def quick_bound(problem: PlacementProblem) -> float:
     for price in _even_prices(problem):
         cost = np.zeros((n, 1))
         for i, y in enumerate(price):
-            part = np.where(np.isfinite(problem.time_s[:, i]), y * np.nan_to_num(problem.time_s[:, i], posinf=0.0), np.inf)
+            part = np.where(
+                np.isfinite(problem.time_s[:, i]), y * np.nan_to_num(problem.time_s[:, i], posinf=0.0), np.inf
+            )
             grown = np.full((n, s + 1), np.inf)
             for c in range(s + 1):
                 width = min(cost.shape[1], s + 1 - c)

@@ -20,12 +20,9 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.incumbent import PlacementIncumbent, Progress, StageIncumbent, for_placement, for_stages
 from rlinit.lowering import LoweredStages, lower_stages
-from rlinit.lowering_placement import lower_placement
 from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
 from rlinit.placement import Transfers
-from rlinit.placement_plan import placement_from_plan, placement_parts
 from rlinit.plan import Objective, Plan, Status, is_closed
-from rlinit.solve_placement import placement_bound_phase, placement_bounds, solve_placement
 from rlinit.stages import StageAssignment
 
 __all__ = ["ProvenBound", "bound", "schedule"]
@@ -140,47 +137,81 @@ def schedule(
     }
     budget = Budget(time_limit_s)
     if objective == "latency" or objective == "throughput":
-        with _interruptible(budget):
-            placed = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers)
-            searched = for_placement(placed.problem, budget, gap, progress)
-            if placed.infeasible:
-                searched.infeasible = placed.infeasible
-            else:
-                given = None if isinstance(agent, str) else placement_from_plan(agent, placed.problem, graph, hardware)
-                solve_placement(
-                    searched,
-                    method=method,
-                    agent=agent if isinstance(agent, str) else "auto",
-                    start=given,
-                    window=window,
-                    seed=seed,
-                    jobs=jobs,
-                    timed=time_limit_s is not None,
-                )
-        provenance["interrupted"] = budget.cancelled
-        parts: dict[str, Any] = {
-            "inputs": inputs or 1,
-            "shard_inputs": placed.problem.shard_inputs,
-            "transfer_rule": transfers,
-        }
-        if searched.assignment is not None:
-            parts |= placement_parts(placed.problem, searched.assignment, graph, hardware)
-        plan = _plan(searched, parts, graph, hardware, objective, provenance)
-        verify(plan, graph, hardware)
-        return plan
+        incumbent: StageIncumbent | PlacementIncumbent
+        incumbent, parts = _place(
+            graph, hardware, objective, inputs, transfers, agent, method, window, seed, jobs, budget, gap, progress
+        )
+    else:
+        incumbent, parts = _stage(graph, hardware, objective, agent, method, window, seed, jobs, budget, gap, progress)
+    provenance["interrupted"] = budget.cancelled
+    plan = _plan(incumbent, parts, graph, hardware, objective, provenance)
+    verify(plan, graph, hardware)
+    return plan
+
+
+def _stage(
+    graph: Graph,
+    hardware: Hardware,
+    objective: Literal["pipeline", "memory"],
+    agent: str | Plan,
+    method: str,
+    window: Window,
+    seed: int,
+    jobs: int,
+    budget: Budget,
+    gap: float,
+    progress: Progress | None,
+) -> tuple[StageIncumbent, dict[str, Any]]:
+    """Solve a stage problem; return the incumbent and the fields of its plan."""
     with _interruptible(budget):
         lowered = lower_stages(graph, hardware, objective)
         incumbent = for_stages(lowered.problem, budget, gap, progress)
-        limits = PhaseLimits() if time_limit_s is None else PhaseLimits(window_nodes=None, full_nodes=None)
+        limits = PhaseLimits() if budget.remaining_s == np.inf else PhaseLimits(window_nodes=None, full_nodes=None)
         if lowered.infeasible:
             incumbent.infeasible = lowered.infeasible
         else:
             start = _given_start(agent, graph, hardware, objective, lowered)
             _solve(incumbent, method, agent if isinstance(agent, str) else "auto", start, window, seed, limits, jobs)
-    provenance["interrupted"] = budget.cancelled
-    plan = _plan(incumbent, _stage_parts(incumbent, lowered, graph, hardware), graph, hardware, objective, provenance)
-    verify(plan, graph, hardware)
-    return plan
+    return incumbent, _stage_parts(incumbent, lowered, graph, hardware)
+
+
+def _place(
+    graph: Graph,
+    hardware: Hardware,
+    objective: Literal["latency", "throughput"],
+    inputs: int | None,
+    transfers: Transfers,
+    agent: str | Plan,
+    method: str,
+    window: Window,
+    seed: int,
+    jobs: int,
+    budget: Budget,
+    gap: float,
+    progress: Progress | None,
+) -> tuple[PlacementIncumbent, dict[str, Any]]:
+    """Solve a placement problem; return the incumbent and the fields of its plan."""
+    from rlinit.lowering_placement import lower_placement
+    from rlinit.placement_plan import placement_from_plan, placement_parts
+    from rlinit.solve_placement import solve_placement
+
+    timed = budget.remaining_s < np.inf
+    with _interruptible(budget):
+        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers)
+        problem = lowered.problem
+        incumbent = for_placement(problem, budget, gap, progress)
+        if lowered.infeasible:
+            incumbent.infeasible = lowered.infeasible
+        else:
+            start = None if isinstance(agent, str) else placement_from_plan(agent, problem, graph, hardware)
+            name = agent if isinstance(agent, str) else "auto"
+            solve_placement(
+                incumbent, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
+            )
+    parts: dict[str, Any] = {"inputs": inputs or 1, "shard_inputs": problem.shard_inputs, "transfer_rule": transfers}
+    if incumbent.assignment is not None:
+        parts |= placement_parts(problem, incumbent.assignment, graph, hardware)
+    return incumbent, parts
 
 
 def bound(
@@ -247,6 +278,9 @@ def _placement_bound(
     time_limit_s: float | None,
 ) -> ProvenBound:
     """Prove a bound on a placement problem by one method or by all of them."""
+    from rlinit.lowering_placement import lower_placement
+    from rlinit.solve_placement import placement_bound_phase, placement_bounds
+
     names = list(placement_bounds())
     if method not in ("auto", *names):
         raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")

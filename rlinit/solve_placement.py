@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.heuristics.sweeps import earliest_finish_start, sweep_placements
 from rlinit.incumbent import PlacementIncumbent
 from rlinit.placement import Placement, PlacementResult
-from rlinit.placement_window import placement_windows
+
+if TYPE_CHECKING:
+    from rlinit.exact.placement_bounds import PlacementBound
 
 __all__ = ["PlacementLimits", "method_names", "placement_bound_phase", "placement_bounds", "solve_placement"]
 
@@ -56,7 +58,7 @@ def method_names() -> tuple[str, ...]:
     return (*_METHODS, *PLACEMENT_HEURISTICS)
 
 
-def placement_bounds() -> Mapping[str, object]:
+def placement_bounds() -> Mapping[str, PlacementBound]:
     """Return the bounds on the full problem by name, cheapest first."""
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 
@@ -131,6 +133,7 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
 def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
     """Phase 1: a named heuristic; where it finds nothing that fits, earliest finish."""
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+    from rlinit.heuristics.sweeps import earliest_finish_start
 
     if incumbent.finished:
         return
@@ -144,6 +147,8 @@ def _sweep(incumbent: PlacementIncumbent, seed: int, jobs: int, share: float) ->
     """Phase 2: local search from the incumbent, runs side by side on threads (its kernels release the lock)."""
     if incumbent.finished:
         return
+    from rlinit.heuristics.sweeps import sweep_placements
+
     with incumbent.in_phase("sweep"), incumbent.within(share):
         if jobs == 1:
             sweep_placements(
@@ -201,6 +206,7 @@ def _branch_and_bound(incumbent: PlacementIncumbent, share: float = 1.0) -> None
 def _windows(incumbent: PlacementIncumbent, window: int | str | None, limits: PlacementLimits) -> None:
     """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
     from rlinit.exact.placement_milp import solve_placement_milp
+    from rlinit.placement_window import placement_windows
 
     if window is None:
         _milp(incumbent, limits)
@@ -237,6 +243,13 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
 
     if incumbent.finished:
         return
+
+    def on_solution(placement: Placement, _value: float) -> None:
+        incumbent.offer(placement, "milp")
+
+    def on_bound(bound: float) -> None:
+        incumbent.raise_bound((bound,), "milp")
+
     with incumbent.in_phase("milp"):
         result = solve_placement_milp(
             incumbent.problem,
@@ -244,8 +257,8 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
             start=incumbent.assignment,
             lower=incumbent.bounds[0] if incumbent.bounds else None,
             node_limit=limits.full_nodes,
-            on_solution=lambda placement, _value: incumbent.offer(placement, "milp"),
-            on_bound=lambda bound: incumbent.raise_bound((bound,), "milp"),
+            on_solution=on_solution,
+            on_bound=on_bound,
         )
         _take(incumbent, result, "milp")
 

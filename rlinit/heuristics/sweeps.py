@@ -130,7 +130,7 @@ def sweep_placements(
     evaluations: int | None = None,
     budget: Budget | None = None,
     start: Placement | None = None,
-    on_better: Callable[[Placement], None] | None = None,
+    on_better: Callable[[Placement], object] | None = None,
 ) -> Placement | None:
     """Improve a placement by annealing in windows of its sequence, swept along it; never worse than the start.
 

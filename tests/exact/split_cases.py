@@ -180,7 +180,9 @@ def brute_force(problem: PlacementProblem) -> float:
                 # Some optimal schedule lists its ops by their starts.
                 if start < last_start or not end < np.inf:
                     continue
-                place({**placed, v: (j, end)}, [end if i == j else f for i, f in enumerate(free)], start, max(latest, end))
+                place(
+                    {**placed, v: (j, end)}, [end if i == j else f for i, f in enumerate(free)], start, max(latest, end)
+                )
 
     place({}, [0.0] * d, 0.0, 0.0)
     return best[0]

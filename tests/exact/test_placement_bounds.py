@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
-from rlinit.budget import Budget
 from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
-from rlinit.exact.placement_search import DeviceSearch
-from rlinit.placement import Placement, PlacementProblem, Transfers
-from rlinit.timeline import makespan
-from tests.placements import brute_force_placement, random_placement, random_placement_problem
+from rlinit.placement import PlacementProblem, Transfers
+from tests.placements import brute_force_placement, random_placement_problem
 
 BOUNDS = list(PLACEMENT_BOUNDS)
 CLOSE = 1.0 + 1e-9

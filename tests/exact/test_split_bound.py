@@ -40,7 +40,13 @@ def test_bound_holds_with_exact_parts(seed: int, chain: bool, memory: bool) -> N
 def test_bound_holds_with_searched_parts(seed: int, transfers: str, max_sets: int) -> None:
     """The bound from searches of the parts holds for any kind of transfers, with groups and missing links."""
     problem = random_placement_problem(
-        seed, 5, 2, transfers=transfers, group_fraction=0.2, missing_links=0.1, scale=1e-9  # type: ignore[arg-type]
+        seed,
+        5,
+        2,
+        transfers=transfers,
+        group_fraction=0.2,
+        missing_links=0.1,
+        scale=1e-9,  # type: ignore[arg-type]
     )
     modules = random_modules(problem, seed)
     best = brute_force_placement(problem)
