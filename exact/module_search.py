@@ -160,13 +160,13 @@ def search_model(
     comm_s
         (num_ops, d, d) from :func:`transfer_times`.
     externals, ops
-        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither. With more
-        than `MAX_MODULE_OPS` ops the model serves :func:`root_bound` alone.
+        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither. With
+        more than `MAX_MODULE_OPS` ops the model serves :func:`root_bound` alone.
     targets
         What is timed.
     tail_after
-        (num_ops, d) seconds at least from the end of an op to the end of everything; None: what is after the module does
-        not count.
+        (num_ops, d) seconds at least from the end of an op to the end of everything; None: what is after the module
+        does not count.
     work_after_s
         (k, d) times of the ops after the module, which the one target without sink then waits for too.
     """
@@ -252,7 +252,7 @@ def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArra
 
 
 def _prices(time_s: FloatArray) -> FloatArray:
-    """Return prices of the devices under which the ops' work bounds the makespan well: the LP's dual, and equal ones."""
+    """Return prices of the devices, those of the assignment LP's dual and equal ones."""
     n, d = time_s.shape
     equal = np.full((1, d), 1.0 / d)
     finite = np.isfinite(time_s)
@@ -355,7 +355,8 @@ def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
     """Return (t,) lower bounds before any search, the least over the schedules of the frontier."""
     k, n = model.num_fixed, len(model.time_s)
     if k == n:
-        return ends(model, frontier).min(axis=0)
+        done: FloatArray = ends(model, frontier).min(axis=0)
+        return done
     least = np.full(len(model.target_device), np.inf)
     left = model.priced_s[:, k:].sum(axis=1) + model.after_s
     for i in range(len(frontier.root)):

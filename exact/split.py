@@ -7,13 +7,13 @@ starts. Thus, with c(t, u, v) the least time from the end of separator t on devi
 ``dp(t+1, v) = min over u of dp(t, u) + c(t, u, v)``
 
 is the optimum of `latency` where memory does not bind (DIVIML section IV-B, with com(t, v', u) inside c). The same sum
-over lower bounds of c is a lower bound of the optimum, and memory, exclusive links or blocking transfers only raise that,
-so `bound` holds for those too. Only the pairs on the shortest path by lower bounds are solved, the others stay as they
-are: they cannot lead to anything better. Modules alike share their solutions.
+over lower bounds of c is a lower bound of the optimum, and memory, exclusive links or blocking transfers only raise
+that, so `bound` holds for those too. Only the pairs on the shortest path by lower bounds are solved, the others stay as
+they are: they cannot lead to anything better. Modules alike share their solutions.
 
-With more channels, and where memory binds, partial schedules are carried from module to module, as many as a width allows,
-so that modules overlap in time. A device then runs what it runs of a module before what it runs of the next. The bound is
-that of :mod:`rlinit.exact.split_bound`, or of the longest path and the work.
+With more channels, and where memory binds, partial schedules are carried from module to module, as many as a width
+allows, so that modules overlap in time. A device then runs what it runs of a module before what it runs of the next.
+The bound is that of :mod:`rlinit.exact.split_bound`, or of the longest path and the work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from joblib import Parallel, delayed
 
 from rlinit.budget import Budget
 from rlinit.exact.module_search import (
-    MAX_MODULE_OPS,
     Frontier,
     SearchModel,
     SearchResult,
@@ -104,8 +103,8 @@ def solve_split(
     budget
         Wall-clock limit.
     channels
-        Tensors that may pass between modules; ``auto`` takes one where that gives modules that can be searched, else the
-        fewest of 2 to 8 that do.
+        Tensors that may pass between modules; ``auto`` takes one where that gives modules that can be searched, else
+        the fewest of 2 to 8 that do.
     module_solver
         Solves the modules of one channel instead of the built-in search.
     jobs
@@ -131,7 +130,9 @@ def solve_split(
     DIVIML section IV-B; thesis section 3.3.
     """
     if problem.num_shards != 1:
-        raise ValueError(f"expected a latency problem (1 shard), got {problem.num_shards} shards; use solve_split_batched")
+        raise ValueError(
+            f"expected a latency problem (1 shard), got {problem.num_shards} shards; use solve_split_batched"
+        )
     comm = transfer_times(problem)
     modules = _modules(problem, channels, min_ops)
     beam = _Beam(problem, comm, modules)
@@ -256,8 +257,8 @@ class _Part:
     Parameters
     ----------
     lower, value
-        (a, b) bounds and values found for each pair of devices of the two separators; one row, or column, where there is
-        none.
+        (a, b) bounds and values found for each pair of devices of the two separators; one row, or column, where there
+        is none.
     solution
         ``{(a, b): (device, rank) of inner}``.
     level
@@ -348,7 +349,7 @@ class _Chain:
         return _Part(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
 
     def adopt(self, placement: Placement) -> None:
-        """Take what a schedule does between separators as values of its pairs of devices, in parts that it orders alike."""
+        """Take what a schedule does between separators as values of its pairs of devices."""
         problem, d = self.problem, self.problem.num_devices
         times = timeline(problem, placement)
         rank = np.empty(problem.num_ops, np.int64)
@@ -401,9 +402,7 @@ class _Chain:
             v = u
         return pairs[::-1]
 
-    def _open_rows(
-        self, forward: list[FloatArray], backward: list[FloatArray], effort: int
-    ) -> list[tuple[_Part, int]]:
+    def _open_rows(self, forward: list[FloatArray], backward: list[FloatArray], effort: int) -> list[tuple[_Part, int]]:
         """Return the (part, device) pairs of the shortest path by bounds that less than `effort` was spent on."""
         del forward, backward
         rows: dict[tuple[int, int], tuple[_Part, int]] = {}

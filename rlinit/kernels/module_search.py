@@ -1,8 +1,9 @@
 """Compiled search over list schedules of one module, layer by layer, with dominance and bounds.
 
-Layer l holds partial schedules (*states*) of l ops. Those of a set of ops are compared: a state that is free, and has its
-outputs everywhere, no later than another one can do all that one can do, no later. Local ops are the externals, which
-every state has run already, and then the ops of the module, of which bit i of a mask stands for op ``num_fixed + i``.
+Layer l holds partial schedules (*states*) of l ops. Those of a set of ops are compared: a state that is free, and has
+its outputs everywhere, no later than another one can do all that one can do, no later. Local ops are the externals,
+which every state has run already, and then the ops of the module, of which bit i of a mask stands for op ``num_fixed +
+i``.
 """
 
 from __future__ import annotations
@@ -154,8 +155,9 @@ def sweep(
 
     Returns
     -------
-    The number of final states, their free times, ends, devices, held bytes, places in the order and indices of the initial
-    state; (t,) the least bound of the states dropped for the width, ``inf`` where none; and the states expanded.
+    The number of final states, their free times, ends, devices, held bytes, places in the order and indices of the
+    initial state; (t,) the least bound of the states dropped for the width, ``inf`` where none; and the states
+    expanded.
     """
     n, d = time_s.shape
     num_targets, num_prices = len(cutoff), len(price)
@@ -289,10 +291,10 @@ def sweep(
                 new_mask = mask | bit
                 num_open = 0
                 for u in range(n):
-                    if u < num_fixed or new_mask & (1 << (u - num_fixed)):
-                        if live[u] or (succ_mask[u] & ~new_mask) != 0:
-                            opened[num_open] = u
-                            num_open += 1
+                    placed = u < num_fixed or (new_mask & (1 << (u - num_fixed))) != 0
+                    if placed and (live[u] or (succ_mask[u] & ~new_mask) != 0):
+                        opened[num_open] = u
+                        num_open += 1
                 for j in range(d):
                     if not start[v, j] < np.inf:
                         continue
@@ -355,8 +357,8 @@ def sweep(
                         continue
                     if made == capacity_states:
                         made = _shrink(
-                            made, width, free[b], end[b], dev[b], held[b], place_in_order[b], root[b], bound[b], masks[b],
-                            alive, chain, table, key, scale, cutoff, dropped,
+                            made, width, free[b], end[b], dev[b], held[b], place_in_order[b], root[b], bound[b],
+                            masks[b], alive, chain, table, key, scale, cutoff, dropped,
                         )  # fmt: skip
                         place = _slot(table, masks[b], new_mask)
                     free[b, made] = child_free
