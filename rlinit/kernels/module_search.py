@@ -16,7 +16,7 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["sweep"]
 
-_MAX_COMPARED = 256
+_MAX_COMPARED = 64
 """A new state is compared with at most so many of its set; more would drop more, at a quadratic cost."""
 
 _LAST_RESORT = 16
