@@ -29,6 +29,8 @@ __all__ = ["MAX_MODULE_OPS", "Frontier", "SearchModel", "SearchResult", "Target"
 MAX_MODULE_OPS = 60
 """Ops of a module are held as the bits of one signed 64-bit integer."""
 
+_MAX_PRICED = 80
+"""Ops beyond which prices are those that even out the devices' mean speeds, without an LP."""
 _PLAIN_WIDTH = 16
 _WIDTHS = (16, 256, 4096, 32768)
 _EXPANSIONS_PER_S = 20_000.0
@@ -264,6 +266,9 @@ def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArra
     largest = time_s[finite].max(initial=0.0)
     if d == 1 or largest <= 0.0:
         return equal
+    if n > _MAX_PRICED:
+        speed = 1.0 / (np.where(finite, time_s / largest, 1.0).mean(axis=0) + 1e-6)
+        return np.concatenate([equal, speed[None] / speed.sum()])
     ops, devices = np.nonzero(finite)
     rows = np.zeros((len(ops), n + d))
     rows[np.arange(len(ops)), ops] = 1.0

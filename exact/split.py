@@ -138,7 +138,7 @@ def solve_split(
     beam = _Beam(problem, comm, modules)
     placement, value, work = None, np.inf, 0
     for width in _BEAM_WIDTHS[:2]:
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work))
+        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
         work += beam.work
     chain = _Chain(problem, comm, module_solver, jobs, max_work - work)
     if placement is not None:
@@ -149,7 +149,7 @@ def solve_split(
     for width in _BEAM_WIDTHS[2:]:
         if min(upper, value) <= bound * _EXACT or beam.complete or budget.expired or work >= max_work:
             break
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work))
+        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
         work += beam.work
     if beam.complete and beam.is_exact:
         bound = max(bound, min(value, upper))
@@ -209,8 +209,8 @@ class _Beam:
         self.is_exact = problem.transfers == "parallel" and all(int(ops[-1]) in between for ops in self.chunks[:-1])
         self.complete, self.work = False, 0
 
-    def run(self, width: int, cutoff: float, max_work: int) -> Placement | None:
-        """Return the best schedule found, if one ends below `cutoff`, keeping `width` of each layer."""
+    def run(self, width: int, cutoff: float, max_work: int, budget: Budget) -> Placement | None:
+        """Return the best schedule found, if one ends below `cutoff`, keeping `width` of each layer; 1 once over budget."""
         n, d = self.problem.num_ops, self.problem.num_devices
         free, held = np.zeros((1, d)), np.zeros((1, d))
         end, device, rank = np.zeros((1, n)), np.full((1, n), -1, np.int8), np.zeros((1, n), np.int64)
@@ -227,7 +227,8 @@ class _Beam:
             start = Frontier(free, end[:, local], device[:, local], held, empty, np.arange(len(free)))
             floor = root_bound(model, start)
             scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
-            after, dropped, extended = advance(model, start, limit, scale, width, max(1, max_work - self.work))
+            keep = 1 if budget.expired else width
+            after, dropped, extended = advance(model, start, limit, scale, keep, max(1, max_work - self.work))
             self.work += extended
             self.complete = self.complete and bool(np.isinf(dropped).all())
             free, held = after.free_s, after.held_bytes
