@@ -12,6 +12,7 @@ from where it could start now; and prices y >= 0 of the devices that sum to 1, u
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,9 @@ __all__ = ["MAX_MODULE_OPS", "Frontier", "SearchModel", "SearchResult", "Target"
 MAX_MODULE_OPS = 60
 """Ops of a module are held as the bits of one signed 64-bit integer."""
 
+_MAX_PRICED = 80
+"""Ops beyond which prices are those that even out the devices' mean speeds, without an LP."""
+_PLAIN_WIDTH = 16
 _WIDTHS = (16, 256, 4096, 32768)
 _EXPANSIONS_PER_S = 20_000.0
 """What a slow machine expands, by which a pass is kept within a time limit."""
@@ -160,13 +164,13 @@ def search_model(
     comm_s
         (num_ops, d, d) from :func:`transfer_times`.
     externals, ops
-        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither. With more
-        than `MAX_MODULE_OPS` ops the model serves :func:`root_bound` alone.
+        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither. With
+        more than `MAX_MODULE_OPS` ops the model serves :func:`root_bound` alone.
     targets
         What is timed.
     tail_after
-        (num_ops, d) seconds at least from the end of an op to the end of everything; None: what is after the module does
-        not count.
+        (num_ops, d) seconds at least from the end of an op to the end of everything; None: what is after the module
+        does not count.
     work_after_s
         (k, d) times of the ops after the module, which the one target without sink then waits for too.
     """
@@ -251,14 +255,20 @@ def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArra
     return group, mask, live
 
 
-def _prices(time_s: FloatArray) -> FloatArray:
-    """Return prices of the devices under which the ops' work bounds the makespan well: the LP's dual, and equal ones."""
+def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArray:
+    """Return prices of the devices: equal ones, and those of the assignment LP's dual.
+
+    Where `around_s` ((y, d) seconds before and after a device's work) is given there is a dual for each of its rows.
+    """
     n, d = time_s.shape
     equal = np.full((1, d), 1.0 / d)
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
     if d == 1 or largest <= 0.0:
         return equal
+    if n > _MAX_PRICED:
+        speed = 1.0 / (np.where(finite, time_s / largest, 1.0).mean(axis=0) + 1e-6)
+        return np.concatenate([equal, speed[None] / speed.sum()])
     ops, devices = np.nonzero(finite)
     rows = np.zeros((len(ops), n + d))
     rows[np.arange(len(ops)), ops] = 1.0
@@ -266,11 +276,36 @@ def _prices(time_s: FloatArray) -> FloatArray:
     cost = np.concatenate([-finite.any(axis=1).astype(np.float64), np.zeros(d)])
     total = np.concatenate([np.zeros(n), np.ones(d)])[None]
     bounds = [(0.0, 1.0)] * (n + d)
-    result = linprog(cost, A_ub=rows, b_ub=np.zeros(len(ops)), A_eq=total, b_eq=[1.0], bounds=bounds)
-    if result.x is None:
-        return equal
-    price = np.maximum(result.x[n:], 0.0)
-    return np.concatenate([equal, price[None] / price.sum()])
+    prices = [equal]
+    for around in np.zeros((1, d)) if around_s is None else around_s:
+        cost[n:] = -around / largest
+        result = linprog(cost, A_ub=rows, b_ub=np.zeros(len(ops)), A_eq=total, b_eq=[1.0], bounds=bounds)
+        if result.x is not None:
+            price = np.maximum(result.x[n:], 0.0)
+            prices.append(price[None] / price.sum())
+    return np.concatenate(prices)
+
+
+def _repriced(model: SearchModel, start: Frontier, limit_s: FloatArray) -> SearchModel:
+    """Return the model with prices for what can be run where, if one of the targets is to end below its limit."""
+    k, n = model.num_fixed, len(model.time_s)
+    head = np.zeros_like(model.time_s)
+    for v in range(k, n):
+        head[v] = start.free_s[0]
+        for u in model.pred[model.pred_indptr[v] : model.pred_indptr[v + 1]]:
+            if u < k:
+                arrival = start.end_s[0, u] + model.comm_s[u, start.device[0, u]]
+            else:
+                arrival = (head[u] + model.time_s[u])[:, None] + model.comm_s[u]
+                arrival = arrival.min(axis=0)
+            head[v] = np.maximum(head[v], arrival)
+    active = np.flatnonzero(limit_s > -np.inf)
+    ends_s = head[k:] + model.time_s[k:] + model.tail_s[active, k:]
+    able = (ends_s < limit_s[active, None, None]).any(axis=0)
+    around = head[k:].min(axis=0, initial=np.inf) + model.device_tail_s[active]
+    price = _prices(np.where(able, model.time_s[k:], np.inf), around)
+    # Targets are searched for without what is after the module.
+    return dataclasses.replace(model, price=price, after_s=np.zeros(len(price)))
 
 
 def _priced(time_s: FloatArray, price: FloatArray) -> FloatArray:
@@ -330,7 +365,7 @@ def advance(
     free, end, dev, held, rank, root, dropped, work = sweep(
         model.num_fixed, width, max_work, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask,
         model.succ_mask, model.live, model.group, model.group_mask, model.group_live, model.need_bytes,
-        model.capacity_bytes, model.held_matters, model.tail_s, model.price, model.priced_s, model.device_tail_s,
+        model.capacity_bytes, model.held_matters, model.tail_s, model.price, model.device_tail_s,
         model.after_s, scale_s, cutoff_s, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes,
     )[1:]  # fmt: skip
     return Frontier(free, end, dev, held, rank, root), dropped, int(work)
@@ -355,7 +390,8 @@ def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
     """Return (t,) lower bounds before any search, the least over the schedules of the frontier."""
     k, n = model.num_fixed, len(model.time_s)
     if k == n:
-        return ends(model, frontier).min(axis=0)
+        done: FloatArray = ends(model, frontier).min(axis=0)
+        return done
     least = np.full(len(model.target_device), np.inf)
     left = model.priced_s[:, k:].sum(axis=1) + model.after_s
     for i in range(len(frontier.root)):
@@ -413,7 +449,8 @@ def search(
         if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
             break
         affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * _EXPANSIONS_PER_S)))
-        after, dropped, extended = advance(model, start, limit, scale, width, affordable)
+        priced = _repriced(model, start, limit) if width > _PLAIN_WIDTH else model
+        after, dropped, extended = advance(priced, start, limit, scale, width, affordable)
         work += extended + 1
         finish = ends(model, after)
         for t in range(targets):

@@ -3,8 +3,8 @@
 A *separator* is an op through which every path from a source to a sink passes: in any topological order no edge jumps
 over it (a graph with several sources or sinks has a virtual one before or after them). It is the articulation point,
 or the end of a bridge, of DIVIML that also cuts the directed graph; an undirected articulation point where a side
-branch hangs on does not order what lies on its two sides, and no chain of modules follows from it. The dummy node with a
-zero-cost edge is implicit: a separator ends one module and is, at no cost and on the same device, what the next one
+branch hangs on does not order what lies on its two sides, and no chain of modules follows from it. The dummy node with
+a zero-cost edge is implicit: a separator ends one module and is, at no cost and on the same device, what the next one
 starts from.
 
 With more channels a cut is a place in a topological order over which few tensors pass.
@@ -53,7 +53,8 @@ def separators(problem: PlacementProblem) -> IntArray:
         np.column_stack([position[sinks], last[sinks]]),
         _group_spans(problem.group, position),
     ]
-    return problem.order[_open_spans(np.concatenate(spans), n) == 0]
+    found: IntArray = problem.order[_open_spans(np.concatenate(spans), n) == 0]
+    return found
 
 
 def channel_counts(problem: PlacementProblem, order: IntArray) -> IntArray:
@@ -177,8 +178,8 @@ def induced(problem: PlacementProblem, ops: IntArray, num_shards: int | None = N
 
     From any schedule of `problem` strike out the other ops and shards: what is left is a schedule of the sub-problem
     that ends no later. Fewer shards make no transfer longer and no device hold more; groups and capacities bind those
-    that are left. A batch of which c shards are left took the time of a batch of some c' >= c shards, hence the times of
-    fewer shards than there are are those of the cheapest size of at least c.
+    that are left. A batch of which c shards are left took the time of a batch of some c' >= c shards, hence the times
+    of fewer shards than there are are those of the cheapest size of at least c.
 
     Parameters
     ----------

@@ -7,13 +7,13 @@ starts. Thus, with c(t, u, v) the least time from the end of separator t on devi
 ``dp(t+1, v) = min over u of dp(t, u) + c(t, u, v)``
 
 is the optimum of `latency` where memory does not bind (DIVIML section IV-B, with com(t, v', u) inside c). The same sum
-over lower bounds of c is a lower bound of the optimum, and memory, exclusive links or blocking transfers only raise that,
-so `bound` holds for those too. Only the pairs on the shortest path by lower bounds are solved, the others stay as they
-are: they cannot lead to anything better. Modules alike share their solutions.
+over lower bounds of c is a lower bound of the optimum, and memory, exclusive links or blocking transfers only raise
+that, so `bound` holds for those too. Only the pairs on the shortest path by lower bounds are solved, the others stay as
+they are: they cannot lead to anything better. Modules alike share their solutions.
 
-With more channels, and where memory binds, partial schedules are carried from module to module, as many as a width allows,
-so that modules overlap in time. A device then runs what it runs of a module before what it runs of the next. The bound is
-that of :mod:`rlinit.exact.split_bound`, or of the longest path and the work.
+With more channels, and where memory binds, partial schedules are carried from module to module, as many as a width
+allows, so that modules overlap in time. A device then runs what it runs of a module before what it runs of the next.
+The bound is that of :mod:`rlinit.exact.split_bound`, or of the longest path and the work.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def solve_split(
     budget
         Wall-clock limit.
     channels
-        Tensors that may pass between modules; ``auto`` takes one where that gives modules that can be searched, else the
-        fewest of 2 to 8 that do.
+        Tensors that may pass between modules; ``auto`` takes one where that gives modules that can be searched, else
+        the fewest of 2 to 8 that do.
     module_solver
         Solves the modules of one channel instead of the built-in search.
     jobs
@@ -138,7 +138,7 @@ def solve_split(
     beam = _Beam(problem, comm, modules)
     placement, value, work = None, np.inf, 0
     for width in _BEAM_WIDTHS[:2]:
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work))
+        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
         work += beam.work
     chain = _Chain(problem, comm, module_solver, jobs, max_work - work)
     if placement is not None:
@@ -149,7 +149,7 @@ def solve_split(
     for width in _BEAM_WIDTHS[2:]:
         if min(upper, value) <= bound * _EXACT or beam.complete or budget.expired or work >= max_work:
             break
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work))
+        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
         work += beam.work
     if beam.complete and beam.is_exact:
         bound = max(bound, min(value, upper))
@@ -209,8 +209,8 @@ class _Beam:
         self.is_exact = problem.transfers == "parallel" and all(int(ops[-1]) in between for ops in self.chunks[:-1])
         self.complete, self.work = False, 0
 
-    def run(self, width: int, cutoff: float, max_work: int) -> Placement | None:
-        """Return the best schedule found, if one ends below `cutoff`, keeping `width` of each layer."""
+    def run(self, width: int, cutoff: float, max_work: int, budget: Budget) -> Placement | None:
+        """Return the best schedule found, if one ends below `cutoff`, keeping `width` of each layer; 1 once over budget."""
         n, d = self.problem.num_ops, self.problem.num_devices
         free, held = np.zeros((1, d)), np.zeros((1, d))
         end, device, rank = np.zeros((1, n)), np.full((1, n), -1, np.int8), np.zeros((1, n), np.int64)
@@ -227,7 +227,8 @@ class _Beam:
             start = Frontier(free, end[:, local], device[:, local], held, empty, np.arange(len(free)))
             floor = root_bound(model, start)
             scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
-            after, dropped, extended = advance(model, start, limit, scale, width, max(1, max_work - self.work))
+            keep = 1 if budget.expired else width
+            after, dropped, extended = advance(model, start, limit, scale, keep, max(1, max_work - self.work))
             self.work += extended
             self.complete = self.complete and bool(np.isinf(dropped).all())
             free, held = after.free_s, after.held_bytes
@@ -257,8 +258,8 @@ class _Part:
     Parameters
     ----------
     lower, value
-        (a, b) bounds and values found for each pair of devices of the two separators; one row, or column, where there is
-        none.
+        (a, b) bounds and values found for each pair of devices of the two separators; one row, or column, where there
+        is none.
     solution
         ``{(a, b): (device, rank) of inner}``.
     level
@@ -349,7 +350,7 @@ class _Chain:
         return _Part(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
 
     def adopt(self, placement: Placement) -> None:
-        """Take what a schedule does between separators as values of its pairs of devices, in parts that it orders alike."""
+        """Take what a schedule does between separators as values of its pairs of devices."""
         problem, d = self.problem, self.problem.num_devices
         times = timeline(problem, placement)
         rank = np.empty(problem.num_ops, np.int64)

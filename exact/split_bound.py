@@ -1,26 +1,26 @@
 """Lower bounds of a graph from its modules, and how far the modules' schedules one after another are from the optimum.
 
 The *span* of some ops (and shards) in a schedule is from the first start to the last end among them. It is at least the
-optimum of the problem induced on them (:func:`rlinit.exact.modules.induced`), for any kind of transfers. Let S be a set of
-ops, M a part of it that no op of the rest G leads to, and M' those ops of M that lead to G.
+optimum of the problem induced on them (:func:`rlinit.exact.modules.induced`), for any kind of transfers. Let S be a set
+of ops, M a part of it that no op of the rest G leads to, and M' those ops of M that lead to G.
 
-*Forward.* The last op of M' to end may be taken among those that lead to no other op of M'; call it x. What x leads to in G
-starts after M' ended, hence ``span(S) >= span(M') + min over x of span(descendants of x in G)``.
+*Forward.* The last op of M' to end may be taken among those that lead to no other op of M'; call it x. What x leads to
+in G starts after M' ended, hence ``span(S) >= span(M') + min over x of span(descendants of x in G)``.
 
-*Backward.* By the same argument from the end, with M the last part and M' those of its ops that some op of the rest leads
-to: ``span(S) >= span(M') + min over y of span(ancestors of y in the rest)``, y being led to by no other op of M'.
+*Backward.* By the same argument from the end, with M the last part and M' those of its ops that some op of the rest
+leads to: ``span(S) >= span(M') + min over y of span(ancestors of y in the rest)``, y being led to by no other op of M'.
 
-DIVIML (section IV-B, Remark) states both with M for M'. **That does not hold**: on two devices let a (1 s) lead to b (10 s) and
-let x (10 s) stand alone; with modules {a, x} and {b} the remark gives 10 + 10 s, the optimum is 11 s. It holds as
-printed where every op of M leads to an output. The minimum may be taken over the ops x, whose descendants hold those of each
-input they feed, which is no weaker than over the inputs. Transfers between M' and G only add to the right side's slack;
-so ``opt(A + B) = opt(A) + opt(B)`` of thesis case (a) is, with transfers, only ``>=``.
+DIVIML (section IV-B, Remark) states both with M for M'. **That does not hold**: on two devices let a (1 s) lead to b
+(10 s) and let x (10 s) stand alone; with modules {a, x} and {b} the remark gives 10 + 10 s, the optimum is 11 s. It
+holds as printed where every op of M leads to an output. The minimum may be taken over the ops x, whose descendants hold
+those of each input they feed, which is no weaker than over the inputs. Transfers between M' and G only add to the right
+side's slack; so ``opt(A + B) = opt(A) + opt(B)`` of thesis case (a) is, with transfers, only ``>=``.
 
 *Shards* (thesis 3.3.2, "L - b + 1"). Sort the k shards by when each is through with M'. After the b-th, b shards of M'
 are done, which took ``span_b(M')``; the other k - b + 1 (the b-th included) each have an op x of their own after
-whose descendants nothing of that shard was started. The source takes one x for all of them. **Nothing makes them agree**
-where there are several x: one half of the shards may end M' at x1 and the other at x2, and what x1 leads to may have
-begun with the second half while the first still waits (a test has 2 shards, where this adds up to 16 s and a
+whose descendants nothing of that shard was started. The source takes one x for all of them. **Nothing makes them
+agree** where there are several x: one half of the shards may end M' at x1 and the other at x2, and what x1 leads to may
+have begun with the second half while the first still waits (a test has 2 shards, where this adds up to 16 s and a
 schedule takes 12 s). What does hold is that
 some x is shared by ``ceil((k - b + 1) / number of x)`` of them, and that all k - b + 1 have the common
 descendants still before them. A batch may hold shards that are struck out, so it is b shards at the least time of any
@@ -159,8 +159,8 @@ def split_bound(
 
     Notes
     -----
-    Where c ops connect neighbours, q modules have some (c q)^2 sets. The sum of k bounds is rounded; its relative error is
-    below k times 1e-16.
+    Where c ops connect neighbours, q modules have some (c q)^2 sets. The sum of k bounds is rounded; its relative error
+    is below k times 1e-16.
     """
     recursion = _Recursion(problem, modules, lower_bound or module_bound(budget), budget, max_sets)
     everything = (1 << problem.num_ops) - 1
@@ -314,10 +314,10 @@ def guarantee(
 ) -> GuaranteeReport:
     """Return the guarantee factors of scheduling modules one after another.
 
-    With ``opt(A + B) >= opt(A') + min alpha * opt(B)``, ``opt(A') = linked_a * opt(A)`` and ``opt(A + B)`` at least each of
-    opt(A) and opt(B), ``opt(A) + opt(B) <= (3 - linked_a - min alpha) * opt(A + B)``, the same with beta, and a factor
-    of 2 always. Where all of A leads to B and all of B follows from A this is Table 3.1, for any number of channels:
-    a channel of A to both of B makes that alpha 1, and so on.
+    With ``opt(A + B) >= opt(A') + min alpha * opt(B)``, ``opt(A') = linked_a * opt(A)`` and ``opt(A + B)`` at least
+    each of opt(A) and opt(B), ``opt(A) + opt(B) <= (3 - linked_a - min alpha) * opt(A + B)``, the same with beta, and a
+    factor of 2 always. Where all of A leads to B and all of B follows from A this is Table 3.1, for any number of
+    channels: a channel of A to both of B makes that alpha 1, and so on.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """Compiled search over list schedules of one module, layer by layer, with dominance and bounds.
 
-Layer l holds partial schedules (*states*) of l ops. Those of a set of ops are compared: a state that is free, and has its
-outputs everywhere, no later than another one can do all that one can do, no later. Local ops are the externals, which
-every state has run already, and then the ops of the module, of which bit i of a mask stands for op ``num_fixed + i``.
+Layer l holds partial schedules (*states*) of l ops. Those of a set of ops are compared: a state that is free, and has
+its outputs everywhere, no later than another one can do all that one can do, no later. Local ops are the externals,
+which every state has run already, and then the ops of the module, of which bit i of a mask stands for op ``num_fixed +
+i``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["sweep"]
 
-_MAX_COMPARED = 256
+_MAX_COMPARED = 64
 """A new state is compared with at most so many of its set; more would drop more, at a quadratic cost."""
 
 _LAST_RESORT = 16
@@ -104,7 +105,6 @@ def sweep(
     held_matters: bool,
     tail: FloatArray,
     price: FloatArray,
-    priced: FloatArray,
     device_tail: FloatArray,
     after: FloatArray,
     scale: FloatArray,
@@ -142,9 +142,9 @@ def sweep(
         Whether an op has consumers, a group has members, beyond the module.
     tail
         (t, n, d) seconds at least between the end of an op on a device and the end of target t.
-    price, priced, after
-        (y, d) prices of the devices summing to 1, (y, n) ``min over j of price * time``, (y,) the same of the ops after
-        the module that a target waits for.
+    price, after
+        (y, d) prices of the devices summing to 1, (y,) sums over the ops after the module that a target waits for, of the
+        least price times time.
     device_tail
         (t, d) seconds at least from the last end of a module op on a device to the end of target t.
     scale, cutoff
@@ -154,11 +154,14 @@ def sweep(
 
     Returns
     -------
-    The number of final states, their free times, ends, devices, held bytes, places in the order and indices of the initial
-    state; (t,) the least bound of the states dropped for the width, ``inf`` where none; and the states expanded.
+    The number of final states, their free times, ends, devices, held bytes, places in the order and indices of the
+    initial state; (t,) the least bound of the states dropped for the width, ``inf`` where none; and the states
+    expanded.
     """
     n, d = time_s.shape
     num_targets, num_prices = len(cutoff), len(price)
+    priced = np.zeros((num_prices, num_targets, n))
+    least = np.empty(num_prices)
     num_ops = n - num_fixed
     capacity_states = 2 * width + 64
     table_size = 1
@@ -183,7 +186,6 @@ def sweep(
     child = np.empty(num_targets)
     own = np.empty(num_targets)
     load = np.empty((num_prices, num_targets))
-    left = np.empty(num_prices)
     floors = np.empty(num_targets)
     soonest = np.empty(d)
     child_free = np.empty(d)
@@ -261,21 +263,32 @@ def sweep(
                     soonest_end = min(soonest_end, start[v, j] + time_s[v, j])
             for j in range(d):
                 soonest[j] = max(free[a, s, j], min(soonest[j], soonest_end))
-            for y in range(num_prices):
-                left[y] = after[y]
-                for v in range(num_fixed, n):
-                    if not mask & (1 << (v - num_fixed)):
-                        left[y] += priced[y, v]
             for t in range(num_targets):
+                if own[t] >= cutoff[t]:
+                    continue
                 # A device that runs nothing more need not wait, but the target ends no earlier than its bound.
-                floor = own[t]
+                floors[t] = own[t]
                 for y in range(num_prices):
-                    total = left[y]
+                    load[y, t] = after[y]
                     for j in range(d):
-                        total += price[y, j] * min(soonest[j] + device_tail[t, j], floor)
-                    load[y, t] = total
-                    own[t] = max(own[t], total)
-                floors[t] = floor
+                        load[y, t] += price[y, j] * min(soonest[j] + device_tail[t, j], floors[t])
+                for v in range(num_fixed, n):
+                    bit = 1 << (v - num_fixed)
+                    if mask & bit:
+                        continue
+                    is_ready = (pred_mask[v] & mask) == pred_mask[v]
+                    least[:] = np.inf
+                    for j in range(d):
+                        # Where it would end too late it does not run, if the target is to end below the cutoff.
+                        at = start[v, j] if is_ready else soonest[j]
+                        if at + time_s[v, j] + tail[t, v, j] < cutoff[t]:
+                            for y in range(num_prices):
+                                least[y] = min(least[y], price[y, j] * time_s[v, j])
+                    for y in range(num_prices):
+                        priced[y, t, v] = least[y]
+                        load[y, t] += least[y]
+                for y in range(num_prices):
+                    own[t] = max(own[t], load[y, t])
             hopeless = True
             for t in range(num_targets):
                 if own[t] < cutoff[t]:
@@ -289,10 +302,10 @@ def sweep(
                 new_mask = mask | bit
                 num_open = 0
                 for u in range(n):
-                    if u < num_fixed or new_mask & (1 << (u - num_fixed)):
-                        if live[u] or (succ_mask[u] & ~new_mask) != 0:
-                            opened[num_open] = u
-                            num_open += 1
+                    placed = u < num_fixed or (new_mask & (1 << (u - num_fixed))) != 0
+                    if placed and (live[u] or (succ_mask[u] & ~new_mask) != 0):
+                        opened[num_open] = u
+                        num_open += 1
                 for j in range(d):
                     if not start[v, j] < np.inf:
                         continue
@@ -300,9 +313,11 @@ def sweep(
                     worth = False
                     for t in range(num_targets):
                         child[t] = max(own[t], finish + tail[t, v, j])
+                        if child[t] >= cutoff[t]:
+                            continue
                         for y in range(num_prices):
                             busy = min(soonest[j] + device_tail[t, j], floors[t])
-                            gain = price[y, j] * (finish + device_tail[t, j] - busy) - priced[y, v]
+                            gain = price[y, j] * (finish + device_tail[t, j] - busy) - priced[y, t, v]
                             child[t] = max(child[t], load[y, t] + gain)
                         if child[t] < cutoff[t]:
                             worth = True
@@ -355,8 +370,8 @@ def sweep(
                         continue
                     if made == capacity_states:
                         made = _shrink(
-                            made, width, free[b], end[b], dev[b], held[b], place_in_order[b], root[b], bound[b], masks[b],
-                            alive, chain, table, key, scale, cutoff, dropped,
+                            made, width, free[b], end[b], dev[b], held[b], place_in_order[b], root[b], bound[b],
+                            masks[b], alive, chain, table, key, scale, cutoff, dropped,
                         )  # fmt: skip
                         place = _slot(table, masks[b], new_mask)
                     free[b, made] = child_free

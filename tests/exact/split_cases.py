@@ -52,7 +52,7 @@ def make_problem(
 def _costs(rng: np.random.Generator, n: int, d: int, shards: int, scale: float) -> tuple[FloatArray, ...]:
     """Return random times, tensor sizes, seconds a byte and delays, sometimes with zeros, ties and missing parts."""
     style = rng.integers(4)
-    per_op = rng.integers(0, 4, (n, d)) if style == 0 else rng.uniform(0.1, 1.0, (n, d))
+    per_op: FloatArray = rng.integers(0, 4, (n, d)).astype(np.float64) if style == 0 else rng.uniform(0.1, 1.0, (n, d))
     if style == 1:
         per_op = per_op * 10.0 ** rng.integers(-6, 7, (n, 1))
     if style == 2:

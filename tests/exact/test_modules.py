@@ -15,8 +15,8 @@ from rlinit.placement import PlacementProblem
 from tests.exact.split_cases import any_placement_problem, chain_of_modules
 
 
-def _graph(problem: PlacementProblem) -> nx.DiGraph:
-    graph = nx.DiGraph()
+def _graph(problem: PlacementProblem) -> nx.DiGraph[int]:
+    graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(problem.num_ops))
     graph.add_edges_from(problem.edges.tolist())
     return graph

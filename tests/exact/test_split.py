@@ -43,7 +43,7 @@ def test_value_and_bound_enclose_the_optimum(seed: int, channels: int, chain: bo
     """With memory limits and several channels the optimum lies between the bound and the value."""
     problem = any_placement_problem(seed, max_ops=6, chain=chain, memory=True)
     best = brute_force(problem)
-    result = solve_split(problem, budget=Budget(), channels=channels, min_ops=min_ops)  # type: ignore[arg-type]
+    result = solve_split(problem, budget=Budget(), channels=channels, min_ops=min_ops)
     assert result.bound <= best * TIGHT
     if result.value is not None:
         assert result.value >= best / TIGHT

@@ -43,10 +43,10 @@ def test_bound_holds_with_searched_parts(seed: int, transfers: str, max_sets: in
         seed,
         5,
         2,
-        transfers=transfers,
+        transfers=transfers,  # type: ignore[arg-type]
         group_fraction=0.2,
         missing_links=0.1,
-        scale=1e-9,  # type: ignore[arg-type]
+        scale=1e-9,
     )
     modules = random_modules(problem, seed)
     best = brute_force_placement(problem)
@@ -96,8 +96,8 @@ def test_remark_of_the_source_fails_for_ops_that_lead_nowhere() -> None:
 
 def test_remark_of_the_source_fails_for_batches() -> None:
     """No one input of the second module need wait for L - b + 1 shards: they may be split among the inputs."""
-    # Op 0 leads to 2 and op 1 to 3. Ops 0 and 1 take 4 s on devices 2 and 3, one of which a shard has both on; op 2 takes
-    # 4 s on device 0 and 8 s on 1, op 3 the same on 4 and 5.
+    # Op 0 leads to 2 and op 1 to 3. Ops 0 and 1 take 4 s on devices 2 and 3, one of which a shard has both on; op 2
+    # takes 4 s on device 0 and 8 s on 1, op 3 the same on 4 and 5.
     per_shard = np.full((4, 6), np.inf)
     per_shard[:2, 2:4] = per_shard[2, 0] = per_shard[3, 4] = 4.0
     per_shard[2, 1] = per_shard[3, 5] = 8.0
@@ -107,7 +107,8 @@ def test_remark_of_the_source_fails_for_batches() -> None:
     load_one = brute_force_placement(induced(problem, modules[0], 1))
     after = [brute_force_placement(induced(problem, np.array([v]), 2)) for v in (2, 3)]
     assert load_one + min(after) == 16.0
-    # One shard runs op 0 first and the other op 1, so that ops 2 and 3 begin with different shards, where they are slow.
+    # One shard runs op 0 first and the other op 1, so that ops 2 and 3 begin with different shards, where they are
+    # slow.
     device = np.array([[2, 3], [2, 3], [1, 0], [4, 5]])
     sequence = [2, 9, 8, 3, 13, 12, 22, 23]
     assert makespan(problem, Placement(device, np.array(sequence))) == 12.0
