@@ -138,7 +138,9 @@ def solve_split(
     beam = _Beam(problem, comm, modules)
     placement, value, work = None, np.inf, 0
     for width in _BEAM_WIDTHS[:2]:
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
+        placement, value = _better(
+            problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget)
+        )
         work += beam.work
     chain = _Chain(problem, comm, module_solver, jobs, max_work - work)
     if placement is not None:
@@ -149,7 +151,9 @@ def solve_split(
     for width in _BEAM_WIDTHS[2:]:
         if min(upper, value) <= bound * _EXACT or beam.complete or budget.expired or work >= max_work:
             break
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
+        placement, value = _better(
+            problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget)
+        )
         work += beam.work
     if beam.complete and beam.is_exact:
         bound = max(bound, min(value, upper))

@@ -134,4 +134,3 @@ def _distinct(found: list[IntArray], ops: IntArray, num_devices: int, width: int
         if len(kept) == width:
             break
     return list(kept.values())
-
