@@ -19,6 +19,9 @@ __all__ = ["PlacementLimits", "method_names", "placement_bound_phase", "placemen
 
 _METHODS = ("auto", "sweep", "warm", "milp", "split", "branch-and-bound")
 
+_STARTS = ("heft", "greedy", "best-device", "met")
+"""Heuristics of milliseconds that the search begins from, the best of them."""
+
 _NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
 _PROGRAM_OPS = 60
@@ -108,7 +111,8 @@ def solve_placement(
         _split(incumbent, limits, jobs, "auto")
     else:
         if start is None:
-            _heuristic(incumbent, "heft" if agent == "auto" else agent, seed)
+            for name in _STARTS if agent == "auto" else (agent,):
+                _heuristic(incumbent, name, seed)
         if method == "sweep":
             _sweep(incumbent, seed, jobs, share=1.0)
         elif method == "warm":

@@ -228,13 +228,15 @@ def run_batches(
                     at = _receive(u, j, i, end[u, j], bit_count(shared), tensor_bytes, s_per_byte, delay_s)
                 else:
                     at = arrival[u, j, i]
-                if not at <= ready:  # NaN, for a sequence that is not one, makes the makespan NaN
+                if not at <= ready:  # True for NaN: the data never comes
                     ready = at
         start[v, i] = ready
         over = ready + time_s[v, i, bit_count(held)]
+        if np.isnan(over):
+            return np.nan  # The sequence contradicts a dependency.
         end[v, i] = over
         free[i] = over
-        if not over <= makespan:
+        if over > makespan:
             makespan = over
         if mode == EXCLUSIVE:
             for j in range(d):
