@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from rlinit.checker_placement import check_placement
 from rlinit.costs import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -28,8 +29,9 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
     ------
     InvalidPlan
         Another graph or hardware; an op missing, unknown or on a stage that does not exist; a cycle among stages;
-        colocated ops apart; an op where it is forbidden; a memory overfull; a value, stage figure, bound or status
-        that is not true. The message names the op, edge, stage or figure.
+        batches or transfers that overlap or start too early; colocated ops apart; an op where it is forbidden; a
+        memory overfull; a value, figure, bound or status that is not true. The message names the op, edge, stage or
+        figure.
     """
     if plan.graph_fingerprint != graph.fingerprint():
         raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
@@ -41,6 +43,9 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
         return
     if plan.status not in ("optimal", "feasible"):
         raise InvalidPlan(f"the plan claims {plan.status!r} but assigns ops")
+    if plan.objective in ("latency", "throughput"):
+        _check_claims(plan, (check_placement(plan, graph, hardware),))
+        return
     devices = [use.device for use in plan.stages]
     _check_assignment(plan.assignment, graph, hardware, devices, free_order=plan.objective == "pipeline")
     uses = stage_uses(plan.assignment, graph, hardware, devices, plan.objective)
@@ -56,7 +61,7 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
 
 
 def stage_uses(
-    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], objective: Objective
+    assignment: Mapping[str, int | str], graph: Graph, hardware: Hardware, devices: list[str], objective: Objective
 ) -> tuple[StageUse, ...]:
     """Return what each stage does under an assignment, from the definitions alone (MTPP eq. 1 to 3).
 
@@ -72,7 +77,7 @@ def stage_uses(
         Device name of each stage.
     """
     k = len(devices)
-    stage = [assignment[name] for name in graph.names]
+    stage = [int(assignment[name]) for name in graph.names]
     held: list[list[int]] = [[] for _ in range(k)]
     enter: list[list[int]] = [[] for _ in range(k)]
     leave: list[list[int]] = [[] for _ in range(k)]
@@ -136,7 +141,7 @@ def _io(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
 
 
 def _check_assignment(
-    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], *, free_order: bool
+    assignment: Mapping[str, int | str], graph: Graph, hardware: Hardware, devices: list[str], *, free_order: bool
 ) -> None:
     if len(set(devices)) < len(devices):
         raise InvalidPlan(f"a device serves two stages: {', '.join(devices)}")
@@ -156,12 +161,12 @@ def _check_assignment(
     for name in assignment:
         graph.index(name)
     for u, v in graph.edges.tolist():
-        if assignment[graph.names[u]] > assignment[graph.names[v]]:
+        if int(assignment[graph.names[u]]) > int(assignment[graph.names[v]]):
             raise InvalidPlan(
                 f"edge ({graph.names[u]!r}, {graph.names[v]!r}) runs backwards, from stage "
                 f"{assignment[graph.names[u]]} to stage {assignment[graph.names[v]]}"
             )
-    at_group: dict[int, tuple[str, int]] = {}
+    at_group: dict[int, tuple[str, int | str]] = {}
     for v, name in enumerate(graph.names):
         group = int(graph.colocation[v])
         if group >= 0:

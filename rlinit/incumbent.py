@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from rlinit.budget import Budget
+from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import HistoryEntry, relative_gap
 from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
 
-__all__ = ["Incumbent", "Progress"]
+__all__ = ["Incumbent", "PlacementIncumbent", "Progress", "StageIncumbent", "for_placement", "for_stages"]
 
 _ROUNDING = 1e-12
 """Relative difference of two float sums that is put down to the order of their terms."""
@@ -20,14 +22,20 @@ Progress = Callable[[HistoryEntry], None]
 """Called with every improvement of value or bound, and at every change of phase, from the solving thread."""
 
 
+ProblemT = TypeVar("ProblemT")
+ScheduleT = TypeVar("ScheduleT")
+
+
 @dataclass(slots=True)
-class Incumbent:
-    """What is known so far about one stage problem. Never gets worse; every value is recomputed here.
+class Incumbent(Generic[ProblemT, ScheduleT]):
+    """What is known so far about one problem. Never gets worse; every value is recomputed here.
 
     Parameters
     ----------
     problem
         The problem.
+    value_of
+        Gives the value of a schedule of the problem, infinite where it is not feasible.
     budget
         When to stop.
     target_gap
@@ -36,11 +44,12 @@ class Incumbent:
         Told about every improvement.
     """
 
-    problem: StageProblem
+    problem: ProblemT
+    value_of: Callable[[ProblemT, ScheduleT], Value]
     budget: Budget
     target_gap: float
     progress: Progress | None
-    assignment: StageAssignment | None = None
+    assignment: ScheduleT | None = None
     values: Value | None = None
     bounds: Value | None = None
     method: str = ""
@@ -67,11 +76,11 @@ class Incumbent:
         """Whether to stop: closed, or out of budget."""
         return self.closed or self.budget.expired
 
-    def offer(self, assignment: StageAssignment | None, method: str) -> bool:
+    def offer(self, assignment: ScheduleT | None, method: str) -> bool:
         """Take an assignment if it is feasible and better than the incumbent; return whether it was."""
         if assignment is None:
             return False
-        values = evaluate(self.problem, assignment)
+        values = self.value_of(self.problem, assignment)
         if values[0] == float("inf") or (self.values is not None and not _is_below(values, self.values)):
             return False
         self.assignment, self.values, self.method = assignment, values, method
@@ -122,6 +131,27 @@ class Incumbent:
         finally:
             self.phase = outer
             self.phase_s[name] = self.phase_s.get(name, 0.0) + time.monotonic() - started
+
+
+StageIncumbent = Incumbent[StageProblem, StageAssignment]
+PlacementIncumbent = Incumbent[PlacementProblem, Placement]
+
+
+def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progress: Progress | None) -> StageIncumbent:
+    """Return what is known at first about a stage problem: nothing."""
+    return Incumbent(problem, evaluate, budget, target_gap, progress)
+
+
+def for_placement(
+    problem: PlacementProblem, budget: Budget, target_gap: float, progress: Progress | None
+) -> PlacementIncumbent:
+    """Return what is known at first about a placement problem: nothing."""
+    from rlinit.timeline import makespan
+
+    def value_of(problem: PlacementProblem, placement: Placement) -> Value:
+        return (makespan(problem, placement),)
+
+    return Incumbent(problem, value_of, budget, target_gap, progress)
 
 
 def _is_below(values: Value, others: Value) -> bool:

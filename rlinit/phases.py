@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.incumbent import Incumbent
+from rlinit.incumbent import StageIncumbent
 from rlinit.stages import StageAssignment, StageResult, Value
 from rlinit.window import free_nodes
 
@@ -40,7 +40,7 @@ class PhaseLimits:
     full_nodes: int | None = 5_000
 
 
-def coarse(incumbent: Incumbent, heuristic: str, seed: int, limits: PhaseLimits, jobs: int = 1) -> None:
+def coarse(incumbent: StageIncumbent, heuristic: str, seed: int, limits: PhaseLimits, jobs: int = 1) -> None:
     """Phase 1: a full schedule from a heuristic by name; with several jobs, from as many seeds side by side."""
     from rlinit.heuristics import STAGE_HEURISTICS
 
@@ -86,36 +86,36 @@ _BOUND_NODES = 2_000
 """Branch-and-bound nodes of a bound that is a program of its own, where no time limit is set."""
 
 
-def _upper(incumbent: Incumbent) -> float:
+def _upper(incumbent: StageIncumbent) -> float:
     """Return the incumbent's value, which lets a bound stop early and leave out what cannot matter; inf without one."""
     return incumbent.values[0] if incumbent.values else np.inf
 
 
-def _simple(incumbent: Incumbent) -> Value:
+def _simple(incumbent: StageIncumbent) -> Value:
     from rlinit.exact.simple import simple_bound
 
     return simple_bound(incumbent.problem)
 
 
-def _parametric(incumbent: Incumbent) -> Value:
+def _parametric(incumbent: StageIncumbent) -> Value:
     from rlinit.exact.cuts import parametric_cut_bound
 
     return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
-def _anchored(incumbent: Incumbent) -> Value:
+def _anchored(incumbent: StageIncumbent) -> Value:
     from rlinit.exact.cuts import anchored_cut_bound
 
     return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
-def _spectral(incumbent: Incumbent) -> Value:
+def _spectral(incumbent: StageIncumbent) -> Value:
     from rlinit.exact.spectral import spectral_bound
 
     return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
-def _merged(incumbent: Incumbent, num_groups: int) -> Value:
+def _merged(incumbent: StageIncumbent, num_groups: int) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
     from rlinit.exact.merged import even_groups, merged_bound
@@ -132,7 +132,7 @@ def _merged(incumbent: Incumbent, num_groups: int) -> Value:
     return (proven,)
 
 
-def _superblock(incumbent: Incumbent) -> Value:
+def _superblock(incumbent: StageIncumbent) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
     from rlinit.exact.superblock import three_superblock_bound
@@ -140,7 +140,7 @@ def _superblock(incumbent: Incumbent) -> Value:
     return (three_superblock_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
 
-def _guess(incumbent: Incumbent) -> Value:
+def _guess(incumbent: StageIncumbent) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
     from rlinit.exact.superblock import guess_bound
@@ -148,7 +148,7 @@ def _guess(incumbent: Incumbent) -> Value:
     return (guess_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
 
-def _lp_root(incumbent: Incumbent) -> Value:
+def _lp_root(incumbent: StageIncumbent) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
     from rlinit.exact.pipeline_milp import pipeline_lp_bound
@@ -156,7 +156,7 @@ def _lp_root(incumbent: Incumbent) -> Value:
     return (pipeline_lp_bound(incumbent.problem, budget=incumbent.budget),)
 
 
-BOUNDS: Mapping[str, Callable[[Incumbent], Value]] = {
+BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
     "simple": _simple,
     "parametric-cut": _parametric,
     "anchored-cut": _anchored,
@@ -170,7 +170,7 @@ BOUNDS: Mapping[str, Callable[[Incumbent], Value]] = {
 """Bounds on the full problem by name, cheapest first. All but `simple` are for `pipeline` only."""
 
 
-def bound_phase(incumbent: Incumbent, name: str, share: float = 1.0) -> None:
+def bound_phase(incumbent: StageIncumbent, name: str, share: float = 1.0) -> None:
     """Raise the bound by one named method, in at most a share of the time left, unless there is nothing left to do."""
     if incumbent.finished:
         return
@@ -185,7 +185,7 @@ def bound_phase(incumbent: Incumbent, name: str, share: float = 1.0) -> None:
 # -- exact -----------------------------------------------------------------------------------------------------
 
 
-def exact_ideals(incumbent: Incumbent, ideal_cap: int) -> bool:
+def exact_ideals(incumbent: StageIncumbent, ideal_cap: int) -> bool:
     """Solve the full problem by dynamic programming over its ideals; False if there are more than `ideal_cap`."""
     if incumbent.finished:
         return incumbent.closed
@@ -210,7 +210,7 @@ def exact_ideals(incumbent: Incumbent, ideal_cap: int) -> bool:
     return incumbent.closed
 
 
-def windows(incumbent: Incumbent, gammas: list[float], limits: PhaseLimits) -> None:
+def windows(incumbent: StageIncumbent, gammas: list[float], limits: PhaseLimits) -> None:
     """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen."""
     if not _fits_scip(incumbent):
         return
@@ -223,7 +223,7 @@ def windows(incumbent: Incumbent, gammas: list[float], limits: PhaseLimits) -> N
             _take(incumbent, result, "window", full=bool(free.all()))
 
 
-def full_program(incumbent: Incumbent, limits: PhaseLimits) -> None:
+def full_program(incumbent: StageIncumbent, limits: PhaseLimits) -> None:
     """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one."""
     if incumbent.finished or not _fits_scip(incumbent):
         return
@@ -231,7 +231,7 @@ def full_program(incumbent: Incumbent, limits: PhaseLimits) -> None:
         _take(incumbent, _milp(incumbent, incumbent.assignment, None, limits.full_nodes), "milp", full=True)
 
 
-def _fits_scip(incumbent: Incumbent) -> bool:
+def _fits_scip(incumbent: StageIncumbent) -> bool:
     """Return whether the problem is small enough for a program on SCIP; leave a note where it is not."""
     if incumbent.problem.num_nodes <= _MOST_PROGRAM_NODES:
         return True
@@ -240,7 +240,7 @@ def _fits_scip(incumbent: Incumbent) -> bool:
 
 
 def _milp(
-    incumbent: Incumbent, start: StageAssignment | None, free: NDArray[np.bool_] | None, node_limit: int | None
+    incumbent: StageIncumbent, start: StageAssignment | None, free: NDArray[np.bool_] | None, node_limit: int | None
 ) -> StageResult:
     """Run the objective's program, telling the incumbent of solutions, and of bounds where they are for the whole."""
     from rlinit.exact.memory_milp import solve_memory_milp
@@ -278,7 +278,7 @@ def _milp(
     )
 
 
-def _take(incumbent: Incumbent, result: StageResult, source: str, *, full: bool) -> None:
+def _take(incumbent: StageIncumbent, result: StageResult, source: str, *, full: bool) -> None:
     """Accept what a solver found; its bound and its infeasibility count only where it solved the full problem."""
     incumbent.offer(result.assignment, source)
     if not full:

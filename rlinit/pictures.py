@@ -1,16 +1,21 @@
-"""Pictures of plans: what each stage costs, and where the proven bound lies."""
+"""Pictures of plans: what each stage costs or who runs what when, and where the proven bound lies."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_atomically
+from rlinit.gantt import draw_gantt
 from rlinit.plan import Plan
 from rlinit.quantities import format_bytes, format_seconds
 
-__all__ = ["draw_stages"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw"]
 
 _PARTS = (
     ("in_s", "input transfer", "#9ecae1"),
@@ -20,13 +25,13 @@ _PARTS = (
 )
 
 
-def draw_stages(plan: Plan, path: str | Path) -> None:
-    """Draw one bar a stage, stacked by what its cost is made of, with lines at the value and the bound.
+def draw(plan: Plan, path: str | Path) -> None:
+    """Draw a plan into a file: its stages' costs, or a Gantt chart, with lines at the value and the bound.
 
     Parameters
     ----------
     plan
-        A stage plan with a schedule.
+        A plan with a schedule.
     path
         Where to write; the suffix (.svg, .png, .pdf) chooses the format. Written atomically.
 
@@ -42,12 +47,32 @@ def draw_stages(plan: Plan, path: str | Path) -> None:
         raise InvalidPlan(f"cannot draw to {path}; expected a name ending in .svg, .png or .pdf")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
+    placed = plan.objective in ("latency", "throughput")
+    lanes = len(plan.devices) + len({(t.source, t.target) for t in plan.transfers})
+    size = (11.0, max(2.8, 1.4 + 0.5 * lanes)) if placed else (max(6.0, min(0.9 * plan.num_stages + 3.0, 24.0)), 4.4)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if placed:
+        draw_gantt(plan, axes)
+    else:
+        _draw_stages(plan, axes)
+    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
+    axes.set_title(
+        f"{plan.graph} on {plan.hardware}: {plan.objective}, {proof} ({plan.bound_source or 'no bound'})", fontsize=10
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=130)
+    write_atomically(path, buffer.getvalue())
+
+
+def _draw_stages(plan: Plan, axes: Axes) -> None:
+    """Draw one bar a stage, stacked by what its cost is made of."""
     from matplotlib.ticker import FuncFormatter
 
     k = plan.num_stages
-    figure = Figure(figsize=(max(6.0, min(0.9 * k + 3.0, 24.0)), 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
     at = range(k)
     show = format_bytes if plan.objective == "memory" else format_seconds
     if plan.objective == "memory":
@@ -73,11 +98,3 @@ def draw_stages(plan: Plan, path: str | Path) -> None:
         axes.set_xlabel("stage")
     axes.set_ylim(0.0, 1.3 * max(plan.value, 1e-300))
     axes.legend(fontsize=8, ncols=3, loc="upper center", frameon=False)
-    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
-    axes.set_title(
-        f"{plan.graph} on {plan.hardware}: {plan.objective}, {proof} ({plan.bound_source or 'no bound'})", fontsize=10
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=130)
-    write_atomically(path, buffer.getvalue())

@@ -13,16 +13,19 @@ from rlinit.files import read_json, write_json
 
 __all__ = [
     "OPTIMALITY_TOLERANCE",
+    "Batch",
+    "DeviceUse",
     "HistoryEntry",
     "Objective",
     "Plan",
+    "PlannedTransfer",
     "StageUse",
     "Status",
     "is_closed",
     "relative_gap",
 ]
 
-Objective = Literal["pipeline", "memory"]
+Objective = Literal["pipeline", "memory", "latency", "throughput"]
 Status = Literal["optimal", "feasible", "infeasible", "no_solution"]
 
 OPTIMALITY_TOLERANCE = 1e-6
@@ -69,6 +72,38 @@ class StageUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """One run of an op on a device, for the inputs in some shards, in seconds from the start."""
+
+    op: str
+    device: str
+    shards: tuple[int, ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """One transfer of an op's output from device to device, in seconds from the start."""
+
+    op: str
+    source: str
+    target: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What one device does in a placement: batches, seconds of computing, bytes it holds."""
+
+    device: str
+    num_batches: int
+    busy_s: float
+    held_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """One improvement: seconds since the start, values and bounds from then on, and the phase that found it."""
 
@@ -93,11 +128,13 @@ class Plan:
     values, bounds
         The value on each level, and proven lower bounds on the full problem. ``(bottleneck_s,)`` for `pipeline`;
         (peak parameter bytes, off-cache bytes, largest bytes leaving a stage) for `memory`, where a bound on one
-        level holds for schedules that are optimal on all levels before it.
+        level holds for schedules that are optimal on all levels before it. ``(makespan_s,)`` for `latency` and, over
+        all inputs, for `throughput`.
     bound_source, method
         What proved the bound, and what found the schedule.
     assignment
-        op name -> stage number from 0 (stage objectives), in the graph's op order; None without a schedule.
+        op name -> stage number from 0 (stage objectives) or device name (`latency`, and `throughput`, where it is the
+        device of the op's largest batch), in the graph's op order; None without a schedule.
     stages
         What each stage does; stage j runs on ``stages[j].device``.
     history
@@ -111,7 +148,14 @@ class Plan:
     message
         Why there is no schedule, or what limited it; empty if there is nothing to say.
     start_s
-        op name -> start in seconds, for objectives with a timeline.
+        op name -> start of its first batch in seconds, for objectives with a timeline.
+    batches, transfers, devices
+        For `latency` and `throughput`: every batch by start, the transfers that share links or devices with others
+        (none for ``parallel`` transfers), and what each device does.
+    inputs, shard_inputs
+        Inputs L to finish, and inputs of one shard.
+    transfer_rule, resident
+        ``parallel``, ``exclusive`` or ``blocking`` transfers; whether all ``tensors`` or only ``weights`` are held.
     """
 
     objective: Objective
@@ -120,7 +164,7 @@ class Plan:
     bounds: tuple[float, ...] | None
     bound_source: str
     method: str
-    assignment: Mapping[str, int] | None
+    assignment: Mapping[str, int | str] | None
     stages: tuple[StageUse, ...]
     history: tuple[HistoryEntry, ...]
     phase_s: Mapping[str, float]
@@ -131,10 +175,17 @@ class Plan:
     provenance: Mapping[str, str | float | bool | None] = field(default_factory=dict)
     message: str = ""
     start_s: Mapping[str, float] | None = None
+    batches: tuple[Batch, ...] = ()
+    transfers: tuple[PlannedTransfer, ...] = ()
+    devices: tuple[DeviceUse, ...] = ()
+    inputs: int = 1
+    shard_inputs: int = 1
+    transfer_rule: Literal["parallel", "exclusive", "blocking"] = "parallel"
+    resident: Literal["tensors", "weights"] = "tensors"
 
     @property
     def value(self) -> float:
-        """The value on the first level: bottleneck seconds, or peak parameter bytes; inf without a schedule."""
+        """The value on the first level: bottleneck or makespan seconds, or peak parameter bytes; inf without any."""
         return self.values[0] if self.values else float("inf")
 
     @property
@@ -148,6 +199,13 @@ class Plan:
     def gap(self) -> float:
         """(value - bound) / value on the first level that is not proven; 0 when optimal, inf without a schedule."""
         return relative_gap(self.values, self.bounds)
+
+    @property
+    def inputs_per_s(self) -> float:
+        """Inputs finished in a second: L / makespan for `latency` and `throughput`, 1 / bottleneck for `pipeline`."""
+        if self.objective == "memory":
+            raise InvalidPlan("a memory plan has no times")
+        return self.inputs / self.value if self.value > 0 else float("inf")
 
     @property
     def num_stages(self) -> int:
@@ -179,6 +237,9 @@ class Plan:
         for key in ("values", "bounds"):
             data[key] = None if data[key] is None else tuple(map(float, data[key]))
         data["stages"] = tuple(StageUse(**row) for row in data["stages"])
+        data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
+        data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))
+        data["devices"] = tuple(DeviceUse(**row) for row in data.get("devices", ()))
         data["history"] = tuple(
             HistoryEntry(row["time_s"], _levels(row["values"]), _levels(row["bounds"]), row["phase"])
             for row in data["history"]
@@ -186,10 +247,10 @@ class Plan:
         return cls(**data)
 
     def plot(self, path: str | Path) -> None:
-        """Draw what each stage costs, against the proven bound, into an SVG, PNG or PDF file."""
-        from rlinit.pictures import draw_stages
+        """Draw what each stage costs, or a Gantt chart, with the proven bound, into an SVG, PNG or PDF file."""
+        from rlinit.pictures import draw
 
-        draw_stages(self, path)
+        draw(self, path)
 
 
 def _levels(values: list[float] | None) -> tuple[float, ...] | None:

@@ -65,7 +65,7 @@ def test_swapped_stages_are_caught(objective: str) -> None:
     assert plan.assignment is not None
     for one, two in ((0, 1), (1, 2), (0, 2)):
         swap = {one: two, two: one}
-        other = {op: swap.get(at, at) for op, at in plan.assignment.items()}
+        other = {op: swap.get(int(at), at) for op, at in plan.assignment.items()}
         if other != plan.assignment:
             with pytest.raises(InvalidPlan):
                 rlinit.verify(dataclasses.replace(plan, assignment=other), model(), HARDWARE)

@@ -7,7 +7,7 @@ from numba import njit
 
 from rlinit.stages import FloatArray, IntArray
 
-__all__ = ["BLOCKING", "EXCLUSIVE", "PARALLEL", "bit_count", "list_ops", "run_batches"]
+__all__ = ["BLOCKING", "EXCLUSIVE", "PARALLEL", "bit_count", "earliest_finish", "list_ops", "run_batches"]
 
 PARALLEL, EXCLUSIVE, BLOCKING = 0, 1, 2
 
@@ -67,6 +67,61 @@ def list_ops(
         if start > makespan:
             makespan = start
     return makespan
+
+
+@njit(cache=True, nogil=True)
+def earliest_finish(
+    sequence: IntArray,
+    group: IntArray,
+    time_s: FloatArray,
+    tensor_bytes: FloatArray,
+    need_bytes: FloatArray,
+    capacity: FloatArray,
+    s_per_byte: FloatArray,
+    delay_s: FloatArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+    device: IntArray,
+    end: FloatArray,
+) -> bool:
+    """Give each op of a sequence the device where it ends first, appended to what is there; transfers in parallel.
+
+    Parameters
+    ----------
+    need_bytes
+        (n,) memory of an op, or, at the index of its group, of the whole group.
+    device, end
+        (n,) out; `device` holds -1 where an op fits nowhere, and the result is then False.
+    """
+    d = len(capacity)
+    free, room = np.zeros(d), capacity.copy()
+    device[:] = -1
+    for v in sequence:
+        leader = group[v]
+        best, at_best = -1, np.inf
+        for i in range(d):
+            if device[leader] >= 0:
+                if leader != v and device[leader] != i:
+                    continue
+            elif need_bytes[leader] > room[i]:
+                continue
+            start = free[i]
+            for q in range(pred_indptr[v], pred_indptr[v + 1]):
+                u = pred[q]
+                ready = end[u]
+                if device[u] != i:
+                    ready += delay_s[device[u], i] + tensor_bytes[u] * s_per_byte[device[u], i]
+                if ready > start:
+                    start = ready
+            if start + time_s[v, i] < at_best:
+                best, at_best = i, start + time_s[v, i]
+        if best < 0:
+            return False
+        if device[leader] < 0:
+            room[best] -= need_bytes[leader]
+            device[leader] = best
+        device[v], end[v], free[best] = best, at_best, at_best
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,300 @@
+"""Large-neighbourhood search for placements: annealing in windows of the sequence, swept back and forth."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.kernels.batch_sweeps import sweep_batches
+from rlinit.kernels.placement_sweeps import sweep
+from rlinit.kernels.placing import earliest_finish
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import FloatArray, IntArray
+from rlinit.timeline import held_bytes, makespan, placement_of, shard_masks, timeline
+
+__all__ = ["earliest_finish_start", "sweep_placements", "upward_ranks"]
+
+_HOT, _COLD = 0.3, 0.02
+"""First and last temperature in a window, relative to the median time of an op."""
+
+_MOVES = (800, 20_000)
+"""Fewest and most moves in a window; they grow while sweeps find nothing better."""
+
+_WIDTHS = (8, 64)
+"""Narrowest and widest window, in ops; drawn anew, log-uniformly, for each sweep."""
+
+_STALLED = 6
+"""Sweeps without improvement after which the moves in a window grow."""
+
+_SPLITS = 2_000
+"""Ways to split the shards of an op over devices that are looked at for a start."""
+
+
+def upward_ranks(problem: PlacementProblem) -> FloatArray:
+    """Return (n,) upward ranks in seconds: the mean time of an op and the longest path of means below it.
+
+    References
+    ----------
+    Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for heterogeneous computing, IEEE
+    TPDS 13(3), 2002, eq. 8.
+    """
+    seconds = problem.op_time_s
+    runs = np.isfinite(seconds)
+    mean = np.where(runs, seconds, 0.0).sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
+    between = ~np.eye(problem.num_devices, dtype=bool) & np.isfinite(problem.delay_s)
+    rate, delay = (float(m[between].mean()) if between.any() else 0.0 for m in (problem.s_per_byte, problem.delay_s))
+    moved = delay + rate * problem.num_shards * problem.tensor_bytes
+    rank = np.zeros(problem.num_ops)
+    for v in problem.order[::-1].tolist():
+        below = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
+        rank[v] = mean[v] + (moved[v] + rank[below].max() if len(below) else 0.0)
+    return rank
+
+
+def earliest_finish_start(problem: PlacementProblem) -> Placement | None:
+    """Return a placement by earliest finish in the order of upward ranks; None where that fits nowhere.
+
+    Ops stay whole where some device takes all shards in one batch; else every op is split in the way that ends first.
+    """
+    n, s = problem.num_ops, problem.num_shards
+    rank = upward_ranks(problem)
+    place = np.empty(n, np.int64)
+    place[problem.order] = np.arange(n)
+    sequence = np.lexsort((place, -rank)).astype(np.int64)
+    need_bytes = problem.weight_bytes + s * problem.shard_bytes
+    need: FloatArray = np.bincount(problem.group, weights=need_bytes, minlength=n).astype(np.float64)
+    device, end = np.empty(n, np.int64), np.zeros(n)
+    fits = earliest_finish(
+        _respecting(problem, sequence),
+        problem.group,
+        problem.op_time_s,
+        s * problem.tensor_bytes,
+        need,
+        problem.capacity_bytes,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.pred_indptr,
+        problem.pred,
+        device,
+        end,
+    )
+    if fits:
+        whole = np.repeat(device[:, None], s, axis=1)
+        seconds = problem.op_time_s[np.arange(n), device]
+        found = placement_of(problem, whole, np.repeat((end - seconds)[:, None], problem.num_devices, axis=1))
+        if makespan(problem, found) < np.inf:
+            return found
+    return _split_start(problem)
+
+
+def _respecting(problem: PlacementProblem, sequence: IntArray) -> IntArray:
+    """Return the sequence if it is topological (zero times may tie ranks across an edge), else the natural order."""
+    place = np.empty(problem.num_ops, np.int64)
+    place[sequence] = np.arange(problem.num_ops)
+    forward = place[problem.edges[:, 0]] < place[problem.edges[:, 1]]
+    return sequence if forward.all() else problem.order
+
+
+def _split_start(problem: PlacementProblem) -> Placement | None:
+    """Split every op over the devices in the way whose slowest batch is fastest, shards in the devices' order."""
+    n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
+    counts = np.array(list(itertools.islice(_compositions(s, d), _SPLITS)), np.int64)
+    slowest = np.full((n, len(counts)), -np.inf)
+    for i in range(d):
+        slowest = np.maximum(slowest, problem.time_s[:, i, counts[:, i]])
+    together = np.full(slowest.shape, -np.inf)
+    np.maximum.at(together, problem.group, slowest)
+    choice = together[problem.group].argmin(axis=1)
+    device = np.stack([np.repeat(np.arange(d), counts[c]) for c in choice])
+    found = placement_of(problem, device, np.zeros((n, d)))
+    return found if makespan(problem, found) < np.inf else None
+
+
+def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to write `total` as a sum of `parts` integers >= 0, the evenest not first."""
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in _compositions(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def sweep_placements(
+    problem: PlacementProblem,
+    *,
+    seed: int,
+    evaluations: int | None = None,
+    budget: Budget | None = None,
+    start: Placement | None = None,
+    on_better: Callable[[Placement], object] | None = None,
+) -> Placement | None:
+    """Improve a placement by annealing in windows of its sequence, swept along it; never worse than the start.
+
+    What lies before and after a window enters as heads and tails, so a move costs no more than its window. Windows get
+    more moves while nothing better is found. Plans as if transfers ran in parallel; where they do not, every sweep's
+    result is evaluated under the true rules and the best is kept.
+
+    Parameters
+    ----------
+    seed
+        Seed of everything random.
+    evaluations
+        Most moves in all; None: 2,000 an op, at least 200,000, or until the budget ends if it has a time limit.
+    budget
+        When to stop.
+    start
+        Where to begin; None: earliest finish by upward rank.
+    on_better
+        Called with every improvement.
+    """
+    found = start if start is not None else earliest_finish_start(problem)
+    if found is None or problem.num_devices == 1:
+        return found
+    timed = budget is not None and budget.remaining_s < np.inf
+    left = evaluations or (2**62 if timed else max(200_000, 2_000 * problem.num_ops))
+    rng = np.random.default_rng(seed)
+    search = _Ops(problem, found) if problem.num_shards == 1 else _Batches(problem, found)
+    value, moves, stalled, forwards = makespan(problem, found), _MOVES[0], 0, True
+    while left > 0 and not (budget is not None and budget.expired):
+        width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
+        windows = max(1, 2 * problem.num_ops // width)
+        each = max(1, min(moves, left // windows))
+        tried = search.sweep(rng, forwards, width, each)
+        left -= each * windows
+        forwards = not forwards
+        current = makespan(problem, tried)
+        stalled += 1
+        if current < value:
+            if current < value * (1.0 - 1e-4):
+                stalled = 0
+            found, value = tried, current
+            if on_better is not None:
+                on_better(found)
+        if stalled >= _STALLED:
+            moves, stalled = (moves * 2 if moves * 2 <= _MOVES[1] else _MOVES[0]), 0
+    return found
+
+
+class _Ops:
+    """The search's state where every op is whole."""
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
+        self.problem = problem
+        n, d = problem.num_ops, problem.num_devices
+        self.seconds = problem.op_time_s
+        self.device = start.device[:, 0].copy()
+        self.sequence = start.sequence // d
+        self.movable = np.bincount(problem.group, minlength=n)[problem.group] == 1
+        self.need = problem.weight_bytes + problem.shard_bytes
+        self.held = held_bytes(problem, start.device)
+        self.end, self.tail = np.zeros(n), np.zeros(n)
+        self.scale = _typical(self.seconds[np.arange(n), self.device])
+
+    def sweep(self, rng: np.random.Generator, forwards: bool, width: int, moves: int) -> Placement:
+        problem = self.problem
+        sweep(
+            rng,
+            forwards,
+            width,
+            max(1, width // 2),
+            moves,
+            _HOT * self.scale,
+            _COLD * self.scale,
+            self.sequence,
+            self.device,
+            self.movable,
+            self.seconds,
+            problem.tensor_bytes,
+            self.need,
+            self.held,
+            problem.capacity_bytes,
+            problem.s_per_byte,
+            problem.delay_s,
+            problem.pred_indptr,
+            problem.pred,
+            problem.succ_indptr,
+            problem.succ,
+            self.end,
+            self.tail,
+        )
+        n = problem.num_ops
+        place = np.empty(n, np.int64)
+        place[self.sequence] = np.arange(n)
+        # By start, so that windows are windows in time too; ties keep their order, which is topological.
+        start = self.end - self.seconds[np.arange(n), self.device]
+        self.sequence = np.lexsort((place, self.end, start))
+        return Placement(self.device[:, None].copy(), self.sequence * problem.num_devices + self.device[self.sequence])
+
+
+class _Batches:
+    """The search's state where ops may be split."""
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
+        self.problem = problem
+        n, d = problem.num_ops, problem.num_devices
+        self.mask = shard_masks(start.device, d)
+        self.sequence = self._with_empty(start.sequence)
+        self.movable = np.bincount(problem.group, minlength=n)[problem.group] == 1
+        self.held = held_bytes(problem, start.device)
+        self.end, self.tail = np.zeros((n, d)), np.zeros((n, d))
+        ran = timeline(problem, start)
+        self.scale = _typical((ran.end_s - ran.start_s)[~np.isnan(ran.start_s)])
+
+    def _with_empty(self, sequence: IntArray) -> IntArray:
+        """Return all batches in the order of `sequence`; empty ones after the first of their op."""
+        n, d = self.mask.shape
+        place = np.full(n * d, n * d, np.int64)
+        place[sequence] = np.arange(len(sequence))
+        first = np.where(self.mask != 0, place.reshape(n, d), n * d).min(axis=1)
+        place = np.where(self.mask != 0, place.reshape(n, d), first[:, None])
+        return np.lexsort((np.arange(n * d), (self.mask == 0).ravel(), place.ravel()))
+
+    def sweep(self, rng: np.random.Generator, forwards: bool, width: int, moves: int) -> Placement:
+        problem = self.problem
+        n, d = self.mask.shape
+        sweep_batches(
+            rng,
+            width * d,
+            max(1, width * d // 2),
+            moves,
+            _HOT * self.scale,
+            _COLD * self.scale,
+            self.sequence,
+            self.mask,
+            self.movable,
+            problem.time_s,
+            problem.tensor_bytes,
+            problem.weight_bytes,
+            problem.shard_bytes,
+            self.held,
+            problem.capacity_bytes,
+            problem.s_per_byte,
+            problem.delay_s,
+            problem.pred_indptr,
+            problem.pred,
+            problem.succ_indptr,
+            problem.succ,
+            self.end,
+            self.tail,
+        )
+        filled = self.sequence[self.mask.ravel()[self.sequence] != 0]
+        device = np.zeros((n, problem.num_shards), np.int64)
+        for shard in range(problem.num_shards):
+            device[:, shard] = ((self.mask >> shard) & 1).argmax(axis=1)
+        place = np.empty(n * d, np.int64)
+        place[filled] = np.arange(len(filled))
+        sizes = (device[:, :, None] == np.arange(d)).sum(axis=1)
+        start = self.end - np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
+        filled = filled[np.lexsort((place[filled], self.end.ravel()[filled], start.ravel()[filled]))]
+        self.sequence = self._with_empty(filled)
+        return Placement(device, filled)
+
+
+def _typical(seconds: FloatArray) -> float:
+    """Return the median of the positive times, which scales the temperatures."""
+    positive = seconds[seconds > 0]
+    return float(np.median(positive)) if len(positive) else 0.0

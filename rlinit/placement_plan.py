@@ -1,0 +1,76 @@
+"""From a placement to the plan that users get, and back from a plan that they hand in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlinit.checker_placement import device_uses
+from rlinit.errors import InvalidPlan
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.placement import Placement, PlacementProblem, Resident
+from rlinit.plan import Batch, Plan, PlannedTransfer
+from rlinit.timeline import placement_of, timeline
+
+__all__ = ["placement_from_plan", "placement_parts"]
+
+
+def placement_parts(
+    problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware, resident: Resident
+) -> dict[str, object]:
+    """Return the fields of a plan that describe a placement; figures of devices come from the checker's arithmetic."""
+    run = timeline(problem, placement)
+    names = [device.name for device in hardware.devices]
+    d = problem.num_devices
+    batches = [
+        Batch(
+            graph.names[code // d],
+            names[code % d],
+            tuple(np.flatnonzero(placement.device[code // d] == code % d).tolist()),
+            float(run.start_s[code // d, code % d]),
+            float(run.end_s[code // d, code % d]),
+        )
+        for code in placement.sequence.tolist()
+    ]
+    batches.sort(key=lambda batch: batch.start_s)
+    largest: dict[str, Batch] = {}
+    start_s: dict[str, float] = {}
+    for batch in batches:
+        start_s.setdefault(batch.op, batch.start_s)
+        if batch.op not in largest or len(batch.shards) > len(largest[batch.op].shards):
+            largest[batch.op] = batch
+    return {
+        "assignment": {name: largest[name].device for name in graph.names},
+        "start_s": {name: start_s[name] for name in graph.names},
+        "batches": tuple(batches),
+        "transfers": tuple(
+            PlannedTransfer(graph.names[t.op], names[t.source], names[t.target], t.start_s, t.end_s)
+            for t in run.transfers
+        ),
+        "devices": device_uses(batches, graph, hardware, problem.shard_inputs, resident),
+    }
+
+
+def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, hardware: Hardware) -> Placement:
+    """Return the placement of a plan handed in to be refined.
+
+    Raises
+    ------
+    InvalidPlan
+        It is for another graph, devices, objective or number of inputs, or has no schedule.
+    """
+    if plan.assignment is None or plan.objective not in ("latency", "throughput"):
+        raise InvalidPlan(f"the plan to refine is a {plan.objective} plan that is {plan.status}; it has no placement")
+    shards = problem.num_shards
+    if plan.graph_fingerprint != graph.fingerprint() or plan.inputs // plan.shard_inputs != shards:
+        raise InvalidPlan(f"the plan to refine is for {plan.graph!r} and {plan.inputs} inputs, not for this problem")
+    index = {device.name: i for i, device in enumerate(hardware.devices)}
+    device = np.zeros((graph.num_ops, shards), np.int64)
+    start_s = np.full((graph.num_ops, hardware.num_devices), np.nan)
+    for batch in plan.batches:
+        if batch.device not in index:
+            raise InvalidPlan(f"the plan to refine uses device {batch.device!r}, which {hardware.name!r} does not have")
+        v, i = graph.index(batch.op), index[batch.device]
+        device[v, list(batch.shards)] = i
+        start_s[v, i] = batch.start_s
+    return placement_of(problem, device, start_s)
