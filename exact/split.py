@@ -138,7 +138,8 @@ def solve_split(
     beam = _Beam(problem, comm, modules)
     placement, value, work = None, np.inf, 0
     for width in _BEAM_WIDTHS[:2]:
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
+        carried = beam.run(width, min(value, upper), max_work - work, budget)
+        placement, value = _better(problem, placement, value, carried)
         work += beam.work
     chain = _Chain(problem, comm, module_solver, jobs, max_work - work)
     if placement is not None:
@@ -149,7 +150,8 @@ def solve_split(
     for width in _BEAM_WIDTHS[2:]:
         if min(upper, value) <= bound * _EXACT or beam.complete or budget.expired or work >= max_work:
             break
-        placement, value = _better(problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget))
+        carried = beam.run(width, min(value, upper), max_work - work, budget)
+        placement, value = _better(problem, placement, value, carried)
         work += beam.work
     if beam.complete and beam.is_exact:
         bound = max(bound, min(value, upper))
@@ -210,7 +212,7 @@ class _Beam:
         self.complete, self.work = False, 0
 
     def run(self, width: int, cutoff: float, max_work: int, budget: Budget) -> Placement | None:
-        """Return the best schedule found, if one ends below `cutoff`, keeping `width` of each layer; 1 once over budget."""
+        """Return the best schedule found below `cutoff`, keeping `width` of each layer, and 1 once over budget."""
         n, d = self.problem.num_ops, self.problem.num_devices
         free, held = np.zeros((1, d)), np.zeros((1, d))
         end, device, rank = np.zeros((1, n)), np.full((1, n), -1, np.int8), np.zeros((1, n), np.int64)

@@ -45,7 +45,7 @@ def test_bound_holds_with_searched_parts(seed: int, transfers: str, max_sets: in
         2,
         transfers=transfers,  # type: ignore[arg-type]
         group_fraction=0.2,
-        missing_links=0.1,
+        missing_links=0.1 if transfers != "blocking" else 0.0,
         scale=1e-9,
     )
     modules = random_modules(problem, seed)
