@@ -24,7 +24,17 @@ from rlinit.kernels.module_search import sweep
 from rlinit.placement import PlacementProblem
 from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
 
-__all__ = ["MAX_MODULE_OPS", "Frontier", "SearchModel", "SearchResult", "Target", "advance", "search", "transfer_times"]
+__all__ = [
+    "EXPANSIONS_PER_S",
+    "MAX_MODULE_OPS",
+    "Frontier",
+    "SearchModel",
+    "SearchResult",
+    "Target",
+    "advance",
+    "search",
+    "transfer_times",
+]
 
 MAX_MODULE_OPS = 60
 """Ops of a module are held as the bits of one signed 64-bit integer."""
@@ -33,7 +43,7 @@ _MAX_PRICED = 80
 """Ops beyond which prices are those that even out the devices' mean speeds, without an LP."""
 _PLAIN_WIDTH = 16
 _WIDTHS = (16, 256, 4096, 32768)
-_EXPANSIONS_PER_S = 20_000.0
+EXPANSIONS_PER_S = 20_000.0
 """What a slow machine expands, by which a pass is kept within a time limit."""
 
 
@@ -453,7 +463,7 @@ def search(
         limit = np.minimum(cutoff_s, value)
         if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
             break
-        affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * _EXPANSIONS_PER_S)))
+        affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * EXPANSIONS_PER_S)))
         priced = _repriced(model, start, limit) if width > _PLAIN_WIDTH else model
         after, dropped, extended = advance(priced, start, limit, scale, width, affordable)
         work += extended + 1

@@ -28,6 +28,7 @@ from joblib import Parallel, delayed
 
 from rlinit.budget import Budget
 from rlinit.exact.module_search import (
+    EXPANSIONS_PER_S,
     Frontier,
     SearchModel,
     SearchResult,
@@ -147,6 +148,9 @@ def solve_split(
     bound, found = chain.solve(min(upper, value), budget)
     work += chain.work
     placement, value = _better(problem, placement, value, found)
+    splits_more = len(modules) > 1 and problem.num_ops <= _RECURSION_OPS and not beam.is_exact
+    if bound * _EXACT < min(value, upper) and splits_more:
+        bound = max(bound, split_bound(problem, modules, budget=budget.share(0.5 * min(budget.remaining_s, 1e9))))
     for width in _BEAM_WIDTHS[2:]:
         if min(upper, value) <= bound * _EXACT or beam.complete or budget.expired or work >= max_work:
             break
@@ -155,8 +159,6 @@ def solve_split(
         work += beam.work
     if beam.complete and beam.is_exact:
         bound = max(bound, min(value, upper))
-    if bound * _EXACT < min(value, upper) and len(modules) > 1 and problem.num_ops <= _RECURSION_OPS:
-        bound = max(bound, split_bound(problem, modules, budget=budget))
     if placement is None:
         return SplitResult(None, None, bound, False, modules, work)
     return SplitResult(placement, value, min(bound, value), value <= bound * _EXACT, modules, work)
@@ -230,7 +232,8 @@ class _Beam:
             floor = root_bound(model, start)
             scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
             keep = 1 if budget.expired else width
-            after, dropped, extended = advance(model, start, limit, scale, keep, max(1, max_work - self.work))
+            affordable = min(max_work - self.work, budget.remaining_s * EXPANSIONS_PER_S, 1 << 62)
+            after, dropped, extended = advance(model, start, limit, scale, keep, max(1, int(affordable)))
             self.work += extended
             self.complete = self.complete and bool(np.isinf(dropped).all())
             free, held = after.free_s, after.held_bytes

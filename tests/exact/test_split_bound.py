@@ -143,6 +143,8 @@ def test_factors_hold(seed: int, chain: bool) -> None:
     problem = any_placement_problem(seed, max_ops=6, chain=chain)
     modules = random_modules(problem, seed)
     report = guarantee(problem, modules, budget=Budget(), lower_bound=brute_force, upper_bound=brute_force)
+    searched = guarantee(problem, modules, budget=Budget())
+    assert [pair.factor for pair in searched.pairs] == pytest.approx([pair.factor for pair in report.pairs])
     best = brute_force(problem)
     if not best < np.inf:
         return
