@@ -31,6 +31,8 @@ class BatchModel(PlacementModel):
         lower_s: float,
     ) -> None:
         super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s)
+        # Rows that are relaxed where batches share data must not take more for shared than is.
+        self._exact = settings.served and problem.transfers == "blocking"
         self._z: dict[tuple[int, int], dict[tuple[int, int, int], Affine]] = {}
         self._shares: dict[tuple[int, int, int, int], Affine] = {}
         self._precedence: dict[tuple[int, int, int], Affine] = {}
@@ -115,6 +117,9 @@ class BatchModel(PlacementModel):
                     z[i, j, shard] = Affine({self.linear.continuous(0.0, 1.0): 1.0})
                     if self.settings.communication == "pairs":
                         self.row((first, 1.0), (second, 1.0), (z[i, j, shard], -1.0), limit=1.0)
+                        if self._exact:
+                            self.row((z[i, j, shard], 1.0), (first, -1.0))
+                            self.row((z[i, j, shard], 1.0), (second, -1.0))
                     sums[0, i].add(z[i, j, shard])
                     sums[1, j].add(z[i, j, shard])
             if open_both and self.settings.communication == "flow":
@@ -145,6 +150,8 @@ class BatchModel(PlacementModel):
         handle = self.linear.continuous(0.0, 1.0)
         for part in distinct.values():
             self.row((part, 1.0), (Affine({handle: 1.0}), -1.0))
+        if self._exact:
+            self.row((Affine({handle: 1.0}), 1.0), *((part, -1.0) for part in distinct.values()))
         return Affine({handle: 1.0})
 
     def _edge(self, u: int, w: int) -> None:

@@ -101,6 +101,7 @@ def solve_placement_milp(
     DIVIML, section IV-A, conditions 1 to 7. Moirai, section III-D, equations 4 to 8.
     """
     settings = settings or PlacementMilpSettings()
+    _form(problem, settings)
     cutoff = np.inf if upper is None else upper
     start_value = np.inf if start is None else makespan(problem, start)
     if free is not None and not np.all(free) and start_value == np.inf:
@@ -164,6 +165,14 @@ class _Best:
             self.offer(placement_from_priority(self._problem, np.full((n, s), i, np.int64), rank))
 
 
+def _form(problem: PlacementProblem, settings: PlacementMilpSettings) -> type[OpModel] | type[BatchModel]:
+    """Return the program that the settings and the problem ask for."""
+    able = problem.num_shards == 1 and problem.transfers == "parallel"
+    if settings.variables == "ops" and not able:
+        raise ValueError("expected parallel transfers and one shard for variables 'ops'")
+    return OpModel if able and settings.variables != "batches" else BatchModel
+
+
 def _build(
     problem: PlacementProblem,
     start: Placement | None,
@@ -179,11 +188,7 @@ def _build(
     if windows.empty:
         return None
     unit = power_of_two_unit(limit)
-    ops = settings.variables != "batches" and problem.num_shards == 1 and problem.transfers == "parallel"
-    if settings.variables == "ops" and not ops:
-        raise ValueError("expected parallel transfers and one shard for variables 'ops'")
-    build = OpModel if ops else BatchModel
-    model = build(problem, windows, settings, unit=unit, lower_s=floor)
+    model = _form(problem, settings)(problem, windows, settings, unit=unit, lower_s=floor)
     if windows.free.all():
         model.order_devices(alike_devices(problem, node_of_device), settings.intra_symmetry)
         model.order_devices(alike_nodes(problem, node_of_device), settings.inter_symmetry)

@@ -57,7 +57,8 @@ class Coarsened:
     group_of_op
         (n,) op of `graph` each op of `original` became.
     members
-        For each op of `graph`, the ops it stands for in the order they run; only the last feeds other groups.
+        For each op of `graph`, the ops it stands for in the order they run, a topological one; only the last feeds
+        other groups.
     """
 
     graph: Graph

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlinit.errors import RlinitError
 from rlinit.incumbent import PlacementIncumbent
-from rlinit.placement import Placement, PlacementResult
+from rlinit.placement import Placement, PlacementProblem, PlacementResult
 
 if TYPE_CHECKING:
     from rlinit.exact.placement_bounds import PlacementBound
@@ -26,6 +26,9 @@ _PROGRAM_OPS = 60
 
 _SPLIT_OPS = 3_000
 """Ops up to which the modules of a graph are solved on their own."""
+
+_WINDOW_PROGRAM_OPS = 5_000
+"""Ops up to which windows of the whole are solved on SCIP, unless it is asked for by name."""
 
 _BRANCHING_OPS = 12
 """Ops up to which branch and bound over all schedules comes first."""
@@ -121,16 +124,28 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
     if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
         _branch_and_bound(incumbent, share=0.2)
     _sweep(incumbent, seed, jobs, share=0.05)
-    if problem.num_shards == 1 and problem.num_ops <= _SPLIT_OPS:
+    if _falls_apart(problem):
         _split(incumbent, limits, jobs, 1, share=0.5)
     _bounds(incumbent, share=0.5)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
         _milp(incumbent, limits)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 1, jobs, share=0.7)
-    _windows(incumbent, "auto", limits)
+    if problem.num_ops <= _WINDOW_PROGRAM_OPS:
+        with incumbent.within(0.3):
+            _windows(incumbent, "auto", limits)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 2, jobs, share=1.0)
+
+
+def _falls_apart(problem: PlacementProblem) -> bool:
+    """Return whether single ops separate a latency problem into modules small enough to be searched."""
+    if problem.num_shards > 1 or problem.num_ops > _SPLIT_OPS:
+        return False
+    from rlinit.exact.module_search import MAX_MODULE_OPS
+    from rlinit.exact.modules import channel_cuts
+
+    return max(len(module) for module in channel_cuts(problem, 1)) <= MAX_MODULE_OPS
 
 
 def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:

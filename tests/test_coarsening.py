@@ -196,7 +196,7 @@ def test_kinds_of_several_frameworks_are_understood(kinds: tuple[str, ...]) -> N
 # -- properties ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 14), st.sampled_from([0.05, 0.15, 0.4]), st.booleans())
 def test_groups_are_sound(seed: int, num_ops: int, density: float, chains: bool) -> None:
     """Groups partition the ops, run in order, leave by one tensor, respect every limit, and make an acyclic graph."""
@@ -205,20 +205,20 @@ def test_groups_are_sound(seed: int, num_ops: int, density: float, chains: bool)
     coarsened = coarsen(graph, rules, chains=chains)
     coarse = coarsened.graph
     assert sorted(v for path in coarsened.members for v in path) == list(range(num_ops))
-    position = np.empty(num_ops, int)
-    position[graph.order] = np.arange(num_ops)
     for group, path in enumerate(coarsened.members):
         assert (coarsened.group_of_op[list(path)] == group).all()
-        assert (np.diff(position[list(path)]) > 0).all()
         assert {int(graph.colocation[v]) for v in path} <= {-1, int(coarse.colocation[group])}
         assert chains or len(path) == 1 or spells_rule(graph, path, rules)
         for device in graph.forbidden:
             assert coarse.forbidden[device][group] == graph.forbidden[device][list(path)].any()
     between = {(coarsened.group_of_op[u], coarsened.group_of_op[v]) for u, v in graph.edges}
     assert {tuple(edge) for edge in coarse.edges.tolist()} == {(a, b) for a, b in between if a != b}
-    for u, v in graph.edges:
+    for u, v in graph.edges.tolist():
         if coarsened.group_of_op[u] != coarsened.group_of_op[v]:
             assert coarsened.members[coarsened.group_of_op[u]][-1] == u  # Only the last op's tensor leaves.
+        else:
+            path = coarsened.members[coarsened.group_of_op[u]]
+            assert path.index(u) < path.index(v)
 
 
 @settings(max_examples=40, deadline=None)
@@ -388,6 +388,7 @@ def test_expanded_starts_are_feasible(transfers: Transfers, seed: int) -> None:
                 assert transfer.end_s <= start[v, j] + tiny
 
 
+@pytest.mark.filterwarnings("ignore:.*give no out_bytes")
 def test_a_lowered_coarse_graph_and_a_contracted_problem_agree_where_times_are_given() -> None:
     """Times, weights, tensors and groups are the same by both ways; only the tensors inside groups are not held."""
     graph = random_graph(7, 14)

@@ -124,6 +124,24 @@ def test_infeasible_memory_is_proved(peer: str) -> None:
     agrees(problem, solve(peer, problem), float("inf"))
 
 
+def test_memory_is_exact_although_its_integers_are_coarse() -> None:
+    """Two ops that exceed a device by a billionth are kept apart, though the sizes in the model are rounded."""
+    pytest.importorskip("ortools", reason="OR-Tools is absent: pip install rlinit[bench]")
+    problem = random_placement_problem(
+        0, 4, 2, density=0.0, identical=True, forbidden_fraction=0.0, zero_fraction=0.0, transfer=0.0
+    )
+    size = np.full(4, 1.0 + 1e-9)
+    size[3] = 1e-9
+    problem = dataclasses.replace(
+        problem,
+        time_s=np.where(np.arange(2)[None, :, None] == 0, 1.0, 3.0) * problem.time_s,  # All would run on device 0.
+        weight_bytes=size,
+        shard_bytes=np.zeros(4),
+        capacity_bytes=np.array([2.0, 1e12]),
+    )
+    agrees(problem, solve("cp_sat", problem), brute_force_placement(problem))
+
+
 @pytest.mark.parametrize("peer", PEERS)
 def test_other_transfers_are_refused(peer: str) -> None:
     """A peer does not solve another problem than the one it is given."""
@@ -153,6 +171,16 @@ def test_a_hint_is_never_lost(seed: int) -> None:
     hint = min((random_placement(problem, rng) for _ in range(20)), key=lambda one: makespan(problem, one))
     result = solve_cp_sat(problem, time_limit_s=1.0, workers=1, hint=hint)
     assert result.value_s <= makespan(problem, hint) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("seed", range(4))
+def test_values_are_as_good_as_the_claims(peer: str, seed: int) -> None:
+    """Ops that take no time start with others on their device; the value computed anew is still the claimed one."""
+    problem = random_placement_problem(seed, 9, 2, density=0.15, zero_fraction=0.4, integer=True)
+    result = solve(peer, problem)
+    assert result.status == "optimal"
+    assert result.value_s == pytest.approx(result.bound_s, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.placement import PlacementProblem
+from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import makespan, placement_of
 
@@ -85,11 +85,31 @@ def judged(
     status: Status,
     seconds: float,
 ) -> PeerResult:
-    """Return the result with its value computed anew; a schedule that breaks a constraint counts as none."""
-    if device is not None and start_s is not None:
-        value_s = makespan(problem, placement_of(problem, device, start_s))
-        if np.isfinite(value_s):
-            return PeerResult(value_s, bound_s, status, seconds, device, start_s)
-        status = "no_solution"
+    """Return the result with its value computed anew; a schedule that breaks a constraint counts as none.
+
+    Starts that differ by less than a peer's tolerance are taken for equal in one of the attempts.
+    """
     nothing = np.zeros((0, 0))
-    return PeerResult(float("inf"), bound_s, status, seconds, nothing.astype(np.int64), nothing)
+    if device is None or start_s is None:
+        return PeerResult(float("inf"), bound_s, status, seconds, nothing.astype(np.int64), nothing)
+    steps = [horizon_s(problem) * tolerance for tolerance in (0.0, 1e-9, 1e-7, 1e-6)]
+    value_s = min(makespan(problem, _in_order(problem, device, start_s, step)) for step in steps)
+    if np.isinf(value_s):
+        return PeerResult(value_s, bound_s, "no_solution", seconds, nothing.astype(np.int64), nothing)
+    return PeerResult(value_s, bound_s, status, seconds, device, start_s)
+
+
+def _in_order(problem: PlacementProblem, device: IntArray, start_s: FloatArray, step_s: float) -> Placement:
+    """Return the placement in the order of starts (to a step); of batches that start together the shorter run first.
+
+    A batch that takes no time may start with another one, and what waits for it need not wait for that one.
+    """
+    size = (device[:, :, None] == np.arange(problem.num_devices)).sum(axis=1)
+    spent_s = np.take_along_axis(problem.time_s, size[:, :, None], axis=2)[:, :, 0]
+    begin = start_s if step_s == 0.0 else np.round(start_s / step_s)
+    position = np.empty(problem.num_ops, np.int64)
+    position[problem.order] = np.arange(problem.num_ops)
+    by_time = np.lexsort((np.repeat(position, problem.num_devices), spent_s.ravel(), begin.ravel()))
+    rank = np.empty(len(by_time))
+    rank[by_time] = np.arange(len(by_time))
+    return placement_of(problem, device, rank.reshape(start_s.shape))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -46,43 +48,197 @@ def _pop(keys: FloatArray, items: IntArray, size: int) -> None:
         keys[at], items[at] = key, item
 
 
+class _Queue(NamedTuple):
+    """Ready ops and devices while scheduling; n ops, d devices.
+
+    Of each device one heap (`late`, by arrival) holds the ops whose data arrive after it is free, and one (`soon`, by
+    `rank`) the others; entries are ranks, and those of ops that were done or lost the device elsewhere go when they
+    surface. `ready_at` (n, d) is when all inputs of a ready op are on a device, ``inf`` where it cannot go; `urgent_at`
+    (n,) the latest of them, `options` (n,) how many there are. `ready` lists the ready ops, at `slot` each; `forced`
+    those that no device takes whole. `size` (2,) counts these two.
+    """
+
+    order: IntArray
+    rank: IntArray
+    near: NDArray[np.bool_]
+    late_key: FloatArray
+    late: IntArray
+    num_late: IntArray
+    soon_key: FloatArray
+    soon: IntArray
+    num_soon: IntArray
+    free: FloatArray
+    room: FloatArray
+    last: IntArray
+    decided: NDArray[np.bool_]
+    done: NDArray[np.bool_]
+    ready_at: FloatArray
+    urgent_at: FloatArray
+    options: IntArray
+    ready: IntArray
+    slot: IntArray
+    forced: IntArray
+    size: IntArray
+
+
+_READY, _FORCED = 0, 1
+
+
 @njit(cache=True, nogil=True)
-def _may_go(a: PlacementArrays, v: int, i: int, decided: NDArray[np.bool_], mask: IntArray, room: FloatArray) -> bool:
+def _new_queue(a: PlacementArrays, order: IntArray, near: NDArray[np.bool_]) -> _Queue:
+    """Return an empty queue."""
+    n, d = len(a.tensor), len(a.capacity)
+    rank = np.empty(n, np.int64)
+    for k in range(n):
+        rank[order[k]] = k
+    return _Queue(
+        order,
+        rank,
+        near,
+        np.empty((d, n)),
+        np.empty((d, n), np.int64),
+        np.zeros(d, np.int64),
+        np.empty((d, n)),
+        np.empty((d, n), np.int64),
+        np.zeros(d, np.int64),
+        np.zeros(d),
+        a.capacity.copy(),
+        np.full(d, -1, np.int64),
+        np.zeros(n, np.bool_),
+        np.zeros(n, np.bool_),
+        np.full((n, d), np.inf),
+        np.zeros(n),
+        np.zeros(n, np.int64),
+        np.empty(n, np.int64),
+        np.full(n, -1, np.int64),
+        np.empty(n, np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _may_go(a: PlacementArrays, q: _Queue, v: int, i: int, mask: IntArray) -> bool:
     """Say whether all shards of v may still go to device i, where its group is if that is decided."""
     leader, s = a.group[v], a.time.shape[2] - 1
-    if decided[leader]:
+    if q.decided[leader]:
         return bool(count_bits(mask[leader, i]) == s)
-    return bool(a.held_weight[leader] + s * a.held_shard[leader] <= room[i])
+    return bool(a.held_weight[leader] + s * a.held_shard[leader] <= q.room[i])
 
 
 @njit(cache=True, nogil=True)
-def _pick_awake(
-    i: int,
-    favourite: int,
-    free: FloatArray,
-    ready_at: FloatArray,
-    urgent_at: FloatArray,
-    ready: IntArray,
-    num_ready: int,
-    a: PlacementArrays,
-    rank: IntArray,
-    decided: NDArray[np.bool_],
-    mask: IntArray,
-    room: FloatArray,
-) -> tuple[int, float]:
-    """Return what a device that waits for `favourite` runs next and when: that, or an urgent op before it."""
-    best, at = favourite, max(free[i], ready_at[favourite, i])
-    if at <= free[i]:
+def _add(a: PlacementArrays, q: _Queue, v: int, mask: IntArray, end: FloatArray) -> None:
+    """Enter an op whose predecessors are all scheduled."""
+    s = a.time.shape[2] - 1
+    q.slot[v] = q.size[_READY]
+    q.ready[q.size[_READY]] = v
+    q.size[_READY] += 1
+    for i in range(len(a.capacity)):
+        if q.near[v, i] and a.allowed[a.group[v], i, s] and _may_go(a, q, v, i, mask):
+            at = arrival(a, v, i, (1 << s) - 1, mask, end)
+            if at < np.inf:
+                q.ready_at[v, i] = at
+                q.urgent_at[v] = max(q.urgent_at[v], at)
+                _push(q.late_key[i], q.late[i], q.num_late[i], at, q.rank[v])
+                q.num_late[i] += 1
+                q.options[v] += 1
+    if q.options[v] == 0:
+        q.forced[q.size[_FORCED]] = v
+        q.size[_FORCED] += 1
+
+
+@njit(cache=True, nogil=True)
+def _strike(q: _Queue, v: int, i: int) -> None:
+    """Note that a device no longer takes an op whole."""
+    q.ready_at[v, i] = np.inf
+    q.options[v] -= 1
+    if q.options[v] == 0:
+        q.forced[q.size[_FORCED]] = v
+        q.size[_FORCED] += 1
+
+
+@njit(cache=True, nogil=True)
+def _first(a: PlacementArrays, q: _Queue, i: int, mask: IntArray) -> tuple[int, float]:
+    """Return the op that can start first on device i, and when; -1 if there is none."""
+    while q.num_late[i] > 0:
+        v = q.order[q.late[i, 0]]
+        fits = not q.done[v] and _may_go(a, q, v, i, mask)
+        if fits and q.late_key[i, 0] > q.free[i]:
+            break
+        _pop(q.late_key[i], q.late[i], q.num_late[i])
+        q.num_late[i] -= 1
+        if fits:
+            _push(q.soon_key[i], q.soon[i], q.num_soon[i], 0.0, q.rank[v])
+            q.num_soon[i] += 1
+        elif not q.done[v]:
+            _strike(q, v, i)
+    while q.num_soon[i] > 0:
+        v = q.order[q.soon[i, 0]]
+        if not q.done[v] and _may_go(a, q, v, i, mask):
+            return v, q.free[i]
+        _pop(q.soon_key[i], q.soon[i], q.num_soon[i])
+        q.num_soon[i] -= 1
+        if not q.done[v]:
+            _strike(q, v, i)
+    if q.num_late[i] > 0:
+        return q.order[q.late[i, 0]], q.late_key[i, 0]
+    return -1, np.inf
+
+
+@njit(cache=True, nogil=True)
+def _waits_for(a: PlacementArrays, q: _Queue, i: int, child: int, mask: IntArray) -> bool:
+    """Say whether `child` is ready and can start on device i no later than elsewhere."""
+    if child < 0 or q.slot[child] < 0 or q.ready_at[child, i] == np.inf or not _may_go(a, q, child, i, mask):
+        return False
+    soonest = np.inf
+    for j in range(len(a.capacity)):
+        soonest = min(soonest, max(q.free[j], q.ready_at[child, j]))
+    return bool(max(q.free[i], q.ready_at[child, i]) <= soonest)
+
+
+@njit(cache=True, nogil=True)
+def _first_awake(a: PlacementArrays, q: _Queue, i: int, child: int, mask: IntArray) -> tuple[int, float]:
+    """Return what device i runs next, and when, if it waits for `child`: that, or an urgent op that starts before."""
+    best, at = child, max(q.free[i], q.ready_at[child, i])
+    if at <= q.free[i]:
         return best, at
-    for k in range(num_ready):
-        v = ready[k]
-        begin = max(free[i], urgent_at[v])
-        if v == favourite or begin > at or ready_at[v, i] == np.inf:
+    for k in range(q.size[_READY]):
+        v = q.ready[k]
+        begin = max(q.free[i], q.urgent_at[v])
+        if v == child or begin > at or q.ready_at[v, i] == np.inf:
             continue
-        sooner = begin < at or (best != favourite and rank[v] < rank[best])
-        if sooner and _may_go(a, v, i, decided, mask, room):
+        sooner = begin < at or (best != child and q.rank[v] < q.rank[best])
+        if sooner and _may_go(a, q, v, i, mask):
             best, at = v, begin
     return best, at
+
+
+@njit(cache=True, nogil=True)
+def _pick(a: PlacementArrays, q: _Queue, favourite: IntArray, mask: IntArray) -> tuple[int, int]:
+    """Return the op and device to start first; -1, -1 if there is none."""
+    s = a.time.shape[2] - 1
+    best, best_i, best_at, best_end = -1, -1, np.inf, np.inf
+    for i in range(len(a.capacity)):
+        v, at = _first(a, q, i, mask)
+        if v < 0:
+            continue
+        child = favourite[q.last[i]] if q.last[i] >= 0 else -1
+        if _waits_for(a, q, i, child, mask):
+            v, at = _first_awake(a, q, i, child, mask)
+        finish = at + a.time[v, i, s]
+        if at < best_at or (at == best_at and (finish < best_end or (finish == best_end and q.rank[v] < q.rank[best]))):
+            best, best_i, best_at, best_end = v, i, at, finish
+    return best, best_i
+
+
+@njit(cache=True, nogil=True)
+def _leave(q: _Queue, v: int) -> None:
+    """Take an op that is being scheduled out of the ready ones."""
+    q.done[v] = True
+    q.size[_READY] -= 1
+    moved = q.ready[q.size[_READY]]
+    q.ready[q.slot[v]] = moved
+    q.slot[moved] = q.slot[v]
+    q.slot[v] = -1
 
 
 @njit(cache=True, nogil=True)
@@ -97,8 +253,9 @@ def schedule_earliest_start(
 ) -> bool:
     """Repeat: of all ready ops and devices take the pair that can start first; False where an op fits nowhere.
 
-    Ties go to the earlier end, then to the earlier op in `order`. All shards of an op go to one device. An op that no
-    device takes whole (any more) is split as soon as it is ready, so as to end first; `near` does not bind it then.
+    On a device ties go to the earlier op in `order`; between devices to the earlier end, then to the earlier op. All
+    shards of an op go to one device. An op that no device takes whole (any more) is split as soon as that is known, so
+    as to end first; `near` does not bind it then.
 
     Parameters
     ----------
@@ -117,145 +274,51 @@ def schedule_earliest_start(
 
     Notes
     -----
-    Of each device one heap holds the ops whose data arrive after it is free, by arrival, and one the others, by order:
-    O(n d log n) without favourites, and a pass over the ready ops for each step of a waiting device with them.
+    O(n d log n) without favourites; with them, a pass over the ready ops for each step of a waiting device.
     """
     n, d, s = len(a.tensor), len(a.capacity), a.time.shape[2] - 1
-    full = (1 << s) - 1
-    rank = np.empty(n, np.int64)
-    for k in range(n):
-        rank[order[k]] = k
-    late_key, late = np.empty((d, n)), np.empty((d, n), np.int64)
-    soon_key, soon = np.empty((d, n)), np.empty((d, n), np.int64)
-    num_late, num_soon = np.zeros(d, np.int64), np.zeros(d, np.int64)
-    free, room = np.zeros(d), a.capacity.copy()
-    last = np.full(d, -1, np.int64)
-    decided, done = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    q = _new_queue(a, order, near)
     waiting = a.pred_indptr[1:] - a.pred_indptr[:-1]
-    ready_at, urgent_at = np.full((n, d), np.inf), np.zeros(n)
-    options = np.zeros(n, np.int64)
-    ready, slot, num_ready = np.empty(n, np.int64), np.full(n, -1, np.int64), 0
-    fresh, num_fresh = np.empty(n, np.int64), 0
-    forced, num_forced = np.empty(n, np.int64), 0
     count, nothing, none = np.zeros(d, np.int64), np.zeros((1, 1)), np.zeros(d, np.int64)
-    for k in range(n - 1, -1, -1):
-        if waiting[order[k]] == 0:
-            fresh[num_fresh] = order[k]
-            num_fresh += 1
+    for v in order:
+        if waiting[v] == 0:
+            _add(a, q, v, mask, end)
     left = n
     while left > 0:
-        while num_fresh > 0:
-            num_fresh -= 1
-            v = fresh[num_fresh]
-            slot[v] = num_ready
-            ready[num_ready] = v
-            num_ready += 1
-            for i in range(d):
-                if near[v, i] and a.allowed[a.group[v], i, s] and _may_go(a, v, i, decided, mask, room):
-                    at = arrival(a, v, i, full, mask, end)
-                    if at < np.inf:
-                        ready_at[v, i] = at
-                        urgent_at[v] = max(urgent_at[v], at)
-                        _push(late_key[i], late[i], num_late[i], at, rank[v])
-                        num_late[i] += 1
-                        options[v] += 1
-            if options[v] == 0:
-                forced[num_forced] = v
-                num_forced += 1
-        best, best_i, best_at, best_end = -1, -1, np.inf, np.inf
-        if num_forced > 0:
-            num_forced -= 1
-            best = forced[num_forced]
-        else:
-            for i in range(d):
-                # Bring the heaps of the device up to date: nothing done, unfitting, or late that is not late any more.
-                while num_late[i] > 0:
-                    v = order[late[i, 0]]
-                    fits = not done[v] and _may_go(a, v, i, decided, mask, room)
-                    if fits and late_key[i, 0] > free[i]:
-                        break
-                    _pop(late_key[i], late[i], num_late[i])
-                    num_late[i] -= 1
-                    if fits:
-                        _push(soon_key[i], soon[i], num_soon[i], 0.0, rank[v])
-                        num_soon[i] += 1
-                    elif not done[v]:
-                        ready_at[v, i] = np.inf
-                        options[v] -= 1
-                        if options[v] == 0:
-                            forced[num_forced] = v
-                            num_forced += 1
-                while num_soon[i] > 0:
-                    v = order[soon[i, 0]]
-                    if not done[v] and _may_go(a, v, i, decided, mask, room):
-                        break
-                    _pop(soon_key[i], soon[i], num_soon[i])
-                    num_soon[i] -= 1
-                    if not done[v]:
-                        ready_at[v, i] = np.inf
-                        options[v] -= 1
-                        if options[v] == 0:
-                            forced[num_forced] = v
-                            num_forced += 1
-                if num_soon[i] > 0:
-                    v, at = order[soon[i, 0]], free[i]
-                elif num_late[i] > 0:
-                    v, at = order[late[i, 0]], late_key[i, 0]
-                else:
-                    continue
-                child = favourite[last[i]] if last[i] >= 0 else -1
-                if child >= 0 and slot[child] >= 0 and not done[child] and ready_at[child, i] < np.inf:
-                    here = max(free[i], ready_at[child, i])
-                    first = _may_go(a, child, i, decided, mask, room)
-                    for j in range(d):
-                        if max(free[j], ready_at[child, j]) < here:
-                            first = False
-                    if first:
-                        v, at = _pick_awake(
-                            i, child, free, ready_at, urgent_at, ready, num_ready, a, rank, decided, mask, room
-                        )
-                finish = at + a.time[v, i, s]
-                if at < best_at or (
-                    at == best_at and (finish < best_end or (finish == best_end and rank[v] < rank[best]))
-                ):
-                    best, best_i, best_at, best_end = v, i, at, finish
-            if num_forced > 0:
-                continue
-            if best < 0:
-                return False
-        v = best
+        v, chosen = -1, -1
+        if q.size[_FORCED] == 0:
+            v, chosen = _pick(a, q, favourite, mask)
+        if q.size[_FORCED] > 0:  # Perhaps only since the devices were looked at.
+            q.size[_FORCED] -= 1
+            v, chosen = q.forced[q.size[_FORCED]], -1
+        if v < 0:
+            return False
         leader = a.group[v]
-        if decided[leader]:
+        if q.decided[leader]:
             for i in range(d):
                 mask[v, i] = mask[leader, i]
         else:
-            if best_i >= 0:
+            if chosen >= 0:
                 count[:] = 0
-                count[best_i] = s
-            elif not split_op(a, v, APPEND, mask, end, room, free, none, nothing, nothing, nothing, count):
+                count[chosen] = s
+            elif not split_op(a, v, APPEND, mask, end, q.room, q.free, none, nothing, nothing, nothing, count):
                 return False
-            take_blocks(a, v, count, mask, room)
-            decided[leader] = True
+            take_blocks(a, v, count, mask, q.room)
+            q.decided[leader] = True
+        _leave(q, v)
         for i in range(d):
             if mask[v, i]:
-                begin = max(free[i], arrival(a, v, i, mask[v, i], mask, end))
+                begin = max(q.free[i], arrival(a, v, i, mask[v, i], mask, end))
                 if begin == np.inf:
                     return False
                 start[v, i] = begin
                 end[v, i] = begin + a.time[v, i, count_bits(mask[v, i])]
-                free[i] = end[v, i]
-                last[i] = v
-        done[v] = True
+                q.free[i] = end[v, i]
+                q.last[i] = v
         left -= 1
-        num_ready -= 1
-        moved = ready[num_ready]
-        ready[slot[v]] = moved
-        slot[moved] = slot[v]
-        slot[v] = -1
-        for e in range(a.succ_indptr[v + 1] - 1, a.succ_indptr[v] - 1, -1):
+        for e in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
             w = a.succ[e]
             waiting[w] -= 1
             if waiting[w] == 0:
-                fresh[num_fresh] = w
-                num_fresh += 1
+                _add(a, q, w, mask, end)
     return True

@@ -273,7 +273,9 @@ def _fetch(
         for q in range(pred_indptr[v], pred_indptr[v + 1]):
             u = pred[q]
             for j in range(d):
-                if j != i and mask[u, j] & held and np.isnan(arrival[u, j, i]) and end[u, j] < first_end:
+                if j == i or mask[u, j] & held == 0 or not np.isnan(arrival[u, j, i]):
+                    continue
+                if first_u < 0 or end[u, j] < first_end:
                     first_u, first_j, first_end = u, j, end[u, j]
         if first_u < 0:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -12,11 +13,15 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placement.assembly import breadth_first
+from rlinit.heuristics.placement.assembly import breadth_first, kernel_arrays, placed_when
 from rlinit.heuristics.placement.favourites import favourite_children, m_sct
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
 from rlinit.heuristics.placement.related import assign_groups, device_speeds, getf, speed_groups
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.heuristics.placement.search import _String
+from rlinit.kernels.earliest_start import schedule_earliest_start
+from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule
+from rlinit.kernels.placement_search import anneal_mapping, evolve_mapping, tabu_mapping
+from rlinit.placement import Placement, PlacementProblem, Transfers
 from rlinit.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement_problem
 
@@ -210,8 +215,8 @@ def test_m_sct_waits_for_the_favourite_child() -> None:
 
     u (1 s) -> f, y (1 s each); x (1 s) -> f; f -> g (5 s); u's output takes 0.5 s, x's 0.1 s. In the linear program f
     starts at 1 + max(0.5 x_uf, 0.1 x_xf) with x_uf + x_xf >= 1, so x_uf = 1/6: f is the favourite of u. u and x run at
-    0 on devices 0 and 1. y could start at 1 on device 0, where f is due at 1.1; y is urgent from 1.5 on. So f runs at 1.1
-    and g from 2.1 to 7.1 on device 0, y on device 1; m-ETF runs y first, f at 1.5 on device 1, and ends at 7.5.
+    0 on devices 0 and 1. y could start at 1 on device 0, where f is due at 1.1; y is urgent from 1.5 on. So f runs at
+    1.1 and g from 2.1 to 7.1 on device 0, y on device 1; m-ETF runs y first, f at 1.5 on device 1, and ends at 7.5.
     """
     u, x, f, y, g = range(5)
     times = [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [5.0, 5.0]]
@@ -328,12 +333,20 @@ def check(problem: PlacementProblem, found: Placement) -> float:
 def problems() -> st.SearchStrategy[PlacementProblem]:
     """Draw problems with zeros, ties, forbidden devices, tight memory, groups, missing links and extreme scales."""
     return st.builds(
-        lambda seed, shards, **others: random_placement_problem(
-            seed, 3 if shards > 1 else 4, 2 if shards > 1 else 1 + seed % 3, shards=shards, **others
+        lambda seed, shards, links, **others: random_placement_problem(
+            seed,
+            3 if shards > 1 else 4,
+            2 if shards > 1 else 1 + seed % 3,
+            shards=shards,
+            transfers=links[0],
+            missing_links=links[1],
+            **others,
         ),
         st.integers(0, 10_000),
         st.sampled_from([1, 1, 2]),
-        transfers=st.sampled_from(["parallel", "parallel", "exclusive", "blocking"]),
+        st.sampled_from(
+            [("parallel", 0.0), ("parallel", 0.4), ("exclusive", 0.0), ("exclusive", 0.4), ("blocking", 0.0)]
+        ),
         density=st.sampled_from([0.0, 0.4, 1.0]),
         scale=st.sampled_from([1e-9, 1.0, 1e12]),
         transfer=st.sampled_from([0.0, 0.3, 5.0]),
@@ -341,7 +354,6 @@ def problems() -> st.SearchStrategy[PlacementProblem]:
         forbidden_fraction=st.sampled_from([0.0, 0.3]),
         memory_fraction=st.sampled_from([np.inf, 0.7, 0.5]),
         group_fraction=st.sampled_from([0.0, 0.5]),
-        missing_links=st.sampled_from([0.0, 0.0, 0.4]),
         integer=st.booleans(),
         identical=st.booleans(),
     )
@@ -420,3 +432,145 @@ def test_searches_stop_with_the_budget() -> None:
         found = PLACEMENT_HEURISTICS[name](problem, seed=0, budget=Budget(0.0))
         assert found is not None
         check(problem, found)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("memory", [np.inf, 0.45])
+def test_searches_evaluate_truly(shards: int, memory: float) -> None:
+    """What the searches take for the makespan of their best, change by change, is what the timeline says."""
+    for seed in range(3):
+        problem = random_placement_problem(
+            seed,
+            150,
+            3,
+            shards=shards,
+            density=0.02,
+            memory_fraction=memory,
+            group_fraction=0.2,
+            forbidden_fraction=0.0,
+        )
+        string = _String.of(problem)
+        start = string.fastest()
+        assert start is not None
+        rng, annealed, last, evolved = np.random.default_rng(seed), start.copy(), start.copy(), start.copy()
+        results = [
+            (annealed, *anneal_mapping(rng, string.arrays, 2000, 0.5, 0.01, start.copy(), annealed)[:2]),
+            (evolved, *evolve_mapping(rng, string.arrays, 2000, evolved)[:2]),
+            (last, *tabu_mapping(rng, string.arrays, 2000, 32, 10, start.copy(), last, np.zeros_like(start), 0)[:2]),
+        ]
+        for count, excess, run in results:
+            found = string.placement(count)
+            assert (found is None) == (excess > 0)
+            if found is not None:
+                assert makespan(problem, found) == pytest.approx(run, rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), rule=st.sampled_from([DURATION, APPEND, INSERT]))
+def test_schedules_become_timelines_that_are_no_later(problem: PlacementProblem, rule: int) -> None:
+    """With transfers in parallel no batch of a list schedule starts later in the timeline of its placement."""
+    problem = dataclasses.replace(problem, transfers="parallel")
+    shape = (problem.num_ops, problem.num_devices)
+    arrays, near = kernel_arrays(problem), np.ones(shape, np.bool_)
+    mask, start, end = np.zeros(shape, np.int64), np.empty(shape), np.empty(shape)
+    order, nobody = breadth_first(problem), np.full(problem.num_ops, -1, np.int64)
+    if list_schedule(arrays, order, rule, mask, start, end):
+        found = placed_when(problem, mask, start, end)
+        if found is not None:
+            assert (timeline(problem, found).start_s[mask > 0] <= start[mask > 0] * (1 + 1e-12)).all()
+    mask[:] = 0
+    if schedule_earliest_start(arrays, problem.order, near, nobody, mask, start, end):
+        found = placed_when(problem, mask, start, end)
+        if found is not None:
+            assert (timeline(problem, found).start_s[mask > 0] <= start[mask > 0] * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_ops(name: str) -> None:
+    """A problem without ops has an empty placement."""
+    none, nobody = np.zeros(0), np.zeros(0, np.int64)
+    problem = dataclasses.replace(
+        make_problem([[1.0, 1.0]]),
+        time_s=np.zeros((0, 2, 2)),
+        tensor_bytes=none,
+        weight_bytes=none,
+        shard_bytes=none,
+        order=nobody,
+        group=nobody,
+    )
+    found = PLACEMENT_HEURISTICS[name](problem, seed=0, evaluations=EVALUATIONS)
+    assert found is not None
+    assert makespan(problem, found) == 0.0
+
+
+def arrivals(problem: PlacementProblem, v: int, device: dict[int, int], end: dict[int, float]) -> list[float]:
+    """Return when the inputs of op v are on each device."""
+    before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]].tolist()
+    return [
+        max([0.0, *(end[u] + problem.transfer_s(u, device[u], i) for u in before)]) for i in range(problem.num_devices)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_heft_is_its_textbook_form(seed: int) -> None:
+    """On graphs with hundreds of idle slots HEFT schedules as a plain search through all slots does."""
+    problem = random_placement_problem(seed, 400, 2, density=0.004, transfer=4.0, forbidden_fraction=0.0)
+    order = np.lexsort((np.arange(400), -upward_ranks(problem)))
+    busy: list[list[tuple[float, float]]] = [[], []]
+    device: dict[int, int] = {}
+    end: dict[int, float] = {}
+    for v in order.tolist():
+        choices = []
+        for i, ready in enumerate(arrivals(problem, v, device, end)):
+            length = float(problem.op_time_s[v, i])
+            at = ready
+            for first, last in busy[i]:
+                if last > ready and at + length <= first:
+                    break
+                at = max(at, last)
+            choices.append((at + length, length, i, at))
+        finish, _, i, at = min(choices)
+        device[v], end[v] = i, finish
+        busy[i] = sorted([*busy[i], (at, finish)])
+    arrays, shape = kernel_arrays(problem), (400, 2)
+    mask, start, stop = np.zeros(shape, np.int64), np.empty(shape), np.empty(shape)
+    assert list_schedule(arrays, order, INSERT, mask, start, stop)
+    assert mask.argmax(axis=1).tolist() == [device[v] for v in range(400)]
+    assert stop[mask > 0].tolist() == pytest.approx([end[v] for v in range(400)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_m_etf_is_its_textbook_form(seed: int) -> None:
+    """With limits of memory the heaps find the pairs that a plain search through all ready ops and devices finds."""
+    problem = random_placement_problem(seed, 120, 3, density=0.02, memory_fraction=0.5, forbidden_fraction=0.2)
+    room, free = problem.capacity_bytes.copy(), [0.0] * 3
+    device: dict[int, int] = {}
+    end: dict[int, float] = {}
+    need = problem.weight_bytes + problem.shard_bytes
+    for _ in range(120):
+        first: list[tuple[float, int]] = [(np.inf, -1)] * 3
+        for v in range(120):
+            before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]].tolist()
+            if v not in device and all(u in device for u in before):
+                for i, ready in enumerate(arrivals(problem, v, device, end)):
+                    if np.isfinite(problem.op_time_s[v, i]) and need[v] <= room[i]:
+                        first[i] = min(first[i], (max(ready, free[i]), v))
+        _, finish, v, i = min((at, at + float(problem.op_time_s[v, i]), v, i) for i, (at, v) in enumerate(first))
+        device[v], end[v], free[i] = i, finish, finish
+        room[i] -= need[v]
+    found = PLACEMENT_HEURISTICS["m-etf"](problem, seed=0)
+    assert found is not None
+    assert found.device[:, 0].tolist() == [device[v] for v in range(120)]
+    assert makespan(problem, found) == pytest.approx(max(free))
+
+
+@pytest.mark.parametrize("transfers", ["exclusive", "blocking"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_missing_links_are_never_used(transfers: Transfers, shards: int) -> None:
+    """Whatever the transfers exclude, a placement that needs a link that is not there is not given."""
+    for seed in range(12):
+        problem = random_placement_problem(seed, 8, 3, shards=shards, transfers=transfers, missing_links=0.5)
+        for name in NAMES:
+            found = PLACEMENT_HEURISTICS[name](problem, seed=seed, evaluations=EVALUATIONS)
+            if found is not None:
+                check(problem, found)

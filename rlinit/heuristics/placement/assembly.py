@@ -133,4 +133,7 @@ def placed_in_order(problem: PlacementProblem, mask: IntArray, order: IntArray) 
 def _checked(problem: PlacementProblem, mask: IntArray, sequence: IntArray) -> Placement | None:
     bits = (mask[:, None, :] >> np.arange(problem.num_shards)[None, :, None]) & 1
     placement = Placement(bits.argmax(axis=2).astype(np.int64), sequence)
+    sources, targets = placement.device[problem.edges[:, 0]], placement.device[problem.edges[:, 1]]
+    if not np.isfinite(problem.delay_s[sources, targets]).all():
+        return None
     return placement if np.isfinite(makespan(problem, placement)) else None

@@ -23,6 +23,9 @@ _ITERATIONS = 100_000
 _LARGEST = 20_000
 """Most ops and edges of a linear program where nobody gives a budget or iterations."""
 
+_SHARE = 0.8
+"""Of the time left, what a linear program may take: something must remain for the schedule."""
+
 _HALF = 0.5 - 1e-6
 """Where values are rounded: two that sum to at least 1 but for the solver's tolerance are not both below it."""
 
@@ -122,7 +125,7 @@ def run_linear_program(
     cost = np.zeros(len(upper))
     cost[-1] = 1.0
     box = [(0.0, high) for high in upper.tolist()]
-    iterations, seconds = evaluations or _ITERATIONS, min(remaining, 1e9)
+    iterations, seconds = evaluations or _ITERATIONS, min(_SHARE * remaining, 1e9)
     result = linprog(cost, A_ub=matrix, b_ub=limit, bounds=box, options={"maxiter": iterations, "time_limit": seconds})
     if result.status == 1:
         return None

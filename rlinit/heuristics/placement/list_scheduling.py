@@ -1,4 +1,9 @@
-"""List scheduling: the best single device, minimum execution time, greedy, and heterogeneous earliest finish time."""
+"""List scheduling: the best single device, minimum execution time, greedy, and heterogeneous earliest finish time.
+
+Where an op is split over devices, the first device has the first shards, the next the following ones, and so on, for
+every op alike; of all such splits into batches that are allowed and fit, the best is found by dynamic programming.
+Transfers are planned as if any number ran at once, whatever the problem says.
+"""
 
 from __future__ import annotations
 

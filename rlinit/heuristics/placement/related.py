@@ -148,8 +148,7 @@ def _shares(
     rows.append([last((n, k)), eye, last(-np.ones((n, 1)))])
     rows.append([covered, last((n, n)), last((n, 1))])
     matrix = scipy.sparse.csr_matrix(scipy.sparse.bmat(rows))
-    limit = np.zeros(matrix.shape[0])
-    limit[-n:] = np.where(some, -1.0, 0.0)
+    limit = np.concatenate([np.zeros(matrix.shape[0] - n), np.where(some, -1.0, 0.0)])
     point = run_linear_program(matrix, limit, np.full(k + n + 1, np.inf), n + m, evaluations=evaluations, budget=budget)
     if point is None:
         return None

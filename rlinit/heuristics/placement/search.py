@@ -15,7 +15,6 @@ from rlinit.budget import Budget
 from rlinit.heuristics.placement.assembly import (
     breadth_first,
     kernel_arrays,
-    mean_transfer_s,
     mean_work_s,
     placed_in_order,
 )
@@ -28,15 +27,15 @@ from rlinit.timeline import makespan, shard_masks
 
 __all__ = ["anneal", "evolve", "tabu"]
 
-_WORK = 20_000_000
-"""Op placements of a search where nobody says how many evaluations: about a second."""
+_WORK = 50_000_000
+"""Op placements of a search where nobody says how many evaluations: one or two seconds."""
 
 _MOST, _FEWEST = 200_000, 1_000
 _CHUNK = 4_000_000
 """Op placements after which the budget is looked at."""
 
 _HOT, _COLD = 0.3, 1e-3
-"""First temperature, relative to the makespan at the start over the root of the number of genes; last, to the first."""
+"""First temperature, relative to the mean time of an op; last, relative to the first."""
 
 _SAMPLE = 64
 """Changes that tabu search draws in a step at most."""
@@ -47,7 +46,7 @@ def anneal(
 ) -> Placement | None:
     """Anneal single-gene changes of the mapping string, from the best single device or, if better, from MET's mapping.
 
-    `evaluations` are changes; 20 million op placements by default, at least 1,000 and at most 200,000 changes.
+    `evaluations` are changes; 50 million op placements by default, at least 1,000 and at most 200,000 changes.
 
     References
     ----------
@@ -61,7 +60,7 @@ def anneal(
     rng = np.random.default_rng(seed)
     held, found = start, start.copy()
     value = (np.inf, np.inf)
-    hot = _HOT * string.height(start) / np.sqrt(len(string.arrays.movable))
+    hot = _HOT * float(mean_work_s(problem).mean())
     cooling = _COLD ** (chunk / moves)
     for _ in range(0, moves, chunk):
         if budget is not None and budget.expired:
@@ -80,7 +79,7 @@ def evolve(
     """Run the (1 + 1) EA from each op's fastest device (biased), whether or not that fits the memory.
 
     Each of the m genes is redrawn with probability 1/m, at least one; a mutant that is no worse replaces its parent.
-    `evaluations` are mutants; 20 million op placements by default, at least 1,000 and at most 200,000 mutants.
+    `evaluations` are mutants; 50 million op placements by default, at least 1,000 and at most 200,000 mutants.
 
     References
     ----------
@@ -107,7 +106,7 @@ def tabu(
 
     Each step makes the best of at most 64 drawn changes. A device is tabu for an op for 7 + sqrt(m) to twice as many
     steps after shards of the op have left it, unless going back gives the best mapping so far (aspiration).
-    `evaluations` are changes; 20 million op placements by default, at least 1,000 and at most 200,000 changes.
+    `evaluations` are changes; 50 million op placements by default, at least 1,000 and at most 200,000 changes.
 
     References
     ----------
@@ -206,12 +205,6 @@ class _String:
             return self.fastest()
         best = min(there, key=lambda placement: makespan(self.problem, placement))
         return self.counts(shard_masks(best.device, self.problem.num_devices))
-
-    def height(self, count: IntArray) -> float:
-        """Return the makespan of a mapping in seconds, or all ops and transfers in a row where that is less."""
-        rng, scratch = np.random.default_rng(0), np.empty_like(count)
-        _, run, _ = anneal_mapping(rng, self.arrays, 0, 0.0, 0.0, count.copy(), scratch)
-        return min(float(run), float((mean_work_s(self.problem) + mean_transfer_s(self.problem)).sum()))
 
     def counts(self, mask: IntArray) -> IntArray:
         """Return (m, d) shards of each gene on each device, from the (n, d) masks of the ops."""

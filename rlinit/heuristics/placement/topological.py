@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.assembly import kernel_arrays, placed_in_order, placed_when
 from rlinit.kernels.earliest_start import schedule_earliest_start
 from rlinit.kernels.list_scheduling import fill_devices
 from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import IntArray
 
-__all__ = ["m_etf", "m_topo"]
+__all__ = ["earliest_start", "m_etf", "m_topo"]
 
 
 def m_topo(
@@ -44,8 +46,9 @@ def m_etf(
 ) -> Placement | None:
     """Take, of all ready ops and devices with room, the pair that can start first, until all ops are placed.
 
-    Ties go to the earlier end, then to the natural order. The first op of a colocation group to be placed reserves the
-    memory of all. For `throughput` all shards of an op stay together, unless no device takes them all.
+    On a device ties go to the natural order, between devices to the earlier end. The first op of a colocation group to
+    be placed reserves the memory of all. For `throughput` all shards of an op stay together, unless no device takes
+    them all.
 
     References
     ----------
@@ -56,9 +59,7 @@ def m_etf(
     return earliest_start(problem, np.ones(shape, np.bool_), np.full(problem.num_ops, -1, np.int64))
 
 
-def earliest_start(
-    problem: PlacementProblem, near: np.typing.NDArray[np.bool_], favourite: np.typing.NDArray[np.int64]
-) -> Placement | None:
+def earliest_start(problem: PlacementProblem, near: NDArray[np.bool_], favourite: IntArray) -> Placement | None:
     """Return the earliest-time-first placement on the devices `near` ((n, d)) with favourite children ((n,), or -1)."""
     shape = (problem.num_ops, problem.num_devices)
     mask, start, end = np.zeros(shape, np.int64), np.empty(shape), np.empty(shape)
