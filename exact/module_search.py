@@ -24,7 +24,17 @@ from rlinit.kernels.module_search import sweep
 from rlinit.placement import PlacementProblem
 from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
 
-__all__ = ["MAX_MODULE_OPS", "Frontier", "SearchModel", "SearchResult", "Target", "advance", "search", "transfer_times"]
+__all__ = [
+    "EXPANSIONS_PER_S",
+    "MAX_MODULE_OPS",
+    "Frontier",
+    "SearchModel",
+    "SearchResult",
+    "Target",
+    "advance",
+    "search",
+    "transfer_times",
+]
 
 MAX_MODULE_OPS = 60
 """Ops of a module are held as the bits of one signed 64-bit integer."""
@@ -33,7 +43,7 @@ _MAX_PRICED = 80
 """Ops beyond which prices are those that even out the devices' mean speeds, without an LP."""
 _PLAIN_WIDTH = 16
 _WIDTHS = (16, 256, 4096, 32768)
-_EXPANSIONS_PER_S = 20_000.0
+EXPANSIONS_PER_S = 20_000.0
 """What a slow machine expands, by which a pass is kept within a time limit."""
 
 
@@ -83,6 +93,8 @@ class SearchModel:
         Memory of ops and devices, and whether it can bind.
     tail_s
         (t, n, d) seconds at least from the end of an op on a device to the end of each target.
+    local_tail_s
+        (n, d) seconds at least from the end of an op to that of the module, if schedules are ranked by it; else (0, d).
     price, priced_s, after_s
         The priced bound: (y, d), (y, n) and (y,) for what is after the module.
     device_tail_s
@@ -110,6 +122,7 @@ class SearchModel:
     capacity_bytes: FloatArray
     held_matters: bool
     tail_s: FloatArray
+    local_tail_s: FloatArray
     price: FloatArray
     priced_s: FloatArray
     after_s: FloatArray
@@ -200,9 +213,10 @@ def search_model(
     price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
     priced = _priced(time_s, price)
     tail, device_tail = _tails(k, succs, time_s, comm_s[local], base, priced)
-    after = np.zeros(len(price))
+    after, local_tail = np.zeros(len(price)), np.zeros((0, problem.num_devices))
     if work_after_s is not None:
         after, device_tail = _priced(work_after_s, price).sum(axis=1), np.zeros_like(device_tail)
+        local_tail = _tails(k, succs, time_s, comm_s[local], np.zeros((1, *time_s.shape)), priced)[0][0]
     group, group_mask, group_live = _groups(problem, local, k)
     need = problem.weight_bytes + problem.num_shards * problem.shard_bytes
     sink_time = [0.0 if sink < 0 else float(problem.op_time_s[sink, target.device]) for target in targets]
@@ -222,6 +236,7 @@ def search_model(
         capacity_bytes=problem.capacity_bytes * CAPACITY_SLACK,
         held_matters=bool((need.sum() > problem.capacity_bytes).any()),
         tail_s=tail,
+        local_tail_s=local_tail,
         price=price,
         priced_s=priced,
         after_s=after,
@@ -365,7 +380,7 @@ def advance(
     free, end, dev, held, rank, root, dropped, work = sweep(
         model.num_fixed, width, max_work, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask,
         model.succ_mask, model.live, model.group, model.group_mask, model.group_live, model.need_bytes,
-        model.capacity_bytes, model.held_matters, model.tail_s, model.price, model.device_tail_s,
+        model.capacity_bytes, model.held_matters, model.tail_s, model.local_tail_s, model.price, model.device_tail_s,
         model.after_s, scale_s, cutoff_s, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes,
     )[1:]  # fmt: skip
     return Frontier(free, end, dev, held, rank, root), dropped, int(work)
@@ -448,7 +463,7 @@ def search(
         limit = np.minimum(cutoff_s, value)
         if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
             break
-        affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * _EXPANSIONS_PER_S)))
+        affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * EXPANSIONS_PER_S)))
         priced = _repriced(model, start, limit) if width > _PLAIN_WIDTH else model
         after, dropped, extended = advance(priced, start, limit, scale, width, affordable)
         work += extended + 1

@@ -28,6 +28,7 @@ from joblib import Parallel, delayed
 
 from rlinit.budget import Budget
 from rlinit.exact.module_search import (
+    EXPANSIONS_PER_S,
     Frontier,
     SearchModel,
     SearchResult,
@@ -138,9 +139,8 @@ def solve_split(
     beam = _Beam(problem, comm, modules)
     placement, value, work = None, np.inf, 0
     for width in _BEAM_WIDTHS[:2]:
-        placement, value = _better(
-            problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget)
-        )
+        carried = beam.run(width, min(value, upper), max_work - work, budget)
+        placement, value = _better(problem, placement, value, carried)
         work += beam.work
     chain = _Chain(problem, comm, module_solver, jobs, max_work - work)
     if placement is not None:
@@ -148,17 +148,17 @@ def solve_split(
     bound, found = chain.solve(min(upper, value), budget)
     work += chain.work
     placement, value = _better(problem, placement, value, found)
+    splits_more = len(modules) > 1 and problem.num_ops <= _RECURSION_OPS and not beam.is_exact
+    if bound * _EXACT < min(value, upper) and splits_more:
+        bound = max(bound, split_bound(problem, modules, budget=budget.share(0.5 * min(budget.remaining_s, 1e9))))
     for width in _BEAM_WIDTHS[2:]:
         if min(upper, value) <= bound * _EXACT or beam.complete or budget.expired or work >= max_work:
             break
-        placement, value = _better(
-            problem, placement, value, beam.run(width, min(value, upper), max_work - work, budget)
-        )
+        carried = beam.run(width, min(value, upper), max_work - work, budget)
+        placement, value = _better(problem, placement, value, carried)
         work += beam.work
     if beam.complete and beam.is_exact:
         bound = max(bound, min(value, upper))
-    if bound * _EXACT < min(value, upper) and len(modules) > 1 and problem.num_ops <= _RECURSION_OPS:
-        bound = max(bound, split_bound(problem, modules, budget=budget))
     if placement is None:
         return SplitResult(None, None, bound, False, modules, work)
     return SplitResult(placement, value, min(bound, value), value <= bound * _EXACT, modules, work)
@@ -214,7 +214,7 @@ class _Beam:
         self.complete, self.work = False, 0
 
     def run(self, width: int, cutoff: float, max_work: int, budget: Budget) -> Placement | None:
-        """Return the best schedule found, if one ends below `cutoff`, keeping `width` of each layer; 1 once over budget."""
+        """Return the best schedule found below `cutoff`, keeping `width` of each layer, and 1 once over budget."""
         n, d = self.problem.num_ops, self.problem.num_devices
         free, held = np.zeros((1, d)), np.zeros((1, d))
         end, device, rank = np.zeros((1, n)), np.full((1, n), -1, np.int8), np.zeros((1, n), np.int64)
@@ -232,7 +232,8 @@ class _Beam:
             floor = root_bound(model, start)
             scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
             keep = 1 if budget.expired else width
-            after, dropped, extended = advance(model, start, limit, scale, keep, max(1, max_work - self.work))
+            affordable = min(max_work - self.work, budget.remaining_s * EXPANSIONS_PER_S, 1 << 62)
+            after, dropped, extended = advance(model, start, limit, scale, keep, max(1, int(affordable)))
             self.work += extended
             self.complete = self.complete and bool(np.isinf(dropped).all())
             free, held = after.free_s, after.held_bytes

@@ -1,11 +1,11 @@
 """MILP-SPLIT for `throughput`: which shards of a module's ops go where, module by module.
 
 In place of a pair of devices a module has a *split*, how many shards each device takes. The restriction that keeps them
-few: within a module every op is split alike (or as a given solver of the module alone says), shards are dealt to devices
-in order, and a split has only batch sizes that every op of the module allows there. Shards are alike, so dealing them in
-another order only matters between modules of different splits. Partial placements are carried from module to module and
-compared by the timeline of the ops placed so far, hence modules overlap. It is a heuristic with a bound, that of
-:mod:`rlinit.exact.split_bound`.
+few: within a module every op is split alike (or as a given solver of the module alone says), shards are dealt to
+devices in order, and a split has only batch sizes that every op of the module allows there. Shards are alike, so
+dealing them in another order only matters between modules of different splits. Partial placements are carried from
+module to module and compared by the timeline of the ops placed so far, hence modules overlap. It is a heuristic with a
+bound, that of :mod:`rlinit.exact.split_bound`.
 
 References
 ----------
@@ -85,8 +85,8 @@ def solve_split_batched(
 
     Returns
     -------
-    The best placement met, by the timeline of the whole, and a proven bound. ``None`` where every way fails (memory, batch
-    sizes that fit no split alike, groups across modules): nothing is proven by that.
+    The best placement met, by the timeline of the whole, and a proven bound. ``None`` where every way fails (memory,
+    batch sizes that fit no split alike, groups across modules): nothing is proven by that.
     """
     n, s, d = problem.num_ops, problem.num_shards, problem.num_devices
     modules = channel_cuts(problem, 2 if channels == "auto" else channels, min_ops)

@@ -42,6 +42,7 @@ from rlinit.budget import Budget
 from rlinit.exact.module_search import (
     MAX_MODULE_OPS,
     Frontier,
+    SearchResult,
     Target,
     search,
     search_model,
@@ -116,17 +117,21 @@ def module_bound(budget: Budget, *, max_ops: int = 24, max_work: int = 200_000) 
 
     def bound(problem: PlacementProblem) -> float:
         floor = quick_bound(problem)
-        n, d = problem.num_ops, problem.num_devices
-        if problem.num_shards > 1 or not 0 < n <= min(max_ops, MAX_MODULE_OPS) or budget.expired:
+        if problem.num_shards > 1 or not 0 < problem.num_ops <= min(max_ops, MAX_MODULE_OPS) or budget.expired:
             return floor
-        nothing, zeros = np.zeros(0, np.int64), np.zeros((1, d))
-        model = search_model(problem, transfer_times(problem), nothing, problem.order, [Target(-1, -1)])
-        absent = np.full((1, n), -1, np.int8)
-        start = Frontier(zeros, np.zeros((1, n)), absent, zeros, np.zeros((1, n), np.int8), np.zeros(1, np.int64))
-        result = search(model, start, np.array([np.inf]), budget, max_work=max_work)
-        return max(floor, float(result.bound_s[0]))
+        return max(floor, float(_searched(problem, budget, max_work).bound_s[0]))
 
     return bound
+
+
+def _searched(problem: PlacementProblem, budget: Budget, max_work: int) -> SearchResult:
+    """Search all of a small problem with one shard."""
+    n, d = problem.num_ops, problem.num_devices
+    nothing, zeros = np.zeros(0, np.int64), np.zeros((1, d))
+    model = search_model(problem, transfer_times(problem), nothing, problem.order, [Target(-1, -1)])
+    absent = np.full((1, n), -1, np.int8)
+    start = Frontier(zeros, np.zeros((1, n)), absent, zeros, np.zeros((1, n), np.int8), np.zeros(1, np.int64))
+    return search(model, start, np.array([np.inf]), budget, max_work=max_work)
 
 
 def split_bound(
@@ -328,8 +333,8 @@ def guarantee(
     budget
         Wall-clock limit.
     lower_bound, upper_bound
-        Of the optimum of a problem; equal where it is exact. None: :func:`module_bound`, and a serial schedule on the
-        best device.
+        Of the optimum of a problem; equal where it is exact. None: :func:`module_bound`, and what it finds (a serial
+        schedule on the best device, where it does not search or transfers exclude others).
 
     Returns
     -------
@@ -340,7 +345,7 @@ def guarantee(
     Thesis section 3.3.3, Table 3.1.
     """
     lower = lower_bound or module_bound(budget)
-    upper = upper_bound or _serial
+    upper = upper_bound or (lambda part: _module_value(part, budget))
     shards = problem.num_shards
     recursion = _Recursion(problem, modules, lower, budget, 1 << 30)
     tops = [upper(induced(problem, np.asarray(module))) for module in modules]
@@ -367,6 +372,15 @@ def _shares(
     outer = [v for v in _members(linked) if not beyond[v] & linked]
     shares = tuple(over(recursion.part(beyond[v] & other, shards), other_top) for v in outer)
     return shares, over(recursion.part(linked, shards), top)
+
+
+def _module_value(problem: PlacementProblem, budget: Budget) -> float:
+    """Return the makespan of some schedule, the best one where the problem is small, ``inf`` if none is found."""
+    serial = _serial(problem)
+    searchable = problem.num_shards == 1 and problem.transfers == "parallel" and 0 < problem.num_ops <= 24
+    if not searchable or budget.expired:
+        return serial
+    return min(serial, float(_searched(problem, budget, 200_000).value_s[0]))
 
 
 def _serial(problem: PlacementProblem) -> float:

@@ -19,6 +19,7 @@ __all__ = ["sweep"]
 _MAX_COMPARED = 64
 """A new state is compared with at most so many of its set; more would drop more, at a quadratic cost."""
 
+_WORK_WEIGHT = 0.25
 _LAST_RESORT = 16
 """States of a layer that are expanded even when no more may be, so that a schedule is found."""
 
@@ -104,6 +105,7 @@ def sweep(
     capacity: FloatArray,
     held_matters: bool,
     tail: FloatArray,
+    local_tail: FloatArray,
     price: FloatArray,
     device_tail: FloatArray,
     after: FloatArray,
@@ -142,9 +144,12 @@ def sweep(
         Whether an op has consumers, a group has members, beyond the module.
     tail
         (t, n, d) seconds at least between the end of an op on a device and the end of target t.
+    local_tail
+        (n, d) seconds at least from the end of an op to that of the module, by which states are ranked; (0, d): they
+        are ranked by the targets.
     price, after
-        (y, d) prices of the devices summing to 1, (y,) sums over the ops after the module that a target waits for, of the
-        least price times time.
+        (y, d) prices of the devices summing to 1, (y,) sums over the ops after the module that a target waits for, of
+        the least price times time.
     device_tail
         (t, d) seconds at least from the last end of a module op on a device to the end of target t.
     scale, cutoff
@@ -181,6 +186,8 @@ def sweep(
     alive = np.zeros(rows, np.bool_)
     table = np.full(table_size, -1, np.int64)
     key = np.empty(rows)
+    score = np.zeros((2, rows))
+    lead = np.zeros((2, rows))
     dropped = np.full(num_targets, np.inf)
     start = np.empty((n, d))
     child = np.empty(num_targets)
@@ -204,12 +211,7 @@ def sweep(
         held[0, i] = held0[i]
         root[0, i] = i
     for layer in range(num_ops):
-        for i in range(count):
-            key[i] = np.inf
-            for t in range(num_targets):
-                if bound[a, i, t] < cutoff[t]:
-                    key[i] = min(key[i], bound[a, i, t] / scale[t])
-        ranked = np.argsort(key[:count], kind="mergesort")
+        ranked = np.argsort(score[a, :count], kind="mergesort")
         b = 1 - a
         table[:] = -1
         made = 0
@@ -311,18 +313,28 @@ def sweep(
                         continue
                     finish = start[v, j] + time_s[v, j]
                     worth = False
+                    promise = np.inf
+                    total = 0.0
                     for t in range(num_targets):
                         child[t] = max(own[t], finish + tail[t, v, j])
                         if child[t] >= cutoff[t]:
                             continue
+                        total = 0.0
                         for y in range(num_prices):
                             busy = min(soonest[j] + device_tail[t, j], floors[t])
                             gain = price[y, j] * (finish + device_tail[t, j] - busy) - priced[y, t, v]
-                            child[t] = max(child[t], load[y, t] + gain)
+                            total = load[y, t] + gain
+                            child[t] = max(child[t], total)
                         if child[t] < cutoff[t]:
                             worth = True
+                            # Of those with one bound, such as that of a path they share, less work done is better.
+                            promise = min(promise, (child[t] + _WORK_WEIGHT * total) / scale[t])
                     if not worth:
                         continue
+                    ahead = lead[a, s]
+                    if len(local_tail) > 0:
+                        ahead = max(ahead, finish + local_tail[v, j])
+                        promise = ahead + _WORK_WEIGHT * total
                     child_free[:] = free[a, s]
                     child_free[j] = finish
                     child_held[:] = held[a, s]
@@ -371,7 +383,7 @@ def sweep(
                     if made == capacity_states:
                         made = _shrink(
                             made, width, free[b], end[b], dev[b], held[b], place_in_order[b], root[b], bound[b],
-                            masks[b], alive, chain, table, key, scale, cutoff, dropped,
+                            masks[b], alive, chain, table, key, score[b], lead[b], dropped,
                         )  # fmt: skip
                         place = _slot(table, masks[b], new_mask)
                     free[b, made] = child_free
@@ -382,6 +394,8 @@ def sweep(
                     place_in_order[b, made, v] = layer
                     root[b, made] = root[a, s]
                     bound[b, made] = child
+                    score[b, made] = promise
+                    lead[b, made] = ahead
                     masks[b, made] = new_mask
                     alive[made] = True
                     chain[made] = table[place]
@@ -389,7 +403,7 @@ def sweep(
                     made += 1
         count = _shrink(
             made, width, free[b], end[b], dev[b], held[b], place_in_order[b], root[b], bound[b], masks[b],
-            alive, chain, table, key, scale, cutoff, dropped,
+            alive, chain, table, key, score[b], lead[b], dropped,
         )  # fmt: skip
         a = b
     # Nothing of a state beyond the last layer is open to another one but what is live.
@@ -422,20 +436,18 @@ def _shrink(
     chain: IntArray,
     table: IntArray,
     key: FloatArray,
-    scale: FloatArray,
-    cutoff: FloatArray,
+    score: FloatArray,
+    lead: FloatArray,
     dropped: FloatArray,
 ) -> int:
     """Move the best `width` living states to the front and index them anew; return how many there are."""
-    num_targets = len(scale)
+    num_targets = len(dropped)
     living = 0
     for i in range(made):
         key[i] = np.inf
         if alive[i]:
             living += 1
-            for t in range(num_targets):
-                if bound[i, t] < cutoff[t]:
-                    key[i] = min(key[i], bound[i, t] / scale[t])
+            key[i] = score[i]
     keep = np.zeros(made, np.bool_)
     if living > width:
         ranked = np.argsort(key[:made], kind="mergesort")
@@ -463,6 +475,8 @@ def _shrink(
             root[kept] = root[i]
             bound[kept] = bound[i]
             masks[kept] = masks[i]
+            score[kept] = score[i]
+            lead[kept] = lead[i]
         alive[kept] = True
         place = _slot(table, masks, masks[kept])
         chain[kept] = table[place]

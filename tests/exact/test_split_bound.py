@@ -45,7 +45,7 @@ def test_bound_holds_with_searched_parts(seed: int, transfers: str, max_sets: in
         2,
         transfers=transfers,  # type: ignore[arg-type]
         group_fraction=0.2,
-        missing_links=0.1,
+        missing_links=0.1 if transfers != "blocking" else 0.0,
         scale=1e-9,
     )
     modules = random_modules(problem, seed)
@@ -143,6 +143,8 @@ def test_factors_hold(seed: int, chain: bool) -> None:
     problem = any_placement_problem(seed, max_ops=6, chain=chain)
     modules = random_modules(problem, seed)
     report = guarantee(problem, modules, budget=Budget(), lower_bound=brute_force, upper_bound=brute_force)
+    searched = guarantee(problem, modules, budget=Budget())
+    assert [pair.factor for pair in searched.pairs] == pytest.approx([pair.factor for pair in report.pairs])
     best = brute_force(problem)
     if not best < np.inf:
         return
