@@ -15,6 +15,7 @@ DIVIML, section IV-B: the recursion over modules, here on lower bounds and witho
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,13 +169,18 @@ class ChainBound:
         reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         ends = [-1, *chain, -1]
         self.upper = upper
-        self.hops = [_Hop(problem, window, reach, a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        self.hops = [_Hop(problem, window, reach, a, b) for a, b in itertools.pairwise(ends)]
         self.bound_s = 0.0
 
     @property
     def nodes(self) -> int:
         """Relaxations solved so far."""
         return sum(search.nodes for hop in self.hops for search in hop.searches.values())
+
+    @property
+    def gaps(self) -> list[tuple[int, int, FloatArray]]:
+        """Bounds on the time between neighbours by their devices, for :class:`~rlinit.exact.placement_lp.PlacementLP`."""
+        return [(hop.before, hop.after, hop.bound_s) for hop in self.hops]
 
     def run(self, nodes: int, budget: Budget) -> float:
         """Solve at most about `nodes` more relaxations and return the bound.

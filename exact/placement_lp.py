@@ -24,6 +24,7 @@ means. The bounds are Lagrangian values of multipliers that HiGHS proposes, see 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,6 +110,9 @@ class PlacementLP:
         Between rows known so far, extended by :meth:`separate`.
     counts
         (2, d) least and most ops (groups of them) on each device, or None.
+    gaps
+        ``(a, b, seconds)`` with (d, d) proven lower bounds on ``t[b] - t[a]`` by the devices of both; -1 for the start
+        (its device is 0, its time 0) and the end (device 0, time C).
     """
 
     def __init__(
@@ -119,6 +123,7 @@ class PlacementLP:
         reach: NDArray[np.bool_] | None,
         pool: CutPool,
         counts: FloatArray | None = None,
+        gaps: Sequence[tuple[int, int, FloatArray]] = (),
     ) -> None:
         self.problem = problem
         self.counts = counts
@@ -133,14 +138,18 @@ class PlacementLP:
         self.start = self.num_columns + np.arange(n)
         self.end = self.num_columns + n
         self.excess = self.end + 1
-        self.num_variables = self.end + 1 + d
+        self.joint = self.excess + d
+        self.num_variables = self.joint + sum(int(np.isfinite(seconds).sum()) for _, _, seconds in gaps)
         self._local = _Rows([], [], [])
+        self._equal = self._assign()
+        self._equal_value = np.ones(len(self.representative))
         self._fixed = self._base_rows()
+        self._add_gaps(gaps)
         self._pooled: list[tuple[IntArray, FloatArray]] = []
         self.solution: LinearSolution | None = None
 
     def _columns(self, n: int, d: int, s: int) -> None:
-        """Number the batches of each group, and list for every op which columns are its own."""
+        """Give the batches of each group their columns, and list for every op which are its own."""
         allowed = self.window.allowed
         representative = np.flatnonzero(self.problem.group == np.arange(n))
         column = np.full((n, d, s + 1), -1, np.int64)
@@ -188,7 +197,8 @@ class PlacementLP:
         ]
         blocks = [row for row in blocks if row[0].shape[0]]
         stacked = scipy.sparse.bmat(blocks, format="csr")
-        parts = [scipy.sparse.hstack([stacked, scipy.sparse.csr_matrix((stacked.shape[0], d))], format="csr")]
+        stacked.resize((stacked.shape[0], self.num_variables))
+        parts = [stacked]
         limits = [np.zeros(stacked.shape[0])]
         capped = np.flatnonzero(np.isfinite(problem.capacity_bytes))
         if len(capped):
@@ -198,6 +208,7 @@ class PlacementLP:
                 [self._device_rows(held / scale), scipy.sparse.csr_matrix((d, n + 1)), -scipy.sparse.identity(d)],
                 format="csr",
             )
+            memory.resize((d, self.num_variables))
             parts.append(memory[capped])
             limits.append(problem.capacity_bytes[capped] / scale * _MEMORY_ROOM)
         if problem.num_shards > 1:
@@ -239,6 +250,37 @@ class PlacementLP:
         ).tocsr()
         return matrix
 
+    def _add_gaps(self, gaps: Sequence[tuple[int, int, FloatArray]]) -> None:
+        """Add rows ``t[b] - t[a] >= sum_ij seconds[i, j] y[i, j]`` where y has the devices of a and b as marginals."""
+        first = self.joint
+        marginals = _Rows([], [], [])
+        for before, after, seconds in gaps:
+            sources, targets = np.nonzero(np.isfinite(seconds))
+            columns = first + np.arange(len(sources))
+            first += len(columns)
+            ends = [(self.start[before], 1.0)] if before >= 0 else []
+            ends.append((self.start[after] if after >= 0 else self.end, -1.0))
+            self._local.add(
+                np.append(columns, [handle for handle, _ in ends]),
+                np.append(seconds[sources, targets] / self.unit_s, [sign for _, sign in ends]),
+                0.0,
+            )
+            for op, devices in ((before, sources), (after, targets)):
+                if op < 0:
+                    continue
+                own = slice(self.op_indptr[op], self.op_indptr[op + 1])
+                for i in range(self.problem.num_devices):
+                    mine = self.entry_device[own] == i
+                    marginals.add(
+                        np.append(columns[devices == i], self.entry_column[own][mine]),
+                        np.append(np.ones(int((devices == i).sum())), -self.entry_share[own][mine]),
+                        0.0,
+                    )
+        if marginals.columns:
+            rows = marginals.matrix(self.num_variables)
+            self._equal = scipy.sparse.vstack([self._equal, rows], format="csr")
+            self._equal_value = np.append(self._equal_value, np.zeros(rows.shape[0]))
+
     def _between_row(self, device: int, before: int, after: int) -> tuple[IntArray, FloatArray]:
         """Return the row of :class:`CutPool` that says what lies between two ops."""
         assert self.reach is not None
@@ -271,19 +313,21 @@ class PlacementLP:
             [0.0] * len(self._pooled) + self._local.limits,
         )
         matrix, limit = self._fixed
-        n, d = self.problem.num_ops, self.problem.num_devices
+        n = self.problem.num_ops
         cost = np.zeros(self.num_variables)
         cost[self.end] = 1.0
-        cost[self.excess :] = self.horizon
-        high = np.concatenate([np.ones(self.num_columns), np.full(n + 1, self.horizon), np.full(d, 1.0 * n)])
+        cost[self.excess : self.joint] = self.horizon
+        high = np.ones(self.num_variables)
+        high[self.start] = high[self.end] = self.horizon
+        high[self.excess : self.joint] = n
         low = np.zeros(self.num_variables)
         low[self.end] = self.floor
         program = LinearProgram(
             cost,
             scipy.sparse.vstack([matrix, extra.matrix(self.num_variables)], format="csr"),
             np.concatenate([limit, np.array(extra.limits)]),
-            self._assign(),
-            np.ones(len(self.representative)),
+            self._equal,
+            self._equal_value,
             low,
             high,
         )

@@ -126,7 +126,7 @@ class DeviceSearch:
     def _children(
         self, allowed: NDArray[np.bool_], counts: FloatArray, share: FloatArray
     ) -> list[tuple[NDArray[np.bool_], FloatArray]]:
-        """Return the two ways to settle what is least settled: how many ops a device runs, then whether it runs an op."""
+        """Return the two ways to settle what is least settled: how many ops a device runs, then which."""
         leaders = self.problem.group == np.arange(len(share))
         number = share[leaders].sum(axis=0)
         usual = np.where(allowed[:, :, -1], self.problem.op_time_s, np.nan)
