@@ -47,11 +47,12 @@ __all__ = [
 _ROUNDS = 8
 _BETWEEN_OPS = 2_000
 _LP_SIZE = 40_000
+_SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
-_CHAIN_NODES = 600
-_CHAIN_SPAN = 60
+_CHAIN_NODES = 1_000
+_CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
 _NO_LIMIT = 1 << 40
-_RELAXATION_SHARE, _CHAIN_SHARE = 0.3, 0.7
+_RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
 _LAST_ROUNDS = 3
 _OUT_OF_REACH = 1.0 + 1e-6
 
@@ -152,7 +153,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
     problem, upper
         As for `path_bound`.
     budget
-        Ends the search; without one it solves some 600 relaxations.
+        Ends the search; without one it solves some 1,000 relaxations.
     """
     limited = budget or Budget()
     start = _start(problem, upper, limited)
@@ -160,7 +161,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
         return upper
     bound = start.bound_s
     if bound < upper and not limited.expired:
-        search = _chain(problem, start.window, start, upper)
+        search = _chain(problem, start.window, start, upper, limited)
         if search is not None:
             bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, limited))
     return min(bound, upper)
@@ -196,9 +197,10 @@ def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | N
     pool = CutPool()
     share = limited.share(limited.remaining_s * _RELAXATION_SHARE) if with_chain else limited
     bound = max(bound, _cut_relaxation(problem, tight, bound, upper, share, pool, _ROUNDS, ()))
-    search = _chain(problem, tight, start, upper) if with_chain and bound < upper else None
+    search = _chain(problem, tight, start, upper, limited) if with_chain and bound < upper else None
     if search is not None and not limited.expired:
-        share = limited.share(limited.remaining_s * _CHAIN_SHARE)
+        # Where the chain starts out behind, too much of the problem is beside it to catch up.
+        share = limited.share(limited.remaining_s * (_CHAIN_SHARE if search.bound_s >= bound else _BEHIND_SHARE))
         bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, share))
         if bound < upper:
             bound = max(bound, _cut_relaxation(problem, tight, bound, upper, limited, pool, _LAST_ROUNDS, search.gaps))
@@ -225,14 +227,20 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
     return _Start(window, loads.weight, max(window.floor_s, loads.bound_s))
 
 
-def _chain(problem: PlacementProblem, window: Windows, start: _Start, upper: float) -> ChainBound | None:
+def _chain(
+    problem: PlacementProblem, window: Windows, start: _Start, upper: float, budget: Budget
+) -> ChainBound | None:
     """Return the chain of a problem that is not too large, if it has one."""
     if not 0 < problem.num_ops <= _CHAIN_OPS:
         return None
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
     least = window.least_s.min(axis=1)
-    chain = best_chain(problem, reach, _surrogate(window, start.weight), least, _CHAIN_SPAN)
-    return ChainBound(problem, window, chain, upper) if chain else None
+    weight = _surrogate(window, start.weight)
+    chains = [best_chain(problem, reach, weight, least, span, gain) for span, gain in _CHAINS]
+    candidates = [ChainBound(problem, window, chain, upper) for chain in dict.fromkeys(map(tuple, chains)) if chain]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    return max(candidates, key=lambda candidate: candidate.outlook(budget))
 
 
 def _surrogate(window: Windows, weight: FloatArray) -> FloatArray:
@@ -269,7 +277,8 @@ def _cut_relaxation(
     program = PlacementLP(problem, window, horizon, reach, pool, gaps=gaps)
     bound = floor
     for _ in range(rounds):
-        bound = max(bound, program.solve(budget.remaining_s))
+        bound = max(bound, program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS))
+        program.forget_slack()
         if bound >= upper or budget.expired or program.separate() == 0:
             break
     return upper if bound > horizon * _OUT_OF_REACH else bound

@@ -159,4 +159,4 @@ def _master(rows: FloatArray, d: int) -> tuple[float, FloatArray] | None:
     if result.x is None or result.status != 0:
         return None
     weights = np.maximum(result.x[:-1], 0.0)
-    return (float(-result.fun), weights) if weights[:d].sum() > 0 else None
+    return (float(result.x[-1]), weights) if weights[:d].sum() > 0 else None

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -41,7 +42,8 @@ __all__ = ["CutPool", "PlacementLP"]
 
 _VIOLATION = 1e-4
 _MEMORY_ROOM = 1.0 + 1e-9
-_PER_OP = 2
+_PER_OP = 1
+_FEWEST, _ENDS = 20, 0.1  # Rows from the start and to the end of each round and device.
 _INTERVALS = 4
 _THRESHOLDS = 48
 
@@ -197,19 +199,13 @@ class PlacementLP:
         ]
         blocks = [row for row in blocks if row[0].shape[0]]
         stacked = scipy.sparse.bmat(blocks, format="csr")
-        stacked.resize((stacked.shape[0], self.num_variables))
-        parts = [stacked]
+        parts = [self._widened(stacked)]
         limits = [np.zeros(stacked.shape[0])]
         capped = np.flatnonzero(np.isfinite(problem.capacity_bytes))
         if len(capped):
             held = problem.weight_bytes[self.entry_op] + self.entry_count * problem.shard_bytes[self.entry_op]
             scale = max(1.0, float(problem.capacity_bytes[capped].max()), float(held.max(initial=0.0)))
-            memory = scipy.sparse.hstack(
-                [self._device_rows(held / scale), scipy.sparse.csr_matrix((d, n + 1)), -scipy.sparse.identity(d)],
-                format="csr",
-            )
-            memory.resize((d, self.num_variables))
-            parts.append(memory[capped])
+            parts.append(self._elastic(self._device_rows(held / scale))[capped])
             limits.append(problem.capacity_bytes[capped] / scale * _MEMORY_ROOM)
         if problem.num_shards > 1:
             single = self._one_batch()
@@ -217,11 +213,23 @@ class PlacementLP:
             limits.append(np.ones(single.shape[0]))
         if self.counts is not None:
             own = problem.group[self.entry_op] == self.entry_op
-            number = scipy.sparse.csr_matrix(self._device_rows(self.entry_share * own))
-            number.resize((d, self.num_variables))
-            parts += [-number, number]
+            number = self._device_rows(self.entry_share * own)
+            parts += [self._elastic(-number), self._elastic(number)]
             limits += [-self.counts[0], self.counts[1]]
         return scipy.sparse.vstack(parts, format="csr"), np.concatenate(limits)
+
+    def _widened(self, matrix: Any) -> scipy.sparse.csr_matrix:
+        """Return the rows with zeros for the variables that they have no columns for."""
+        rows = scipy.sparse.csr_matrix(matrix)
+        return scipy.sparse.csr_matrix(
+            (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], self.num_variables)
+        )
+
+    def _elastic(self, rows: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
+        """Return rows of the devices less the excess of each, which costs a horizon: so there always is a point."""
+        between = scipy.sparse.csr_matrix((rows.shape[0], self.excess - self.num_columns))
+        excess = scipy.sparse.identity(rows.shape[0], format="csr")
+        return self._widened(scipy.sparse.hstack([rows, between, -excess], format="csr"))
 
     def _device_rows(self, values: FloatArray) -> scipy.sparse.csr_matrix:
         shape = (self.problem.num_devices, self.num_columns)
@@ -336,7 +344,7 @@ class PlacementLP:
         return max(self.window.floor_s, self.solution.bound * self.unit_s)
 
     def forget_slack(self) -> None:
-        """Forget pooled rows that the last solution leaves slack."""
+        """Forget the pooled rows that the last solution leaves slack; those found since are kept."""
         assert self.solution is not None
         dual = self.solution.at_most_dual
         if dual is None:
@@ -344,7 +352,7 @@ class PlacementLP:
         first = self._fixed[0].shape[0]
         used = dual[first : first + len(self._pooled)] < -1e-9
         self._pooled = [row for row, wanted in zip(self._pooled, used.tolist(), strict=True) if wanted]
-        self.pool.keep(used)
+        self.pool.keep(np.append(used, np.ones(len(self.pool.rows) - len(used), np.bool_)))
 
     def separate(self) -> int:
         """Add rows that the last point violates; return how many."""
@@ -382,9 +390,9 @@ class PlacementLP:
                     uses[0, a] += 1
                     uses[1, b] += 1
                     added += self.pool.add(device, a, b)
-            for b in np.flatnonzero(weight @ reach - start > least).tolist():
+            for b in _largest(weight @ reach - start, least):
                 added += self.pool.add(device, -1, b)
-            for a in np.flatnonzero(start + total + reach @ weight - point[self.end] > least).tolist():
+            for a in _largest(start + total + reach @ weight - point[self.end], least):
                 added += self.pool.add(device, a, -1)
         return added
 
@@ -474,6 +482,13 @@ class PlacementLP:
                 self.entry_share * self.solution.point[self.entry_column],
             )
         return share
+
+
+def _largest(values: FloatArray, least: float) -> list[int]:
+    """Return where the largest values are, of those above `least`, largest first and at most `_ENDS` of all."""
+    order = np.argsort(-values, kind="stable")[: _FEWEST + int(_ENDS * len(values))]
+    chosen: list[int] = order[values[order] > least].tolist()
+    return chosen
 
 
 def _thresholds(values: FloatArray) -> FloatArray:

@@ -42,7 +42,11 @@ class DeviceSearch:
     """
 
     def __init__(
-        self, problem: PlacementProblem, *, upper: float = np.inf, allowed: NDArray[np.bool_] | None = None
+        self,
+        problem: PlacementProblem,
+        *,
+        upper: float = np.inf,
+        allowed: NDArray[np.bool_] | None = None,
     ) -> None:
         self.problem = problem
         self.upper = upper
@@ -117,7 +121,8 @@ class DeviceSearch:
             if bound >= self.ceiling:
                 return
             settled = not self._children(window.allowed, counts, program.shares())
-            if done >= (_ROOT_ROUNDS if settled else rounds) or budget.expired or program.separate() == 0:
+            # Rows found last are for the children.
+            if program.separate() == 0 or done >= (_ROOT_ROUNDS if settled else rounds) or budget.expired:
                 break
         if rounds == _ROOT_ROUNDS:
             program.forget_slack()

@@ -23,7 +23,7 @@ from tests.placements import brute_force_placement, random_placement, random_pla
 BOUNDS = list(PLACEMENT_BOUNDS)
 CLOSE = 1.0 + 1e-9
 WAYS: tuple[Transfers, ...] = ("parallel", "exclusive", "blocking")
-SEEDS = 200
+SEEDS = 120
 
 
 @functools.cache
@@ -82,7 +82,7 @@ def test_no_bound_is_above_the_least_makespan(name: str) -> None:
 @pytest.mark.parametrize("name", BOUNDS)
 def test_upper_is_not_exceeded_and_prunes_nothing_better(name: str) -> None:
     """With any upper value the bound is at most that, and at most the least makespan if that is smaller."""
-    for seed in range(0, SEEDS, 4):
+    for seed in range(0, SEEDS, 5):
         problem, least = _tiny(seed)
         if least == np.inf:
             continue
@@ -96,7 +96,7 @@ def test_upper_is_not_exceeded_and_prunes_nothing_better(name: str) -> None:
 @pytest.mark.parametrize("shards", [1, 4])
 def test_no_bound_is_above_a_placement_of_a_larger_problem(transfers: Transfers, shards: int) -> None:
     """On problems of 24 ops, no bound exceeds the best of many random placements."""
-    for seed in range(4):
+    for seed in range(3):
         problem = random_placement_problem(
             seed,
             num_ops=24,
@@ -113,7 +113,7 @@ def test_no_bound_is_above_a_placement_of_a_larger_problem(transfers: Transfers,
             # A placement that breaks up a group or uses a device forbidden to one of it has makespan inf.
             best = min(best, makespan(problem, random_placement(problem, rng)))
         for name in BOUNDS:
-            assert PLACEMENT_BOUNDS[name](problem, budget=Budget(1.0)) <= best * CLOSE, (name, seed)
+            assert PLACEMENT_BOUNDS[name](problem, budget=Budget(0.5)) <= best * CLOSE, (name, seed)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
