@@ -53,7 +53,7 @@ _CHAIN_NODES = 1_000
 _CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
 _NO_LIMIT = 1 << 40
 _RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
-_LAST_ROUNDS = 3
+_LAST_ROUNDS, _TURNS = 3, 3
 _OUT_OF_REACH = 1.0 + 1e-6
 
 
@@ -198,8 +198,10 @@ def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | N
     share = limited.share(limited.remaining_s * _RELAXATION_SHARE) if with_chain else limited
     bound = max(bound, _cut_relaxation(problem, tight, bound, upper, share, pool, _ROUNDS, ()))
     search = _chain(problem, tight, start, upper, limited) if with_chain and bound < upper else None
-    if search is not None and not limited.expired:
-        # Where the chain starts out behind, too much of the problem is beside it to catch up.
+    turns = 0 if search is None else 1 if budget is None else _TURNS
+    while turns > 0 and search is not None and bound < upper and not limited.expired:
+        turns -= 1
+        # Where the chain is behind, too much of the problem is beside it to catch up soon.
         share = limited.share(limited.remaining_s * (_CHAIN_SHARE if search.bound_s >= bound else _BEHIND_SHARE))
         bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, share))
         if bound < upper:

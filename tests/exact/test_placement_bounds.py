@@ -23,7 +23,7 @@ from tests.placements import brute_force_placement, random_placement, random_pla
 BOUNDS = list(PLACEMENT_BOUNDS)
 CLOSE = 1.0 + 1e-9
 WAYS: tuple[Transfers, ...] = ("parallel", "exclusive", "blocking")
-SEEDS = 120
+SEEDS = 60
 
 
 @functools.cache
@@ -96,24 +96,24 @@ def test_upper_is_not_exceeded_and_prunes_nothing_better(name: str) -> None:
 @pytest.mark.parametrize("shards", [1, 4])
 def test_no_bound_is_above_a_placement_of_a_larger_problem(transfers: Transfers, shards: int) -> None:
     """On problems of 24 ops, no bound exceeds the best of many random placements."""
-    for seed in range(3):
+    for seed in range(2):
         problem = random_placement_problem(
             seed,
             num_ops=24,
             shards=shards,
             transfers=transfers,
-            density=(0.05, 0.15, 0.3)[seed % 3],
+            density=(0.05, 0.2)[seed],
             group_fraction=0.2 * (seed % 2),
             transfer=0.1,
             forbidden_fraction=0.05,
         )
         rng = np.random.default_rng(seed)
         best = np.inf
-        for _ in range(200):
+        for _ in range(120):
             # A placement that breaks up a group or uses a device forbidden to one of it has makespan inf.
             best = min(best, makespan(problem, random_placement(problem, rng)))
         for name in BOUNDS:
-            assert PLACEMENT_BOUNDS[name](problem, budget=Budget(0.5)) <= best * CLOSE, (name, seed)
+            assert PLACEMENT_BOUNDS[name](problem, budget=Budget(0.15)) <= best * CLOSE, (name, seed)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
