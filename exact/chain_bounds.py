@@ -15,13 +15,15 @@ DIVIML, section IV-B: the recursion over modules, here on lower bounds and witho
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows
 from rlinit.exact.placement_search import DeviceSearch
+from rlinit.exact.bound_windows import Windows
 from rlinit.kernels.placement_heads import reachability
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray, IntArray
@@ -29,13 +31,19 @@ from rlinit.stages import FloatArray, IntArray
 __all__ = ["ChainBound", "best_chain", "hop_problem"]
 
 _STRIDE = 12
-_HOP = 0.25  # What a further op of the chain must gain, of the mean op.
 
 
 def best_chain(
-    problem: PlacementProblem, reach: NDArray[np.bool_], weight: FloatArray, least: FloatArray, most: int
+    problem: PlacementProblem,
+    reach: NDArray[np.bool_],
+    weight: FloatArray,
+    least: FloatArray,
+    most: int,
+    gain: float,
 ) -> list[int]:
-    """Return the chain with the largest sum of `least` of its ops and `weight` between neighbours, `most` ops apart.
+    """Return the chain with the largest sum of `least` of its ops and what is known of the time between neighbours.
+
+    That is the larger of the sum of `weight` and the longest path.
 
     Parameters
     ----------
@@ -43,6 +51,8 @@ def best_chain(
         (n,) what an op adds between two ops of the chain, and as one of them.
     most
         Most ops between neighbours.
+    gain
+        What another op of the chain must add, relative to a mean op: parts that are not cut up are bounded better.
     """
     n = problem.num_ops
     reach_f = reach.astype(np.float64)
@@ -53,7 +63,7 @@ def best_chain(
     before, size_before = np.maximum(weight @ reach_f, path[n]), reach_f.sum(axis=0)
     after, size_after = reach_f @ weight, reach_f.sum(axis=1)
     after = np.maximum(after, np.where(reach, path[:n] + least, 0.0).max(axis=1, initial=0.0))
-    least = least - _HOP * (least + weight).sum() / max(1, n)
+    least = least - gain * (least + weight).sum() / max(1, n)
     value, previous = np.full(n, -np.inf), np.full(n, -1)
     for v in problem.order.tolist():
         first = before[v] if size_before[v] <= most else -np.inf
@@ -164,17 +174,30 @@ class ChainBound:
         Bounds are not raised beyond this.
     """
 
-    def __init__(self, problem: PlacementProblem, window: Windows, chain: list[int], upper: float) -> None:
+    def __init__(self, problem: PlacementProblem, window: Windows, chain: Sequence[int], upper: float) -> None:
         reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         ends = [-1, *chain, -1]
         self.upper = upper
-        self.hops = [_Hop(problem, window, reach, a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        self.hops = [_Hop(problem, window, reach, a, b) for a, b in itertools.pairwise(ends)]
         self.bound_s = 0.0
 
     @property
     def nodes(self) -> int:
         """Relaxations solved so far."""
         return sum(search.nodes for hop in self.hops for search in hop.searches.values())
+
+    @property
+    def gaps(self) -> list[tuple[int, int, FloatArray]]:
+        """Bounds on the time between neighbours by their devices, for a `PlacementLP`."""
+        return [(hop.before, hop.after, hop.bound_s) for hop in self.hops]
+
+    def outlook(self, budget: Budget) -> float:
+        """Return the bound from one relaxation a hop with free devices, to compare chains by."""
+        total = 0.0
+        for hop in self.hops:
+            total += DeviceSearch(hop.problem).run(1, budget)
+        self.bound_s = max(self.bound_s, min(self.upper, total))
+        return total
 
     def run(self, nodes: int, budget: Budget) -> float:
         """Solve at most about `nodes` more relaxations and return the bound.

@@ -11,30 +11,34 @@ load               fractional assignment of loads and memory, with the best spli
 around             for each op, what must run before it and what after it, each as `load`; quadratic in bits
 relaxation         the linear relaxation with rows for what lies between ops, see :mod:`rlinit.exact.placement_lp`
 chain              branch and bound over the devices of parts of the network, see :mod:`rlinit.exact.chain_bounds`
+joined             the relaxation with what the chain proves
 =================  ================================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.exact.chain_bounds import ChainBound, best_chain
-from rlinit.exact.placement_load import LoadBound, load_lagrangian
+from rlinit.exact.placement_load import load_lagrangian
 from rlinit.exact.placement_lp import CutPool, PlacementLP
+from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.kernels.placement_heads import reachability, reachable_sums
 from rlinit.placement import PlacementProblem
+from rlinit.stages import FloatArray
 
 __all__ = [
     "PLACEMENT_BOUNDS",
     "PlacementBound",
     "around_bound",
     "chain_bound",
+    "joined_bound",
     "load_bound",
     "path_bound",
     "relaxation_bound",
@@ -43,9 +47,14 @@ __all__ = [
 _ROUNDS = 8
 _BETWEEN_OPS = 2_000
 _LP_SIZE = 40_000
+_SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
-_CHAIN_NODES = 600
-_CHAIN_SPAN = 60
+_CHAIN_NODES = 1_000
+_CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
+_NO_LIMIT = 1 << 40
+_RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
+_LAST_ROUNDS, _TURNS = 3, 3
+_OUT_OF_REACH = 1.0 + 1e-6
 
 
 class PlacementBound(Protocol):
@@ -86,11 +95,8 @@ def load_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
     budget
         Ends the search for weights early.
     """
-    window = windows(problem, upper, possible_batches(problem))
-    if window is None:
-        return upper
-    loads = load_lagrangian(problem, window.allowed, budget or Budget())
-    return min(upper, max(window.floor_s, loads.bound_s))
+    start = _start(problem, upper, budget or Budget())
+    return upper if start is None else min(start.bound_s, upper)
 
 
 def around_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -111,13 +117,12 @@ def around_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
     n (n + m) / 64 word operations and n^2 / 8 bytes.
     """
     budget = budget or Budget()
-    window = windows(problem, upper, possible_batches(problem))
-    if window is None:
+    start = _start(problem, upper, budget)
+    if start is None:
         return upper
-    loads = load_lagrangian(problem, window.allowed, budget)
-    bound = max(window.floor_s, loads.bound_s)
+    bound = start.bound_s
     if bound < upper and not budget.expired:
-        tight = _tightened(problem, window, loads, upper)
+        tight = _tightened(problem, start, upper)
         bound = upper if tight is None else max(bound, tight.floor_s)
     return min(bound, upper)
 
@@ -135,18 +140,7 @@ def relaxation_bound(problem: PlacementProblem, *, upper: float = np.inf, budget
     budget
         Ends the rounds of cuts; without one there are 8.
     """
-    budget = budget or Budget()
-    window = windows(problem, upper, possible_batches(problem))
-    if window is None:
-        return upper
-    loads = load_lagrangian(problem, window.allowed, budget)
-    bound = max(window.floor_s, loads.bound_s)
-    if bound < upper and not budget.expired:
-        tight = _tightened(problem, window, loads, upper)
-        if tight is None:
-            return upper
-        bound = max(bound, _cut_relaxation(problem, tight, max(bound, tight.floor_s), upper, budget))
-    return min(bound, upper)
+    return _with_relaxation(problem, upper, budget, with_chain=False)
 
 
 def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -159,57 +153,137 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
     problem, upper
         As for `path_bound`.
     budget
-        Ends the search; without one it solves some 600 relaxations.
+        Ends the search; without one it solves some 1,000 relaxations.
     """
     limited = budget or Budget()
-    window = windows(problem, upper, possible_batches(problem))
-    if window is None:
+    start = _start(problem, upper, limited)
+    if start is None:
         return upper
-    loads = load_lagrangian(problem, window.allowed, limited)
-    bound = max(window.floor_s, loads.bound_s)
-    if bound >= upper or limited.expired or problem.num_ops > _CHAIN_OPS or not problem.num_ops:
-        return min(bound, upper)
-    reach = reachability(problem.order, problem.succ_indptr, problem.succ)
-    least = window.least_s.min(axis=1)
-    chain = best_chain(problem, reach, _surrogate(window, loads), least, _CHAIN_SPAN)
-    if chain:
-        search = ChainBound(problem, window, chain, upper)
-        bound = max(bound, search.run(_CHAIN_NODES if budget is None else 1 << 40, limited))
+    bound = start.bound_s
+    if bound < upper and not limited.expired:
+        search = _chain(problem, start.window, start, upper, limited)
+        if search is not None:
+            bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, limited))
     return min(bound, upper)
 
 
-def _surrogate(window: Windows, loads: LoadBound) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the bound of the linear relaxation with what the chain proves about the time between its ops.
+
+    It is the best of all bounds here where there is time for it: where modules are joined by several channels, what
+    the chain leaves out still counts in the loads.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Shared by the relaxation, the chain and both together; without one the counts of the others hold.
+    """
+    return _with_relaxation(problem, upper, budget, with_chain=problem.num_shards == 1)
+
+
+def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | None, with_chain: bool) -> float:
+    """Return the best of `around`, of the relaxation, and of the relaxation with the gaps of a chain."""
+    limited = budget or Budget()
+    start = _start(problem, upper, limited)
+    if start is None or start.bound_s >= upper or limited.expired:
+        return upper if start is None else min(start.bound_s, upper)
+    bound = start.bound_s
+    tight = _tightened(problem, start, upper)
+    if tight is None:
+        return upper
+    bound = max(bound, tight.floor_s)
+    pool = CutPool()
+    share = limited.share(limited.remaining_s * _RELAXATION_SHARE) if with_chain else limited
+    bound = max(bound, _cut_relaxation(problem, tight, bound, upper, share, pool, _ROUNDS, ()))
+    search = _chain(problem, tight, start, upper, limited) if with_chain and bound < upper else None
+    turns = 0 if search is None else 1 if budget is None else _TURNS
+    while turns > 0 and search is not None and bound < upper and not limited.expired:
+        turns -= 1
+        # Where the chain is behind, too much of the problem is beside it to catch up soon.
+        share = limited.share(limited.remaining_s * (_CHAIN_SHARE if search.bound_s >= bound else _BEHIND_SHARE))
+        bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, share))
+        if bound < upper:
+            bound = max(bound, _cut_relaxation(problem, tight, bound, upper, limited, pool, _LAST_ROUNDS, search.gaps))
+    return min(bound, upper)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Start:
+    """What every bound but the path starts from: windows, the weights of the devices, and the best bound so far."""
+
+    window: Windows
+    weight: FloatArray
+    bound_s: float
+
+
+def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | None:
+    """Return windows and loads; None where nothing is better than `upper`."""
+    window = windows(problem, upper, possible_batches(problem))
+    if window is None:
+        return None
+    loads = load_lagrangian(problem, window.allowed, budget)
+    if loads.bound_s > latest_end(problem, window.allowed) * _OUT_OF_REACH:
+        return None
+    return _Start(window, loads.weight, max(window.floor_s, loads.bound_s))
+
+
+def _chain(
+    problem: PlacementProblem, window: Windows, start: _Start, upper: float, budget: Budget
+) -> ChainBound | None:
+    """Return the chain of a problem that is not too large, if it has one."""
+    if not 0 < problem.num_ops <= _CHAIN_OPS:
+        return None
+    reach = reachability(problem.order, problem.succ_indptr, problem.succ)
+    least = window.least_s.min(axis=1)
+    weight = _surrogate(window, start.weight)
+    chains = [best_chain(problem, reach, weight, least, span, gain) for span, gain in _CHAINS]
+    candidates = [ChainBound(problem, window, chain, upper) for chain in dict.fromkeys(map(tuple, chains)) if chain]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    return max(candidates, key=lambda candidate: candidate.outlook(budget))
+
+
+def _surrogate(window: Windows, weight: FloatArray) -> FloatArray:
     """Return (n,) what the batch of one shard adds to the weighted mean of the loads, wherever it runs."""
-    with np.errstate(invalid="ignore"):
-        cost = window.least_s * loads.weight
-    surrogate: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.where(
-        np.isfinite(window.least_s), cost, np.inf
-    ).min(axis=1)
-    return surrogate
+    able = np.isfinite(window.least_s)
+    cost: FloatArray = np.where(able, np.where(able, window.least_s, 0.0) * weight, np.inf).min(axis=1)
+    return cost
 
 
-def _tightened(problem: PlacementProblem, window: Windows, loads: LoadBound, upper: float) -> Windows | None:
+def _tightened(problem: PlacementProblem, start: _Start, upper: float) -> Windows | None:
     """Return windows in which nothing starts before the load of the ops that lead to it, and the same from the end."""
-    weight = _surrogate(window, loads) * (1.0 - 1e-12)
+    weight = _surrogate(start.window, start.weight) * (1.0 - 1e-12)
     before = reachable_sums(problem.order, problem.pred_indptr, problem.pred, weight)
     after = reachable_sums(problem.order[::-1].copy(), problem.succ_indptr, problem.succ, weight)
-    return windows(problem, upper, window.allowed, before, after)
+    return windows(problem, upper, start.window.allowed, before, after)
 
 
-def _cut_relaxation(problem: PlacementProblem, window: Windows, floor: float, upper: float, budget: Budget) -> float:
+def _cut_relaxation(
+    problem: PlacementProblem,
+    window: Windows,
+    floor: float,
+    upper: float,
+    budget: Budget,
+    pool: CutPool,
+    rounds: int,
+    gaps: Sequence[tuple[int, int, FloatArray]],
+) -> float:
     """Return the bound of the linear relaxation after rounds of cuts."""
     n = problem.num_ops
     if not n or n * problem.num_devices * problem.num_shards > _LP_SIZE:
         return floor
     reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n <= _BETWEEN_OPS else None
     horizon = latest_end(problem, window.allowed)
-    program = PlacementLP(problem, window, horizon, reach, CutPool())
+    program = PlacementLP(problem, window, horizon, reach, pool, gaps=gaps)
     bound = floor
-    for _ in range(_ROUNDS):
-        bound = max(bound, program.solve(budget.remaining_s))
+    for _ in range(rounds):
+        bound = max(bound, program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS))
+        program.forget_slack()
         if bound >= upper or budget.expired or program.separate() == 0:
             break
-    return upper if bound > horizon else bound
+    return upper if bound > horizon * _OUT_OF_REACH else bound
 
 
 PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
@@ -219,6 +293,7 @@ PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
         "around": around_bound,
         "relaxation": relaxation_bound,
         "chain": chain_bound,
+        "joined": joined_bound,
     }
 )
 """The bounds by name, cheapest first."""

@@ -2,7 +2,8 @@
 
 For weights lambda >= 0 of sum 1 and mu >= 0, every placement has::
 
-    C >= sum_i lambda_i load_i + mu_i (held_i - capacity_i) >= sum_v min_splits sum_i lambda_i time + mu_i held - mu . capacity
+    C >= sum_i lambda_i load_i + mu_i (held_i - capacity_i)
+      >= sum_v min_splits sum_i (lambda_i time + mu_i held) - mu . capacity
 
 because the largest load is at least the mean and no device holds more than its capacity. An op's shards are split among
 the devices in its own best way, so that for `throughput` this is at least as good as the linear relaxation. The best
@@ -54,11 +55,11 @@ def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     budget
         Ends the rounds early; one is always made.
     """
-    n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
+    n, d = problem.num_ops, problem.num_devices
     capped = np.flatnonzero(np.isfinite(problem.capacity_bytes) & (problem.capacity_bytes > 0))
     if not n:
         return LoadBound(0.0, np.full(d, 1.0 / d))
-    leaders, seconds, held = _of_groups(problem, allowed)
+    seconds, held = _of_groups(problem, allowed)
     capacity = problem.capacity_bytes[capped] * CAPACITY_SLACK
     held = held[:, capped] / capacity[:, None]
     useful = np.isfinite(seconds[:, :, 1:])
@@ -95,8 +96,8 @@ def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     return best
 
 
-def _of_groups(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return the first ops of groups, and (groups, d, s + 1) seconds and bytes of the batches of a whole group."""
+def _of_groups(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """Return (groups, d, s + 1) seconds and bytes of the batches of a whole group."""
     n, s = problem.num_ops, problem.num_shards
     leaders, member = np.unique(problem.group, return_inverse=True)
     size = problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
@@ -104,12 +105,12 @@ def _of_groups(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[I
     seconds_of = np.where(allowed, problem.time_s, np.inf)
     seconds_of[:, :, 0] = 0.0
     if len(leaders) == n:
-        return leaders, seconds_of, np.repeat(size[:, None, :], problem.num_devices, axis=1)
+        return seconds_of, np.repeat(size[:, None, :], problem.num_devices, axis=1)
     seconds = np.zeros((len(leaders), *seconds_of.shape[1:]))
     np.add.at(seconds, member, seconds_of)
     held = np.zeros(seconds.shape)
     np.add.at(held, member, size[:, None, :])
-    return leaders, seconds, held
+    return seconds, held
 
 
 def _best_splits(cost: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -158,4 +159,4 @@ def _master(rows: FloatArray, d: int) -> tuple[float, FloatArray] | None:
     if result.x is None or result.status != 0:
         return None
     weights = np.maximum(result.x[:-1], 0.0)
-    return (float(-result.fun), weights) if weights[:d].sum() > 0 else None
+    return (float(result.x[-1]), weights) if weights[:d].sum() > 0 else None

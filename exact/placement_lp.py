@@ -24,14 +24,16 @@ means. The bounds are Lagrangian values of multipliers that HiGHS proposes, see 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from rlinit.exact.bound_windows import Windows
 from rlinit.exact.linear import power_of_two_unit
+from rlinit.exact.bound_windows import Windows
 from rlinit.exact.safe_lp import LinearProgram, LinearSolution
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray, IntArray
@@ -40,7 +42,8 @@ __all__ = ["CutPool", "PlacementLP"]
 
 _VIOLATION = 1e-4
 _MEMORY_ROOM = 1.0 + 1e-9
-_PER_OP = 2
+_PER_OP = 1
+_FEWEST, _ENDS = 20, 0.1  # Rows from the start and to the end of each round and device.
 _INTERVALS = 4
 _THRESHOLDS = 48
 
@@ -109,6 +112,9 @@ class PlacementLP:
         Between rows known so far, extended by :meth:`separate`.
     counts
         (2, d) least and most ops (groups of them) on each device, or None.
+    gaps
+        ``(a, b, seconds)`` with (d, d) proven lower bounds on ``t[b] - t[a]`` by the devices of both; -1 for the start
+        (its device is 0, its time 0) and the end (device 0, time C).
     """
 
     def __init__(
@@ -119,6 +125,7 @@ class PlacementLP:
         reach: NDArray[np.bool_] | None,
         pool: CutPool,
         counts: FloatArray | None = None,
+        gaps: Sequence[tuple[int, int, FloatArray]] = (),
     ) -> None:
         self.problem = problem
         self.counts = counts
@@ -133,14 +140,18 @@ class PlacementLP:
         self.start = self.num_columns + np.arange(n)
         self.end = self.num_columns + n
         self.excess = self.end + 1
-        self.num_variables = self.end + 1 + d
+        self.joint = self.excess + d
+        self.num_variables = self.joint + sum(int(np.isfinite(seconds).sum()) for _, _, seconds in gaps)
         self._local = _Rows([], [], [])
+        self._equal = self._assign()
+        self._equal_value = np.ones(len(self.representative))
         self._fixed = self._base_rows()
+        self._add_gaps(gaps)
         self._pooled: list[tuple[IntArray, FloatArray]] = []
         self.solution: LinearSolution | None = None
 
     def _columns(self, n: int, d: int, s: int) -> None:
-        """Number the batches of each group, and list for every op which columns are its own."""
+        """Give the batches of each group their columns, and list for every op which are its own."""
         allowed = self.window.allowed
         representative = np.flatnonzero(self.problem.group == np.arange(n))
         column = np.full((n, d, s + 1), -1, np.int64)
@@ -188,17 +199,13 @@ class PlacementLP:
         ]
         blocks = [row for row in blocks if row[0].shape[0]]
         stacked = scipy.sparse.bmat(blocks, format="csr")
-        parts = [scipy.sparse.hstack([stacked, scipy.sparse.csr_matrix((stacked.shape[0], d))], format="csr")]
+        parts = [self._widened(stacked)]
         limits = [np.zeros(stacked.shape[0])]
         capped = np.flatnonzero(np.isfinite(problem.capacity_bytes))
         if len(capped):
             held = problem.weight_bytes[self.entry_op] + self.entry_count * problem.shard_bytes[self.entry_op]
             scale = max(1.0, float(problem.capacity_bytes[capped].max()), float(held.max(initial=0.0)))
-            memory = scipy.sparse.hstack(
-                [self._device_rows(held / scale), scipy.sparse.csr_matrix((d, n + 1)), -scipy.sparse.identity(d)],
-                format="csr",
-            )
-            parts.append(memory[capped])
+            parts.append(self._elastic(self._device_rows(held / scale))[capped])
             limits.append(problem.capacity_bytes[capped] / scale * _MEMORY_ROOM)
         if problem.num_shards > 1:
             single = self._one_batch()
@@ -206,11 +213,23 @@ class PlacementLP:
             limits.append(np.ones(single.shape[0]))
         if self.counts is not None:
             own = problem.group[self.entry_op] == self.entry_op
-            number = scipy.sparse.csr_matrix(self._device_rows(self.entry_share * own))
-            number.resize((d, self.num_variables))
-            parts += [-number, number]
+            number = self._device_rows(self.entry_share * own)
+            parts += [self._elastic(-number), self._elastic(number)]
             limits += [-self.counts[0], self.counts[1]]
         return scipy.sparse.vstack(parts, format="csr"), np.concatenate(limits)
+
+    def _widened(self, matrix: Any) -> scipy.sparse.csr_matrix:
+        """Return the rows with zeros for the variables that they have no columns for."""
+        rows = scipy.sparse.csr_matrix(matrix)
+        return scipy.sparse.csr_matrix(
+            (rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], self.num_variables)
+        )
+
+    def _elastic(self, rows: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
+        """Return rows of the devices less the excess of each, which costs a horizon: so there always is a point."""
+        between = scipy.sparse.csr_matrix((rows.shape[0], self.excess - self.num_columns))
+        excess = scipy.sparse.identity(rows.shape[0], format="csr")
+        return self._widened(scipy.sparse.hstack([rows, between, -excess], format="csr"))
 
     def _device_rows(self, values: FloatArray) -> scipy.sparse.csr_matrix:
         shape = (self.problem.num_devices, self.num_columns)
@@ -238,6 +257,37 @@ class PlacementLP:
             (self.entry_share[own], (row, self.entry_column[own])), shape=shape
         ).tocsr()
         return matrix
+
+    def _add_gaps(self, gaps: Sequence[tuple[int, int, FloatArray]]) -> None:
+        """Add rows ``t[b] - t[a] >= sum_ij seconds[i, j] y[i, j]`` where y has the devices of a and b as marginals."""
+        first = self.joint
+        marginals = _Rows([], [], [])
+        for before, after, seconds in gaps:
+            sources, targets = np.nonzero(np.isfinite(seconds))
+            columns = first + np.arange(len(sources))
+            first += len(columns)
+            ends = [(self.start[before], 1.0)] if before >= 0 else []
+            ends.append((self.start[after] if after >= 0 else self.end, -1.0))
+            self._local.add(
+                np.append(columns, [handle for handle, _ in ends]),
+                np.append(seconds[sources, targets] / self.unit_s, [sign for _, sign in ends]),
+                0.0,
+            )
+            for op, devices in ((before, sources), (after, targets)):
+                if op < 0:
+                    continue
+                own = slice(self.op_indptr[op], self.op_indptr[op + 1])
+                for i in range(self.problem.num_devices):
+                    mine = self.entry_device[own] == i
+                    marginals.add(
+                        np.append(columns[devices == i], self.entry_column[own][mine]),
+                        np.append(np.ones(int((devices == i).sum())), -self.entry_share[own][mine]),
+                        0.0,
+                    )
+        if marginals.columns:
+            rows = marginals.matrix(self.num_variables)
+            self._equal = scipy.sparse.vstack([self._equal, rows], format="csr")
+            self._equal_value = np.append(self._equal_value, np.zeros(rows.shape[0]))
 
     def _between_row(self, device: int, before: int, after: int) -> tuple[IntArray, FloatArray]:
         """Return the row of :class:`CutPool` that says what lies between two ops."""
@@ -271,19 +321,21 @@ class PlacementLP:
             [0.0] * len(self._pooled) + self._local.limits,
         )
         matrix, limit = self._fixed
-        n, d = self.problem.num_ops, self.problem.num_devices
+        n = self.problem.num_ops
         cost = np.zeros(self.num_variables)
         cost[self.end] = 1.0
-        cost[self.excess :] = self.horizon
-        high = np.concatenate([np.ones(self.num_columns), np.full(n + 1, self.horizon), np.full(d, 1.0 * n)])
+        cost[self.excess : self.joint] = self.horizon
+        high = np.ones(self.num_variables)
+        high[self.start] = high[self.end] = self.horizon
+        high[self.excess : self.joint] = n
         low = np.zeros(self.num_variables)
         low[self.end] = self.floor
         program = LinearProgram(
             cost,
             scipy.sparse.vstack([matrix, extra.matrix(self.num_variables)], format="csr"),
             np.concatenate([limit, np.array(extra.limits)]),
-            self._assign(),
-            np.ones(len(self.representative)),
+            self._equal,
+            self._equal_value,
             low,
             high,
         )
@@ -292,7 +344,7 @@ class PlacementLP:
         return max(self.window.floor_s, self.solution.bound * self.unit_s)
 
     def forget_slack(self) -> None:
-        """Forget pooled rows that the last solution leaves slack."""
+        """Forget the pooled rows that the last solution leaves slack; those found since are kept."""
         assert self.solution is not None
         dual = self.solution.at_most_dual
         if dual is None:
@@ -300,7 +352,7 @@ class PlacementLP:
         first = self._fixed[0].shape[0]
         used = dual[first : first + len(self._pooled)] < -1e-9
         self._pooled = [row for row, wanted in zip(self._pooled, used.tolist(), strict=True) if wanted]
-        self.pool.keep(used)
+        self.pool.keep(np.append(used, np.ones(len(self.pool.rows) - len(used), np.bool_)))
 
     def separate(self) -> int:
         """Add rows that the last point violates; return how many."""
@@ -338,9 +390,9 @@ class PlacementLP:
                     uses[0, a] += 1
                     uses[1, b] += 1
                     added += self.pool.add(device, a, b)
-            for b in np.flatnonzero(weight @ reach - start > least).tolist():
+            for b in _largest(weight @ reach - start, least):
                 added += self.pool.add(device, -1, b)
-            for a in np.flatnonzero(start + total + reach @ weight - point[self.end] > least).tolist():
+            for a in _largest(start + total + reach @ weight - point[self.end], least):
                 added += self.pool.add(device, a, -1)
         return added
 
@@ -430,6 +482,13 @@ class PlacementLP:
                 self.entry_share * self.solution.point[self.entry_column],
             )
         return share
+
+
+def _largest(values: FloatArray, least: float) -> list[int]:
+    """Return where the largest values are, of those above `least`, largest first and at most `_ENDS` of all."""
+    order = np.argsort(-values, kind="stable")[: _FEWEST + int(_ENDS * len(values))]
+    chosen: list[int] = order[values[order] > least].tolist()
+    return chosen
 
 
 def _thresholds(values: FloatArray) -> FloatArray:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.exact.placement_lp import CutPool, PlacementLP
+from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.kernels.placement_heads import reachability
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray
@@ -42,7 +42,11 @@ class DeviceSearch:
     """
 
     def __init__(
-        self, problem: PlacementProblem, *, upper: float = np.inf, allowed: NDArray[np.bool_] | None = None
+        self,
+        problem: PlacementProblem,
+        *,
+        upper: float = np.inf,
+        allowed: NDArray[np.bool_] | None = None,
     ) -> None:
         self.problem = problem
         self.upper = upper
@@ -117,7 +121,8 @@ class DeviceSearch:
             if bound >= self.ceiling:
                 return
             settled = not self._children(window.allowed, counts, program.shares())
-            if done >= (_ROOT_ROUNDS if settled else rounds) or budget.expired or program.separate() == 0:
+            # Rows found last are for the children.
+            if program.separate() == 0 or done >= (_ROOT_ROUNDS if settled else rounds) or budget.expired:
                 break
         if rounds == _ROOT_ROUNDS:
             program.forget_slack()
@@ -126,7 +131,7 @@ class DeviceSearch:
     def _children(
         self, allowed: NDArray[np.bool_], counts: FloatArray, share: FloatArray
     ) -> list[tuple[NDArray[np.bool_], FloatArray]]:
-        """Return the two ways to settle what is least settled: how many ops a device runs, then whether it runs an op."""
+        """Return the two ways to settle what is least settled: how many ops a device runs, then which."""
         leaders = self.problem.group == np.arange(len(share))
         number = share[leaders].sum(axis=0)
         usual = np.where(allowed[:, :, -1], self.problem.op_time_s, np.nan)

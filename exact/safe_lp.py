@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 from scipy.optimize import linprog
 
-from rlinit.errors import SolverFailure
 from rlinit.stages import FloatArray
 
 __all__ = ["LinearProgram", "LinearSolution"]
@@ -59,30 +59,22 @@ class LinearProgram:
     def solve(self, time_limit_s: float, *, interior: bool = False) -> LinearSolution:
         """Solve with HiGHS and return its point and multipliers with the bound these prove.
 
-        Raises
-        ------
-        SolverFailure
-            If HiGHS reports a numerical failure.
+        Where HiGHS ends without multipliers, for whatever reason, nothing is proven and the bound is ``-inf``.
         """
         if time_limit_s <= 0:
             return LinearSolution(None, None, None, -np.inf)
-        result = linprog(
-            self.cost,
-            A_ub=self.at_most,
-            b_ub=self.limit,
-            A_eq=self.equal if len(self.value) else None,
-            b_eq=self.value if len(self.value) else None,
-            bounds=np.column_stack([self.low, self.high]),
-            method="highs-ipm" if interior else "highs-ds",
-            options={"time_limit": min(time_limit_s, 1e9)},
-        )
-        if result.status == 4 and result.x is None:
-            raise SolverFailure(f"HiGHS failed on an LP relaxation: {result.message}")
+        some = len(self.value) > 0
+        rows: dict[str, Any] = {"A_eq": self.equal, "b_eq": self.value} if some else {}
+        box: Any = np.column_stack([self.low, self.high])
+        options: Any = {"time_limit": min(time_limit_s, 1e9)}
+        method: Any = "highs-ipm" if interior else "highs-ds"
+        upper: Any = self.at_most
+        result = linprog(self.cost, A_ub=upper, b_ub=self.limit, bounds=box, method=method, options=options, **rows)
         marginals = None if result.status in (2, 3) else result.ineqlin.marginals
         if marginals is None:
             return LinearSolution(result.x, None, None, -np.inf)
         dual = np.minimum(np.nan_to_num(np.asarray(marginals, np.float64)), 0.0)
-        free = np.nan_to_num(np.asarray(result.eqlin.marginals, np.float64)) if len(self.value) else np.zeros(0)
+        free = np.nan_to_num(np.asarray(result.eqlin.marginals, np.float64)) if some else np.zeros(0)
         return LinearSolution(result.x, dual, free, self.dual_value(dual, free))
 
     def dual_value(self, at_most_dual: FloatArray, equal_dual: FloatArray) -> float:
