@@ -200,7 +200,9 @@ def _result(problem: PlacementProblem, tree: _Tree, complete: bool, root: float,
     placement = Placement(tree.best_device[:, None].copy(), codes)
     value = makespan(problem, placement)
     status: Literal["optimal", "feasible"] = "optimal" if complete else "feasible"
-    return PlacementResult(placement, value, value * (1 - _ROUNDING) if complete else min(safe_root, value), status, work)
+    return PlacementResult(
+        placement, value, value * (1 - _ROUNDING) if complete else min(safe_root, value), status, work
+    )
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ import numpy as np
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
-from rlinit.placement import PlacementProblem
+from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["BatchModel"]
@@ -409,3 +409,7 @@ class BatchModel(PlacementModel):
         for (v, i), expression in self.starts_of.items():
             start[v, i] = expression.value(point)
         return start
+
+    def encode(self, placement: Placement) -> FloatArray | None:
+        """Return None: this program starts from the value to beat alone."""
+        return None

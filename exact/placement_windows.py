@@ -134,7 +134,9 @@ def batch_windows(
     allowed = _allowed(problem)
     empty = bool((pinned[:, None] & (mask != 0) & ~allowed).any())
     allowed = np.where(pinned[:, None], mask != 0, allowed)
-    counts = np.array([bit_count(int(m)) for m in mask[pinned].ravel()], np.int64).reshape(-1, d)
+    counts = sum(
+        ((mask[pinned] >> shard) & 1 for shard in range(problem.num_shards)), np.zeros((int(pinned.sum()), d), np.int64)
+    )
     least = problem.time_s[:, :, 1:].min(axis=2)
     if pinned.any():
         least[pinned] = np.take_along_axis(problem.time_s[pinned], counts[:, :, None], axis=2)[:, :, 0]
@@ -323,9 +325,7 @@ def _sweep(
         for i in range(d):
             if not allowed[v, i]:
                 continue
-            rest = _data_tail(
-                v, i, succ_indptr, succ, group, tensor_bytes, s_per_byte, delay_s, allowed, mask, tail
-            )
+            rest = _data_tail(v, i, succ_indptr, succ, group, tensor_bytes, s_per_byte, delay_s, allowed, mask, tail)
             if not free[v] and after[v, i] >= 0:
                 rest = max(rest, tail[after[v, i], i])
             if least[v, i] + rest > tail[v, i]:
