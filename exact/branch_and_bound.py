@@ -9,7 +9,7 @@ same live tensors on the same devices and is nowhere later.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numba import njit
@@ -132,7 +132,7 @@ def branch_and_bound(
         for member in members:
             kind[member[0]] = members[0][0]
     tree = _open_tree(n, d, upper)
-    data = (
+    data: tuple[Any, ...] = (
         problem.time_s[:, :, 1].copy(),
         windows.allowed & np.isfinite(problem.time_s[:, :, 1]),
         windows.tail_s,
@@ -149,7 +149,7 @@ def branch_and_bound(
         problem.pred,
         kind,
     )
-    state = (
+    state: tuple[Any, ...] = (
         tree.counter, tree.value, tree.done, tree.free_s, tree.held, tree.choice, tree.choices, tree.taken,
         tree.device, tree.place, tree.placed, tree.end_s, tree.sequence, tree.best_device, tree.best_sequence,
         tree.slot, tree.following, tree.seen_done, tree.seen_device, tree.seen_s,

@@ -43,7 +43,7 @@ class BatchModel(PlacementModel):
         self._starts()
         for i in range(problem.num_devices):
             self._device(i)
-        if problem.transfers == "parallel":
+        if problem.transfers == "parallel" or settings.disjunction == "none":
             for u, w in problem.edges.tolist():
                 self._edge(u, w)
         else:
@@ -52,7 +52,7 @@ class BatchModel(PlacementModel):
             self.add_loads()
 
     def _starts(self) -> None:
-        """head y <= S and S + duration + rest y <= C for each batch (condition 2)."""
+        """Add head y <= S and S + duration + rest y <= C for each batch (condition 2)."""
         for v, i in self._batches:
             settled = self.fixed_start(v, i)
             if settled is not None:
@@ -189,13 +189,15 @@ class BatchModel(PlacementModel):
         windows = self.windows
         here = [v for v, at in self._batches if at == i]
         chain = self._chain(i)
-        for v, w in zip(chain, chain[1:], strict=False):
+        for v, w in itertools.pairwise(chain):
             self.orders.append((v, i, w, -1, True))
             if not self._implied(v, i, w, i):
                 self.row((self.starts_of[v, i], 1.0), (self.starts_of[w, i], -1.0), limit=-float(self.least[v, i]))
         for a, b in itertools.combinations(chain, 2):
             self._precedence[a, b, i], self._precedence[b, a, i] = Affine(constant=1.0), Affine()
         free = [v for v in here if windows.free[v]]
+        if self.settings.disjunction == "none":
+            return
         for f, g in itertools.combinations(free, 2):
             self._pair(f, g, i)
         for f in free:
@@ -347,7 +349,7 @@ class BatchModel(PlacementModel):
                         self._queue(a, b, switch)
 
     def _receivers(self) -> None:
-        """A transfer to device j keeps it busy (blocking): computing and receiving do not overlap.
+        """Keep device j busy during transfers to it (blocking): computing and receiving do not overlap.
 
         Served: a transfer is made when the receiver gets to its first user, so after every batch that no user of it
         comes before; batches after a user wait by themselves. Transfers for one user are made in either order.

@@ -80,9 +80,9 @@ def _metric(problem: PlacementProblem, device: IntArray, by: Symmetry) -> FloatA
     """Return the (d,) batches, tasks or busy seconds of each device."""
     sizes = np.stack([(device == i).sum(axis=1) for i in range(problem.num_devices)], axis=1)
     if by == "tasks":
-        return sizes.sum(axis=0).astype(np.float64)
+        return np.asarray(sizes.sum(axis=0), np.float64)
     if by == "batches":
-        return (sizes > 0).sum(axis=0).astype(np.float64)
+        return np.asarray((sizes > 0).sum(axis=0), np.float64)
     busy: FloatArray = np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0].sum(axis=0)
     return busy
 

@@ -37,7 +37,9 @@ class PlacementMilpSettings:
         devices and shard whose sums are x (Moirai's u of equation 7, with the sums that make its relaxation tight).
     disjunction
         ``devices``: one order variable a pair, two rows a device (DIVIML condition 7, Moirai equation 6);
-        ``directed``: one in each direction, two rows a pair. Batches have one form only.
+        ``directed``: one in each direction, two rows a pair. Batches have one form only. ``none`` leaves free ops
+        unordered and transfers parallel: a relaxation, whose bound holds and whose placements are put in order
+        afterwards.
     served
         Transfers share links first come, first served, as list scheduling does; False lets them go in any order
         (Moirai equation 8), whose bound holds for both.
@@ -55,7 +57,7 @@ class PlacementMilpSettings:
 
     variables: Literal["auto", "ops", "batches"] = "auto"
     communication: Literal["pairs", "flow"] = "flow"
-    disjunction: Literal["devices", "directed"] = "directed"
+    disjunction: Literal["devices", "directed", "none"] = "directed"
     served: bool = True
     load: bool = True
     intra_symmetry: Symmetry = "tasks"
@@ -67,7 +69,7 @@ class PlacementMilpSettings:
         for name, options in (
             ("variables", ("auto", "ops", "batches")),
             ("communication", ("pairs", "flow")),
-            ("disjunction", ("devices", "directed")),
+            ("disjunction", ("devices", "directed", "none")),
             ("intra_symmetry", ("none", "batches", "tasks", "time")),
             ("inter_symmetry", ("none", "batches", "tasks", "time")),
         ):
@@ -225,7 +227,7 @@ class PlacementModel:
         self.linear.at_most(total, limit)
 
     def add_loads(self) -> None:
-        """h u + sum of the durations of some batches + r <= C on each device, for batches of head >= h and rest >= r.
+        """Add h u + sum of the durations of some batches + r <= C on each device, for those of head >= h, rest >= r.
 
         u is 1 if there is such a batch at all: they run one after another, none before h, and at least r comes after
         the last one. The levels h and r are quantiles over the batches that the windows leave open.
@@ -282,7 +284,7 @@ class PlacementModel:
         if by != "none":
             for members in classes:
                 metrics = [self.metric(group, by) for group in members]
-                for first, second in zip(metrics, metrics[1:], strict=False):
+                for first, second in itertools.pairwise(metrics):
                     self.row((second, 1.0), (first, -1.0))
 
     def order_shards(self) -> None:
@@ -320,7 +322,7 @@ class PlacementModel:
             point[used] = (device[ops] == i).any()
 
     def sequence_of(self, device: IntArray, start: FloatArray, point: FloatArray) -> IntArray:
-        """Return the batches of `device` sorted by (n, d) `start` under data and, as far as it can be, the point's orders.
+        """Return the batches of `device` by (n, d) `start`, under data and, as far as it can be, the point's orders.
 
         A point satisfies its rows only up to a tolerance, so starts alone may put a batch of no duration on the wrong
         side of a long one.

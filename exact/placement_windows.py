@@ -8,6 +8,7 @@ pair on one device leaves one order only, that order is decided; where it leaves
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -149,14 +150,15 @@ def batch_windows(
     head, tail = np.zeros((n, d)), least.copy()
     shape = (problem.succ_indptr, problem.succ, problem.pred_indptr, problem.pred, problem.group)
     costs = (problem.tensor_bytes, problem.s_per_byte, problem.delay_s)
-    state = (is_free, allowed, mask, least, head, tail, before, after, precedes)
+    state: tuple[Any, ...] = (is_free, allowed, mask, least, head, tail, before, after, precedes)
     settled = _propagate(limit_s, visit, *shape, *costs, *state)
     np.logical_and.at(allowed, problem.group, allowed.copy())
     allowed &= allowed[problem.group]
     empty = empty or settled < 0 or not allowed.any(axis=1).all()
     early, late = np.zeros((n, d), np.bool_), np.zeros((n, d), np.bool_)
     if settled > 0 and not empty and not is_free.all() and problem.transfers == "parallel":
-        _collapse(limit_s, visit, *shape[:-1], *state, early, late)
+        state = (*state, early, late)
+        _collapse(limit_s, visit, *shape[:-1], *state)
     return BatchWindows(
         limit_s, empty, is_free, pinned, allowed, mask, least, head, tail, precedes, before, after, early, late & ~early
     )
@@ -165,11 +167,12 @@ def batch_windows(
 def _allowed(problem: PlacementProblem) -> BoolArray:
     """Return (n, d) batches of at least one size that a device may run and hold, alike within a group."""
     held = problem.weight_bytes + problem.shard_bytes
-    allowed: BoolArray = np.isfinite(problem.time_s[:, :, 1:]).any(axis=2)
+    allowed = np.asarray(np.isfinite(problem.time_s[:, :, 1:]).any(axis=2))
     allowed &= held[:, None] <= problem.capacity_bytes * CAPACITY_SLACK
     banned = np.zeros_like(allowed)
     np.logical_or.at(banned, problem.group, ~allowed)
-    return ~banned[problem.group]
+    able: BoolArray = ~banned[problem.group]
+    return able
 
 
 @njit(cache=True, nogil=True)

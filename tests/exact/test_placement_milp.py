@@ -21,13 +21,11 @@ from tests.placements import brute_force_placement, random_placement, random_pla
 seeds = st.integers(0, 2**32 - 1)
 
 OP_FORMS = [
-    PlacementMilpSettings(communication=c, disjunction=o, load=load)
+    PlacementMilpSettings(communication=c, disjunction=o, load=load)  # type: ignore[arg-type]
     for c, o, load in itertools.product(("flow", "pairs"), ("directed", "devices"), (True, False))
 ]
 BATCH_FORMS = [
-    PlacementMilpSettings(
-        variables="batches", communication=c, intra_symmetry=s, inter_symmetry=s, shard_symmetry=s != "none"
-    )
+    PlacementMilpSettings("batches", c, intra_symmetry=s, inter_symmetry=s, shard_symmetry=s != "none")  # type: ignore[arg-type]
     for c, s in itertools.product(("flow", "pairs"), ("none", "batches", "tasks", "time"))
 ]
 
@@ -170,9 +168,34 @@ def test_relaxation_is_a_bound(seed: int) -> None:
     """The LP bound never exceeds the best makespan, with or without a known one."""
     problem = small_problem(seed)
     best = brute_force_placement(problem)
-    for form in (PlacementMilpSettings(), PlacementMilpSettings(communication="pairs", load=False)):
+    for form in (None, PlacementMilpSettings(), PlacementMilpSettings(communication="pairs", load=False)):
         assert placement_lp_bound(problem, budget=Budget(20), settings=form) <= best
         assert placement_lp_bound(problem, budget=Budget(20), upper=best, settings=form) <= best
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_without_orders_it_is_a_bound(seed: int) -> None:
+    """Leaving the orders out keeps the bound valid, and placements feasible."""
+    problem = small_problem(seed)
+    best = brute_force_placement(problem)
+    result = solve_placement_milp(problem, budget=Budget(60), settings=PlacementMilpSettings(disjunction="none"))
+    assert result.bound <= best * (1 + 1e-12)
+    assert (result.value is None) == (result.placement is None)
+    if result.value is not None and result.placement is not None:
+        assert result.value == makespan(problem, result.placement) >= best
+
+
+def test_a_byte_too_much_is_too_much() -> None:
+    """A device overloaded by less than the solver's tolerance is still overloaded."""
+    problem = random_placement_problem(0, 2, 2, density=0.0, zero_fraction=0.0, forbidden_fraction=0.0)
+    problem.time_s[:, 0, 1], problem.time_s[:, 1, 1] = 1.0, 10.0
+    problem.weight_bytes[:] = [6e11, 4e11 + 20.0]
+    problem.shard_bytes[:] = 0.0
+    problem.capacity_bytes[:] = 1e12
+    for variables in ("ops", "batches"):
+        form = PlacementMilpSettings(variables)  # type: ignore[arg-type]
+        check(problem, solve_placement_milp(problem, budget=Budget(60), settings=form), brute_force_placement(problem))
 
 
 @settings(max_examples=15, deadline=None)
