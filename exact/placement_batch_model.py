@@ -262,7 +262,7 @@ class BatchModel(PlacementModel):
         self.linear.at_most(Affine({forward: 1.0, backward: 1.0}), 1.0)
         for first, second, handle in ((f, g, forward), (g, f, backward)):
             switch = self._precedence[first, second, i] = Affine({handle: 1.0})
-            self.orders.append((first, i, second, handle, True))
+            self.orders.append((first, i, second, forward, handle == forward))
             self._follows(first, second, i, i, switch)
 
     # Transfers that exclude each other (Moirai equations 7 and 8).

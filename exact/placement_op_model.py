@@ -36,6 +36,8 @@ class OpModel(PlacementModel):
         self.s: dict[int, int] = {}
         # (u, i, w, j, handle): z[u, w, i, j] is 1 iff u is on i and w on j.
         self.flows: list[tuple[int, int, int, int, int]] = []
+        # (v, i, w, handle): the handle is 1 iff v runs before w on device i.
+        self.switches: list[tuple[int, int, int, int]] = []
         self.starts_of: list[Affine] = [self._start(v) for v in range(problem.num_ops)]
         self._heads_and_tails()
         for u, w in problem.edges.tolist():
@@ -228,6 +230,7 @@ class OpModel(PlacementModel):
     def _insert(self, f: int, k: int, i: int, previous: int) -> int:
         """Add o[f, k] with both its rows and return it."""
         handle = self.linear.binary()
+        self.switches.append((f, i, k, handle))
         self.orders.append((f, i, k, handle, True))
         self.orders.append((k, i, f, handle, False))
         first = Affine({self.s[f]: 1.0, self.s[k]: -1.0}, float(self.least[f, i]))
@@ -300,7 +303,9 @@ class OpModel(PlacementModel):
             for at, (first, second) in enumerate(((f, g), (g, f))):
                 if may[at]:
                     row.coefs[both[at]] = -1.0
-                    self.orders.append((first, i, second, both[at], True))
+                    self.switches.append((first, i, second, both[at]))
+                    # Only the binary says which comes first: the other may be 1 as well, where time allows.
+                    self.orders.append((first, i, second, both[0] if all(may) else -1, at == 0))
             self.linear.at_most(row, 0.0)
 
     def _by_device(self, f: int, g: int, orders: list[tuple[int, bool, bool]]) -> None:
@@ -319,6 +324,8 @@ class OpModel(PlacementModel):
                     row.constant += -most if first == f else 0.0
                     row.coefs[handle] = -factor * most
                     self.orders.append((first, i, second, handle, first == f))
+                    if first == f:
+                        self.switches.append((first, i, second, handle))
                 else:
                     self.orders.append((first, i, second, -1, True))
                 self.linear.at_most(row, 0.0)
@@ -346,7 +353,7 @@ class OpModel(PlacementModel):
             point[handle] = device[u] == i and device[w] == j
         place = np.empty(self.problem.num_ops, np.int64)
         place[placement.sequence // self.problem.num_devices] = np.arange(self.problem.num_ops)
-        for v, i, w, handle, value in self.orders:
-            if handle >= 0 and value and device[v] == device[w] == i:
+        for v, i, w, handle in self.switches:
+            if device[v] == device[w] == i:
                 point[handle] = place[v] < place[w]
         return point

@@ -108,7 +108,7 @@ def check(problem: PlacementProblem, result: PlacementResult, best: float) -> No
     assert result.status == "optimal"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_op_program_equals_enumeration(seed: int) -> None:
     """Every form of the program with one start an op finds and proves the best makespan."""
@@ -119,7 +119,7 @@ def test_op_program_equals_enumeration(seed: int) -> None:
     check(problem, solve_placement_milp(problem, budget=Budget(60)), best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seeds)
 def test_batch_program_equals_enumeration(seed: int) -> None:
     """Every form of the program with one start a batch does, for shards and for every way of transferring."""
@@ -131,7 +131,7 @@ def test_batch_program_equals_enumeration(seed: int) -> None:
     check(problem, result, best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(seeds, st.booleans())
 def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> None:
     """With fixed ops the value and the bound are those of the window, and never worse than the start."""
@@ -162,7 +162,7 @@ def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
         assert result.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_relaxation_is_a_bound(seed: int) -> None:
     """The LP bound never exceeds the best makespan, with or without a known one."""
