@@ -44,10 +44,8 @@ class _Tree:
         (4,) depth, nodes, explored nodes stored, and whether a better leaf than the value to beat was found.
     value
         (1,) makespan to beat.
-    done
-        (n + 1,) ops done as bits.
-    free_s, held
-        (n + 1, d) when each device is free, and bytes it holds.
+    done, free_s, held
+        (n + 1,) ops done as bits; (n + 1, d) when each device is free, and bytes it holds.
     choice
         (n, n * d) children of a depth that are left, as op * d + device, best first; ``choices`` and ``taken`` count.
     device, end_s, sequence

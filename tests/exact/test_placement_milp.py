@@ -149,6 +149,34 @@ def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> No
     assert (result.placement.device == start.device)[~free].all()
 
 
+@settings(max_examples=25, deadline=None)
+@given(seeds)
+def test_both_programs_agree_on_windows(seed: int) -> None:
+    """Where enumeration is out of reach no bound of a form exceeds the value of another."""
+    rng = np.random.default_rng(seed)
+    problem = random_placement_problem(
+        seed,
+        int(rng.integers(7, 13)),
+        3,
+        density=0.2,
+        integer=bool(rng.random() < 0.5),
+        group_fraction=float(rng.choice([0.0, 0.3])),
+        scale=10.0 ** float(rng.integers(-9, 12)),
+    )
+    if rng.random() < 0.3:  # Seconds far apart within one problem.
+        problem.time_s[:] *= np.where(rng.random((problem.num_ops, 1, 1)) < 0.5, 1e-8, 1.0)
+    start = feasible_start(problem, seed)
+    if start is None:
+        return
+    free = rng.random(problem.num_ops) < 0.4
+    forms = (PlacementMilpSettings(), OP_FORMS[6], PlacementMilpSettings("batches"))
+    results = [solve_placement_milp(problem, budget=Budget(60), start=start, free=free, settings=f) for f in forms]
+    values = [np.inf if result.value is None else result.value for result in results]
+    assert max(result.bound for result in results) <= min(values) * (1 + 1e-12)
+    assert max(values) <= min(values) * (1 + 1.1e-6)
+    assert {result.status for result in results} == {"optimal"}
+
+
 @settings(max_examples=10, deadline=None)
 @given(seeds)
 def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
@@ -194,7 +222,7 @@ def test_a_byte_too_much_is_too_much() -> None:
     problem.shard_bytes[:] = 0.0
     problem.capacity_bytes[:] = 1e12
     for variables in ("ops", "batches"):
-        form = PlacementMilpSettings(variables)  # type: ignore[arg-type]
+        form = PlacementMilpSettings(variables)
         check(problem, solve_placement_milp(problem, budget=Budget(60), settings=form), brute_force_placement(problem))
 
 
