@@ -67,9 +67,7 @@ class BatchModel(PlacementModel):
                 self.row((there, head), (self.starts_of[v, i], -1.0))
             end = Affine({handle: 1.0, self.makespan: -1.0})
             self.linear.at_most(end.add(self.work[v, i]).add(there, tail - float(self.least[v, i])), 0.0)
-        if self.windows.early.any():
-            floor = float((self.head + self.tail)[self.windows.early].max())
-            self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
+        self.floor_of_settled()
 
     def _follows(self, v: int, w: int, i: int, j: int, switch: Affine, gap: Affine | None = None) -> None:
         """S[v, i] + duration + gap - M (1 - switch) + head (y - switch) <= S[w, j], with M the latest end of (v, i).

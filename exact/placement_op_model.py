@@ -73,10 +73,7 @@ class OpModel(PlacementModel):
             if len(first.coefs) > 1:
                 self.linear.at_most(first, 0.0)
             self.linear.at_most(last, 0.0)
-        settled = self.windows.early.any(axis=1)
-        if settled.any():
-            floor = float((self.head + self.tail)[self.windows.early].max())
-            self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
+        self.floor_of_settled()
 
     def _edge(self, u: int, w: int) -> None:
         """S[u] + duration(u) + transfer(u, w) <= S[w] (condition 3; Moirai 4a, 4b and 7).

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
 
 from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.placement_symmetry import Symmetry
@@ -219,6 +221,13 @@ class PlacementModel:
             return Affine({self.makespan: 1.0}, -float(self.tail[v, i]))
         return None
 
+    def floor_of_settled(self) -> None:
+        """Add head + tail <= C for each settled batch: what starts at C less its tail does not start before its head."""
+        settled = self.windows.early | self.windows.late
+        if settled.any():
+            floor = float((self.head + self.tail)[settled].max())
+            self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
+
     def row(self, *terms: tuple[Affine, float], limit: float = 0.0) -> None:
         """Add "sum of factor * expression <= limit"."""
         total = Affine()
@@ -349,24 +358,22 @@ class PlacementModel:
         rank[self.problem.order] = np.arange(self.problem.num_ops)
         keys = {code: (float(start[code // d, code % d]), int(rank[code // d]), code) for code in after}
         ready = [keys[code] for code in after if not data[code] and not soft[code]]
-        waiting = [keys[code] for code in after if not data[code] and soft[code]]
         heapq.heapify(ready)
-        heapq.heapify(waiting)
-        done: set[int] = set()
-        sequence = []
-        while ready or waiting:
-            code = heapq.heappop(ready or waiting)[2]
-            if code in done:
+        sequence: list[int] = []
+        left = dict.fromkeys(after)
+        while left:
+            code = heapq.heappop(ready)[2] if ready else _least_blocked(left, after, data, keys)
+            if code not in left:
                 continue
-            done.add(code)
+            del left[code]
             sequence.append(code)
             for other, is_data in after[code]:
                 if is_data:
                     data[other] -= 1
                 else:
                     soft[other] -= 1
-                if not data[other]:
-                    heapq.heappush(ready if not soft[other] else waiting, keys[other])
+                if other in left and not data[other] and not soft[other]:
+                    heapq.heappush(ready, keys[other])
         return np.array(sequence, np.int64)
 
     def late_starts(self, start: FloatArray, makespan: float) -> None:
@@ -404,3 +411,23 @@ class PlacementModel:
                 chosen = [b for (g, at, c), b in self.b.items() if at == i and (device[g] == i).sum() == c]
             self.linear.at_most(Affine(dict.fromkeys(chosen, 1.0)), len(chosen) - 1.0)
         return bool(over)
+
+
+def _least_blocked(
+    left: dict[int, None],
+    after: dict[int, list[tuple[int, bool]]],
+    data: dict[int, int],
+    keys: dict[int, tuple[float, int, int]],
+) -> int:
+    """Return the first batch of a cycle of orders that waits for nothing outside of it, and for no data.
+
+    Batches on a cycle take no more time together than the solver's tolerance, so that one of its orders may be dropped,
+    but none that lead from it to others.
+    """
+    place = {code: at for at, code in enumerate(left)}
+    arcs = [(place[u], place[v]) for u in left for v, _ in after[u] if v in place]
+    rows, columns = np.array(arcs, np.int64).reshape(-1, 2).T
+    graph = scipy.sparse.csr_matrix((np.ones(len(arcs)), (rows, columns)), shape=(len(left), len(left)))
+    _, label = scipy.sparse.csgraph.connected_components(graph, directed=True, connection="strong")
+    blocked = {int(label[v]) for u, v in arcs if label[u] != label[v]}
+    return min(keys[code] for code in left if not data[code] and int(label[place[code]]) not in blocked)[2]
