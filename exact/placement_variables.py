@@ -222,7 +222,7 @@ class PlacementModel:
         return None
 
     def floor_of_settled(self) -> None:
-        """Add head + tail <= C for each settled batch: what starts at C less its tail does not start before its head."""
+        """Add head + tail <= C for each settled batch: those that start at C less their tail do so after their head."""
         settled = self.windows.early | self.windows.late
         if settled.any():
             floor = float((self.head + self.tail)[settled].max())
