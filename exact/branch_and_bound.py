@@ -9,7 +9,7 @@ same live tensors on the same devices and is nowhere later.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numba import njit
@@ -44,10 +44,8 @@ class _Tree:
         (4,) depth, nodes, explored nodes stored, and whether a better leaf than the value to beat was found.
     value
         (1,) makespan to beat.
-    done
-        (n + 1,) ops done as bits.
-    free_s, held
-        (n + 1, d) when each device is free, and bytes it holds.
+    done, free_s, held
+        (n + 1,) ops done as bits; (n + 1, d) when each device is free, and bytes it holds.
     choice
         (n, n * d) children of a depth that are left, as op * d + device, best first; ``choices`` and ``taken`` count.
     device, end_s, sequence
@@ -132,7 +130,7 @@ def branch_and_bound(
         for member in members:
             kind[member[0]] = members[0][0]
     tree = _open_tree(n, d, upper)
-    data = (
+    data: tuple[Any, ...] = (
         problem.time_s[:, :, 1].copy(),
         windows.allowed & np.isfinite(problem.time_s[:, :, 1]),
         windows.tail_s,
@@ -149,7 +147,7 @@ def branch_and_bound(
         problem.pred,
         kind,
     )
-    state = (
+    state: tuple[Any, ...] = (
         tree.counter, tree.value, tree.done, tree.free_s, tree.held, tree.choice, tree.choices, tree.taken,
         tree.device, tree.place, tree.placed, tree.end_s, tree.sequence, tree.best_device, tree.best_sequence,
         tree.slot, tree.following, tree.seen_done, tree.seen_device, tree.seen_s,

@@ -12,7 +12,7 @@ import numpy as np
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
-from rlinit.placement import PlacementProblem
+from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["BatchModel"]
@@ -43,7 +43,7 @@ class BatchModel(PlacementModel):
         self._starts()
         for i in range(problem.num_devices):
             self._device(i)
-        if problem.transfers == "parallel":
+        if problem.transfers == "parallel" or settings.disjunction == "none":
             for u, w in problem.edges.tolist():
                 self._edge(u, w)
         else:
@@ -52,7 +52,7 @@ class BatchModel(PlacementModel):
             self.add_loads()
 
     def _starts(self) -> None:
-        """Head y <= S and S + duration + rest y <= C for each batch (condition 2)."""
+        """Add head y <= S and S + duration + rest y <= C for each batch (condition 2)."""
         for v, i in self._batches:
             settled = self.fixed_start(v, i)
             if settled is not None:
@@ -67,9 +67,7 @@ class BatchModel(PlacementModel):
                 self.row((there, head), (self.starts_of[v, i], -1.0))
             end = Affine({handle: 1.0, self.makespan: -1.0})
             self.linear.at_most(end.add(self.work[v, i]).add(there, tail - float(self.least[v, i])), 0.0)
-        if self.windows.early.any():
-            floor = float((self.head + self.tail)[self.windows.early].max())
-            self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
+        self.floor_of_settled()
 
     def _follows(self, v: int, w: int, i: int, j: int, switch: Affine, gap: Affine | None = None) -> None:
         """S[v, i] + duration + gap - M (1 - switch) + head (y - switch) <= S[w, j], with M the latest end of (v, i).
@@ -189,13 +187,15 @@ class BatchModel(PlacementModel):
         windows = self.windows
         here = [v for v, at in self._batches if at == i]
         chain = self._chain(i)
-        for v, w in zip(chain, chain[1:], strict=False):
+        for v, w in itertools.pairwise(chain):
             self.orders.append((v, i, w, -1, True))
             if not self._implied(v, i, w, i):
                 self.row((self.starts_of[v, i], 1.0), (self.starts_of[w, i], -1.0), limit=-float(self.least[v, i]))
         for a, b in itertools.combinations(chain, 2):
             self._precedence[a, b, i], self._precedence[b, a, i] = Affine(constant=1.0), Affine()
         free = [v for v in here if windows.free[v]]
+        if self.settings.disjunction == "none":
+            return
         for f, g in itertools.combinations(free, 2):
             self._pair(f, g, i)
         for f in free:
@@ -260,7 +260,7 @@ class BatchModel(PlacementModel):
         self.linear.at_most(Affine({forward: 1.0, backward: 1.0}), 1.0)
         for first, second, handle in ((f, g, forward), (g, f, backward)):
             switch = self._precedence[first, second, i] = Affine({handle: 1.0})
-            self.orders.append((first, i, second, handle, True))
+            self.orders.append((first, i, second, forward, handle == forward))
             self._follows(first, second, i, i, switch)
 
     # Transfers that exclude each other (Moirai equations 7 and 8).
@@ -347,7 +347,7 @@ class BatchModel(PlacementModel):
                         self._queue(a, b, switch)
 
     def _receivers(self) -> None:
-        """A transfer to device j keeps it busy (blocking): computing and receiving do not overlap.
+        """Keep device j busy during transfers to it (blocking): computing and receiving do not overlap.
 
         Served: a transfer is made when the receiver gets to its first user, so after every batch that no user of it
         comes before; batches after a user wait by themselves. Transfers for one user are made in either order.
@@ -409,3 +409,7 @@ class BatchModel(PlacementModel):
         for (v, i), expression in self.starts_of.items():
             start[v, i] = expression.value(point)
         return start
+
+    def encode(self, placement: Placement) -> FloatArray | None:
+        """Return None: this program starts from the value to beat alone."""
+        return None

@@ -7,6 +7,7 @@ beforehand. Where the papers differ, the meaning is that of :mod:`rlinit.placeme
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -16,12 +17,12 @@ from rlinit.budget import Budget
 from rlinit.exact.linear import power_of_two_unit
 from rlinit.exact.placement_batch_model import BatchModel
 from rlinit.exact.placement_op_model import OpModel
-from rlinit.exact.placement_symmetry import alike_devices, alike_nodes
+from rlinit.exact.placement_symmetry import alike_devices, alike_nodes, in_order
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import batch_windows, horizon_s
 from rlinit.exact.scip import Run, Status, run_scip, skipped_run
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import IntArray
+from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import makespan, placement_from_priority
 
 __all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PlacementMilpSettings", "placement_lp_bound", "solve_placement_milp"]
@@ -117,18 +118,45 @@ def solve_placement_milp(
     if model is None:
         return _result(best, skipped_run(Status.INFEASIBLE), cutoff, _safe_bound(np.inf, 1.0, reference, floor))
     unit = model.unit
-    run = run_scip(
-        model.linear,
-        budget=budget,
-        node_limit=node_limit,
-        cutoff=reference * (1 - CUTOFF) / unit if np.isfinite(reference) else None,
-        settings=settings.search,
-        on_point=lambda point: best.offer(model.decode(point)),
-        on_bound=None if on_bound is None else lambda bound: on_bound(_safe_bound(bound, unit, reference, floor)),
-    )
-    if run.point is not None:
-        best.offer(model.decode(run.point))
-    return _result(best, run, cutoff, _safe_bound(run.bound, unit, reference, floor))
+    point = _start_point(model, best, cutoff, node_of_device)
+    # A start has to be within the cutoff to be taken.
+    most = reference * (1 + _ROOM / 2 if point is not None else 1 - CUTOFF) / unit
+    work = 0
+    while True:
+        run = run_scip(
+            model.linear,
+            budget=budget,
+            node_limit=None if node_limit is None else max(node_limit - work, 1),
+            cutoff=most if np.isfinite(most) else None,
+            start=point,
+            settings=settings.search,
+            on_point=lambda point: best.offer(model.decode(point)),
+            on_bound=None if on_bound is None else lambda bound: on_bound(_safe_bound(bound, unit, reference, floor)),
+        )
+        work += run.nodes
+        if run.point is None:
+            break
+        found = model.decode(run.point)
+        best.offer(found)
+        if not model.forbid_overload(found.device) or (node_limit is not None and work >= node_limit):
+            break
+    return _result(best, replace(run, nodes=work), cutoff, _safe_bound(run.bound, unit, reference, floor))
+
+
+def _start_point(
+    model: PlacementModel, best: _Best, cutoff: float, node_of_device: IntArray | None
+) -> FloatArray | None:
+    """Return the point of the best placement for SCIP to start from, or None where there is none in the model."""
+    if best.placement is None or best.value > cutoff:
+        return None
+    placement = best.placement
+    if model.windows.free.all():
+        by = model.settings
+        nodes = alike_nodes(model.problem, node_of_device)
+        placement = in_order(model.problem, placement, nodes, by.inter_symmetry)
+        devices = alike_devices(model.problem, node_of_device)
+        placement = in_order(model.problem, placement, devices, by.intra_symmetry)
+    return model.encode(placement)
 
 
 class _Best:
@@ -239,10 +267,10 @@ def placement_lp_bound(
     upper
         Makespan of a known placement, in seconds; tightens the windows. The bound never exceeds it.
     settings
-        Which formulation; None: the defaults.
+        Which formulation; None: the defaults without orders, which add rows but next to nothing to the relaxation.
     """
     reference = np.inf if upper is None else upper
-    model = _build(problem, None, None, settings or PlacementMilpSettings(), reference, 0.0, None)
+    model = _build(problem, None, None, settings or PlacementMilpSettings(disjunction="none"), reference, 0.0, None)
     if model is None:
         return reference
     bound = model.linear.relaxation_bound(budget.remaining_s) * model.unit * (1 - 1e-9)

@@ -36,6 +36,8 @@ class OpModel(PlacementModel):
         self.s: dict[int, int] = {}
         # (u, i, w, j, handle): z[u, w, i, j] is 1 iff u is on i and w on j.
         self.flows: list[tuple[int, int, int, int, int]] = []
+        # (v, i, w, handle): the handle is 1 iff v runs before w on device i.
+        self.switches: list[tuple[int, int, int, int]] = []
         self.starts_of: list[Affine] = [self._start(v) for v in range(problem.num_ops)]
         self._heads_and_tails()
         for u, w in problem.edges.tolist():
@@ -71,10 +73,7 @@ class OpModel(PlacementModel):
             if len(first.coefs) > 1:
                 self.linear.at_most(first, 0.0)
             self.linear.at_most(last, 0.0)
-        settled = self.windows.early.any(axis=1)
-        if settled.any():
-            floor = float((self.head + self.tail)[self.windows.early].max())
-            self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
+        self.floor_of_settled()
 
     def _edge(self, u: int, w: int) -> None:
         """S[u] + duration(u) + transfer(u, w) <= S[w] (condition 3; Moirai 4a, 4b and 7).
@@ -162,11 +161,8 @@ class OpModel(PlacementModel):
     def _disjunctions(self) -> None:
         windows = self.windows
         free = np.flatnonzero(windows.free).tolist()
-        for f, g in itertools.combinations(free, 2):
-            if not windows.precedes[f, g] and not windows.precedes[g, f]:
-                common = [i for i in self.devices_of(f) if windows.allowed[g, i]]
-                if common:
-                    self._free_pair(f, g, common)
+        if self.settings.disjunction != "none":
+            self._free_pairs(free)
         if len(free) < self.problem.num_ops:
             chains = self._fixed_orders()
             for f in free:
@@ -225,12 +221,13 @@ class OpModel(PlacementModel):
         self.linear.at_most(row, 0.0)
 
     def _slack(self, first: int, i: int, second: int, j: int, at: int) -> float:
-        """Return the most by which S[first] + t(first, at) can exceed S[second] with the first on i, the second on j."""
+        """Return the most by which S[first] + t(first, at) can exceed S[second], the first on i and the second on j."""
         return self.limit - float(self.tail[first, i]) + float(self.least[first, at]) - float(self.head[second, j])
 
     def _insert(self, f: int, k: int, i: int, previous: int) -> int:
         """Add o[f, k] with both its rows and return it."""
         handle = self.linear.binary()
+        self.switches.append((f, i, k, handle))
         self.orders.append((f, i, k, handle, True))
         self.orders.append((k, i, f, handle, False))
         first = Affine({self.s[f]: 1.0, self.s[k]: -1.0}, float(self.least[f, i]))
@@ -248,27 +245,38 @@ class OpModel(PlacementModel):
             self.row((Affine({previous: 1.0}), 1.0), (Affine({handle: 1.0}), -1.0))
         return handle
 
-    def _free_pair(self, f: int, g: int, common: list[int]) -> None:
-        """Order two free ops that may share a device, where their windows leave a choice."""
-        orders = []
-        for i in common:
-            f_first, g_first = self.windows.may_precede(f, g, i), self.windows.may_precede(g, f, i)
-            if f_first or g_first:
-                orders.append((i, f_first, g_first))
-            else:
-                self.row((self.on(f, i), 1.0), (self.on(g, i), 1.0), limit=1.0)
-        if not orders:
-            return
-        if self.settings.disjunction == "directed":
-            self._directed(f, g, orders)
-        else:
-            self._by_device(f, g, orders)
+    def _free_pairs(self, free: list[int]) -> None:
+        """Order the pairs of free ops that may share a device, where their windows leave a choice."""
+        windows, allowed = self.windows, self.windows.allowed
+        self._works = {f: self._work(f) for f in free}
+        rest = np.where(allowed, self.tail - self.least, np.inf).min(axis=1)
+        self._latest = (self.limit - rest).tolist()
+        self._earliest = np.where(allowed, self.head, np.inf).min(axis=1).tolist()
+        ops = np.array(free, np.int64)
+        for at, f in enumerate(free):
+            others = ops[at + 1 :]
+            others = others[~windows.precedes[f, others] & ~windows.precedes[others, f]]
+            here = self.devices_of(f)
+            common = allowed[np.ix_(others, here)]
+            ends = windows.head_s[f, here] + windows.least_s[f, here]
+            f_first = (ends + windows.tail_s[np.ix_(others, here)] <= windows.limit_s).tolist()
+            ends_of = (windows.head_s + windows.least_s)[np.ix_(others, here)]
+            g_first = (ends_of + windows.tail_s[f, here] <= windows.limit_s).tolist()
+            for row in np.flatnonzero(common.any(axis=1)).tolist():
+                g = int(others[row])
+                orders = [(i, f_first[row][k], g_first[row][k]) for k, i in enumerate(here) if common[row, k]]
+                self._free_pair(f, g, orders)
 
-    def _most(self, first: int, second: int) -> float:
-        """Return the most by which the end of an op can exceed the start of another."""
-        i_of, j_of = self.devices_of(first), self.devices_of(second)
-        latest = self.limit - float((self.tail - self.least)[first, i_of].min())
-        return latest - float(self.head[second, j_of].min())
+    def _free_pair(self, f: int, g: int, orders: list[tuple[int, bool, bool]]) -> None:
+        """Order two free ops, given on which devices which of them may be first."""
+        for i, f_first, g_first in orders:
+            if not f_first and not g_first:
+                self.row((self.on(f, i), 1.0), (self.on(g, i), 1.0), limit=1.0)
+        orders = [order for order in orders if order[1] or order[2]]
+        if orders and self.settings.disjunction == "directed":
+            self._directed(f, g, orders)
+        elif orders:
+            self._by_device(f, g, orders)
 
     def _directed(self, f: int, g: int, orders: list[tuple[int, bool, bool]]) -> None:
         """o[f, g] + o[g, f] >= x[f, i] + x[g, i] - 1 on each device i; S[f] + duration(f) - S[g] <= M (1 - o[f, g]).
@@ -281,9 +289,10 @@ class OpModel(PlacementModel):
             handle = -1
             if any(order[1 + at] for order in orders):
                 handle = self.linear.binary() if choice and at == 0 else self.linear.continuous(0.0, 1.0)
-                most = self._most(first, second)
+                most = self._latest[first] - self._earliest[second]
                 if most > 0:
-                    row = Affine({self.s[first]: 1.0, self.s[second]: -1.0, handle: most}).add(self._work(first))
+                    row = Affine(self._works[first].coefs, self._works[first].constant)
+                    row.coefs |= {self.s[first]: 1.0, self.s[second]: -1.0, handle: most}
                     self.linear.at_most(row, most)
             both.append(handle)
         for i, *may in orders:
@@ -291,7 +300,9 @@ class OpModel(PlacementModel):
             for at, (first, second) in enumerate(((f, g), (g, f))):
                 if may[at]:
                     row.coefs[both[at]] = -1.0
-                    self.orders.append((first, i, second, both[at], True))
+                    self.switches.append((first, i, second, both[at]))
+                    # Only the binary says which comes first: the other may be 1 as well, where time allows.
+                    self.orders.append((first, i, second, both[0] if all(may) else -1, at == 0))
             self.linear.at_most(row, 0.0)
 
     def _by_device(self, f: int, g: int, orders: list[tuple[int, bool, bool]]) -> None:
@@ -310,6 +321,8 @@ class OpModel(PlacementModel):
                     row.constant += -most if first == f else 0.0
                     row.coefs[handle] = -factor * most
                     self.orders.append((first, i, second, handle, first == f))
+                    if first == f:
+                        self.switches.append((first, i, second, handle))
                 else:
                     self.orders.append((first, i, second, -1, True))
                 self.linear.at_most(row, 0.0)
@@ -337,7 +350,7 @@ class OpModel(PlacementModel):
             point[handle] = device[u] == i and device[w] == j
         place = np.empty(self.problem.num_ops, np.int64)
         place[placement.sequence // self.problem.num_devices] = np.arange(self.problem.num_ops)
-        for v, i, w, handle, value in self.orders:
-            if handle >= 0 and value and device[v] == device[w] == i:
+        for v, i, w, handle in self.switches:
+            if device[v] == device[w] == i:
                 point[handle] = place[v] < place[w]
         return point

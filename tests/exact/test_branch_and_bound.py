@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.branch_and_bound import branch_and_bound
-from rlinit.exact.placement_milp import solve_placement_milp
+from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
 from rlinit.timeline import makespan
 from tests.exact.test_placement_milp import check, small_latency
 from tests.placements import brute_force_placement, random_placement_problem
@@ -43,8 +43,37 @@ def test_equals_the_program(seed: int) -> None:
     tree = branch_and_bound(problem)
     program = solve_placement_milp(problem, budget=Budget(60))
     assert tree.status == program.status
-    assert tree.value == pytest.approx(program.value, rel=1e-6)
-    assert program.value is None or program.bound <= (tree.value or 0.0) * (1 + 1e-12)
+    assert (tree.value is None) == (program.value is None)
+    if tree.value is not None and program.value is not None:
+        assert tree.value == pytest.approx(program.value, rel=1e-6)
+        assert program.bound <= tree.value * (1 + 1e-12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_order_of_alike_devices_keeps_the_best(seed: int) -> None:
+    """Every order of alike devices and of alike nodes leaves a best placement in the program."""
+    rng = np.random.default_rng(seed)
+    problem = random_placement_problem(
+        seed,
+        int(rng.integers(3, 7)),
+        4,
+        memory_fraction=float(rng.choice([np.inf, 0.5])),
+        integer=bool(rng.random() < 0.5),
+        identical=True,
+        forbidden_fraction=0.0,
+    )
+    nodes = np.array([0, 1, 0, 1])
+    problem.s_per_byte[nodes[:, None] != nodes] *= 3.0
+    best = branch_and_bound(problem).value
+    orders = ("none", "batches", "tasks", "time")
+    form = PlacementMilpSettings(
+        variables=str(rng.choice(["ops", "batches"])),  # type: ignore[arg-type]
+        intra_symmetry=str(rng.choice(orders)),  # type: ignore[arg-type]
+        inter_symmetry=str(rng.choice(orders)),  # type: ignore[arg-type]
+    )
+    result = solve_placement_milp(problem, budget=Budget(60), settings=form, node_of_device=nodes)
+    check(problem, result, np.inf if best is None else best)
 
 
 def test_limits_repeat_and_bound() -> None:

@@ -21,13 +21,11 @@ from tests.placements import brute_force_placement, random_placement, random_pla
 seeds = st.integers(0, 2**32 - 1)
 
 OP_FORMS = [
-    PlacementMilpSettings(communication=c, disjunction=o, load=load)
+    PlacementMilpSettings(communication=c, disjunction=o, load=load)  # type: ignore[arg-type]
     for c, o, load in itertools.product(("flow", "pairs"), ("directed", "devices"), (True, False))
 ]
 BATCH_FORMS = [
-    PlacementMilpSettings(
-        variables="batches", communication=c, intra_symmetry=s, inter_symmetry=s, shard_symmetry=s != "none"
-    )
+    PlacementMilpSettings("batches", c, intra_symmetry=s, inter_symmetry=s, shard_symmetry=s != "none")  # type: ignore[arg-type]
     for c, s in itertools.product(("flow", "pairs"), ("none", "batches", "tasks", "time"))
 ]
 
@@ -110,7 +108,7 @@ def check(problem: PlacementProblem, result: PlacementResult, best: float) -> No
     assert result.status == "optimal"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_op_program_equals_enumeration(seed: int) -> None:
     """Every form of the program with one start an op finds and proves the best makespan."""
@@ -121,7 +119,7 @@ def test_op_program_equals_enumeration(seed: int) -> None:
     check(problem, solve_placement_milp(problem, budget=Budget(60)), best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seeds)
 def test_batch_program_equals_enumeration(seed: int) -> None:
     """Every form of the program with one start a batch does, for shards and for every way of transferring."""
@@ -133,7 +131,7 @@ def test_batch_program_equals_enumeration(seed: int) -> None:
     check(problem, result, best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(seeds, st.booleans())
 def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> None:
     """With fixed ops the value and the bound are those of the window, and never worse than the start."""
@@ -151,6 +149,34 @@ def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> No
     assert (result.placement.device == start.device)[~free].all()
 
 
+@settings(max_examples=25, deadline=None)
+@given(seeds)
+def test_both_programs_agree_on_windows(seed: int) -> None:
+    """Where enumeration is out of reach no bound of a form exceeds the value of another."""
+    rng = np.random.default_rng(seed)
+    problem = random_placement_problem(
+        seed,
+        int(rng.integers(7, 13)),
+        3,
+        density=0.2,
+        integer=bool(rng.random() < 0.5),
+        group_fraction=float(rng.choice([0.0, 0.3])),
+        scale=10.0 ** float(rng.integers(-9, 12)),
+    )
+    if rng.random() < 0.3:  # Seconds far apart within one problem.
+        problem.time_s[:] *= np.where(rng.random((problem.num_ops, 1, 1)) < 0.5, 1e-8, 1.0)
+    start = feasible_start(problem, seed)
+    if start is None:
+        return
+    free = rng.random(problem.num_ops) < 0.4
+    forms = (PlacementMilpSettings(), OP_FORMS[6], PlacementMilpSettings("batches"))
+    results = [solve_placement_milp(problem, budget=Budget(60), start=start, free=free, settings=f) for f in forms]
+    values = [np.inf if result.value is None else result.value for result in results]
+    assert max(result.bound for result in results) <= min(values) * (1 + 1e-12)
+    assert max(values) <= min(values) * (1 + 1.1e-6)
+    assert {result.status for result in results} == {"optimal"}
+
+
 @settings(max_examples=10, deadline=None)
 @given(seeds)
 def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
@@ -164,15 +190,40 @@ def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
         assert result.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_relaxation_is_a_bound(seed: int) -> None:
     """The LP bound never exceeds the best makespan, with or without a known one."""
     problem = small_problem(seed)
     best = brute_force_placement(problem)
-    for form in (PlacementMilpSettings(), PlacementMilpSettings(communication="pairs", load=False)):
+    for form in (None, PlacementMilpSettings(), PlacementMilpSettings(communication="pairs", load=False)):
         assert placement_lp_bound(problem, budget=Budget(20), settings=form) <= best
         assert placement_lp_bound(problem, budget=Budget(20), upper=best, settings=form) <= best
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_without_orders_it_is_a_bound(seed: int) -> None:
+    """Leaving the orders out keeps the bound valid, and placements feasible."""
+    problem = small_problem(seed)
+    best = brute_force_placement(problem)
+    result = solve_placement_milp(problem, budget=Budget(60), settings=PlacementMilpSettings(disjunction="none"))
+    assert result.bound <= best * (1 + 1e-12)
+    assert (result.value is None) == (result.placement is None)
+    if result.value is not None and result.placement is not None:
+        assert result.value == makespan(problem, result.placement) >= best
+
+
+def test_a_byte_too_much_is_too_much() -> None:
+    """A device overloaded by less than the solver's tolerance is still overloaded."""
+    problem = random_placement_problem(0, 2, 2, density=0.0, zero_fraction=0.0, forbidden_fraction=0.0)
+    problem.time_s[:, 0, 1], problem.time_s[:, 1, 1] = 1.0, 10.0
+    problem.weight_bytes[:] = [6e11, 4e11 + 20.0]
+    problem.shard_bytes[:] = 0.0
+    problem.capacity_bytes[:] = 1e12
+    for variables in ("ops", "batches"):
+        form = PlacementMilpSettings(variables)
+        check(problem, solve_placement_milp(problem, budget=Budget(60), settings=form), brute_force_placement(problem))
 
 
 @settings(max_examples=15, deadline=None)
