@@ -1,10 +1,11 @@
 """DIVIML: Tables I, III and IV, Figures 3 to 7, and the thesis's memory study, on a CPU, a T4 and an A100.
 
-Op times of the paper are not published: randomly wired networks are those of `rlinit.datasets.rwnn`, mainstream networks
-the zoo's graphs under the roofline model. The paper's figures are printed beside ours and are not like for like; all
-methods of one row run here, on the same graph, with the same seconds where they take any.
+Op times of the paper are not published: randomly wired networks are those of `rlinit.datasets.rwnn`, mainstream
+networks the zoo's graphs under the roofline model. The paper's figures are printed beside ours and are not like for
+like; all methods of one row run here, on the same graph, with the same seconds where they take any.
 
-Run as ``python -m benchmarks.diviml --part table1|table3|table4|zoo|memory [--seeds N] [--seconds S] [--peer-seconds S]``.
+Run as ``python -m benchmarks.diviml --part table1|table3|table4|zoo|memory [--seeds N] [--seconds S]
+[--peer-seconds S]``.
 """
 
 from __future__ import annotations

@@ -295,9 +295,9 @@ def _take(incumbent: PlacementIncumbent, result: PlacementResult, source: str) -
 
 
 def _bounds(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
-    """Run the bounds on the full problem, cheapest first, until the gap closes."""
+    """Run the bounds on the full problem that hold the others, cheapest first, until the gap closes."""
     with incumbent.within(share):
-        for name in placement_bounds():
+        for name in ("around", "joined"):
             placement_bound_phase(incumbent, name)
 
 
