@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.budget import Budget
-from rlinit.exact.placement_search import DeviceSearch
 from rlinit.exact.bound_windows import Windows
+from rlinit.exact.placement_search import DeviceSearch
 from rlinit.kernels.placement_heads import reachability
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray, IntArray

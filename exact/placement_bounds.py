@@ -25,10 +25,10 @@ from typing import Protocol
 import numpy as np
 
 from rlinit.budget import Budget
+from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.exact.chain_bounds import ChainBound, best_chain
 from rlinit.exact.placement_load import load_lagrangian
 from rlinit.exact.placement_lp import CutPool, PlacementLP
-from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.kernels.placement_heads import reachability, reachable_sums
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray

@@ -32,8 +32,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from rlinit.exact.linear import power_of_two_unit
 from rlinit.exact.bound_windows import Windows
+from rlinit.exact.linear import power_of_two_unit
 from rlinit.exact.safe_lp import LinearProgram, LinearSolution
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray, IntArray

@@ -261,7 +261,7 @@ def _windows(incumbent: PlacementIncumbent, window: int | str | None, limits: Pl
 
 def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
     """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one."""
-    from rlinit.exact.placement_milp import solve_placement_milp
+    from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
 
     if incumbent.finished:
         return
@@ -272,7 +272,10 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
     def on_bound(bound: float) -> None:
         incumbent.raise_bound((bound,), "milp")
 
-    with incumbent.in_phase("milp"):
+    queued = incumbent.problem.transfers != "parallel"
+    with incumbent.in_phase("milp"), incumbent.within(0.5 if queued else 1.0):
+        # Placements queue their transfers first come, first served, and so does the program by default. Where that is a
+        # restriction, what it proves is no bound on the problem.
         result = solve_placement_milp(
             incumbent.problem,
             budget=incumbent.budget,
@@ -280,9 +283,25 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
             lower=incumbent.bounds[0] if incumbent.bounds else None,
             node_limit=limits.full_nodes,
             on_solution=on_solution,
-            on_bound=on_bound,
+            on_bound=None if queued else on_bound,
         )
-        _take(incumbent, result, "milp")
+        if queued:
+            incumbent.offer(result.placement, "milp")
+        else:
+            _take(incumbent, result, "milp")
+    if queued and not incumbent.finished:
+        with incumbent.in_phase("milp: any order of transfers"):
+            result = solve_placement_milp(
+                incumbent.problem,
+                budget=incumbent.budget,
+                start=incumbent.assignment,
+                settings=PlacementMilpSettings(served=False),
+                lower=incumbent.bounds[0] if incumbent.bounds else None,
+                node_limit=limits.full_nodes,
+                on_solution=on_solution,
+                on_bound=on_bound,
+            )
+            _take(incumbent, result, "milp")
 
 
 def _take(incumbent: PlacementIncumbent, result: PlacementResult, source: str) -> None:
