@@ -124,12 +124,16 @@ def solve_placement(
 
 def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int) -> None:
     """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
+    from rlinit.heuristics.sweeps import memory_binds
+
     problem = incumbent.problem
     if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
         _branch_and_bound(incumbent, share=0.2)
     _sweep(incumbent, seed, jobs, share=0.05)
     if _falls_apart(problem):
         _split(incumbent, limits, jobs, 1, share=0.5)
+    if memory_binds(problem) and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+        _unordered(incumbent, limits, share=0.4)
     _bounds(incumbent, share=0.5)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
         _milp(incumbent, limits)
@@ -302,6 +306,33 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
                 on_bound=on_bound,
             )
             _take(incumbent, result, "milp")
+
+
+def _unordered(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
+    """Solve the program without the order of ops on a device: who holds what, paths and loads, as memory asks for."""
+    from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
+
+    if incumbent.finished:
+        return
+
+    def on_solution(placement: Placement, _value: float) -> None:
+        incumbent.offer(placement, "milp without orders")
+
+    def on_bound(bound: float) -> None:
+        incumbent.raise_bound((bound,), "milp without orders")
+
+    with incumbent.in_phase("milp without orders"), incumbent.within(share):
+        result = solve_placement_milp(
+            incumbent.problem,
+            budget=incumbent.budget,
+            start=incumbent.assignment,
+            settings=PlacementMilpSettings(disjunction="none", served=False),
+            lower=incumbent.bounds[0] if incumbent.bounds else None,
+            node_limit=limits.full_nodes,
+            on_solution=on_solution,
+            on_bound=on_bound,
+        )
+        _take(incumbent, result, "milp without orders")
 
 
 def _take(incumbent: PlacementIncumbent, result: PlacementResult, source: str) -> None:
