@@ -180,12 +180,12 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
     problem = incumbent.problem
     if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
         _branch_and_bound(incumbent, share=0.2)
-    _sweep(incumbent, seed, jobs, share=0.05)
+    _sweep(incumbent, seed, jobs, share=0.2)
     if _falls_apart(problem):
-        _split(incumbent, limits, jobs, 1, share=0.5)
+        _split(incumbent, limits, jobs, 1, share=0.35)
     if memory_binds(problem) and problem.num_ops <= _WINDOW_PROGRAM_OPS:
         _unordered(incumbent, limits, share=0.4)
-    _bounds(incumbent, share=0.5)
+    _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
         _milp(incumbent, limits)
     if incumbent.budget.remaining_s < np.inf:
