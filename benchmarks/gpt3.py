@@ -1,7 +1,7 @@
 """DIVIML Table V: GPT-3 on six nodes of a CPU, two T4 and two A100, and what breaking symmetry is worth.
 
-The graph is `rlinit.datasets.llm`'s GPT-3 330M with 20 tokens, its layers' heads together, under the roofline model (the
-paper's model, times and size are not published). *Single node* schedules a sixth of the layers on one node and
+The graph is `rlinit.datasets.llm`'s GPT-3 330M with 20 tokens, its layers' heads together, under the roofline model
+(the paper's model, times and size are not published). *Single node* schedules a sixth of the layers on one node and
 repeats that on the others, one after the other; *multi node* schedules all of it on all 30 devices. The variants of
 symmetry breaking are compared where programs still move: two layers on two nodes, the same seconds each.
 
