@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.parameters import Sharing
-from rlinit.importers.torch_program import Granularity, ProgramReader
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.nn import Module
 
 __all__ = ["constant_nodes", "export_program", "from_program", "from_torch", "import_torch"]
+
+Granularity = Literal["op", "module"]
 
 
 def import_torch() -> Any:
@@ -109,13 +110,15 @@ def export_program(
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise InvalidGraph(f"expected a torch.nn.Module, got a {type(module).__name__}")
+    from rlinit.importers.torch_writes import without_writes
+
     args, kwargs = tuple(args), dict(kwargs or {})
     if batch is not None:
         args, kwargs = _with_batch(args, kwargs, batch)
     try:
         with torch.no_grad():
             program = torch.export.export(module, args, kwargs, strict=method == "strict")
-            return _without_writes(program)
+            return without_writes(program)
     except Exception as problem:  # torch raises its own, TypeError for wrong arguments, and whatever forward raises
         raise InvalidGraph(_why_untraceable(module, problem, method)) from problem
 
@@ -167,7 +170,10 @@ def from_program(
         names the node.
     """
     import_torch()
-    reader = ProgramReader(_without_writes(program), granularity, sharing, batch, dims or {})
+    from rlinit.importers.torch_program import ProgramReader
+    from rlinit.importers.torch_writes import without_writes
+
+    reader = ProgramReader(without_writes(program), granularity, sharing, batch, dims or {})
     return reader.graph(name)
 
 
@@ -176,18 +182,10 @@ def constant_nodes(program: ExportedProgram) -> frozenset[str]:
 
     They depend on no input's values, so an executor may evaluate them once, anywhere. Parameters are not among them.
     """
-    reader = ProgramReader(program, "op", "colocate", None, {})
-    return reader.constant_nodes()
+    import_torch()
+    from rlinit.importers.torch_program import ProgramReader
 
-
-def _without_writes(program: ExportedProgram) -> ExportedProgram:
-    """Return the program rewritten so that no op writes in place, itself where none does."""
-    for module in program.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            schema = getattr(node.target, "_schema", None)
-            if node.op == "call_function" and schema is not None and schema.is_mutable:
-                return program.run_decompositions({})
-    return program
+    return ProgramReader(program, "op", "colocate", None, {}).constant_nodes()
 
 
 def _with_batch(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-__all__ = ["Granularity", "ProgramReader"]
+    from rlinit.importers.torch_export import Granularity
 
-Granularity = Literal["op", "module"]
+__all__ = ["ProgramReader"]
+
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
@@ -86,7 +87,9 @@ class ProgramReader:
             elif node.op != "get_attr":  # get_attr: the body of a control-flow op
                 raise InvalidGraph(f"node {node.name!r} is a {node.op}; expected a program made by torch.export")
         if not any(op.kind != "input" for op in self.ops):
-            raise InvalidGraph("no op of the program depends on a tensor given as an argument; there is nothing to plan")
+            raise InvalidGraph(
+                "no op of the program depends on a tensor given as an argument; there is nothing to plan"
+            )
         if self.granularity == "module":
             self._join_modules()
 
