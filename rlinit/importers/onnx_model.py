@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
+from rlinit.importers.assembly import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.onnx_flops import node_flops
-from rlinit.importers.onnx_shapes import TensorType, infer_types, is_small
-from rlinit.importers.parameters import Holdings, Sharing
+from rlinit.importers.onnx_shapes import infer_types, is_small
+from rlinit.importers.parameters import Sharing
+from rlinit.importers.tensors import TensorType
 
 __all__ = ["from_onnx", "import_onnx", "load_onnx"]
 
@@ -122,7 +123,18 @@ def from_onnx(
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidGraph(f"{name or 'the ONNX model'} has no nodes; is this an ONNX model?")
     prepared, types, stored = infer_types(model, _sorted_nodes, batch, dims or {})
-    return _Reader(prepared.graph, types, stored, Holdings(sharing)).graph(name or model.graph.name or "onnx")
+    graph = prepared.graph
+    steps = [
+        _step(label, place, node, types)
+        for place, (label, node) in enumerate(zip(_labels(graph), graph.node, strict=True))
+    ]
+    read = {name for step in steps for name in step.reads} | {value.name for value in graph.output}
+    assembly = Assembly(types, stored, read, sharing)
+    for value in graph.input:
+        assembly.add_input(value.name)
+    for step in steps:
+        assembly.add(step)
+    return assembly.graph(name or model.graph.name or "onnx")
 
 
 # -- external data -------------------------------------------------------------------------------------------------
@@ -188,148 +200,54 @@ def _reads(node: Any) -> list[str]:
 
 def _labels(graph: Any) -> list[str]:
     """Return a distinct name for each node."""
-    taken = {value.name for value in graph.input}
-    labels = []
-    for place, node in enumerate(graph.node):
-        label = node.name or f"{node.op_type}_{place}"
-        if label in taken:
-            label = next(f"{label}#{i}" for i in range(2, len(graph.node) + 3) if f"{label}#{i}" not in taken)
-        taken.add(label)
-        labels.append(label)
-    return labels
+    wanted = [node.name or f"{node.op_type}_{place}" for place, node in enumerate(graph.node)]
+    return distinct_labels(wanted, {value.name for value in graph.input})
 
 
 def _sorted_nodes(graph: Any) -> list[int]:
-    """Return the places of the nodes in an order in which tensors are made before they are read.
-
-    Raises
-    ------
-    InvalidGraph
-        A tensor that is read and never made, or made twice; a cycle.
-    """
-    labels = _labels(graph)
-    maker: dict[str, int] = {}
-    for place, node in enumerate(graph.node):
-        for name in node.output:
-            if name and name in maker:
-                raise InvalidGraph(f"nodes {labels[maker[name]]!r} and {labels[place]!r} both make the tensor {name!r}")
-            if name:
-                maker[name] = place
+    """Return the places of the nodes in an order in which tensors are made before they are read."""
     given = {value.name for value in (*graph.input, *graph.initializer)}
-    given |= {sparse.values.name for sparse in graph.sparse_initializer}
-    edges, sorted_already = [], True
-    for place, node in enumerate(graph.node):
-        for name in _reads(node):
-            if name in maker:
-                edges.append((labels[maker[name]], labels[place]))
-                sorted_already &= maker[name] < place
-            elif name not in given:
-                raise InvalidGraph(f"node {labels[place]!r} reads the tensor {name!r}, which nothing makes")
-    if sorted_already:
-        return list(range(len(labels)))
-    order: list[int] = Graph.build([(label, {}) for label in labels], edges).order.tolist()
-    return order
+    labels = _labels(graph)
+    steps = [
+        (label, _reads(node), [name for name in node.output if name])
+        for label, node in zip(labels, graph.node, strict=True)
+    ]
+    return order_of(steps, given)
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Turns the nodes of a graph with known shapes into ops."""
+def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) -> Step:
+    """Return what there is to know of a node."""
+    standard = node.domain in ("", "ai.onnx")
+    makes = [name for name in node.output if name]
+    constant: bool | None = None
+    if node.op_type in _RANDOM:
+        constant = False
+    elif standard and node.op_type in ("Shape", "Size"):
+        constant = True  # every shape is known
+    stored = 3 if node.op_type == "DequantizeLinear" else 1
+    relabels = [name for name in node.input[:stored] if name] if standard and node.op_type in _RELABELS else None
+    return Step(
+        label,
+        node.op_type if standard else f"{node.domain}.{node.op_type}",
+        _reads(node),
+        makes,
+        constant=constant,
+        relabels=relabels,
+        reads_weights=node.op_type in _WEIGHT_READERS,
+        flops=lambda: _flops(node, types),
+        extras={"node": node.name or (makes[0] if makes else label), "nodes": [place]},
+    )
 
-    source: Any
-    types: Mapping[str, TensorType]
-    stored: frozenset[str]
-    holdings: Holdings
-    rows: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    edges: list[tuple[str, str]] = field(default_factory=list)
-    maker: dict[str, str] = field(default_factory=dict)  # tensor -> op
-    held: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)  # constant -> stored tensors, whether matrices
 
-    def graph(self, name: str) -> Graph:
-        """Return the graph of the nodes."""
-        self.held = {name: [(name, len(self._type(name, name).shape or ()) >= 2)] for name in self.stored}
-        labels = _labels(self.source)
-        read = {name for node in self.source.node for name in _reads(node)}
-        read |= {value.name for value in self.source.output}
-        for value in self.source.input:
-            if value.name in read and value.name not in self.held:
-                self._open_input(value.name)
-        for place, (label, node) in enumerate(zip(labels, self.source.node, strict=True)):
-            if self._is_constant(node):
-                self._fold(node)
-            else:
-                self._open(label, place, node, read)
-        if all(row["op"] == "input" for _, row in self.rows):
-            raise InvalidGraph("no node of the model depends on an input's values; there is nothing to plan")
-        for label, row in self.rows:
-            row["param_bytes"] = self.holdings.param_bytes.get(label, 0)
-            if self.holdings.label(label) is not None:
-                row["colocate"] = self.holdings.label(label)
-        return Graph.build(self.rows, self.edges, name=name)
+def _flops(node: Any, types: Mapping[str, TensorType]) -> float:
+    """Return the operations of a node, those of its largest subgraph where it has some."""
+    branches = [subgraph for attribute in node.attribute for subgraph in _subgraphs_of(attribute)]
+    if branches:
+        return max(sum(_flops(step, types) for step in branch.node) for branch in branches)
+    attributes = {attribute.name: attribute.s or attribute.i for attribute in node.attribute}
+    return node_flops(node.op_type, attributes, _shapes(node.input, types), _shapes(node.output, types))
 
-    def _is_constant(self, node: Any) -> bool:
-        if node.op_type in _RANDOM:
-            return False
-        if node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx"):
-            return True  # every shape is known
-        return all(name in self.held for name in _reads(node))
 
-    def _fold(self, node: Any) -> None:
-        """Note what readers of a constant node's outputs hold."""
-        for name in node.output:
-            if not name:
-                continue
-            if node.op_type in _RELABELS and node.input:
-                stored = 3 if node.op_type == "DequantizeLinear" else 1
-                self.held[name] = [entry for source in node.input[:stored] if source for entry in self.held[source]]
-            else:
-                self.held[name] = [(name, False)]
-
-    def _open_input(self, name: str) -> None:
-        tensor = self._type(name, name)
-        row = {"op": "input", "out_bytes": tensor.num_bytes, "flops": 0.0}
-        self.rows.append((name, row | {"node": name, "tensors": [name], "outputs": [tensor.described]}))
-        self.maker[name] = name
-
-    def _open(self, label: str, place: int, node: Any, read: set[str]) -> None:
-        for name in _reads(node):
-            if name in self.maker:
-                self.edges.append((self.maker[name], label))
-            for stored, is_matrix in self.held.get(name, ()):
-                is_parameter = is_matrix and node.op_type in _WEIGHT_READERS
-                self.holdings.add(label, stored, self._type(stored, label).num_bytes, is_parameter=is_parameter)
-        made = [name for name in node.output if name]
-        used = [name for name in made if name in read] or made
-        outputs = [self._type(name, label) for name in used]
-        domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
-        row = {
-            "op": f"{domain}{node.op_type}",
-            "out_bytes": sum(tensor.num_bytes for tensor in outputs),
-            "flops": self._flops(node),
-            "node": node.name or (made[0] if made else label),
-            "nodes": [place],
-            "tensors": made,
-            "outputs": [tensor.described for tensor in outputs],
-        }
-        self.rows.append((label, row))
-        self.maker.update((name, label) for name in made)
-
-    def _type(self, tensor: str, label: str) -> TensorType:
-        found = self.types.get(tensor)
-        if found is None or found.shape is None:
-            raise InvalidGraph(
-                f"node {label!r}: the shape of tensor {tensor!r} is unknown or depends on data; it must be known. "
-                "For an op that ONNX does not know, add the tensor's type to the graph's value_info"
-            )
-        return found
-
-    def _flops(self, node: Any) -> float:
-        branches = [subgraph for attribute in node.attribute for subgraph in _subgraphs_of(attribute)]
-        if branches:
-            return max(sum(self._flops(step) for step in branch.node) for branch in branches)
-        attributes = {attribute.name: attribute.s or attribute.i for attribute in node.attribute}
-        return node_flops(node.op_type, attributes, self._shapes(node.input), self._shapes(node.output))
-
-    def _shapes(self, names: Iterable[str]) -> list[tuple[int, ...] | None]:
-        found = [self.types.get(name) for name in names]
-        return [tensor.shape if tensor is not None else None for tensor in found]
-
+def _shapes(names: Iterable[str], types: Mapping[str, TensorType]) -> list[tuple[int, ...] | None]:
+    found = [types.get(name) for name in names]
+    return [tensor.shape if tensor is not None else None for tensor in found]

@@ -4,69 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlinit.errors import InvalidGraph
+from rlinit.importers.tensors import TensorType
 
-__all__ = ["TensorType", "infer_types", "is_small"]
+__all__ = ["infer_types", "is_small"]
 
 _SMALL = 4096
 """Elements of an integer constant that shape inference may want to read."""
 
-_BITS = {
-    1: ("float32", 32),
-    2: ("uint8", 8),
-    3: ("int8", 8),
-    4: ("uint16", 16),
-    5: ("int16", 16),
-    6: ("int32", 32),
-    7: ("int64", 64),
-    9: ("bool", 8),
-    10: ("float16", 16),
-    11: ("float64", 64),
-    12: ("uint32", 32),
-    13: ("uint64", 64),
-    14: ("complex64", 64),
-    15: ("complex128", 128),
-    16: ("bfloat16", 16),
-    17: ("float8e4m3fn", 8),
-    18: ("float8e4m3fnuz", 8),
-    19: ("float8e5m2", 8),
-    20: ("float8e5m2fnuz", 8),
-    21: ("uint4", 4),
-    22: ("int4", 4),
-    23: ("float4e2m1", 4),
-    24: ("float8e8m0", 8),
-    25: ("uint2", 2),
-    26: ("int2", 2),
+_STRING = 8
+_DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    _STRING: "strings",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8e4m3fn",
+    18: "float8e4m3fnuz",
+    19: "float8e5m2",
+    20: "float8e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    23: "float4e2m1",
+    24: "float8e8m0",
+    25: "uint2",
+    26: "int2",
 }
-"""TensorProto.DataType -> its name and bits an element (a string has no fixed size)."""
+"""TensorProto.DataType -> its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """Element type (TensorProto.DataType) and dimensions of a tensor; None: unknown."""
-
-    name: str
-    element: int
-    shape: tuple[int, ...] | None
-
-    def _bits(self) -> tuple[str, int]:
-        if self.element not in _BITS:
-            what = "strings" if self.element == 8 else f"the unknown type {self.element}"
-            raise InvalidGraph(f"tensor {self.name!r} holds {what}; expected numbers, whose size is known")
-        return _BITS[self.element]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of its elements."""
-        return (math.prod(self.shape or ()) * self._bits()[1] + 7) // 8
-
-    @property
-    def described(self) -> list[str | int]:
-        """[type, dimension, ...]."""
-        return [self._bits()[0], *(self.shape or ())]
+def _type(name: str, element: int, shape: tuple[int, ...] | None) -> TensorType:
+    return TensorType(name, _DTYPES.get(element, f"elements of the unknown type {element}"), shape)
 
 
 def infer_types(
@@ -132,7 +113,7 @@ def _initializer_types(graph: Any) -> dict[str, TensorType]:
     for name, element, sizes in stored:
         if any(size < 0 for size in sizes):
             raise InvalidGraph(f"initializer {name!r} has the dimensions {list(sizes)}; expected sizes >= 0")
-        types[name] = TensorType(name, element, tuple(sizes))
+        types[name] = _type(name, element, tuple(sizes))
     return types
 
 
@@ -146,11 +127,13 @@ def _without_weights(model: Any, given: Mapping[str, TensorType]) -> Any:
     graph.name = model.graph.name or "graph"
     graph.node.extend(model.graph.node)
     graph.input.extend(value for value in model.graph.input if value.name not in given)
+    elements = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    elements |= {sparse.values.name: sparse.values.data_type for sparse in model.graph.sparse_initializer}
     kept = {tensor.name for tensor in model.graph.initializer if is_small(tensor)}
     graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in kept)
     for name, tensor in given.items():
         if name not in kept:
-            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.element, tensor.shape))
+            graph.input.append(onnx.helper.make_tensor_value_info(name, elements[name], tensor.shape))
     unknown = {name for node in graph.node if not onnx.defs.has(node.op_type, node.domain) for name in node.output}
     graph.value_info.extend(value for value in model.graph.value_info if value.name in unknown)
     graph.output.extend(model.graph.output)
@@ -213,13 +196,13 @@ def _collect(graph: Any, types: dict[str, TensorType]) -> None:
             for subgraph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
                 _collect(subgraph, types)
     for tensor in graph.initializer:
-        types[tensor.name] = TensorType(tensor.name, tensor.data_type, tuple(tensor.dims))
+        types[tensor.name] = _type(tensor.name, tensor.data_type, tuple(tensor.dims))
     for value in (*graph.value_info, *graph.output, *graph.input):
         if not value.type.HasField("tensor_type"):
-            types[value.name] = TensorType(value.name, -1, None)
+            types[value.name] = TensorType(value.name, "no tensor", None)
             continue
         tensor = value.type.tensor_type
         sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
         known = tensor.HasField("shape") and all(size is not None and size >= 0 for size in sizes)
         shape = tuple(size for size in sizes if size is not None) if known else None
-        types[value.name] = TensorType(value.name, tensor.elem_type, shape)
+        types[value.name] = _type(value.name, tensor.elem_type, shape)

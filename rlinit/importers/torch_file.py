@@ -32,10 +32,56 @@ _MAX_DEPTH = 200
 _MAX_EXPRESSION = 10_000
 _OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+")
 _FUNCTIONS = frozenset(
-    "Symbol Integer Float Rational Add Mul Pow Max Min Eq Ne Equality Unequality GreaterThan LessThan Ge Gt Le Lt "
-    "StrictGreaterThan StrictLessThan And Or Not floor ceiling FloorDiv ModularIndexing Where PythonMod Mod CleanDiv "
-    "CeilToInt FloorToInt CeilDiv LShift RShift PowByNatural FloatPow FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt "
-    "RoundToInt RoundDecimal ToFloat Identity IsNonOverlappingAndDenseIndicator".split()
+    [
+        "Symbol",
+        "Integer",
+        "Float",
+        "Rational",
+        "Add",
+        "Mul",
+        "Pow",
+        "Max",
+        "Min",
+        "Eq",
+        "Ne",
+        "Equality",
+        "Unequality",
+        "GreaterThan",
+        "LessThan",
+        "Ge",
+        "Gt",
+        "Le",
+        "Lt",
+        "StrictGreaterThan",
+        "StrictLessThan",
+        "And",
+        "Or",
+        "Not",
+        "floor",
+        "ceiling",
+        "FloorDiv",
+        "ModularIndexing",
+        "Where",
+        "PythonMod",
+        "Mod",
+        "CleanDiv",
+        "CeilToInt",
+        "FloorToInt",
+        "CeilDiv",
+        "LShift",
+        "RShift",
+        "PowByNatural",
+        "FloatPow",
+        "FloatTrueDiv",
+        "IntTrueDiv",
+        "TruncToFloat",
+        "TruncToInt",
+        "RoundToInt",
+        "RoundDecimal",
+        "ToFloat",
+        "Identity",
+        "IsNonOverlappingAndDenseIndicator",
+    ]
 )
 _GRAMMAR = (ast.Expression, ast.Call, ast.Name, ast.Constant, ast.keyword, ast.BinOp, ast.UnaryOp, ast.Compare)
 _SIGNS = (ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
@@ -206,8 +252,8 @@ def _is_small(value: object) -> bool:
 def _deserialize(data: dict[str, Any]) -> ExportedProgram:
     """Return the program, with parameters and constants on the meta device."""
     import torch
-    from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass
     from torch._export.serde.schema import ExportedProgram as Schema
+    from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass
 
     serialized = _dict_to_dataclass(Schema, data)
     graph = serialized.graph_module.graph

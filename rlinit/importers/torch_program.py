@@ -106,9 +106,9 @@ class ProgramReader:
             op = self.owner[node.args[0]]  # type: ignore[index]
             op.nodes.append(node)
             self.owner[node] = op
-        elif value is None and not _is_control_flow(node):
-            return
-        elif not tensors_of(value) and not _is_control_flow(node) and not self.sizes.depends_on_data(value):
+        elif (value is None and not _is_control_flow(node)) or (
+            not tensors_of(value) and not _is_control_flow(node) and not self.sizes.depends_on_data(value)
+        ):
             return
         elif not self._is_random(node) and not any(source in self.owner for source in node.all_input_nodes):
             self.roots[node] = self._root(node)
