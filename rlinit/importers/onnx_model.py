@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from rlinit.errors import BackendUnavailable, InvalidGraph
+from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.importers.assembly import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.onnx_flops import node_flops
-from rlinit.importers.onnx_shapes import infer_types, is_small
+from rlinit.importers.onnx_shapes import Prepared, infer_types, is_small
 from rlinit.importers.parameters import Sharing
 from rlinit.importers.tensors import TensorType
 
@@ -122,19 +122,27 @@ def from_onnx(
     import_onnx()
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidGraph(f"{name or 'the ONNX model'} has no nodes; is this an ONNX model?")
-    prepared, types, stored = infer_types(model, _sorted_nodes, batch, dims or {})
-    graph = prepared.graph
-    steps = [
-        _step(label, place, node, types)
-        for place, (label, node) in enumerate(zip(_labels(graph), graph.node, strict=True))
-    ]
+    try:
+        prepared = infer_types(model, _sorted_nodes, batch, dims or {})
+        return _assembled(prepared, sharing).graph(name or model.graph.name or "onnx")
+    except RlinitError:
+        raise
+    except Exception as problem:  # a damaged message: names that are no text, missing fields, sizes beyond bounds
+        raise InvalidGraph(f"{name or 'the ONNX model'} is damaged: {type(problem).__name__}: {problem}") from problem
+
+
+def _assembled(prepared: Prepared, sharing: Sharing) -> Assembly:
+    """Return the ops of a prepared model."""
+    graph, types = prepared.graph, prepared.types
+    nodes = zip(_labels(graph), prepared.places, graph.node, strict=True)
+    steps = [_step(label, place, node, types) for label, place, node in nodes]
     read = {name for step in steps for name in step.reads} | {value.name for value in graph.output}
-    assembly = Assembly(types, stored, read, sharing)
+    assembly = Assembly(types, prepared.stored, read, sharing)
     for value in graph.input:
         assembly.add_input(value.name)
     for step in steps:
         assembly.add(step)
-    return assembly.graph(name or model.graph.name or "onnx")
+    return assembly
 
 
 # -- external data -------------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rlinit.errors import InvalidGraph
 from rlinit.importers.tensors import TensorType
 
-__all__ = ["infer_types", "is_small"]
+__all__ = ["Prepared", "infer_types", "is_small"]
 
 _SMALL = 4096
 """Elements of an integer constant that shape inference may want to read."""
@@ -50,12 +51,32 @@ def _type(name: str, element: int, shape: tuple[int, ...] | None) -> TensorType:
     return TensorType(name, _DTYPES.get(element, f"elements of the unknown type {element}"), shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model ready to be read.
+
+    Parameters
+    ----------
+    graph
+        Its GraphProto: functions inlined, nodes in order, what was stored an input.
+    places
+        Where each node was among the model's nodes, functions inlined.
+    types
+        Types of all tensors.
+    stored
+        Names of the tensors whose values the model holds.
+    """
+
+    graph: Any
+    places: list[int]
+    types: dict[str, TensorType]
+    stored: frozenset[str]
+
+
 def infer_types(
     model: Any, sorted_nodes: Callable[[Any], list[int]], batch: int | None, dims: Mapping[str, int]
-) -> tuple[Any, dict[str, TensorType], frozenset[str]]:
-    """Return a model without weights, the types of its tensors, and the names of those that are stored.
-
-    The model's functions are inlined and its nodes in order; what was stored is an input.
+) -> Prepared:
+    """Return a model ready to be read.
 
     Parameters
     ----------
@@ -90,7 +111,7 @@ def infer_types(
     types: dict[str, TensorType] = {}
     _collect(inferred.graph, types)
     types.update(given)
-    return light, types, frozenset(given)
+    return Prepared(light.graph, order, types, frozenset(given))
 
 
 def _inlined(model: Any) -> Any:

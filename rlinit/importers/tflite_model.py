@@ -207,7 +207,9 @@ class _Reader:
         is_dynamic = any(tensor.ShapeSignatureLength() > 0 and tensor.ShapeSignature(0) < 0 for tensor in inputs)
         if not is_dynamic and self.batch not in firsts:
             raise InvalidGraph(f"the model's inputs have the fixed first dimensions {sorted(firsts)}; convert it anew")
-        stored = {int(tensor.Shape(0)) for tensor in inputs if tensor.ShapeSignatureLength() > 0 and tensor.ShapeLength()}
+        stored = {
+            int(tensor.Shape(0)) for tensor in inputs if tensor.ShapeSignatureLength() > 0 and tensor.ShapeLength()
+        }
         return (self.batch, max(1, min(stored, default=1))) if is_dynamic else None
 
     def stored(self, subgraph: Any, names: list[str]) -> dict[str, str]:
@@ -276,9 +278,7 @@ class _Reader:
         known = {value: name for name, value in vars(self.schema.BuiltinOperator).items() if isinstance(value, int)}
         return known.get(number, f"BUILTIN_{number}")
 
-    def flops(
-        self, kind: str, operator: Any, names: list[str], types: Mapping[str, TensorType], depth: int
-    ) -> float:
+    def flops(self, kind: str, operator: Any, names: list[str], types: Mapping[str, TensorType], depth: int) -> float:
         """Return the operations of an operator."""
         branches = self._branches(kind, operator)
         if branches and depth < _MAX_NESTING:

@@ -78,6 +78,15 @@ def test_a_small_network_in_full() -> None:
     assert extras["outputs"] == [["float32", 1, 8, 8, 4]]
 
 
+def test_a_file_of_a_converter() -> None:
+    """A file litert-torch 0.10 wrote for Conv2d(3, 4, 3), BatchNorm2d, ReLU, pooling, Linear(4, 10) on (1, 3, 16, 16)."""
+    graph = load_graph(Path(__file__).parent / "data" / "conv_net.tflite")
+    assert graph.kinds == ("input", "TRANSPOSE", "CONV_2D", "MEAN", "FULLY_CONNECTED")
+    assert graph.param_bytes.tolist() == [0, 16, 4 * 112, 8, 4 * 50]
+    assert graph.out_bytes.tolist() == [3072, 3072, 4096, 16, 40]
+    assert graph.flops.tolist() == [0, 0, 2 * 1024 * 27, 0, 80]
+
+
 def test_the_batch_is_chosen(tmp_path: Path) -> None:
     """Tensors and operations grow with the batch, weights do not; fixed models refuse another size."""
     (tmp_path / "m.tflite").write_bytes(small_network())
