@@ -8,47 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinit.errors import InvalidGraph
+from rlinit.importers.onnx_inference import element_name, inferred_types
 from rlinit.importers.tensors import TensorType
 
 __all__ = ["Prepared", "infer_types", "is_small"]
 
 _SMALL = 4096
 """Elements of an integer constant that shape inference may want to read."""
-
-_STRING = 8
-_DTYPES = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    _STRING: "strings",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-    14: "complex64",
-    15: "complex128",
-    16: "bfloat16",
-    17: "float8e4m3fn",
-    18: "float8e4m3fnuz",
-    19: "float8e5m2",
-    20: "float8e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    23: "float4e2m1",
-    24: "float8e8m0",
-    25: "uint2",
-    26: "int2",
-}
-"""TensorProto.DataType -> its name."""
-
-
-def _type(name: str, element: int, shape: tuple[int, ...] | None) -> TensorType:
-    return TensorType(name, _DTYPES.get(element, f"elements of the unknown type {element}"), shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +69,7 @@ def infer_types(
         del light.graph.node[:]
         light.graph.node.extend(nodes)
     _choose_dimensions(light.graph, set(given), batch, dims)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
-    except Exception as problem:  # InferenceError, and ValueError or RuntimeError for malformed models
-        lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-        raise InvalidGraph(f"the shapes of the model contradict each other: {' '.join(lines)[:400]}") from problem
-    types: dict[str, TensorType] = {}
-    _collect(inferred.graph, types)
+    types = inferred_types(light)
     types.update(given)
     return Prepared(light.graph, order, types, frozenset(given))
 
@@ -134,7 +94,7 @@ def _initializer_types(graph: Any) -> dict[str, TensorType]:
     for name, element, sizes in stored:
         if any(size < 0 for size in sizes):
             raise InvalidGraph(f"initializer {name!r} has the dimensions {list(sizes)}; expected sizes >= 0")
-        types[name] = _type(name, element, tuple(sizes))
+        types[name] = TensorType(name, element_name(element), tuple(sizes))
     return types
 
 
@@ -208,22 +168,3 @@ def _choose_dimensions(graph: Any, stored: set[str], batch: int | None, dims: Ma
             f"the model's inputs have the fixed first dimension {firsts[0]}; batch is {batch}. Export the model with a "
             "dynamic one, or for that batch size"
         )
-
-
-def _collect(graph: Any, types: dict[str, TensorType]) -> None:
-    """Note the types of a graph's tensors and of those of its subgraphs; tensors of the outermost graph win."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            for subgraph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                _collect(subgraph, types)
-    for tensor in graph.initializer:
-        types[tensor.name] = _type(tensor.name, tensor.data_type, tuple(tensor.dims))
-    for value in (*graph.value_info, *graph.output, *graph.input):
-        if not value.type.HasField("tensor_type"):
-            types[value.name] = TensorType(value.name, "no tensor", None)
-            continue
-        tensor = value.type.tensor_type
-        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
-        known = tensor.HasField("shape") and all(size is not None and size >= 0 for size in sizes)
-        shape = tuple(size for size in sizes if size is not None) if known else None
-        types[value.name] = _type(value.name, tensor.elem_type, shape)

@@ -136,6 +136,28 @@ def test_shape_arithmetic_is_folded() -> None:
     assert graph.extras[3]["outputs"] == [["float32", 5, 3, 2]]
 
 
+def test_ranges_are_bounded() -> None:
+    """Positions are folded, also where their number is computed; a Range that would fill the memory is refused."""
+    limits = [onnx.numpy_helper.from_array(np.array(number, np.int64), name) for number, name in [(0, "a"), (1, "c")]]
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "c"], ["n"]),
+        node("Range", ["a", "n", "c"], ["r"]),
+        node("Cast", ["r"], ["f"], to=FLOAT),
+        node("Add", ["x", "f"], ["y"]),
+    ]
+    graph = from_onnx(model_of(nodes, stored=limits))
+    assert graph.kinds == ("input", "Add")
+    assert graph.param_bytes.tolist() == [0, 16]
+    huge = onnx.numpy_helper.from_array(np.array(10**11, np.int64), "n")
+    with pytest.raises(InvalidGraph, match="unknown|Incompatible"):
+        from_onnx(model_of(nodes[2:], stored=[*limits, huge]))
+    squared = node("Mul", ["m", "m"], ["n"])
+    million = onnx.numpy_helper.from_array(np.array(10**6, np.int64), "m")
+    with pytest.raises(InvalidGraph, match="unknown|Incompatible"):
+        from_onnx(model_of([squared, *nodes[2:]], stored=[*limits, million]))
+
+
 def test_random_numbers_are_no_constant() -> None:
     """Random numbers are drawn at every call."""
     graph = from_onnx(
