@@ -72,8 +72,8 @@ def load_keras(path: str | Path) -> Graph:
     config = _configuration(path) | {"compile_config": None}
     place = keras.device("meta") if keras.config.backend() == "torch" else contextlib.nullcontext()
     try:
-        sharing = importlib.import_module("keras.src.saving.serialization_lib").ObjectSharingScope  # as load_model does
-        with place, sharing():
+        library = importlib.import_module("keras.src.saving.serialization_lib")
+        with place, library.ObjectSharingScope():  # as keras.saving.load_model does
             model = keras.saving.deserialize_keras_object(config, safe_mode=True)
     except Exception as problem:  # Keras raises bare ValueError, TypeError, KeyError, ...
         reason = str(problem).strip().split("\n")[0]
@@ -124,7 +124,8 @@ def from_keras(
     Parameters
     ----------
     model
-        A built `keras.Model` of any backend made by the functional API or `keras.Sequential`; its weights' values do not matter.
+        A built `keras.Model`, of any backend, made by the functional API or `keras.Sequential`; its weights' values do
+        not matter.
     name
         The graph's name, by default the model's.
     bytes_per_param, bytes_per_element

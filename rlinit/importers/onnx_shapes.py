@@ -155,7 +155,8 @@ def _choose_dimensions(graph: Any, stored: set[str], batch: int | None, dims: Ma
             chosen = values.get(label, values.get(symbol))
             if chosen is None:
                 raise InvalidGraph(
-                    f"dimension {label} ({symbol or 'unnamed'}) is unknown; choose a value: dims={{{symbol or label!r}: ...}}"
+                    f"dimension {label} ({symbol or 'unnamed'}) is unknown; choose a value: "
+                    f"dims={{{symbol or label!r}: ...}}"
                 )
             if chosen < 0:
                 raise InvalidGraph(f"dimension {label} is {chosen}; expected a size >= 0")

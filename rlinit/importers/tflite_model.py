@@ -19,9 +19,9 @@ from rlinit.importers.tflite_flops import operator_flops
 __all__ = ["from_tflite", "import_tflite", "load_tflite"]
 
 _DTYPES = (
-    "float32 float16 int32 uint8 int64 strings bool int16 complex64 int8 float64 complex128 uint64 resources variants "
-    "uint32 uint16 int4 bfloat16 int2 uint4"
-).split()
+    *("float32", "float16", "int32", "uint8", "int64", "strings", "bool", "int16", "complex64", "int8", "float64"),
+    *("complex128", "uint64", "resources", "variants", "uint32", "uint16", "int4", "bfloat16", "int2", "uint4"),
+)
 """TensorType of the schema, in order."""
 
 _RELABELS = frozenset({"DEQUANTIZE", "EXPAND_DIMS", "RESHAPE", "SQUEEZE", "TRANSPOSE", "DENSIFY"})

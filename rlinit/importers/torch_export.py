@@ -220,7 +220,6 @@ def _why_untraceable(module: Module, problem: Exception, method: str) -> str:
     reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
     other = "strict" if method == "trace" else "trace"
     return (
-        f"{type(module).__name__} cannot be traced by torch.export{where}: {reason}. Check that module(*args, **kwargs) "
-        f"runs; branches on tensor values need torch.cond or torch.where; or try method={other!r}, or export "
-        "the model to ONNX"
+        f"{type(module).__name__} cannot be traced by torch.export{where}: {reason}. Check that the call "
+        f"runs; branches on tensor values need torch.cond or torch.where. Or try method={other!r}, or export to ONNX"
     )

@@ -32,56 +32,12 @@ _MAX_DEPTH = 200
 _MAX_EXPRESSION = 10_000
 _OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+")
 _FUNCTIONS = frozenset(
-    [
-        "Symbol",
-        "Integer",
-        "Float",
-        "Rational",
-        "Add",
-        "Mul",
-        "Pow",
-        "Max",
-        "Min",
-        "Eq",
-        "Ne",
-        "Equality",
-        "Unequality",
-        "GreaterThan",
-        "LessThan",
-        "Ge",
-        "Gt",
-        "Le",
-        "Lt",
-        "StrictGreaterThan",
-        "StrictLessThan",
-        "And",
-        "Or",
-        "Not",
-        "floor",
-        "ceiling",
-        "FloorDiv",
-        "ModularIndexing",
-        "Where",
-        "PythonMod",
-        "Mod",
-        "CleanDiv",
-        "CeilToInt",
-        "FloorToInt",
-        "CeilDiv",
-        "LShift",
-        "RShift",
-        "PowByNatural",
-        "FloatPow",
-        "FloatTrueDiv",
-        "IntTrueDiv",
-        "TruncToFloat",
-        "TruncToInt",
-        "RoundToInt",
-        "RoundDecimal",
-        "ToFloat",
-        "Identity",
-        "IsNonOverlappingAndDenseIndicator",
-    ]
+    {"Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "And", "Or", "Not", "floor"}
+    | {"ceiling", "Eq", "Ne", "Ge", "Gt", "Le", "Lt", "Equality", "Unequality", "GreaterThan", "LessThan"}
+    | {"StrictGreaterThan", "StrictLessThan", "FloorDiv", "ModularIndexing", "Where", "PythonMod", "Mod", "CleanDiv"}
+    | {"CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural", "FloatPow", "FloatTrueDiv"}
+    | {"IntTrueDiv", "TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity"}
+    | {"IsNonOverlappingAndDenseIndicator"}
 )
 _GRAMMAR = (ast.Expression, ast.Call, ast.Name, ast.Constant, ast.keyword, ast.BinOp, ast.UnaryOp, ast.Compare)
 _SIGNS = (ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
@@ -145,7 +101,8 @@ def _program_text(path: str | Path) -> bytes:
             ]
             if len(models) != 1:
                 raise InvalidGraph(
-                    f"{path} holds {len(models)} programs; expected one, as torch.export.save of torch 2.9 or later writes"
+                    f"{path} holds {len(models)} programs; expected one, as torch.export.save of torch 2.9 and later "
+                    "writes"
                 )
             if models[0].file_size > _MAX_BYTES:
                 raise InvalidGraph(f"{path}: the program has {models[0].file_size:,} bytes; expected <= {_MAX_BYTES:,}")
@@ -255,7 +212,7 @@ def _deserialize(data: dict[str, Any]) -> ExportedProgram:
     from torch._export.serde.schema import ExportedProgram as Schema
     from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass
 
-    serialized = _dict_to_dataclass(Schema, data)
+    serialized = _dict_to_dataclass(Schema, data)  # type: ignore[no-untyped-call]
     graph = serialized.graph_module.graph
     state: dict[str, torch.Tensor] = {}
     constants: dict[str, torch.Tensor] = {}

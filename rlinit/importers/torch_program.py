@@ -102,18 +102,17 @@ class ProgramReader:
 
     def _sort_call(self, node: Node) -> None:
         value = node.meta.get("val")
-        if node.target is operator.getitem and node.args[0] in self.owner:
-            op = self.owner[node.args[0]]  # type: ignore[index]
+        source = node.args[0] if node.args else None
+        if node.target is operator.getitem and isinstance(source, torch.fx.Node) and source in self.owner:
+            op = self.owner[source]
             op.nodes.append(node)
             self.owner[node] = op
-        elif (value is None and not _is_control_flow(node)) or (
-            not tensors_of(value) and not _is_control_flow(node) and not self.sizes.depends_on_data(value)
-        ):
-            return
-        elif not self._is_random(node) and not any(source in self.owner for source in node.all_input_nodes):
-            self.roots[node] = self._root(node)
-        else:
+        elif not (tensors_of(value) or _is_control_flow(node) or self.sizes.depends_on_data(value)):
+            return  # a check, or arithmetic on sizes
+        elif self._is_random(node) or any(source in self.owner for source in node.all_input_nodes):
             self._open(node, str(node.target).removesuffix(".default").removeprefix("aten."))
+        else:
+            self.roots[node] = self._root(node)
 
     def _open(self, node: Node, kind: str) -> None:
         stack = node.meta.get("nn_module_stack") or {}
@@ -127,13 +126,9 @@ class ProgramReader:
 
     def _root(self, node: Node) -> Node:
         """Return the tensor whose storage a constant lies in."""
-        if _is_view(node):
-            source = next((source for source in node.all_input_nodes if source in self.roots), None)
-            if source is not None:
-                return self.roots[source]
-        if node.target is operator.getitem and _is_view(node.args[0]):  # type: ignore[arg-type]
-            return self.roots[node.args[0]]  # type: ignore[index]
-        return node
+        is_view = _is_view(node) or node.target is operator.getitem
+        sources = [source for source in node.all_input_nodes if source in self.roots]
+        return self.roots[sources[0]] if is_view and sources else node
 
     def constant_nodes(self) -> frozenset[str]:
         """Return the calls that belong to no op."""

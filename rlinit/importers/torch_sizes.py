@@ -92,7 +92,8 @@ class SizeTable:
             return int(expression) if isinstance(value, torch.SymInt) else float(expression)
         if free_unbacked_symbols(value):
             raise InvalidGraph(
-                f"node {label!r} has the size {value}, which depends on data (as nonzero and unique make); sizes must be known"
+                f"node {label!r} has the size {value}, which depends on data (as nonzero and unique make); sizes must "
+                "be known"
             )
         symbol = sorted(map(str, expression.free_symbols))[0]
         where = next((place for known, place in self.where.items() if str(known) == symbol), symbol)

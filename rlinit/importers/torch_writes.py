@@ -15,52 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["without_writes"]
 
 _PLAIN = frozenset(
-    [
-        "add_",
-        "sub_",
-        "mul_",
-        "div_",
-        "relu_",
-        "relu6_",
-        "hardtanh_",
-        "leaky_relu_",
-        "elu_",
-        "selu_",
-        "celu_",
-        "silu_",
-        "mish_",
-        "hardswish_",
-        "hardsigmoid_",
-        "sigmoid_",
-        "tanh_",
-        "threshold_",
-        "clamp_",
-        "clamp_min_",
-        "clamp_max_",
-        "neg_",
-        "exp_",
-        "sqrt_",
-        "rsqrt_",
-    ]
+    {"add_", "sub_", "mul_", "div_", "neg_", "exp_", "sqrt_", "rsqrt_", "clamp_", "clamp_min_", "clamp_max_"}
+    | {"relu_", "relu6_", "hardtanh_", "leaky_relu_", "elu_", "selu_", "celu_", "silu_", "mish_", "hardswish_"}
+    | {"hardsigmoid_", "sigmoid_", "tanh_", "threshold_"}
 )
 """Writes whose functional form gives the same values and, on tensors of one floating-point type, the same type."""
 
 _FRESH = frozenset(
-    [
-        "batch_norm",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "group_norm",
-        "instance_norm",
-        "layer_norm",
-        "linear",
-        "matmul",
-        "relu6",
-    ]
+    {"batch_norm", "group_norm", "instance_norm", "layer_norm", "linear", "matmul", "relu6"}
+    | {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 )
 """Composite ops that return new storage; a composite op may otherwise return its input."""
 
@@ -136,6 +99,8 @@ def _rewritten(program: ExportedProgram) -> ExportedProgram | None:
                 return None
     for node, target in targets.items():
         written = node.args[0]
+        if not isinstance(written, torch.fx.Node):  # _sole_name saw to it
+            return None
         node.target = target
         for user in [user for user in written.users if place[user] > place[node]]:
             user.replace_input_with(written, node)

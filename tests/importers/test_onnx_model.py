@@ -150,11 +150,11 @@ def test_ranges_are_bounded() -> None:
     assert graph.kinds == ("input", "Add")
     assert graph.param_bytes.tolist() == [0, 16]
     huge = onnx.numpy_helper.from_array(np.array(10**11, np.int64), "n")
-    with pytest.raises(InvalidGraph, match="unknown|Incompatible"):
+    with pytest.raises(InvalidGraph, match=r"unknown|Incompatible"):
         from_onnx(model_of(nodes[2:], stored=[*limits, huge]))
     squared = node("Mul", ["m", "m"], ["n"])
     million = onnx.numpy_helper.from_array(np.array(10**6, np.int64), "m")
-    with pytest.raises(InvalidGraph, match="unknown|Incompatible"):
+    with pytest.raises(InvalidGraph, match=r"unknown|Incompatible"):
         from_onnx(model_of([squared, *nodes[2:]], stored=[*limits, million]))
 
 

@@ -79,7 +79,7 @@ def test_a_small_network_in_full() -> None:
 
 
 def test_a_file_of_a_converter() -> None:
-    """A file litert-torch 0.10 wrote for Conv2d(3, 4, 3), BatchNorm2d, ReLU, pooling, Linear(4, 10) on (1, 3, 16, 16)."""
+    """What litert-torch 0.10 wrote for Conv2d(3, 4, 3), BatchNorm2d, ReLU, pooling, Linear(4, 10) on 16 x 16 images."""
     graph = load_graph(Path(__file__).parent / "data" / "conv_net.tflite")
     assert graph.kinds == ("input", "TRANSPOSE", "CONV_2D", "MEAN", "FULLY_CONNECTED")
     assert graph.param_bytes.tolist() == [0, 16, 4 * 112, 8, 4 * 50]

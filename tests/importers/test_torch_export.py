@@ -356,7 +356,7 @@ def networks(draw: st.DrawFn) -> Any:
     layers = nn.ModuleList([shared if kind == 1 else nn.Linear(4, 4) for kind, _, _ in steps])
 
     def forward(self: Any, x: Any) -> Any:
-        made = [x]
+        made = [x, x * 2]
         for layer, (kind, first, second) in zip(self.layers, steps, strict=True):
             a, b = made[first % len(made)], made[second % len(made)]
             if kind <= 1:
@@ -371,7 +371,7 @@ def networks(draw: st.DrawFn) -> Any:
                 made.append(torch.cat(torch.split(a, 2, 1)[::-1], 1))
             else:
                 made.append(a * b + 1)
-        return made[-1], made[len(made) // 2]
+        return made[-1], made[len(made) // 2] + 1
 
     return module_of(forward, layers=layers)
 
@@ -381,12 +381,8 @@ def networks(draw: st.DrawFn) -> Any:
 def test_random_networks(net: Any) -> None:
     """Costs add up over granularities, each parameter counts once, ops read only earlier ops, values are kept."""
     x = torch.randn(3, 4)
-    try:
-        program = export_program(net, (x,))
-        graph = from_program(program)
-    except InvalidGraph as problem:
-        assert "nothing to plan" in str(problem)
-        return
+    program = export_program(net, (x,))
+    graph = from_program(program)
     coarse = from_program(program, granularity="module")
     assert np.isclose(graph.flops.sum(), coarse.flops.sum())
     used = {

@@ -32,6 +32,7 @@ class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
         self.table = torch.arange(4.0)
 
     def forward(self, x: Any) -> Any:
+        """Return two rows of two for each row of four."""
         y = self.lin(x) + self.mask + self.hidden
         y.add_(self.table)
         return y.reshape(x.shape[0] * 2, 2)
