@@ -209,7 +209,7 @@ def _num_made(node: Any, given: Values) -> float:
     if node.op_type == "ConstantOfShape":
         return math.prod(float(size) for array in arrays for size in array.reshape(-1))
     if node.op_type == "Constant":
-        return sum(math.prod(attribute.t.dims) for attribute in node.attribute if attribute.HasField("t"))
+        return float(sum(math.prod(attribute.t.dims) for attribute in node.attribute if attribute.HasField("t")))
     return math.prod(float(max(1, array.size)) for array in arrays)
 
 

@@ -66,5 +66,6 @@ def operator_flops(
         return 2.0 * made * first[-2 if is_left_transposed else -1]
     if kind in _RECURRENT:
         matrices = [inputs[place] for place in _RECURRENT[kind] if place < len(inputs)]
-        return 2.0 * math.prod(first[:-1]) * sum(math.prod(shape) for shape in matrices if shape is not None)
+        weights = [math.prod(shape) for shape in matrices if shape is not None]
+        return 2.0 * math.prod(first[:-1]) * float(sum(weights))
     return 0.0

@@ -129,6 +129,11 @@ class _Reader:
     size: int
     batch: int | None
     names: dict[int, list[str]] = field(default_factory=dict)  # subgraph -> name of each tensor
+    builtins: dict[int, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        entries = vars(self.schema.BuiltinOperator).items()
+        self.builtins = {value: name for name, value in entries if isinstance(value, int)}
 
     def count(self, length: Callable[[], int]) -> range:
         """Return the places of a vector, refusing lengths the file has no room for."""
@@ -274,9 +279,8 @@ class _Reader:
         entry = self.model.OperatorCodes(code)
         number = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
         if number == self.schema.BuiltinOperator.CUSTOM:
-            return (entry.CustomCode() or b"CUSTOM").decode(errors="replace")
-        known = {value: name for name, value in vars(self.schema.BuiltinOperator).items() if isinstance(value, int)}
-        return known.get(number, f"BUILTIN_{number}")
+            return str((entry.CustomCode() or b"CUSTOM").decode(errors="replace"))
+        return self.builtins.get(number, f"BUILTIN_{number}")
 
     def flops(self, kind: str, operator: Any, names: list[str], types: Mapping[str, TensorType], depth: int) -> float:
         """Return the operations of an operator."""

@@ -52,7 +52,7 @@ def test_a_batch_for_a_graph_without_dimensions(name: str) -> None:
     """Graphs whose tensors have fixed sizes take neither a batch size nor dimensions."""
     for choice in ({"batch": 2}, {"dims": {"n": 3}}):
         with pytest.raises(InvalidGraph, match="no dynamic dimensions"):
-            load_graph(name, **choice)  # type: ignore[arg-type]
+            load_graph(name, **choice)
 
 
 @pytest.mark.parametrize("name", ["none.json", "none.json.gz", "none.keras", "none.onnx", "none.pt2", "none.tflite"])

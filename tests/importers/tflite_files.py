@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,9 +51,7 @@ def tflite_file(
     tensors: Sequence[Tensor], operators: Sequence[Operator], inputs: Sequence[int], outputs: Sequence[int]
 ) -> bytes:
     """Return a model of one subgraph as a flatbuffer."""
-    import flatbuffers
-    import tflite
-
+    flatbuffers, tflite = importlib.import_module("flatbuffers"), importlib.import_module("tflite")
     builder = flatbuffers.Builder(1024)
     kinds = list(dict.fromkeys(operator.kind for operator in operators))
     buffers, made_tensors = [_buffer(tflite, builder, 0)], []
