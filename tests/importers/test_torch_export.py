@@ -352,7 +352,7 @@ def run_by_ops(program: Any, graph: Graph, *args: Any) -> list[Any]:
     state = {**program.state_dict, **program.constants}
     nodes = {node.name: node for node in program.graph.nodes}
     shared: dict[Any, Any] = {}
-    inputs = dict(zip(program.graph_signature.user_inputs, args, strict=True))
+    inputs = dict(zip(program.graph_signature.user_inputs, args, strict=False))  # after tensors, flags
     for spec in program.graph_signature.input_specs:
         if spec.target is not None:
             shared[nodes[spec.arg.name]] = state[spec.target]
