@@ -63,8 +63,11 @@ def load_graph(
         The package that reads this kind of file is not installed.
     """
     name = Path(path).name.lower()
-    if name.endswith((".json", ".json.gz", ".keras")) and (batch is not None or dims):
-        raise InvalidGraph(f"{path}: graphs of this kind have no dynamic dimensions; leave batch and dims out")
+    if name.endswith((".json", ".json.gz", ".keras")) and (batch is not None or dims or sharing != "colocate"):
+        raise InvalidGraph(
+            f"{path}: graphs of this kind have no dynamic dimensions, and their colocation is fixed; leave batch, dims "
+            "and sharing out"
+        )
     if name.endswith(".json"):
         return Graph.load(path)
     if name.endswith(".json.gz"):

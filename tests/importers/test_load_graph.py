@@ -49,8 +49,8 @@ def test_unknown_suffix_lists_what_is_readable(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["g.json", "g.json.gz", "g.keras"])
 def test_a_batch_for_a_graph_without_dimensions(name: str) -> None:
-    """Graphs whose tensors have fixed sizes take neither a batch size nor dimensions."""
-    for choice in ({"batch": 2}, {"dims": {"n": 3}}):
+    """Graphs whose tensors have fixed sizes take neither a batch size nor dimensions nor another sharing."""
+    for choice in ({"batch": 2}, {"dims": {"n": 3}}, {"sharing": "copy"}):
         with pytest.raises(InvalidGraph, match="no dynamic dimensions"):
             load_graph(name, **choice)
 

@@ -73,6 +73,14 @@ def test_a_saved_program_gives_the_graph_of_the_live_one(program: Any, saved: Pa
     assert load_graph(saved, batch=5).out_bytes[0] == 4 * 5 * 4
 
 
+def test_a_graph_with_its_mapping_is_saved_as_json(saved: Path, tmp_path: Path) -> None:
+    """What an importer notes of an op survives a graph file."""
+    graph = load_graph(saved)
+    graph.save(tmp_path / "g.json")
+    assert load_graph(tmp_path / "g.json") == graph
+    assert load_graph(tmp_path / "g.json").extras[1]["nodes"] == ["linear"]
+
+
 def test_weights_are_not_read(saved: Path) -> None:
     """Parameters of a program read from a file have shapes and no storage."""
     tensors = {**load_program(saved).state_dict, **load_program(saved).constants}
