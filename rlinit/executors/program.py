@@ -1,0 +1,428 @@
+"""A torch model as a program whose nodes belong to the ops of a plan.
+
+Nodes that no op names (views that an importer folds, ``getitem``, shapes) run with the op of their last producer, or,
+where they depend on no op, wherever they are needed. In-place nodes run as their functional counterparts where nobody
+could see the difference, so that a value may be read on several devices in any order; elsewhere they are refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import BackendUnavailable, InvalidPlan
+from rlinit.graph import Graph
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+__all__ = ["TorchProgram", "batch_axis", "export_model", "is_batched", "op_nodes", "scalar_value", "torch_program"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchProgram:
+    """An exported program and which op each of its nodes belongs to.
+
+    Parameters
+    ----------
+    nodes
+        Nodes that compute, in topological order.
+    node2op
+        node -> op; "" for nodes that depend on no op.
+    targets
+        node -> what to call, in-place nodes replaced by functional ones.
+    inputs
+        Placeholders of the model's inputs, flattened, in order.
+    constants
+        Placeholder or attribute node -> parameter, buffer or other constant.
+    outputs
+        The flattened outputs: nodes, or plain values.
+    batch_symbol
+        Symbol of the batch size, or None where the program was exported for one.
+    exported
+        The program itself; it puts inputs and outputs into their structure.
+    """
+
+    nodes: tuple[Node, ...]
+    node2op: Mapping[Node, str]
+    targets: Mapping[Node, Any]
+    inputs: tuple[Node, ...]
+    constants: Mapping[Node, Any]
+    outputs: tuple[Any, ...]
+    batch_symbol: Any
+    exported: ExportedProgram
+
+    def flat_inputs(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the inputs in the order of the placeholders.
+
+        Raises
+        ------
+        InvalidPlan
+            Their structure is not the one that the program was exported for.
+        """
+        import torch.utils._pytree as pytree
+
+        leaves, spec = pytree.tree_flatten((tuple(inputs), {}))
+        if self.exported.call_spec.in_spec is not None and spec != self.exported.call_spec.in_spec:
+            raise InvalidPlan(f"the inputs have the structure {spec}; expected {self.exported.call_spec.in_spec}")
+        return list(leaves)
+
+    def structured(self, outputs: Sequence[Any]) -> Any:
+        """Return flat outputs as the model itself returns them."""
+        import torch.utils._pytree as pytree
+
+        return pytree.tree_unflatten(list(outputs), self.exported.call_spec.out_spec)
+
+
+def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None = None) -> ExportedProgram:
+    """Return the exported program of a model; one that is exported already is returned as it is.
+
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module`` or ``torch.export.ExportedProgram``.
+    inputs
+        Example inputs.
+    dynamic_batch
+        Size of the first dimension that is a batch and may vary; None: all shapes are fixed.
+
+    Raises
+    ------
+    BackendUnavailable
+        torch is not installed.
+    InvalidPlan
+        The model is neither, or cannot be exported; the message is torch's.
+    """
+    try:
+        import torch
+        import torch.utils._pytree as pytree
+    except ImportError:
+        raise BackendUnavailable("running models needs torch; pip install rlinit[torch]") from None
+    if isinstance(model, torch.export.ExportedProgram):
+        return model
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidPlan(f"the model is a {type(model).__name__}; expected a torch.nn.Module or ExportedProgram")
+
+    def shape_of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == dynamic_batch:
+            return {0: torch.export.Dim.DYNAMIC}
+        return None
+
+    shapes = None if dynamic_batch is None else pytree.tree_map(shape_of, tuple(inputs))
+    try:
+        with torch.no_grad():
+            return torch.export.export(model, tuple(inputs), dynamic_shapes=shapes, strict=False)
+    except Exception as problem:
+        batch = "" if dynamic_batch is None else " with a variable batch size"
+        first = str(problem).strip().splitlines() or [type(problem).__name__]
+        raise InvalidPlan(f"torch.export cannot export the model{batch}: {first[0]}") from problem
+
+
+def op_nodes(ops: Sequence[str], graph: Graph | None) -> dict[str, str]:
+    """Return node name -> op name, by the ``node`` attribute of the graph's ops or, without one, by the op's name."""
+    if graph is None:
+        return {op: op for op in ops}
+    found: dict[str, str] = {}
+    for i, op in enumerate(graph.names):
+        attributes = graph.extras.get(i, {})
+        named = attributes.get("nodes", attributes.get("node", op))
+        for node in [named] if isinstance(named, str) else named:
+            found[str(node)] = op
+    return found
+
+
+def torch_program(
+    model: Any,
+    inputs: Sequence[Any],
+    ops: Sequence[str],
+    *,
+    graph: Graph | None = None,
+    dynamic_batch: int | None = None,
+) -> TorchProgram:
+    """Return the program of a model with its nodes dealt to ops.
+
+    Parameters
+    ----------
+    model, inputs, dynamic_batch
+        As for `export_model`.
+    ops
+        Ops of the plan.
+    graph
+        The plan's graph, for the names of nodes and to check that the model has the same data flow.
+
+    Raises
+    ------
+    InvalidPlan
+        An op has no node in the model, the data flow differs from the graph's, the model writes to its inputs or
+        buffers, or an in-place node cannot be replaced.
+    """
+    exported = export_model(model, inputs, dynamic_batch=dynamic_batch)
+    all_nodes = list(exported.graph.nodes)
+    names = op_nodes(ops, graph)
+    by_name = {node.name: node for node in all_nodes if node.op == "call_function"}
+    missing = [(name, op) for name, op in names.items() if name not in by_name]
+    if missing:
+        name, op = missing[0]
+        raise InvalidPlan(
+            f"op {op!r} of the plan is node {name!r}, which the model does not have ({len(missing)} such ops); "
+            "the plan was made for another model, or for another export of it"
+        )
+    constants, user_inputs = _leaves(exported)
+    nodes = [node for node in all_nodes if node.op == "call_function" and not _is_check(node)]
+    node2op = _deal(nodes, names)
+    if graph is not None:
+        _check_flow(graph, nodes, node2op, names)
+    (result,) = exported.graph.find_nodes(op="output")
+    return TorchProgram(
+        nodes=tuple(nodes),
+        node2op=node2op,
+        targets=_functional_targets(nodes, all_nodes),
+        inputs=tuple(user_inputs),
+        constants=constants,
+        outputs=_outputs(exported, result),
+        batch_symbol=_batch_symbol(user_inputs) if dynamic_batch is not None else None,
+        exported=exported,
+    )
+
+
+def _leaves(exported: ExportedProgram) -> tuple[dict[Node, Any], list[Node]]:
+    """Return constants by placeholder or attribute node, and the placeholders of the model's inputs."""
+    signature = exported.graph_signature
+    constants: dict[Node, Any] = {}
+    user_inputs = []
+    for node in exported.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = exported.graph_module
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            constants[node] = value
+        if node.op != "placeholder":
+            continue
+        name = node.name
+        target = (
+            signature.inputs_to_parameters.get(name)
+            or signature.inputs_to_buffers.get(name)
+            or signature.inputs_to_lifted_tensor_constants.get(name)
+            or signature.inputs_to_lifted_custom_objs.get(name)
+        )
+        if target is None:
+            user_inputs.append(node)
+        else:
+            constants[node] = (
+                exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
+            )
+    return constants, user_inputs
+
+
+def _outputs(exported: ExportedProgram, result: Node) -> tuple[Any, ...]:
+    from torch.export.graph_signature import OutputKind
+
+    outputs = []
+    for spec, value in zip(exported.graph_signature.output_specs, result.args[0], strict=True):  # type: ignore[arg-type]
+        if spec.kind != OutputKind.USER_OUTPUT:
+            raise InvalidPlan(
+                f"the model writes to {spec.target!r} ({spec.kind.name}); call model.eval() before exporting"
+            )
+        outputs.append(value)
+    return tuple(outputs)
+
+
+def _is_check(node: Node) -> bool:
+    """Return whether a node only asserts something about shapes, which the executor does not need."""
+    return not node.users and ("assert" in str(node.target) or "sym_constrain" in str(node.target))
+
+
+def _deal(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str]:
+    """Return the op of each node: its own, or the one of its last producer; parts of a tuple go with the tuple."""
+    node2op: dict[Node, str] = {}
+    last: dict[str, int] = {}
+    for at, node in enumerate(nodes):
+        before = [other for other in node.all_input_nodes if node2op.get(other)]
+        if node.target is operator.getitem and before:
+            node2op[node] = node2op[before[0]]  # cheap, and so only single tensors travel
+        elif node.name in names:
+            node2op[node] = names[node.name]
+        else:
+            node2op[node] = node2op[max(before, key=lambda other: last[other.name])] if before else ""
+        last[node.name] = at
+    return node2op
+
+
+def _check_flow(graph: Graph, nodes: Sequence[Node], node2op: Mapping[Node, str], names: Mapping[str, str]) -> None:
+    """Check that ops read each other in the model, through unnamed nodes, as they do in the graph."""
+    behind: dict[Node, frozenset[str]] = {}
+    reads: dict[str, set[str]] = {name: set() for name in graph.names}
+    for node in nodes:
+        found: set[str] = set()
+        for other in node.all_input_nodes:
+            found |= behind.get(other, frozenset())
+        own = names.get(node.name)
+        if own is None:
+            behind[node] = frozenset(found)
+        else:
+            reads[own] |= found - {own}
+            behind[node] = frozenset({own})
+    for v, op in enumerate(graph.names):
+        listed = {graph.names[u] for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()}
+        for missing in sorted(listed ^ reads[op]):
+            where = "the model" if missing in reads[op] else "the plan's graph"
+            raise InvalidPlan(
+                f"op {op!r} reads {missing!r} in {where} only; the plan was made for another version of the model"
+            )
+
+
+# -- in-place nodes --------------------------------------------------------------------------------------------------
+
+
+def _functional_targets(nodes: Sequence[Node], all_nodes: Sequence[Node]) -> dict[Node, Any]:
+    """Return what to call for each node: the functional counterpart of in-place ones.
+
+    That is right where nothing that was made before the node and shares memory with what it overwrites is read after
+    it, and the memory belongs neither to an input nor to a constant.
+    """
+    root: dict[Node, Node] = {node: node for node in all_nodes}
+    family: dict[Node, list[Node]] = {node: [node] for node in all_nodes}
+    place = {node: at for at, node in enumerate(all_nodes)}
+    targets: dict[Node, Any] = {}
+    for node in nodes:
+        targets[node] = node.target
+        schema = getattr(node.target, "_schema", None)
+        _refuse_training(node, schema)
+        if schema is not None and schema.is_mutable:
+            targets[node] = _counterpart(node)
+            for member in family[root[node.all_input_nodes[0]]]:
+                if member.op != "call_function":
+                    raise InvalidPlan(f"node {node.name!r} writes in place to {member.name!r}, which outlives the run")
+                late = [user for user in member.users if place[user] > place[node]]
+                if late and place[member] < place[node]:
+                    raise InvalidPlan(
+                        f"node {node.name!r} overwrites {member.name!r}, which {late[0].name!r} reads later; "
+                        "plan and run exported.run_decompositions({}) instead, which has no in-place nodes"
+                    )
+        elif _may_alias(node):
+            for other in node.all_input_nodes[:1]:
+                root[node] = root[other]
+                family[root[other]].append(node)
+    return targets
+
+
+def _refuse_training(node: Node, schema: Any) -> None:
+    """Refuse ops that are told to train: they write statistics behind the program's back, or draw random numbers."""
+    for at, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name in ("train", "training"):
+            given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
+            if given is True:
+                raise InvalidPlan(f"node {node.name!r} is in training mode; call model.eval() before exporting")
+
+
+def _may_alias(node: Node) -> bool:
+    """Return whether the output of a node may share memory with its first input."""
+    if node.target is operator.getitem or "dropout" in str(node.target):
+        return True
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    return any(argument.alias_info is not None for argument in schema.arguments)
+
+
+def _counterpart(node: Node) -> Any:
+    import torch
+
+    overload = node.target
+    name = overload._schema.name.split("::")  # type: ignore[union-attr]
+    packet = getattr(getattr(torch.ops, name[0]), name[1].removesuffix("_"), None)
+    wanted = overload._overloadname  # type: ignore[union-attr]
+    if not name[1].endswith("_") or packet is None or wanted not in packet.overloads() or name[1] == "copy_":
+        raise InvalidPlan(
+            f"node {node.name!r} calls {overload}, which writes in place and has no functional counterpart; "
+            "plan and run exported.run_decompositions({}) instead"
+        )
+    return getattr(packet, wanted)
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _batch_symbol(inputs: Sequence[Node]) -> Any:
+    import torch
+
+    for node in inputs:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
+            return value.shape[0].node.expr
+    raise InvalidPlan("no input of the model has a variable batch size; its first dimension must be the batch")
+
+
+def batch_axis(program: TorchProgram, node: Node) -> int | None:
+    """Return the dimension of a node's value along which inputs are stacked; None where it has none.
+
+    Raises
+    ------
+    InvalidPlan
+        Several dimensions grow with the batch, one merges it with others, or the value is no single tensor, so that
+        it cannot be told which part belongs to which input.
+    """
+    import torch
+
+    if program.batch_symbol is None:
+        return None
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        raise InvalidPlan(f"the value of node {node.name!r} is a {type(value).__name__}; only tensors can be dealt")
+    grown = _grown_axes(program, value)
+    if not grown:
+        return None
+    if len(grown) > 1 or next(iter(grown.values())) != program.batch_symbol:
+        raise InvalidPlan(
+            f"the value of node {node.name!r} has shape {tuple(value.shape)}: it cannot be told which part belongs to "
+            "which input; keep it and its consumers on one device, in the same batches"
+        )
+    axis: int = next(iter(grown))
+    return axis
+
+
+def is_batched(program: TorchProgram, node: Node) -> bool:
+    """Return whether the shape of a node's value, or of a part of it, grows with the batch."""
+    import torch
+
+    value = node.meta.get("val")
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return any(isinstance(part, torch.Tensor) and bool(_grown_axes(program, part)) for part in parts)
+
+
+def _grown_axes(program: TorchProgram, value: torch.Tensor) -> dict[int, Any]:
+    """Return dimension -> size, of the dimensions that grow with the batch."""
+    import torch
+
+    return {
+        at: size.node.expr
+        for at, size in enumerate(tuple[Any, ...](value.shape))
+        if isinstance(size, torch.SymInt) and program.batch_symbol in size.node.expr.free_symbols
+    }
+
+
+def scalar_value(program: TorchProgram, node: Node, batch: int) -> int | float | bool | None:
+    """Return the value at a batch size of a node that computes with shapes; None for other nodes.
+
+    Raises
+    ------
+    InvalidPlan
+        It depends on data.
+    """
+    import torch
+
+    value = node.meta.get("val")
+    if isinstance(value, (bool, int, float)):
+        return value
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return None
+    expression = value.node.expr
+    number = expression if program.batch_symbol is None else expression.subs(program.batch_symbol, batch)
+    if getattr(number, "free_symbols", None):
+        raise InvalidPlan(f"node {node.name!r} computes {expression}, which depends on the data")
+    kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
+    return kind(number)
