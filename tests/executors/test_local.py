@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -134,7 +135,7 @@ def test_measured_batches_are_complete() -> None:
     )
     for device in {batch.device for batch in result.batches}:
         mine = [batch for batch in result.batches if batch.device == device]
-        assert all(before.end_s <= after.start_s for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(mine))
     assert 0 < max(batch.end_s for batch in result.batches) <= result.seconds
 
 
