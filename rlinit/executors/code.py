@@ -178,8 +178,10 @@ def _stack(parts: Sequence[tuple[torch.Tensor, int, int]], axis: int) -> torch.T
     """Return parts of values, one after the other."""
     import torch
 
-    pieces = [
-        value if (first, end) == (0, value.shape[axis]) else value.narrow(axis, first, end - first)
-        for value, first, end in parts
-    ]
+    pieces = []
+    for value, first, end in parts:
+        whole = (first, end) == (0, value.shape[axis])
+        piece = value if whole else value.narrow(axis, first, end - first)
+        # The program may take views that a slice of contiguous memory would not allow.
+        pieces.append(piece.contiguous() if value.is_contiguous() else piece)
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)

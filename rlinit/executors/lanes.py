@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.program import TorchProgram, batch_axis, is_batched, scalar_value
+from rlinit.executors.program import TorchProgram, batch_axis, is_batched, refuse_mixing, scalar_value
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
@@ -345,13 +345,8 @@ class _Builder:
         program = self._program
         if scalar_value(program, node, 1) is not None:
             return None
-        if len(shards) < len(self._all) and not is_batched(program, node):
-            mixed = [other for other in node.all_input_nodes if is_batched(program, other)]
-            if mixed:
-                raise InvalidPlan(
-                    f"node {node.name!r} makes one value of all inputs of a batch (from {mixed[0].name!r}); "
-                    "its op cannot be split over devices"
-                )
+        if len(shards) < len(self._all):
+            refuse_mixing(program, node)
         args = self._argument(lane, node.args, shards)
         kwargs = self._argument(lane, node.kwargs, shards)
         value = self._lanes[lane].new(node, shards)

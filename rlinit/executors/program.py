@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-__all__ = ["TorchProgram", "batch_axis", "export_model", "is_batched", "op_nodes", "scalar_value", "torch_program"]
+__all__ = [
+    "TorchProgram",
+    "batch_axis",
+    "export_model",
+    "is_batched",
+    "op_nodes",
+    "refuse_mixing",
+    "scalar_value",
+    "torch_program",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -392,6 +401,23 @@ def is_batched(program: TorchProgram, node: Node) -> bool:
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else [value]
     return any(isinstance(part, torch.Tensor) and bool(_grown_axes(program, part)) for part in parts)
+
+
+def refuse_mixing(program: TorchProgram, node: Node) -> None:
+    """Raise where a node makes one value of all inputs of a batch, which is another one for a part of the batch.
+
+    Raises
+    ------
+    InvalidPlan
+        It does; the message names it. Ops that keep the batch dimension but mix along it cannot be told so.
+    """
+    if not is_batched(program, node) and scalar_value(program, node, 1) is None:
+        for other in node.all_input_nodes:
+            if is_batched(program, other):
+                raise InvalidPlan(
+                    f"node {node.name!r} makes one value of all inputs of a batch (from {other.name!r}); "
+                    "it cannot run on parts of a batch"
+                )
 
 
 def _grown_axes(program: TorchProgram, value: torch.Tensor) -> dict[int, Any]:
