@@ -36,7 +36,7 @@ def run(
         of the plan must be named like the nodes of the exported program.
     executor
         ``"local"`` (one process, see `LocalExecutor`), ``"pipeline"`` (a process a stage, under torchrun, see
-        `PipelineExecutor`), or an executor of your own making.
+        `PipelineExecutor`), or an executor itself, such as ``SimulatorExecutor(hardware)``.
     devices
         device name of the plan -> physical device such as ``"cuda:0"``; several names may share one. Devices that are
         not named are physical devices of that name, or the CPU.
@@ -68,5 +68,5 @@ def named_executor(name: str) -> Executor:
         from rlinit.executors.pipeline import PipelineExecutor
 
         return PipelineExecutor()
-    hint = "; give SimulatorExecutor(graph, hardware) itself" if name == "simulator" else ""
+    hint = "; give SimulatorExecutor(hardware) itself" if name == "simulator" else ""
     raise InvalidPlan(f"executor is {name!r}; expected 'local' or 'pipeline'{hint}")

@@ -131,3 +131,23 @@ def test_thousands_of_ops() -> None:
     hardware = random_hardware(5, 4)
     plan = random_plan(graph, hardware, 5, transfers="exclusive")
     assert simulate(plan, graph, hardware).makespan_s == plan.value
+
+
+def test_simulator_is_an_executor() -> None:
+    """Run by the simulator, a model gives its own outputs and the plan's times."""
+    torch = pytest.importorskip("torch")
+    import rlinit.executors
+    from rlinit.executors.simulated import SimulatorExecutor
+    from tests.executors.models import Chain, graph_of
+
+    model, x = Chain(2).eval(), torch.randn(1, 3, 4, 4)
+    graph, hardware = graph_of(model, (x,)), random_hardware(0, 2)
+    plan = random_plan(graph, hardware, 0)
+    result = rlinit.executors.run(plan, model, x, graph=graph, executor=SimulatorExecutor(hardware))
+    assert result.seconds == plan.value
+    assert len(result.batches) == len(plan.batches)
+    assert torch.equal(result.outputs, model(x))
+    with pytest.raises(InvalidPlan, match="needs the plan's graph"):
+        rlinit.executors.run(plan, model, x, executor=SimulatorExecutor(hardware))
+    with pytest.raises(InvalidPlan, match="give SimulatorExecutor"):
+        rlinit.executors.run(plan, model, x, executor="simulator")
