@@ -350,7 +350,7 @@ class _Builder:
         args = self._argument(lane, node.args, shards)
         kwargs = self._argument(lane, node.kwargs, shards)
         value = self._lanes[lane].new(node, shards)
-        self._lanes[lane].instructions.append(Call(value, node, program.targets[node], args, kwargs))
+        self._lanes[lane].instructions.append(Call(value, node, node.target, args, kwargs))
         return value
 
     def _give(self, task: Task, node: Node) -> None:
@@ -382,7 +382,7 @@ class _Builder:
     def _value(self, lane: int, node: Node, shards: Shards) -> Any:
         """Return a node's value for some shards on a lane, emitting what it takes to have it there."""
         program, held = self._program, self._lanes[lane].values
-        if node in program.constants:
+        if node in program.constants or node in program.constant_nodes:
             return Constant(node)
         number = scalar_value(program, node, len(shards) * self._shard_inputs)
         if number is not None:

@@ -20,13 +20,14 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.code import LaneCode, lane_code
 from rlinit.executors.execution import Execution, ExecutionFailure
 from rlinit.executors.lanes import Lanes, lower_lanes
-from rlinit.executors.program import TorchProgram, is_batched, torch_program
+from rlinit.executors.program import TorchProgram, is_batched, on_device, torch_program
 from rlinit.executors.streams import Port, ports_of
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
 
 if TYPE_CHECKING:
     import torch
+    from torch.fx import Node
 
 __all__ = ["LocalExecutor", "LocalProgram"]
 
@@ -229,18 +230,7 @@ class LocalProgram:
 
 def _codes(program: TorchProgram, lanes: Lanes, ports: Sequence[Port], *, measure: bool) -> list[LaneCode]:
     """Generate the code of every lane; constants are moved to each physical device once."""
-    import torch
-
-    moved: dict[tuple[Any, torch.device], Any] = {}
-
-    def constant(node: Any, device: torch.device) -> Any:
-        value = program.constants[node]
-        if not isinstance(value, torch.Tensor):
-            return value
-        if (node, device) not in moved:
-            moved[node, device] = value.detach().to(device)
-        return moved[node, device]
-
+    shelf = _Shelf(program)
     codes = []
     for lane, port in enumerate(ports):
         name = lanes.devices[lane] if lane < len(lanes.devices) else "outputs"
@@ -253,11 +243,37 @@ def _codes(program: TorchProgram, lanes: Lanes, ports: Sequence[Port], *, measur
                 [task.op for task in lanes.tasks],
                 lanes.shard_inputs,
                 port.device,
-                constant,
+                shelf.constant,
                 measure=measure,
             )
         )
     return codes
+
+
+class _Shelf:
+    """Constants on the devices that read them: one copy a physical device, computed ones included."""
+
+    def __init__(self, program: TorchProgram) -> None:
+        self._program = program
+        self._held: dict[tuple[Any, torch.device], Any] = {}
+
+    def constant(self, node: Node, device: torch.device) -> Any:
+        """Return a constant on a device, from the first time on."""
+        if (node, device) not in self._held:
+            self._held[node, device] = self._made(node, device)
+        return self._held[node, device]
+
+    def _made(self, node: Node, device: torch.device) -> Any:
+        import torch
+        from torch.fx.node import map_arg
+
+        if node in self._program.constants:
+            value = self._program.constants[node]
+            return value.detach().to(device) if isinstance(value, torch.Tensor) else value
+        args = on_device(map_arg(node.args, lambda other: self.constant(other, device)), device)
+        kwargs = on_device(map_arg(node.kwargs, lambda other: self.constant(other, device)), device)
+        with torch.no_grad():
+            return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 class _Stopped(Exception):

@@ -1,8 +1,9 @@
 """A torch model as a program whose nodes belong to the ops of a plan.
 
-Nodes that no op names (views that an importer folds, ``getitem``, shapes) run with the op of their last producer, or,
-where they depend on no op, wherever they are needed. In-place nodes run as their functional counterparts where nobody
-could see the difference, so that a value may be read on several devices in any order; elsewhere they are refused.
+Nodes that no op names run with the op of their last producer (views that an importer folds, parts of tuples). What
+depends on no input (masks, positions) is computed once, when the program is loaded; arithmetic on shapes is done when
+the plan is lowered. Writes in place are taken out first, as the importer does, so that a value may be read on several
+devices in any order.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = [
     "batch_axis",
     "export_model",
     "is_batched",
+    "on_device",
     "op_nodes",
     "refuse_mixing",
     "scalar_value",
@@ -42,8 +44,8 @@ class TorchProgram:
         Nodes that compute, in topological order.
     node2op
         node -> op; "" for nodes that depend on no op.
-    targets
-        node -> what to call, in-place nodes replaced by functional ones.
+    constant_nodes
+        Those of them that depend on no input either, and are the same for every batch size.
     inputs
         Placeholders of the model's inputs, flattened, in order.
     constants
@@ -58,7 +60,7 @@ class TorchProgram:
 
     nodes: tuple[Node, ...]
     node2op: Mapping[Node, str]
-    targets: Mapping[Node, Any]
+    constant_nodes: frozenset[Node]
     inputs: tuple[Node, ...]
     constants: Mapping[Node, Any]
     outputs: tuple[Any, ...]
@@ -66,19 +68,38 @@ class TorchProgram:
     exported: ExportedProgram
 
     def flat_inputs(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the inputs in the order of the placeholders.
+        """Return the inputs in the order of the placeholders; keyword arguments follow the positional ones.
 
         Raises
         ------
         InvalidPlan
-            Their structure is not the one that the program was exported for.
+            Their number, types or shapes are not those that the program was exported for.
         """
         import torch.utils._pytree as pytree
 
-        leaves, spec = pytree.tree_flatten((tuple(inputs), {}))
-        if self.exported.call_spec.in_spec is not None and spec != self.exported.call_spec.in_spec:
-            raise InvalidPlan(f"the inputs have the structure {spec}; expected {self.exported.call_spec.in_spec}")
-        return list(leaves)
+        leaves: list[Any] = pytree.tree_leaves((tuple(inputs), {}))
+        if len(leaves) != len(self.inputs):
+            raise InvalidPlan(f"there are {len(leaves)} inputs; the model was exported for {len(self.inputs)}")
+        for node, leaf in zip(self.inputs, leaves, strict=True):
+            self._check_input(node, leaf)
+        return leaves
+
+    def _check_input(self, node: Node, leaf: Any) -> None:
+        import torch
+
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, (bool, int, float, str)) and leaf != value:
+                raise InvalidPlan(f"input {node.name!r} is {leaf!r}; the model was exported for {value!r}")
+            return
+        if not isinstance(leaf, torch.Tensor):
+            raise InvalidPlan(f"input {node.name!r} is a {type(leaf).__name__}; expected a tensor")
+        fixed = [size == true for size, true in zip(leaf.shape, value.shape, strict=False) if isinstance(true, int)]
+        if leaf.dtype != value.dtype or leaf.dim() != value.dim() or not all(fixed):
+            raise InvalidPlan(
+                f"input {node.name!r} is {leaf.dtype} of shape {tuple(leaf.shape)}; the model was exported for "
+                f"{value.dtype} of shape {tuple(value.shape)}"
+            )
 
     def structured(self, outputs: Sequence[Any]) -> Any:
         """Return flat outputs as the model itself returns them."""
@@ -103,32 +124,40 @@ def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None
     ------
     BackendUnavailable
         torch is not installed.
-    InvalidPlan
-        The model is neither, or cannot be exported; the message is torch's.
+    InvalidGraph, InvalidPlan
+        The model cannot be exported, for any batch size; or it is neither.
     """
     try:
         import torch
-        import torch.utils._pytree as pytree
     except ImportError:
         raise BackendUnavailable("running models needs torch; pip install rlinit[torch]") from None
+    from rlinit.importers.torch_export import export_program
+    from rlinit.importers.torch_writes import without_writes
+
     if isinstance(model, torch.export.ExportedProgram):
-        return model
+        return without_writes(model)
     if not isinstance(model, torch.nn.Module):
         raise InvalidPlan(f"the model is a {type(model).__name__}; expected a torch.nn.Module or ExportedProgram")
+    if dynamic_batch is None:
+        return export_program(model, tuple(inputs))
+    return without_writes(_with_variable_batch(model, tuple(inputs), dynamic_batch))
+
+
+def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch: int) -> ExportedProgram:
+    import torch
+    import torch.utils._pytree as pytree
 
     def shape_of(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == dynamic_batch:
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == batch:
             return {0: torch.export.Dim.DYNAMIC}
         return None
 
-    shapes = None if dynamic_batch is None else pytree.tree_map(shape_of, tuple(inputs))
     try:
         with torch.no_grad():
-            return torch.export.export(model, tuple(inputs), dynamic_shapes=shapes, strict=False)
-    except Exception as problem:
-        batch = "" if dynamic_batch is None else " with a variable batch size"
+            return torch.export.export(model, inputs, dynamic_shapes=pytree.tree_map(shape_of, inputs), strict=False)
+    except Exception as problem:  # whatever torch or the model's forward raises
         first = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise InvalidPlan(f"torch.export cannot export the model{batch}: {first[0]}") from problem
+        raise InvalidPlan(f"torch.export cannot export the model with a variable batch size: {first[0]}") from problem
 
 
 def op_nodes(ops: Sequence[str], graph: Graph | None) -> dict[str, str]:
@@ -166,13 +195,14 @@ def torch_program(
     Raises
     ------
     InvalidPlan
-        An op has no node in the model, the data flow differs from the graph's, the model writes to its inputs or
-        buffers, or an in-place node cannot be replaced.
+        An op has no node in the model, the data flow differs from the graph's, or the model is in training mode or
+        writes to its inputs or buffers.
     """
     exported = export_model(model, inputs, dynamic_batch=dynamic_batch)
     all_nodes = list(exported.graph.nodes)
     names = op_nodes(ops, graph)
-    by_name = {node.name: node for node in all_nodes if node.op == "call_function"}
+    constants, user_inputs = _leaves(exported)
+    by_name = {node.name: node for node in all_nodes if node.op == "call_function" or node in user_inputs}
     missing = [(name, op) for name, op in names.items() if name not in by_name]
     if missing:
         name, op = missing[0]
@@ -180,20 +210,21 @@ def torch_program(
             f"op {op!r} of the plan is node {name!r}, which the model does not have ({len(missing)} such ops); "
             "the plan was made for another model, or for another export of it"
         )
-    constants, user_inputs = _leaves(exported)
     nodes = [node for node in all_nodes if node.op == "call_function" and not _is_check(node)]
+    for node in nodes:
+        _refuse_training(node)
     node2op = _deal(nodes, names)
     if graph is not None:
-        _check_flow(graph, nodes, node2op, names)
+        _check_flow(graph, [*user_inputs, *nodes], names)
     (result,) = exported.graph.find_nodes(op="output")
     return TorchProgram(
         nodes=tuple(nodes),
         node2op=node2op,
-        targets=_functional_targets(nodes, all_nodes),
+        constant_nodes=_constant_nodes(nodes, node2op, constants),
         inputs=tuple(user_inputs),
         constants=constants,
         outputs=_outputs(exported, result),
-        batch_symbol=_batch_symbol(user_inputs) if dynamic_batch is not None else None,
+        batch_symbol=_batch_symbol(user_inputs, required=dynamic_batch is not None),
         exported=exported,
     )
 
@@ -261,7 +292,7 @@ def _deal(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str]:
     return node2op
 
 
-def _check_flow(graph: Graph, nodes: Sequence[Node], node2op: Mapping[Node, str], names: Mapping[str, str]) -> None:
+def _check_flow(graph: Graph, nodes: Sequence[Node], names: Mapping[str, str]) -> None:
     """Check that ops read each other in the model, through unnamed nodes, as they do in the graph."""
     behind: dict[Node, frozenset[str]] = {}
     reads: dict[str, set[str]] = {name: set() for name in graph.names}
@@ -284,43 +315,24 @@ def _check_flow(graph: Graph, nodes: Sequence[Node], node2op: Mapping[Node, str]
             )
 
 
-# -- in-place nodes --------------------------------------------------------------------------------------------------
+def _constant_nodes(
+    nodes: Sequence[Node], node2op: Mapping[Node, str], constants: Mapping[Node, Any]
+) -> frozenset[Node]:
+    """Return the nodes that are the same in every run: no input, no random number and no shape reaches them."""
+    import torch
 
-
-def _functional_targets(nodes: Sequence[Node], all_nodes: Sequence[Node]) -> dict[Node, Any]:
-    """Return what to call for each node: the functional counterpart of in-place ones.
-
-    That is right where nothing that was made before the node and shares memory with what it overwrites is read after
-    it, and the memory belongs neither to an input nor to a constant.
-    """
-    root: dict[Node, Node] = {node: node for node in all_nodes}
-    family: dict[Node, list[Node]] = {node: [node] for node in all_nodes}
-    place = {node: at for at, node in enumerate(all_nodes)}
-    targets: dict[Node, Any] = {}
+    found: set[Node] = set()
     for node in nodes:
-        targets[node] = node.target
-        schema = getattr(node.target, "_schema", None)
-        _refuse_training(node, schema)
-        if schema is not None and schema.is_mutable:
-            targets[node] = _counterpart(node)
-            for member in family[root[node.all_input_nodes[0]]]:
-                if member.op != "call_function":
-                    raise InvalidPlan(f"node {node.name!r} writes in place to {member.name!r}, which outlives the run")
-                late = [user for user in member.users if place[user] > place[node]]
-                if late and place[member] < place[node]:
-                    raise InvalidPlan(
-                        f"node {node.name!r} overwrites {member.name!r}, which {late[0].name!r} reads later; "
-                        "plan and run exported.run_decompositions({}) instead, which has no in-place nodes"
-                    )
-        elif _may_alias(node):
-            for other in node.all_input_nodes[:1]:
-                root[node] = root[other]
-                family[root[other]].append(node)
-    return targets
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        known = all(other in constants or other in found for other in node.all_input_nodes)
+        if known and not random and not node2op[node]:
+            found.add(node)
+    return frozenset(found)
 
 
-def _refuse_training(node: Node, schema: Any) -> None:
+def _refuse_training(node: Node) -> None:
     """Refuse ops that are told to train: they write statistics behind the program's back, or draw random numbers."""
+    schema = getattr(node.target, "_schema", None)
     for at, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.name in ("train", "training"):
             given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
@@ -328,41 +340,26 @@ def _refuse_training(node: Node, schema: Any) -> None:
                 raise InvalidPlan(f"node {node.name!r} is in training mode; call model.eval() before exporting")
 
 
-def _may_alias(node: Node) -> bool:
-    """Return whether the output of a node may share memory with its first input."""
-    if node.target is operator.getitem or "dropout" in str(node.target):
-        return True
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return False
-    return any(argument.alias_info is not None for argument in schema.arguments)
-
-
-def _counterpart(node: Node) -> Any:
+def on_device(argument: Any, device: torch.device) -> Any:
+    """Return arguments of a call with the devices in them replaced, which were written there by the export."""
     import torch
+    from torch.utils._pytree import tree_map
 
-    overload = node.target
-    name = overload._schema.name.split("::")  # type: ignore[union-attr]
-    packet = getattr(getattr(torch.ops, name[0]), name[1].removesuffix("_"), None)
-    wanted = overload._overloadname  # type: ignore[union-attr]
-    if not name[1].endswith("_") or packet is None or wanted not in packet.overloads() or name[1] == "copy_":
-        raise InvalidPlan(
-            f"node {node.name!r} calls {overload}, which writes in place and has no functional counterpart; "
-            "plan and run exported.run_decompositions({}) instead"
-        )
-    return getattr(packet, wanted)
+    return tree_map(lambda part: device if isinstance(part, torch.device) else part, argument)
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 
-def _batch_symbol(inputs: Sequence[Node]) -> Any:
+def _batch_symbol(inputs: Sequence[Node], *, required: bool) -> Any:
     import torch
 
     for node in inputs:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
             return value.shape[0].node.expr
+    if not required:
+        return None
     raise InvalidPlan("no input of the model has a variable batch size; its first dimension must be the batch")
 
 

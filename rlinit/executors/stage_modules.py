@@ -221,7 +221,7 @@ class _Writer:
             raise InvalidPlan(f"node {node.name!r} gives a {type(node.meta.get('val')).__name__}; expected tensors")
         args = self._mapped(node.args)
         kwargs = self._mapped(node.kwargs)
-        self._known[node] = self._graph.call_function(self._program.targets[node], args, kwargs)
+        self._known[node] = self._graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
         return self._known[node]
 
     def _mapped(self, argument: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from rlinit.graph import Graph
+from rlinit.importers.torch_writes import without_writes
 
 __all__ = ["Branches", "Chain", "Inception", "RandomNet", "TinyTransformer", "graph_of"]
 
@@ -21,7 +22,7 @@ def graph_of(
     shapes = None
     if batched:
         shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
-    exported = torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
+    exported = without_writes(torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False))
     ops: list[tuple[str, dict[str, Any]]] = []
     edges: list[tuple[str, str]] = []
     behind: dict[Any, set[str]] = {}

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -185,26 +186,62 @@ class Overwriting(nn.Module):
         return view + 1
 
 
-def test_unsafe_programs_are_refused() -> None:
-    """Aliased in-place writes, training mode and batch statistics are refused with the node's name."""
+def test_writes_in_place_and_training() -> None:
+    """Writes in place that a view sees are taken out first; training mode is refused with the node's name."""
     x = (torch.randn(4, 4),)
     model: nn.Module = Overwriting()
     plan, graph = placed(model, x, 0)
-    with pytest.raises(InvalidPlan, match="'relu_' overwrites 'view', which 'add' reads later"):
-        rlinit.executors.run(plan, model, *x, graph=graph)
-    exported = torch.export.export(model, x, strict=False).run_decompositions({})
-    functional = stage_plan(*_named(exported))
-    check_same(model, x, rlinit.executors.run(functional, exported, *x).outputs)
+    check_same(model, x, rlinit.executors.run(plan, model, *x, graph=graph).outputs)
     trained = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     plan, graph = placed(trained, x, 0)
     with pytest.raises(InvalidPlan, match="training mode"):
         rlinit.executors.run(plan, trained, *x, graph=graph)
 
 
-def _named(exported: Any) -> tuple[Graph, Any, list[int]]:
-    nodes = [node.name for node in exported.graph.nodes if node.op == "call_function"]
-    graph = Graph.build([(name, {"time_s": 1.0}) for name in nodes], [])
-    return graph, random_hardware(0, 2), [at % 2 for at in range(len(nodes))]
+def test_imported_graphs_run() -> None:
+    """Graphs of the importer, by ops and by modules, are scheduled and run."""
+    from rlinit.importers.torch_export import export_program, from_program
+
+    for model, inputs in MODELS.values():
+        program = export_program(model, inputs)
+        for granularity in ("op", "module"):
+            graph = from_program(program, granularity=granularity)  # type: ignore[arg-type]
+            timed = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
+            plan = random_plan(timed, random_hardware(1, 3), 1)
+            for runnable in (model, program):
+                check_same(model, inputs, rlinit.executors.run(plan, runnable, *inputs, graph=timed).outputs)
+
+
+class WithMask(nn.Module):
+    """A model with a mask that depends on no input, a number as an argument, and a random op that is unused."""
+
+    def forward(self, x: torch.Tensor, scale: float, *, shift: torch.Tensor | None = None) -> torch.Tensor:
+        """Mask, scale and shift."""
+        mask = torch.tril(torch.ones(x.shape[-1], x.shape[-1], device=x.device))
+        y = x @ mask * scale
+        return y if shift is None else y + shift
+
+
+def test_constants_numbers_and_keywords() -> None:
+    """What no input reaches is computed once; plain numbers are checked; keyword inputs follow positional ones."""
+    from rlinit.importers.torch_export import export_program, from_program
+
+    model, x, shift = WithMask(), torch.randn(2, 5), torch.randn(5)
+    program = export_program(model, (x, 2.0), {"shift": shift})
+    graph = from_program(program)
+    assert not {"ones", "tril"} & set(graph.names)
+    graph = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
+    plan = random_plan(graph, random_hardware(1, 2), 1)
+    result = rlinit.executors.run(plan, program, x, 2.0, shift, graph=graph)
+    assert torch.equal(result.outputs, model(x, 2.0, shift=shift))
+    for wrong, message in (
+        ((x, 3.0, shift), "is 3.0; the model was exported for 2.0"),
+        ((x, 2.0), "there are 2 inputs"),
+        ((x[:1], 2.0, shift), r"of shape \(1, 5\); the model was exported for"),
+        ((x.double(), 2.0, shift), "float64"),
+    ):
+        with pytest.raises(InvalidPlan, match=message):
+            rlinit.executors.run(plan, program, *wrong, graph=graph)
 
 
 class Centred(nn.Module):
