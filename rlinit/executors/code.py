@@ -121,8 +121,9 @@ class _Writer:
             case Call(value, _, target, args, kwargs):
                 named = "".join(f", {key}={self.text(part)}" for key, part in kwargs.items())
                 return f"v{value} = {self._name('f', target)}({', '.join(map(self.text, args))}{named})"
-            case Join(value, parts, axis):
-                runs = ", ".join(f"(v{one}, {first * size}, {end * size})" for one, first, end in parts)
+            case Join(value, parts, axis, rows):
+                each = rows * size
+                runs = ", ".join(f"(v{one}, {first * each}, {end * each})" for one, first, end in parts)
                 return f"v{value} = stack([{runs}], {axis})"
             case Take(value, cell):
                 return f"v{value} = take({cell})"

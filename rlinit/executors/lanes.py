@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.program import TorchProgram, batch_axis, is_batched, refuse_mixing, scalar_value
+from rlinit.executors.dealing import batch_rows, is_batched, refuse_mixing
+from rlinit.executors.program import TorchProgram, scalar_value
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
@@ -97,11 +98,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Stack parts along an axis: (value, first, end) in shards of that value."""
+    """Stack parts along an axis: (value, first, end) in shards of that value, each input of which has `rows`."""
 
     value: int
     parts: tuple[tuple[int, int, int], ...]
     axis: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class Lanes:
         Flat outputs: slots of the collector, constants or plain values.
     shard_inputs, num_shards
         Inputs of one shard, and shards.
+    dealt
+        Nodes whose values are taken apart or put together.
     """
 
     devices: tuple[str, ...]
@@ -171,6 +175,7 @@ class Lanes:
     outputs: tuple[Any, ...]
     shard_inputs: int
     num_shards: int
+    dealt: tuple[Node, ...]
 
 
 def lower_lanes(plan: Plan, program: TorchProgram) -> Lanes:
@@ -272,6 +277,7 @@ class _Builder:
             self._owners.setdefault(task.op, []).append(task)
         self._cells: list[tuple[int, int]] = []
         self._cell_of: dict[tuple[Node, Shards, int], tuple[int, Shards]] = {}
+        self._dealt: dict[Node, None] = {}
         self._position = {node: at for at, node in enumerate(program.inputs)}
 
     def build(self) -> Lanes:
@@ -296,6 +302,7 @@ class _Builder:
             outputs,
             self._shard_inputs,
             len(self._all),
+            tuple(self._dealt),
         )
 
     def _receive(self, task: Task) -> None:
@@ -408,21 +415,22 @@ class _Builder:
 
     def _fetch(self, lane: int, node: Node, shards: Shards) -> int:
         """Read an input; what does not grow with the batch is read whole."""
-        axis = batch_axis(self._program, node) if is_batched(self._program, node) else None
-        wanted = () if axis is None or shards == self._all else shards
+        found = batch_rows(self._program, node) if is_batched(self._program, node) else None
+        wanted = () if found is None or shards == self._all else shards
         held = self._lanes[lane].values
         if (node, wanted) not in held:
             value = self._lanes[lane].new(node, wanted)
-            self._lanes[lane].instructions.append(Fetch(value, self._position[node], wanted, axis))
+            self._lanes[lane].instructions.append(Fetch(value, self._position[node], wanted, found and found[0]))
         return held[node, wanted]
 
     def _part(self, lane: int, node: Node, shards: Shards, parts: list[tuple[Shards, int]]) -> int:
         """Return the value of exactly some shards, stacked from parts that hold them."""
         if len(parts) == 1 and parts[0][0] == shards:
             return parts[0][1]
-        axis = batch_axis(self._program, node)
-        if axis is None:
+        found = batch_rows(self._program, node)
+        if found is None:
             raise InvalidPlan(f"the value of node {node.name!r} has no batch dimension to deal it along")
+        self._dealt[node] = None
         place = {shard: (value, at) for made, value in parts for at, shard in enumerate(made)}
         runs: list[tuple[int, int, int]] = []
         for shard in shards:
@@ -432,7 +440,7 @@ class _Builder:
             else:
                 runs.append((value, at, at + 1))
         joined = self._lanes[lane].new(node, shards)
-        self._lanes[lane].instructions.append(Join(joined, tuple(runs), axis))
+        self._lanes[lane].instructions.append(Join(joined, tuple(runs), *found))
         return joined
 
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
 from rlinit.executors.code import LaneCode, lane_code
+from rlinit.executors.dealing import is_batched, probe
 from rlinit.executors.execution import Execution, ExecutionFailure
 from rlinit.executors.lanes import Lanes, lower_lanes
-from rlinit.executors.program import TorchProgram, is_batched, on_device, torch_program
+from rlinit.executors.program import TorchProgram, on_device, torch_program
 from rlinit.executors.streams import Port, ports_of
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
@@ -82,7 +83,8 @@ class LocalExecutor:
         Raises
         ------
         InvalidPlan
-            The plan is not for this model, or cannot be run so; or a device that it uses is not there.
+            The plan is not for this model, or cannot be run so; or a device that it uses is not there. Plans that take
+            batches apart are compared with the whole model on random inputs first, which takes as long as two runs.
         """
         if plan.assignment is None:
             raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to run")
@@ -92,7 +94,16 @@ class LocalExecutor:
         program = torch_program(
             model, inputs, list(plan.assignment), graph=graph, dynamic_batch=plan.inputs if sharded else None
         )
-        return LocalProgram(program, lower_lanes(plan, program), devices or {}, self)
+        lanes = lower_lanes(plan, program)
+        flat = program.flat_inputs(inputs)
+        loaded = LocalProgram(program, lanes, devices or {}, self)
+        if lanes.dealt:
+            try:
+                probe(program, lambda given: loaded.run_flat(given)[0], flat, lanes.dealt, plan.inputs)
+            except BaseException:
+                loaded.close()
+                raise
+        return loaded
 
 
 class LocalProgram:
@@ -159,10 +170,15 @@ class LocalProgram:
         """
         flat = self._program.flat_inputs(inputs)
         self._check_batch(flat)
+        outputs, seconds, batches = self.run_flat(flat)
+        return Execution(self._program.structured(outputs), seconds, batches)
+
+    def run_flat(self, flat: Sequence[Any]) -> tuple[list[Any], float, tuple[Batch, ...]]:
+        """Run on flat inputs that are checked already; return flat outputs, seconds, and measured batches."""
         with self._lock:
             if self._closed:
                 raise ExecutionFailure("the program was closed")
-            run = _Run(len(self._lanes.cells), flat, len(self._lanes.devices), self._settings.time_limit_s)
+            run = _Run(len(self._lanes.cells), list(flat), len(self._lanes.devices), self._settings.time_limit_s)
             started = time.perf_counter()
             for one in self._queues:
                 one.put(run)
@@ -171,7 +187,7 @@ class LocalProgram:
             seconds = time.perf_counter() - started
         if run.failure is not None:
             raise run.failure
-        return Execution(self._program.structured(outputs), seconds, self._measured(run, started))
+        return outputs, seconds, self._measured(run, started)
 
     def _check_batch(self, flat: Sequence[Any]) -> None:
         if self._program.batch_symbol is None:

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TorchProgram",
-    "batch_axis",
     "export_model",
-    "is_batched",
     "on_device",
     "op_nodes",
-    "refuse_mixing",
     "scalar_value",
     "torch_program",
 ]
@@ -282,7 +279,9 @@ def _deal(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str]:
     last: dict[str, int] = {}
     for at, node in enumerate(nodes):
         before = [other for other in node.all_input_nodes if node2op.get(other)]
-        if node.target is operator.getitem and before:
+        if _is_scalar(node):
+            node2op[node] = ""  # sizes are known without running the op
+        elif node.target is operator.getitem and before:
             node2op[node] = node2op[before[0]]  # cheap, and so only single tensors travel
         elif node.name in names:
             node2op[node] = names[node.name]
@@ -292,13 +291,20 @@ def _deal(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str]:
     return node2op
 
 
+def _is_scalar(node: Node) -> bool:
+    """Return whether a node gives a plain number, or one that depends on shapes."""
+    import torch
+
+    return isinstance(node.meta.get("val"), (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
 def _check_flow(graph: Graph, nodes: Sequence[Node], names: Mapping[str, str]) -> None:
     """Check that ops read each other in the model, through unnamed nodes, as they do in the graph."""
     behind: dict[Node, frozenset[str]] = {}
     reads: dict[str, set[str]] = {name: set() for name in graph.names}
     for node in nodes:
         found: set[str] = set()
-        for other in node.all_input_nodes:
+        for other in () if _is_scalar(node) else node.all_input_nodes:
             found |= behind.get(other, frozenset())
         own = names.get(node.name)
         if own is None:
@@ -348,9 +354,6 @@ def on_device(argument: Any, device: torch.device) -> Any:
     return tree_map(lambda part: device if isinstance(part, torch.device) else part, argument)
 
 
-# -- batches ---------------------------------------------------------------------------------------------------------
-
-
 def _batch_symbol(inputs: Sequence[Node], *, required: bool) -> Any:
     import torch
 
@@ -361,71 +364,6 @@ def _batch_symbol(inputs: Sequence[Node], *, required: bool) -> Any:
     if not required:
         return None
     raise InvalidPlan("no input of the model has a variable batch size; its first dimension must be the batch")
-
-
-def batch_axis(program: TorchProgram, node: Node) -> int | None:
-    """Return the dimension of a node's value along which inputs are stacked; None where it has none.
-
-    Raises
-    ------
-    InvalidPlan
-        Several dimensions grow with the batch, one merges it with others, or the value is no single tensor, so that
-        it cannot be told which part belongs to which input.
-    """
-    import torch
-
-    if program.batch_symbol is None:
-        return None
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        raise InvalidPlan(f"the value of node {node.name!r} is a {type(value).__name__}; only tensors can be dealt")
-    grown = _grown_axes(program, value)
-    if not grown:
-        return None
-    if len(grown) > 1 or next(iter(grown.values())) != program.batch_symbol:
-        raise InvalidPlan(
-            f"the value of node {node.name!r} has shape {tuple(value.shape)}: it cannot be told which part belongs to "
-            "which input; keep it and its consumers on one device, in the same batches"
-        )
-    axis: int = next(iter(grown))
-    return axis
-
-
-def is_batched(program: TorchProgram, node: Node) -> bool:
-    """Return whether the shape of a node's value, or of a part of it, grows with the batch."""
-    import torch
-
-    value = node.meta.get("val")
-    parts = value if isinstance(value, (tuple, list)) else [value]
-    return any(isinstance(part, torch.Tensor) and bool(_grown_axes(program, part)) for part in parts)
-
-
-def refuse_mixing(program: TorchProgram, node: Node) -> None:
-    """Raise where a node makes one value of all inputs of a batch, which is another one for a part of the batch.
-
-    Raises
-    ------
-    InvalidPlan
-        It does; the message names it. Ops that keep the batch dimension but mix along it cannot be told so.
-    """
-    if not is_batched(program, node) and scalar_value(program, node, 1) is None:
-        for other in node.all_input_nodes:
-            if is_batched(program, other):
-                raise InvalidPlan(
-                    f"node {node.name!r} makes one value of all inputs of a batch (from {other.name!r}); "
-                    "it cannot run on parts of a batch"
-                )
-
-
-def _grown_axes(program: TorchProgram, value: torch.Tensor) -> dict[int, Any]:
-    """Return dimension -> size, of the dimensions that grow with the batch."""
-    import torch
-
-    return {
-        at: size.node.expr
-        for at, size in enumerate(tuple[Any, ...](value.shape))
-        if isinstance(size, torch.SymInt) and program.batch_symbol in size.node.expr.free_symbols
-    }
 
 
 def scalar_value(program: TorchProgram, node: Node, batch: int) -> int | float | bool | None:

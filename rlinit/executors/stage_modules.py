@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.program import TorchProgram, refuse_mixing, scalar_value
+from rlinit.executors.dealing import refuse_mixing
+from rlinit.executors.program import TorchProgram, scalar_value
 
 if TYPE_CHECKING:
     import torch
