@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import Node
 
-__all__ = ["batch_rows", "is_batched", "probe", "refuse_mixing"]
+__all__ = ["batch_rows", "is_batched", "probe", "refuse_mixing", "run_in_parts"]
 
 _MOST_ERROR = 0.01
 """Relative error by which batches of other sizes may differ through rounding in deep networks; a wrong part is off by
@@ -111,7 +111,7 @@ def probe(
     inputs
         Flat inputs; random numbers like theirs are used, and their integers in another order.
     nodes
-        Nodes whose values the plan takes apart or puts together.
+        Nodes whose values the plan takes apart or puts together, for the message.
     batch
         The number of inputs.
 
@@ -128,8 +128,8 @@ def probe(
     expected = _evaluate(program, alike, wanted, batch)
     names = ", ".join(node.name for node in nodes[:5]) + (", ..." if len(nodes) > 5 else "")
     what = (
-        "the plan runs parts of a batch on several devices, but the model mixes the inputs of a batch there, or lists "
-        f"them in another order; keep the values of {names} whole"
+        "the plan runs parts of a batch on their own, but the model mixes the inputs of a batch there, or lists them "
+        f"in another order; {f'keep the values of {names} whole' if nodes else 'run the batch whole'}"
     )
     try:
         outputs = run(alike)
@@ -140,6 +140,22 @@ def probe(
             true = expected[output]
             if value.shape != true.shape or not _agree(value, true):
                 raise InvalidPlan(what)
+
+
+def run_in_parts(program: TorchProgram, inputs: Sequence[Any], batch: int, parts: int) -> list[Any]:
+    """Return the flat outputs of a program that is run, whole, on equal parts of a batch, one after the other."""
+    import torch
+
+    wanted = {output for output in program.outputs if hasattr(output, "all_input_nodes")}
+    size = batch // parts
+    runs = []
+    for at in range(parts):
+        part = [
+            value.narrow(0, at * size, size) if is_batched(program, node) else value
+            for node, value in zip(program.inputs, inputs, strict=True)
+        ]
+        runs.append(_evaluate(program, part, wanted, size))
+    return [torch.cat([run[output] for run in runs]) if output in wanted else output for output in program.outputs]
 
 
 def _like(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

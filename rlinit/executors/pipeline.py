@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
+from rlinit.executors.dealing import probe, run_in_parts
 from rlinit.executors.execution import Execution, ExecutionFailure
 from rlinit.executors.program import TorchProgram, torch_program
 from rlinit.executors.stage_modules import StageModule, stage_modules
@@ -38,11 +39,15 @@ class PipelineExecutor:
         Seconds that a process waits for another before it gives up.
     repeats
         Runs of the whole batch; `Execution.seconds` is the shortest. The first one sets up connections.
+    check
+        Where there are several parts, compare the model on the whole batch with the model on its parts first, on
+        random inputs, in every process. Without it, a model that mixes the inputs of a batch gives wrong outputs.
     """
 
     microbatches: int = 1
     time_limit_s: float = 60.0
     repeats: int = 1
+    check: bool = True
 
     def __post_init__(self) -> None:
         if self.microbatches < 1 or self.repeats < 1:
@@ -82,6 +87,9 @@ class PipelineExecutor:
             program = torch_program(
                 model, inputs, list(plan.assignment), graph=graph, dynamic_batch=microbatch and microbatch[0]
             )
+            if microbatch and self.check:
+                whole, flat = microbatch[0], program.flat_inputs(inputs)
+                probe(program, lambda given: run_in_parts(program, given, whole, self.microbatches), flat, [], whole)
             places = _devices(plan, program, devices or {})
             stages = {op: int(stage) for op, stage in plan.assignment.items()}
             cut = stage_modules(program, stages, size, microbatch=microbatch[1] if microbatch else None, devices=places)

@@ -14,7 +14,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.pipeline import PipelineExecutor
 from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of
 from tests.executors.plans import random_hardware, stage_plan
-from tests.executors.test_local import check_same
+from tests.executors.test_local import Reversed, check_same
 
 
 def correct(size: int, most: int = 9) -> None:
@@ -44,9 +44,13 @@ def correct(size: int, most: int = 9) -> None:
 
 
 def refused(size: int) -> None:
-    """Check that a plan for another number of processes, and a batch that cannot be dealt, are refused."""
+    """Check that plans for other numbers of processes, and batches that cannot be dealt, are refused."""
     model, x = RandomNet(1).eval(), torch.randn(3, 4)
     graph = graph_of(model, (x,))
+    mixing, y = Reversed(), torch.randn(4, 3)
+    plan = stage_plan(graph_of(mixing, (y,)), random_hardware(0, size), [0] * 4)
+    with pytest.raises(InvalidPlan, match="mixes the inputs"):
+        rlinit.executors.run(plan, mixing, y, graph=graph_of(mixing, (y,)), executor=PipelineExecutor(microbatches=2))
     for stages, parts, message in ((size + 1, 1, "processes"), (size, 2, "cannot be dealt")):
         plan = stage_plan(graph, random_hardware(0, stages), [0] * graph.num_ops)
         with pytest.raises(InvalidPlan, match=message):
@@ -56,18 +60,21 @@ def refused(size: int) -> None:
 def killed(size: int) -> None:
     """Check what is refused, then end one process in the middle."""
     refused(size)
-    correct(size, 1)
+    correct(size)
     print("all was well until then", flush=True)
     model, x = Chain().eval(), torch.randn(4, 3, 8, 8)
     graph = graph_of(model, (x,))
+    plan = stage_plan(graph, random_hardware(0, size), [size * at // graph.num_ops for at in range(graph.num_ops)])
     if int(os.environ["RANK"]) == size - 1:
         os._exit(7)
-    plan = stage_plan(graph, random_hardware(0, size), [size * at // graph.num_ops for at in range(graph.num_ops)])
     rlinit.executors.run(plan, model, x, graph=graph, executor=PipelineExecutor(time_limit_s=20.0))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
-    {"correct": correct, "killed": killed}[sys.argv[1]](int(os.environ["WORLD_SIZE"]))
+    if sys.argv[1] == "killed":
+        killed(int(os.environ["WORLD_SIZE"]))
+    else:
+        correct(int(os.environ["WORLD_SIZE"]), int(sys.argv[2]))
     torch.distributed.destroy_process_group()
