@@ -90,7 +90,8 @@ class Inception(nn.Module):
         """Map (B, 3, H, W) images to pooled features, and a dictionary of extras."""
         first = y = self.stem(x).relu()
         for branches, join in zip(self.branches, self.joins, strict=True):
-            y = join(torch.cat([branch(y).relu_() for branch in branches], 1))  # type: ignore[union-attr]
+            assert isinstance(branches, nn.ModuleList)
+            y = join(torch.cat([branch(y).relu_() for branch in branches], 1))
         left, right = torch.chunk(y + first, 2, 1)
         return left.mean((2, 3)), {"right": right.amax((2, 3)), "input": x}
 
@@ -120,7 +121,8 @@ class TinyTransformer(nn.Module):
             y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + out(y.transpose(1, 2).reshape(batch, length, -1))
             x = x + mlp(x)
-        return x @ self.embedding.weight.T
+        logits: torch.Tensor = x @ self.embedding.weight.T
+        return logits
 
 
 class Branches(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from rlinit.checker import stage_uses
@@ -75,13 +77,13 @@ def random_plan(
 ) -> Plan:
     """Return a random placement of a graph, shard by shard where there are several inputs."""
     rng = np.random.default_rng(seed)
-    objective = "latency" if inputs == 1 else "throughput"
+    objective: Literal["latency", "throughput"] = "latency" if inputs == 1 else "throughput"
     problem = lower_placement(
         graph,
         hardware,
         objective,
         inputs=inputs,
-        transfers=transfers,  # type: ignore[arg-type]
+        transfers=transfers,
     ).problem
     device = rng.integers(0, hardware.num_devices, (graph.num_ops, problem.num_shards))
     whole = rng.random(graph.num_ops) < 0.5

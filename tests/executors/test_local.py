@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-import rlinit.executors  # noqa: E402
-from rlinit.errors import InvalidPlan  # noqa: E402
-from rlinit.executors import ExecutionFailure  # noqa: E402
-from rlinit.executors.local import LocalExecutor  # noqa: E402
-from rlinit.graph import Graph  # noqa: E402
-from rlinit.plan import Plan  # noqa: E402
-from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of  # noqa: E402
-from tests.executors.plans import random_hardware, random_plan, stage_plan  # noqa: E402
+import rlinit.executors
+from rlinit.errors import InvalidPlan
+from rlinit.executors import ExecutionFailure
+from rlinit.executors.local import LocalExecutor
+from rlinit.graph import Graph
+from rlinit.plan import Plan
+from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of
+from tests.executors.plans import random_hardware, random_plan, stage_plan
 
 SEEDS = st.integers(0, 100_000)
 MODELS: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
@@ -205,7 +206,7 @@ def test_imported_graphs_run() -> None:
     for model, inputs in MODELS.values():
         program = export_program(model, inputs)
         for granularity in ("op", "module"):
-            graph = from_program(program, granularity=granularity)  # type: ignore[arg-type]
+            graph = from_program(program, granularity=granularity)
             timed = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
             plan = random_plan(timed, random_hardware(1, 3), 1)
             for runnable in (model, program):

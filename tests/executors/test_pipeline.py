@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.pipelining")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import rlinit.executors  # noqa: E402
-from rlinit.errors import InvalidPlan  # noqa: E402
-from rlinit.executors.program import torch_program  # noqa: E402
-from rlinit.executors.stage_modules import stage_modules  # noqa: E402
-from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of  # noqa: E402
-from tests.executors.plans import random_case, random_hardware, stage_plan  # noqa: E402
-from tests.executors.test_local import Centred, check_same  # noqa: E402
+import rlinit.executors
+from rlinit.errors import InvalidPlan
+from rlinit.executors.program import torch_program
+from rlinit.executors.stage_modules import stage_modules
+from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of
+from tests.executors.plans import random_case, random_hardware, stage_plan
+from tests.executors.test_local import Centred, check_same
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-import rlinit.executors  # noqa: E402
-from rlinit.executors.program import export_model  # noqa: E402
-from rlinit.importers.torch_export import export_program, from_program  # noqa: E402
-from tests.executors.plans import random_hardware, random_plan  # noqa: E402
-from tests.executors.test_local import check_same  # noqa: E402
+import torch
+
+import rlinit.executors
+from rlinit.executors.program import export_model
+from rlinit.importers.torch_export import export_program, from_program
+from tests.executors.plans import random_hardware, random_plan
+from tests.executors.test_local import check_same
 
 TEXT = {
     "GPT2": {"n_layer": 2, "n_head": 2, "n_embd": 16},
