@@ -178,12 +178,16 @@ class LocalProgram:
         with self._lock:
             if self._closed:
                 raise ExecutionFailure("the program was closed")
-            run = _Run(len(self._lanes.cells), list(flat), len(self._lanes.devices), self._settings.time_limit_s)
+            run = _Run(len(self._lanes.cells), list(flat), self._lanes.devices, self._settings.time_limit_s)
             started = time.perf_counter()
             for one in self._queues:
                 one.put(run)
-            outputs = self._collect(run)
-            run.join()
+            try:
+                outputs = self._collect(run)
+                run.join()
+            except BaseException as problem:  # Ctrl-C: let the workers stop, too
+                run.fail(ExecutionFailure("the run was interrupted"), problem)
+                raise
             seconds = time.perf_counter() - started
         if run.failure is not None:
             raise run.failure
@@ -209,7 +213,7 @@ class LocalProgram:
                 if run is None:
                     return
                 self._run_lane(lane, port, code, run)
-                run.done()
+                run.done(lane)
                 del run
 
     def _run_lane(self, lane: int, port: Port, code: LaneCode, run: _Run) -> tuple[Any, ...]:
@@ -299,14 +303,15 @@ class _Stopped(Exception):
 class _Run:
     """The state of one run: cells, who failed, and how many lanes are still at work."""
 
-    def __init__(self, num_cells: int, inputs: list[Any], num_lanes: int, time_limit_s: float | None) -> None:
+    def __init__(self, num_cells: int, inputs: list[Any], lanes: Sequence[str], time_limit_s: float | None) -> None:
         self.inputs = inputs
         self.failure: ExecutionFailure | None = None
         self.marks: dict[int, list[tuple[int, float, float]]] = {}
         self._cells: list[Any] = [None] * num_cells
         self._full = [threading.Event() for _ in range(num_cells)]
         self._ended = threading.Semaphore(0)
-        self._num_lanes = num_lanes
+        self._working = dict(enumerate(lanes))
+        self._num_lanes = len(lanes)
         self._limit_s = time_limit_s
         self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._failing = threading.Lock()
@@ -347,8 +352,9 @@ class _Run:
         for event in self._full:
             event.set()
 
-    def done(self) -> None:
-        """Tell that one lane is over."""
+    def done(self, lane: int) -> None:
+        """Tell that a lane is over."""
+        self._working.pop(lane, None)
         self._ended.release()
 
     def join(self) -> None:
@@ -364,9 +370,7 @@ class _Run:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _time_out(self, *, stop: bool = True) -> None:
-        waiting = [at for at, event in enumerate(self._full) if not event.is_set()]
-        self.fail(
-            ExecutionFailure(f"the run took more than {self._limit_s} s; {len(waiting)} transfers were waited for")
-        )
+        busy = ", ".join(map(repr, self._working.values())) or "none"
+        self.fail(ExecutionFailure(f"the run took more than {self._limit_s} s; devices still at work: {busy}"))
         if stop:
             raise _Stopped

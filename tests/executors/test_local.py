@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -349,3 +350,38 @@ def test_cpu_and_two_logical_gpus(count: int) -> None:
         expected = model(*inputs)
     for mine, true in zip(flat(result.outputs), flat(expected), strict=True):
         torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
+
+
+@torch.library.custom_op("rlinit_tests::nap", mutates_args=())
+def nap(x: torch.Tensor) -> torch.Tensor:
+    """Sleep for two seconds."""
+    time.sleep(2.0)
+    return x.clone()
+
+
+@nap.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Sleepy(nn.Module):
+    """A model with an op that takes long."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Sleep."""
+        y: torch.Tensor = torch.ops.rlinit_tests.nap(torch.tanh(x))
+        return y
+
+
+def test_the_watchdog_names_who_is_at_work() -> None:
+    """A run over its limit ends with an error that names the device at work, and the program can be closed."""
+    model, inputs = Sleepy(), (torch.randn(2),)
+    graph = graph_of(model, inputs)
+    plan = stage_plan(graph, random_hardware(0, 2), [0, 1])
+    before = threading.active_count()
+    with LocalExecutor(time_limit_s=0.3).load(plan, model, inputs, graph=graph) as program:
+        started = time.monotonic()
+        with pytest.raises(ExecutionFailure, match=r"more than 0.3 s; devices still at work: 'd1'"):
+            program.run(*inputs)
+        assert time.monotonic() - started < 6.0
+    assert threading.active_count() == before
