@@ -19,7 +19,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 
-__all__ = ["ACCELERATOR", "CPU", "load"]
+__all__ = ["ACCELERATOR", "CPU", "core", "load"]
 
 ACCELERATOR = "accelerator"
 """Kind of the devices the files call FPGA, whatever they are."""
@@ -77,6 +77,11 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     pairs = [(str(edge["sourceId"]), str(edge["destId"])) for edge in edges]
     graph = Graph.build(ops, pairs, name=source.stem)
     return graph, _hardware(data, bandwidth, source)
+
+
+def core(i: int) -> Device:
+    """Return the i-th CPU core: its memory is not limited, and it pays no transfer."""
+    return Device(f"{CPU}{i}", CPU, io_bandwidth=math.inf)
 
 
 def _read(source: Path) -> _Row:
@@ -190,5 +195,5 @@ def _hardware(data: _Row, bandwidth: float, source: Path) -> Hardware:
     devices = [
         Device(f"{ACCELERATOR}{i}", ACCELERATOR, memory, io_bandwidth=bandwidth) for i in range(counts["maxFPGAs"])
     ]
-    devices += [Device(f"{CPU}{i}", CPU, io_bandwidth=math.inf) for i in range(counts["maxCPUs"])]
+    devices += [core(i) for i in range(counts["maxCPUs"])]
     return Hardware.mesh(devices, bandwidth, name=source.stem)

@@ -13,6 +13,7 @@ from rlinit.costs import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.placement import Resident
 from rlinit.plan import Batch, DeviceUse, Plan
 
 __all__ = ["check_placement", "device_uses"]
@@ -48,14 +49,19 @@ def check_placement(plan: Plan, graph: Graph, hardware: Hardware) -> float:
     )
     _check_groups(graph, where)
     _check_data(plan, graph, hardware, where, at, slack)
-    for claimed, true in zip(plan.devices, device_uses(plan.batches, graph, hardware, plan.shard_inputs), strict=True):
+    for claimed, true in zip(
+        plan.devices, device_uses(plan.batches, graph, hardware, plan.shard_inputs, plan.resident), strict=True
+    ):
         _check_use(claimed, true, hardware.devices[index[true.device]].memory_bytes)
     _check_summary(plan, graph)
     return makespan
 
 
-def device_uses(batches: Sequence[Batch], graph: Graph, hardware: Hardware, shard_inputs: int) -> tuple[DeviceUse, ...]:
-    """Return what each device does, from the definitions alone (bytes held: DIVIML condition 6)."""
+def device_uses(
+    batches: Sequence[Batch], graph: Graph, hardware: Hardware, shard_inputs: int, resident: Resident
+) -> tuple[DeviceUse, ...]:
+    """Return what each device does, from the definitions alone (bytes held: DIVIML condition 6, or weights alone)."""
+    counted = shard_inputs if resident == "tensors" else 0
     size = {name: _size(graph.out_bytes[v]) for v, name in enumerate(graph.names)}
     read = dict.fromkeys(graph.names, 0.0)
     for u, v in graph.edges.tolist():
@@ -64,7 +70,7 @@ def device_uses(batches: Sequence[Batch], graph: Graph, hardware: Hardware, shar
     for device in hardware.devices:
         mine = [batch for batch in batches if batch.device == device.name]
         held = math.fsum(
-            _size(graph.param_bytes[graph.index(b.op)]) + len(b.shards) * shard_inputs * (read[b.op] + size[b.op])
+            _size(graph.param_bytes[graph.index(b.op)]) + len(b.shards) * counted * (read[b.op] + size[b.op])
             for b in mine
         )
         uses.append(DeviceUse(device.name, len(mine), math.fsum(b.end_s - b.start_s for b in mine), held))

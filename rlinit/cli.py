@@ -20,15 +20,21 @@ import tyro
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import HistoryEntry, Plan
+from rlinit.placement import Resident, Transfers
+from rlinit.plan import HistoryEntry, Objective, Plan
 from rlinit.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 __all__ = ["main"]
 
 EXIT_INPUT, EXIT_INFEASIBLE, EXIT_NO_SOLUTION, EXIT_INTERRUPTED = 2, 3, 4, 130
+
+_STAGE_METHODS = ("natural", "random", "brkga", "anneal", "auto")
+_PLACEMENT_METHODS = ("best-device", "met", "greedy", "heft", "m-etf", "sa", "ea", "auto")
+"""What `bench` compares unless it is told."""
 
 Model = Annotated[str, tyro.conf.Positional]
 
@@ -40,17 +46,20 @@ class Schedule:
     model: Model
     """A graph or model file (.json, .json.gz, .keras), or zoo:NAME for a network of the zoo (zoo:resnet152)."""
     hw: str = "edge-tpu-4"
-    """A hardware file (.toml, .json) or a preset (edge-tpu-K, cpu-t4-a100)."""
-    objective: Literal["pipeline", "memory"] = "pipeline"
-    """Smallest bottleneck stage, or smallest peak parameter memory (then off-cache bytes, then traffic)."""
+    """A hardware file (.toml, .json) or a preset (edge-tpu-K, cpu-t4-a100, moirai-inter, moirai-intra, gpt3-nodes)."""
+    objective: Objective = "pipeline"
+    """pipeline: smallest bottleneck stage. memory: smallest peak parameter memory (then off-cache bytes, then
+    traffic). latency: smallest makespan of one input, each op on any device. throughput: of several inputs."""
     stages: int | None = None
     """Number of stages, where the hardware does not say."""
     method: str = "auto"
-    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), ideals, or a heuristic's name."""
+    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), or a heuristic's name. For stages also ideals; for
+    placements also sweep, split and branch-and-bound. An unknown name lists them all."""
     agent: str = "auto"
     """Where the coarse schedule comes from: auto, a heuristic's name, or a saved plan (.json) to refine."""
     window: str = "auto"
-    """Levels around the stage boundaries that the exact solver may change: a number, auto, or full."""
+    """Levels around the stage boundaries (placements: ops at a time) that the exact solver may change: a number, auto,
+    or full."""
     gap: float = 0.0
     """Stop once the schedule is proven within this fraction of the best possible."""
     time_limit_s: float | None = None
@@ -59,6 +68,12 @@ class Schedule:
     """Seed of everything random."""
     jobs: int = 1
     """Runs of the heuristics side by side."""
+    inputs: int | None = None
+    """For throughput: inputs to finish."""
+    transfers: Transfers = "parallel"
+    """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
+    resident: Resident = "tensors"
+    """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
     out: Path | None = None
     """Write the plan here as JSON."""
     plot: Path | None = None
@@ -75,9 +90,15 @@ class Bound:
     """As for schedule."""
     hw: str = "edge-tpu-4"
     """As for schedule."""
-    objective: Literal["pipeline", "memory"] = "pipeline"
+    objective: Objective = "pipeline"
     """As for schedule."""
     stages: int | None = None
+    """As for schedule."""
+    inputs: int | None = None
+    """As for schedule."""
+    transfers: Transfers = "parallel"
+    """As for schedule."""
+    resident: Resident = "tensors"
     """As for schedule."""
     method: str = "auto"
     """auto (cheapest first, the best is kept) or the name of one bound; an unknown name lists them."""
@@ -107,12 +128,18 @@ class Bench:
     """As for schedule."""
     hw: str = "edge-tpu-4"
     """As for schedule."""
-    objective: Literal["pipeline", "memory"] = "pipeline"
+    objective: Objective = "pipeline"
     """As for schedule."""
     stages: int | None = None
     """As for schedule."""
-    methods: tuple[str, ...] = ("natural", "random", "brkga", "anneal", "auto")
-    """Methods to compare, as schedule's --method."""
+    inputs: int | None = None
+    """As for schedule."""
+    transfers: Transfers = "parallel"
+    """As for schedule."""
+    resident: Resident = "tensors"
+    """As for schedule."""
+    methods: tuple[str, ...] = ()
+    """Methods to compare, as schedule's --method; none: the usual ones of the objective."""
     time_limit_s: float = 30.0
     """Seconds for each method."""
     seed: int = 0
@@ -206,6 +233,9 @@ def _schedule(command: Schedule, notes: Console) -> int:
             time_limit_s=command.time_limit_s,
             seed=command.seed,
             jobs=command.jobs,
+            inputs=command.inputs,
+            transfers=command.transfers,
+            resident=command.resident,
             progress=line,
         )
     if command.out is not None:
@@ -227,7 +257,16 @@ def _bound(command: Bound) -> int:
 
     graph = _load_model(command.model)
     hardware = _load_hardware(command.hw, command.stages)
-    proven = bound(graph, hardware, command.objective, method=command.method, time_limit_s=command.time_limit_s)
+    proven = bound(
+        graph,
+        hardware,
+        command.objective,
+        method=command.method,
+        inputs=command.inputs,
+        transfers=command.transfers,
+        resident=command.resident,
+        time_limit_s=command.time_limit_s,
+    )
     if command.json:
         json.dump({"bounds": list(proven.bounds), "source": proven.source, "seconds": proven.seconds}, sys.stdout)
         print()
@@ -288,7 +327,8 @@ def _bench(command: Bench, notes: Console) -> int:
     graph = _load_model(command.model)
     hardware = _load_hardware(command.hw, command.stages)
     plans: dict[str, Plan] = {}
-    for method in command.methods:
+    placed = command.objective in ("latency", "throughput")
+    for method in command.methods or (_PLACEMENT_METHODS if placed else _STAGE_METHODS):
         with _live_line(notes, command.objective) as line:
             plans[method] = schedule(
                 graph,
@@ -297,6 +337,9 @@ def _bench(command: Bench, notes: Console) -> int:
                 method=method,
                 time_limit_s=command.time_limit_s,
                 seed=command.seed,
+                inputs=command.inputs,
+                transfers=command.transfers,
+                resident=command.resident,
                 progress=line,
             )
     rows = [
@@ -333,41 +376,15 @@ def _show(value: float, objective: str) -> str:
 
 
 def print_plan(plan: Plan) -> None:
-    """Print a plan as a table of its stages and what was proven about it."""
+    """Print a plan as a table of its stages or devices, and what was proven about it."""
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     if plan.assignment is None or plan.values is None:
         console.print(f"[bold]{plan.status}[/]: {_escape(plan.message)}", highlight=False)
         return
-    table = Table(title=f"{plan.graph} on {plan.hardware}", title_justify="left")
-    table.add_column("stage", justify="right")
-    table.add_column("device")
-    for heading in (
-        ("ops", "in", "work", "overflow", "out", "total")
-        if plan.objective == "pipeline"
-        else (
-            "ops",
-            "parameters",
-            "off-cache",
-            "sent on",
-        )
-    ):
-        table.add_column(heading, justify="right")
-    for j, use in enumerate(plan.stages):
-        if plan.objective == "pipeline":
-            parts = [use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s]
-            figures = [format_seconds(part) for part in parts]
-            worst = use.time_s >= plan.value * (1 - 1e-9)
-        else:
-            figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
-            worst = use.param_bytes >= plan.value
-        table.add_row(str(j), use.device, str(use.num_ops), *figures, style="bold" if worst else None)
-    console.print(table)
-    levels = (
-        ("peak parameters", "off-cache total", "largest traffic") if plan.objective == "memory" else ("bottleneck",)
-    )
+    console.print(_device_table(plan) if plan.devices else _stage_table(plan))
+    levels = _LEVELS[plan.objective]
     for level, value, bound in zip(levels, plan.values, plan.bounds or (), strict=False):
         console.print(
             f"{level}: {_show(value, plan.objective)}, proven >= {_show(bound, plan.objective)}", highlight=False
@@ -378,8 +395,57 @@ def print_plan(plan: Plan) -> None:
         f"{format_seconds(sum(plan.phase_s.values()))}",
         highlight=False,
     )
+    if plan.objective == "throughput":
+        console.print(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second", highlight=False)
     if plan.message:
         console.print(_escape(plan.message), highlight=False)
+
+
+_LEVELS = {
+    "memory": ("peak parameters", "off-cache total", "largest traffic"),
+    "pipeline": ("bottleneck",),
+    "latency": ("latency",),
+    "throughput": ("makespan",),
+}
+
+
+def _stage_table(plan: Plan) -> Table:
+    """Return a table of what each stage costs, the largest in bold."""
+    from rich.table import Table
+
+    table = Table(title=f"{plan.graph} on {plan.hardware}", title_justify="left")
+    table.add_column("stage", justify="right")
+    table.add_column("device")
+    piped = plan.objective == "pipeline"
+    times, sizes = ("in", "work", "overflow", "out", "total"), ("parameters", "off-cache", "sent on")
+    for heading in ("ops", *(times if piped else sizes)):
+        table.add_column(heading, justify="right")
+    for j, use in enumerate(plan.stages):
+        if piped:
+            parts = [use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s]
+            figures = [format_seconds(part) for part in parts]
+            worst = use.time_s >= plan.value * (1 - 1e-9)
+        else:
+            figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
+            worst = use.param_bytes >= plan.value
+        table.add_row(str(j), use.device, str(use.num_ops), *figures, style="bold" if worst else None)
+    return table
+
+
+def _device_table(plan: Plan) -> Table:
+    """Return a table of what each device does in a placement."""
+    from rich.table import Table
+
+    table = Table(title=f"{plan.graph} on {plan.hardware}", title_justify="left")
+    table.add_column("device")
+    for heading in ("ops" if plan.inputs == plan.shard_inputs else "batches", "busy", "of the time", "holds"):
+        table.add_column(heading, justify="right")
+    for use in plan.devices:
+        share = use.busy_s / plan.value if plan.value > 0 else 0.0
+        table.add_row(
+            use.device, str(use.num_batches), format_seconds(use.busy_s), f"{share:.0%}", format_bytes(use.held_bytes)
+        )
+    return table
 
 
 class _LiveLine:

@@ -56,7 +56,8 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     """Return (n,) seconds of each op on a device at a batch size.
 
     A time given for the device's name wins over one for its kind, that over one for every device, and that over
-    the roofline model. Ops the device may not run get ``inf``.
+    the roofline model, which is not asked for ops that have times at other batch sizes there: measured and modelled
+    times of one op would not compare. Ops the device may not run get ``inf``.
 
     Raises
     ------
@@ -69,12 +70,18 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
         if given is not None:
             seconds = np.where(np.isnan(seconds), given, seconds)
     if np.isnan(seconds).any():
-        seconds = np.where(np.isnan(seconds), roofline(graph, device, batch), seconds)
+        timed = np.zeros(graph.num_ops, np.bool_)
+        for (key, _), given in graph.times.items():
+            if key in (device.name, device.kind, ANY_DEVICE):
+                timed |= ~np.isnan(given)
+        seconds = np.where(np.isnan(seconds) & ~timed, roofline(graph, device, batch), seconds)
     seconds = np.where(may_run(graph, device), seconds, np.inf)
     missing = np.flatnonzero(np.isnan(seconds))
     if len(missing):
         op = graph.names[missing[0]]
         why = "gives no flops" if device.flops_per_s is not None else "and the device gives no flops_per_s"
+        if any(not np.isnan(given[missing[0]]) for given in graph.times.values()):
+            why = "but has times elsewhere"
         raise InvalidGraph(
             f"op {op!r} has no time on device {device.name!r} at batch size {batch} {why} "
             f"({len(missing)} ops in all); give time_s, or flops with a device that has flops_per_s"

@@ -42,7 +42,9 @@ class Device:
         Bytes a second in and out of the device as a pipeline stage; inf: it pays no transfer; None: the slowest of
         its links.
     batch_sizes
-        Supported batch sizes; None: all of them.
+        Supported batch sizes, without order; None: every one.
+    node
+        Name of the host the device sits in, or "". Hosts that hold equal devices may be exchanged for each other.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Device:
     launch_s: float = 0.0
     io_bandwidth: float | None = None
     batch_sizes: tuple[int, ...] | None = None
+    node: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -69,6 +72,39 @@ class Device:
             raise InvalidHardware(f"device {self.name!r}: batch_sizes is {self.batch_sizes}; expected integers >= 1")
 
 
+# FP32 peaks (operations/s), memory bandwidths (bytes/s) and capacities of the vendors' data sheets. Launches, and the
+# figures of the CPU, are round numbers of ours.
+_GPUS = {
+    "t4": Device("t4", "t4", 16 * _GIB, flops_per_s=8.1e12, bytes_per_s=320e9, launch_s=5e-6),
+    "a100": Device("a100", "a100", 40 * _GIB, flops_per_s=19.5e12, bytes_per_s=1555e9, launch_s=5e-6),
+    "v100": Device("v100", "v100", 32 * _GIB, flops_per_s=15.7e12, bytes_per_s=900e9, launch_s=5e-6),
+    "p100": Device("p100", "p100", 16 * _GIB, flops_per_s=10.6e12, bytes_per_s=732e9, launch_s=5e-6),
+    "p4": Device("p4", "p4", 8 * _GIB, flops_per_s=5.5e12, bytes_per_s=192e9, launch_s=5e-6),
+    "rtx2080ti": Device("rtx2080ti", "rtx2080ti", 11 * _GIB, flops_per_s=13.4e12, bytes_per_s=616e9, launch_s=5e-6),
+    "rtx3060ti": Device("rtx3060ti", "rtx3060ti", 8 * _GIB, flops_per_s=16.2e12, bytes_per_s=448e9, launch_s=5e-6),
+}
+_CPU = Device("cpu", "cpu", math.inf, flops_per_s=2.0e12, bytes_per_s=100e9, launch_s=1e-6)
+_PCIE4 = 31.5e9  # x16, bytes/s
+_GBPS = 1e9 / 8.0
+# Moirai, table III: devices A to D and measured Gbps from row to column, without the diagonal.
+_MOIRAI = {
+    "moirai-inter": (
+        ("rtx2080ti", "t4", "p4", "rtx3060ti"),
+        ((44.26, 32.92, 44.28), (42.39, 35.32, 44.51), (33.2, 35.31, 32.95), (42.08, 43.22, 33.28)),
+    ),
+    "moirai-intra": (
+        ("v100", "v100", "p100", "p100"),
+        (
+            (1170.04, 626.10, 610.56),
+            (1148.16, 618.98, 581.09),
+            (630.43, 609.82, 571.96),
+            (622.67, 575.08, 581.35),
+        ),
+    ),
+}
+_PRESETS = "edge-tpu-K (such as edge-tpu-4), cpu-t4-a100, moirai-inter, moirai-intra, gpt3-nodes"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Hardware:
     """Devices and the bandwidth of every ordered pair.
@@ -79,7 +115,8 @@ class Hardware:
         d devices with distinct names. For stage problems device i is stage slot i.
     bandwidth
         (d, d) bytes/s from row to column; inf: transfers cost nothing; 0: no link. A sparse link graph becomes a
-        mesh by the widest path: the bandwidth of a multi-hop path is its smallest link.
+        mesh: where there is no link, the widest path stands for it, whose bandwidth is that of its narrowest link. A
+        link that is given stays as it is (measured), also where a detour would be wider.
     latency_s
         (d, d) seconds added to every transfer.
     name
@@ -197,25 +234,66 @@ class Hardware:
 
     @classmethod
     def preset(cls, name: str) -> Hardware:
-        """Return hardware by name: ``edge-tpu-K`` for any K, or ``cpu-t4-a100``.
+        """Return hardware by name. Peak rates are FP32, from the vendors' data sheets.
 
-        ``cpu-t4-a100`` is a host with a T4 and an A100 on PCIe 4.0 x16 (31.5 GB/s); rates are FP32 peaks and memory
-        bandwidths from the vendors' data sheets.
+        ==================  ========================================================================================
+        name                hardware
+        ==================  ========================================================================================
+        ``edge-tpu-K``      any number of Edge TPUs in a pipeline, see `edge_tpus`
+        ``cpu-t4-a100``     a host with a T4 and an A100, each pair on PCIe 4.0 x16 (31.5 GB/s): DIVIML's server
+        ``moirai-inter``    RTX 2080 Ti, T4, P4, RTX 3060 Ti in a host each, with the bandwidths Moirai measured
+        ``moirai-intra``    two V100 and two P100 in one host, with the bandwidths Moirai measured
+        ``gpt3-nodes``      six hosts, each a CPU, two T4 and two A100 on PCIe 4.0 x16, joined by 100 Gb/s Ethernet
+                            between their CPUs
+        ==================  ========================================================================================
 
         Raises
         ------
         InvalidHardware
             An unknown name.
+
+        References
+        ----------
+        Moirai, table III. DIVIML: section V-A, and the thesis's section 5.2.
         """
         prefix, _, count = name.rpartition("-")
-        if prefix == "edge-tpu" and count.isdigit():
+        if prefix == "edge-tpu" and count.isdecimal():
             return cls.edge_tpus(int(count))
         if name == "cpu-t4-a100":
-            cpu = Device("cpu", "cpu", math.inf, flops_per_s=2.0e12, bytes_per_s=100e9, launch_s=1e-6)
-            t4 = Device("t4", "t4", 16 * _GIB, flops_per_s=8.1e12, bytes_per_s=320e9, launch_s=5e-6)
-            a100 = Device("a100", "a100", 40 * _GIB, flops_per_s=19.5e12, bytes_per_s=1555e9, launch_s=5e-6)
-            return cls.mesh([cpu, t4, a100], 31.5e9, name=name)
-        raise InvalidHardware(f"unknown preset {name!r}; expected edge-tpu-K (such as edge-tpu-4) or cpu-t4-a100")
+            return cls.mesh([_CPU, _GPUS["t4"], _GPUS["a100"]], _PCIE4, name=name)
+        if name in _MOIRAI:
+            return cls._moirai(name)
+        if name == "gpt3-nodes":
+            return cls._nodes(6, name)
+        raise InvalidHardware(f"unknown preset {name!r}; expected one of {_PRESETS}")
+
+    @classmethod
+    def _moirai(cls, name: str) -> Hardware:
+        kinds, measured = _MOIRAI[name]
+        devices = [
+            dataclasses.replace(_GPUS[kind], name=letter, node=letter if name == "moirai-inter" else "")
+            for kind, letter in zip(kinds, "ABCD", strict=True)
+        ]
+        rates = np.full((4, 4), np.inf)
+        rates[~np.eye(4, dtype=bool)] = np.array(measured).ravel() * _GBPS
+        return cls(tuple(devices), rates, np.zeros((4, 4)), name)
+
+    @classmethod
+    def _nodes(cls, num_nodes: int, name: str) -> Hardware:
+        """Return hosts of one CPU, two T4 and two A100."""
+        kinds = ("cpu", "t4", "t4", "a100", "a100")
+        devices = []
+        for host in range(num_nodes):
+            for i, kind in enumerate(kinds):
+                device = _GPUS.get(kind, _CPU)
+                suffix = "" if kind == "cpu" else f"-{i - kinds.index(kind)}"
+                devices.append(dataclasses.replace(device, name=f"n{host}.{kind}{suffix}", node=f"n{host}"))
+        host_of = np.arange(len(devices)) // len(kinds)
+        rates = np.where(host_of[:, None] == host_of[None, :], _PCIE4, 0.0)
+        cpus = np.arange(num_nodes) * len(kinds)
+        rates[np.ix_(cpus, cpus)] = 100 * _GBPS
+        np.fill_diagonal(rates, np.inf)
+        return cls(tuple(devices), rates, np.zeros_like(rates), name)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Hardware:
@@ -298,14 +376,14 @@ class Hardware:
         if k == self.num_devices:
             return self
         first = self.devices[0]
-        same = all(dataclasses.replace(device, name=first.name) == first for device in self.devices)
+        same = all(dataclasses.replace(device, name=first.name, node=first.node) == first for device in self.devices)
         off_diagonal = ~np.eye(self.num_devices, dtype=bool)
         rates, delays = self.bandwidth[off_diagonal], self.latency_s[off_diagonal]
         if not same or (len(rates) and (np.ptp(rates) > 0 or np.ptp(delays) > 0)):
             raise InvalidHardware(
                 f"stages is {k} but {self.name!r} has {self.num_devices} unequal devices; list the devices to use"
             )
-        devices = [dataclasses.replace(first, name=f"{first.kind or first.name}{i}") for i in range(k)]
+        devices = [dataclasses.replace(first, name=f"{first.kind or first.name}{i}", node="") for i in range(k)]
         bandwidth = float(rates[0]) if len(rates) else (first.io_bandwidth or math.inf)
         return Hardware.mesh(
             devices, bandwidth, latency_s=float(delays[0]) if len(delays) else 0.0, name=f"{self.name}-{k}"
@@ -343,9 +421,8 @@ def _device_dict(device: Device) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for entry in dataclasses.fields(Device):
         value = getattr(device, entry.name)
-        if entry.name == "batch_sizes":
-            if value is not None:
-                row[entry.name] = list(value)
+        if entry.name == "batch_sizes" and value is not None:
+            row[entry.name] = list(value)
         elif entry.name == "io_bandwidth" and value is not None and math.isinf(value):
             row[entry.name] = "unlimited"
         elif value is not None and value != "" and value != math.inf:
@@ -356,7 +433,7 @@ def _device_dict(device: Device) -> dict[str, Any]:
 def _widest_paths(
     bandwidth: NDArray[np.float64], latency_s: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return bandwidths and latencies of the widest paths (ties: the lowest latency), Floyd-Warshall style."""
+    """Replace missing links by the widest paths (ties: the lowest latency), Floyd-Warshall style."""
     rate, delay = bandwidth.astype(np.float64), latency_s.astype(np.float64)
     np.fill_diagonal(rate, np.inf)
     np.fill_diagonal(delay, 0.0)
@@ -367,4 +444,5 @@ def _widest_paths(
         better = (through > rate) | ((through == rate) & (rate > 0) & (later < delay))
         rate, delay = np.where(better, through, rate), np.where(better, later, delay)
     delay[rate == 0] = 0.0
-    return rate, delay
+    given = (bandwidth > 0) & ~np.eye(len(rate), dtype=bool)
+    return np.where(given, bandwidth, rate), np.where(given, latency_s, delay)

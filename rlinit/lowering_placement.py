@@ -13,7 +13,7 @@ from rlinit.costs import known_bytes, op_times
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placement import MAX_SHARDS, PlacementProblem, Transfers
+from rlinit.placement import MAX_SHARDS, PlacementProblem, Resident, Transfers
 from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["QUARTERS", "LoweredPlacement", "lower_placement", "shard_inputs"]
@@ -45,6 +45,7 @@ def lower_placement(
     *,
     inputs: int | None = None,
     transfers: Transfers = "parallel",
+    resident: Resident = "tensors",
 ) -> LoweredPlacement:
     """Build the array form of a placement problem.
 
@@ -58,6 +59,8 @@ def lower_placement(
         L, for ``throughput``.
     transfers
         How transfers share links and devices.
+    resident
+        What counts against memory.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def lower_placement(
         time_s=time_s,
         tensor_bytes=out * shard,
         weight_bytes=known_bytes(graph.param_bytes),
-        shard_bytes=(read + out) * shard,
+        shard_bytes=(read + out) * (shard if resident == "tensors" else 0),
         capacity_bytes=np.array([device.memory_bytes for device in hardware.devices]),
         s_per_byte=s_per_byte,
         delay_s=np.where(linked, hardware.latency_s, np.inf),
@@ -179,14 +182,21 @@ def _obstacle(graph: Graph, hardware: Hardware, problem: PlacementProblem, input
     if len(stuck):
         v = stuck[0]
         return (
-            f"op {graph.names[v]!r} needs {need[v]:,.0f} bytes for weights, inputs and output; "
+            f"op {graph.names[v]!r} needs {need[v]:,.0f} bytes{_what(problem)}; "
             f"no device that may run it holds that much (the largest memory has {problem.capacity_bytes.max():,.0f})"
         )
     total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
     room_bytes = float(problem.capacity_bytes.sum())
     if total > room_bytes:
-        return f"weights and tensors need {total:,.0f} bytes; all devices together hold {room_bytes:,.0f}"
+        return f"the model needs {total:,.0f} bytes{_what(problem)}; all devices together hold {room_bytes:,.0f}"
     return ""
+
+
+def _what(problem: PlacementProblem) -> str:
+    """Return what the bytes are for, and how they could be fewer."""
+    if not problem.shard_bytes.any():
+        return " for weights"
+    return " for weights, inputs and outputs of all ops at once (resident='weights' counts weights alone)"
 
 
 def _batch_sums(problem: PlacementProblem) -> np.ndarray:

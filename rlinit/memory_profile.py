@@ -2,7 +2,8 @@
 
 A tensor is there from the start of the batch that makes it, and on another device from the start of its transfer. It is
 given back when the last batch that reads it there, and the last transfer out, are over. Results that no op reads stay.
-The peak is at most what `DeviceUse.held_bytes` counts, which keeps every tensor for good (DIVIML condition 6).
+For plans whose `resident` is ``tensors``, the peak is at most what `DeviceUse.held_bytes` counts, which keeps every
+tensor for good (DIVIML condition 6); plans that count weights alone may hold more than that, and than there is.
 """
 
 from __future__ import annotations

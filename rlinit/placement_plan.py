@@ -8,7 +8,7 @@ from rlinit.checker_placement import device_uses
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placement import Placement, PlacementProblem, Resident
 from rlinit.plan import Batch, Plan, PlannedTransfer
 from rlinit.timeline import placement_of, timeline
 
@@ -16,7 +16,7 @@ __all__ = ["placement_from_plan", "placement_parts"]
 
 
 def placement_parts(
-    problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware
+    problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware, resident: Resident
 ) -> dict[str, object]:
     """Return the fields of a plan that describe a placement; figures of devices come from the checker's arithmetic."""
     run = timeline(problem, placement)
@@ -47,7 +47,7 @@ def placement_parts(
             PlannedTransfer(graph.names[t.op], names[t.source], names[t.target], t.start_s, t.end_s)
             for t in run.transfers
         ),
-        "devices": device_uses(batches, graph, hardware, problem.shard_inputs),
+        "devices": device_uses(batches, graph, hardware, problem.shard_inputs, resident),
     }
 
 

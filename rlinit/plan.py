@@ -154,8 +154,8 @@ class Plan:
         (none for ``parallel`` transfers), and what each device does.
     inputs, shard_inputs
         Inputs L to finish, and inputs of one shard.
-    transfer_rule
-        ``parallel``, ``exclusive`` or ``blocking``.
+    transfer_rule, resident
+        ``parallel``, ``exclusive`` or ``blocking`` transfers; whether all ``tensors`` or only ``weights`` are held.
     """
 
     objective: Objective
@@ -181,6 +181,7 @@ class Plan:
     inputs: int = 1
     shard_inputs: int = 1
     transfer_rule: Literal["parallel", "exclusive", "blocking"] = "parallel"
+    resident: Literal["tensors", "weights"] = "tensors"
 
     @property
     def value(self) -> float:

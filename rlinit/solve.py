@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from rlinit.checker import stage_uses, verify
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.incumbent import Progress, StageIncumbent, for_stages
+from rlinit.incumbent import PlacementIncumbent, Progress, StageIncumbent, for_placement, for_stages
 from rlinit.lowering import LoweredStages, lower_stages
 from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
-from rlinit.plan import Objective, Plan, StageUse, Status, is_closed
+from rlinit.placement import Resident, Transfers
+from rlinit.plan import Objective, Plan, Status, is_closed
 from rlinit.stages import StageAssignment
 
 __all__ = ["ProvenBound", "bound", "schedule"]
@@ -59,6 +60,9 @@ def schedule(
     time_limit_s: float | None = None,
     seed: int = 0,
     jobs: int = 1,
+    inputs: int | None = None,
+    transfers: Transfers = "parallel",
+    resident: Resident = "tensors",
     progress: Progress | None = None,
 ) -> Plan:
     """Schedule a graph on hardware and prove how good the schedule is.
@@ -72,18 +76,21 @@ def schedule(
         The model and the devices.
     objective
         ``pipeline``: smallest bottleneck stage in seconds. ``memory``: lexicographically smallest peak parameter
-        bytes of a stage, then off-cache bytes, then bytes leaving a stage.
+        bytes of a stage, then off-cache bytes, then bytes leaving a stage. ``latency``: smallest makespan of one
+        input, every op on a device of its own choice. ``throughput``: smallest makespan of `inputs` inputs, which may
+        be split over devices op by op.
     stages
         Number of stages k, where the hardware does not say.
     agent
         Where the coarse schedule comes from: ``auto``, a heuristic's name, or a Plan to refine.
     window
         For ``warm``: the levels around stage boundaries the exact solver may change; ``auto`` widens 1, 2, 4, ...;
-        None frees everything.
+        None frees everything. For placements: the ops it may move at a time.
     method
         ``auto``: whatever proves the optimum soonest. ``warm``: coarse schedule, windows on SCIP, bounds. ``milp``:
-        the full program on SCIP from nothing. ``ideals``: dynamic programming over ideals. A heuristic's name:
-        that alone, with the simple bound.
+        the full program on SCIP from nothing. A heuristic's name: that alone, with the cheapest bounds. For stages
+        also ``ideals``: dynamic programming over ideals. For placements also ``sweep``: local search; ``split``:
+        module by module; ``branch-and-bound``.
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s
@@ -92,6 +99,14 @@ def schedule(
         Seed of everything random.
     jobs
         Runs of the heuristics side by side; more of them find better schedules in the same time.
+    inputs
+        For ``throughput``: inputs to finish. They are dealt in shards, the common divisor of the devices' batch sizes.
+    transfers
+        For placements: ``parallel``, ``exclusive`` (one at a time on each directed link), or ``blocking`` (the
+        receiving device waits).
+    resident
+        For placements: whether all ``tensors`` of a device's ops count against its memory beside their weights, or
+        ``weights`` alone.
     progress
         Called with every improvement.
 
@@ -113,31 +128,113 @@ def schedule(
     _check_settings(gap=gap, time_limit_s=time_limit_s, window=window, jobs=jobs)
     if stages is not None:
         hardware = hardware.with_stages(stages)
+    if objective in ("pipeline", "memory") and (inputs is not None or (transfers, resident) != ("parallel", "tensors")):
+        raise RlinitError(f"inputs, transfers and resident are for latency and throughput, not for {objective}")
+    provenance: dict[str, str | float | bool | None] = {
+        "agent": agent if isinstance(agent, str) else "plan",
+        "method": method,
+        "window": window,
+        "seed": seed,
+        "jobs": jobs,
+        "gap": gap,
+        "time_limit_s": time_limit_s,
+    }
     budget = Budget(time_limit_s)
+    if objective == "latency" or objective == "throughput":
+        incumbent: StageIncumbent | PlacementIncumbent
+        incumbent, parts = _place(
+            graph,
+            hardware,
+            objective,
+            inputs,
+            transfers,
+            resident,
+            agent,
+            method,
+            window,
+            seed,
+            jobs,
+            budget,
+            gap,
+            progress,
+        )
+    else:
+        incumbent, parts = _stage(graph, hardware, objective, agent, method, window, seed, jobs, budget, gap, progress)
+    provenance["interrupted"] = budget.cancelled
+    plan = _plan(incumbent, parts, graph, hardware, objective, provenance)
+    verify(plan, graph, hardware)
+    return plan
+
+
+def _stage(
+    graph: Graph,
+    hardware: Hardware,
+    objective: Literal["pipeline", "memory"],
+    agent: str | Plan,
+    method: str,
+    window: Window,
+    seed: int,
+    jobs: int,
+    budget: Budget,
+    gap: float,
+    progress: Progress | None,
+) -> tuple[StageIncumbent, dict[str, Any]]:
+    """Solve a stage problem; return the incumbent and the fields of its plan."""
     with _interruptible(budget):
         lowered = lower_stages(graph, hardware, objective)
         incumbent = for_stages(lowered.problem, budget, gap, progress)
-        limits = PhaseLimits() if time_limit_s is None else PhaseLimits(window_nodes=None, full_nodes=None)
+        limits = PhaseLimits() if budget.remaining_s == np.inf else PhaseLimits(window_nodes=None, full_nodes=None)
         if lowered.infeasible:
             incumbent.infeasible = lowered.infeasible
         else:
             start = _given_start(agent, graph, hardware, objective, lowered)
             _solve(incumbent, method, agent if isinstance(agent, str) else "auto", start, window, seed, limits, jobs)
-    provenance: dict[str, str | float | bool | None] = {
-        "agent": agent if isinstance(agent, str) else "plan",
-        "method": method,
-        "window": window,
+    return incumbent, _stage_parts(incumbent, lowered, graph, hardware)
+
+
+def _place(
+    graph: Graph,
+    hardware: Hardware,
+    objective: Literal["latency", "throughput"],
+    inputs: int | None,
+    transfers: Transfers,
+    resident: Resident,
+    agent: str | Plan,
+    method: str,
+    window: Window,
+    seed: int,
+    jobs: int,
+    budget: Budget,
+    gap: float,
+    progress: Progress | None,
+) -> tuple[PlacementIncumbent, dict[str, Any]]:
+    """Solve a placement problem; return the incumbent and the fields of its plan."""
+    from rlinit.lowering_placement import lower_placement
+    from rlinit.placement_plan import placement_from_plan, placement_parts
+    from rlinit.solve_placement import solve_placement
+
+    timed = budget.remaining_s < np.inf
+    with _interruptible(budget):
+        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident=resident)
+        problem = lowered.problem
+        incumbent = for_placement(problem, budget, gap, progress)
+        if lowered.infeasible:
+            incumbent.infeasible = lowered.infeasible
+        else:
+            start = None if isinstance(agent, str) else placement_from_plan(agent, problem, graph, hardware)
+            name = agent if isinstance(agent, str) else "auto"
+            solve_placement(
+                incumbent, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
+            )
+    parts: dict[str, Any] = {
+        "inputs": inputs or 1,
+        "shard_inputs": problem.shard_inputs,
+        "transfer_rule": transfers,
+        "resident": resident,
     }
-    provenance |= {
-        "seed": seed,
-        "jobs": jobs,
-        "gap": gap,
-        "time_limit_s": time_limit_s,
-        "interrupted": budget.cancelled,
-    }
-    plan = _plan(incumbent, lowered, graph, hardware, objective, provenance)
-    verify(plan, graph, hardware)
-    return plan
+    if incumbent.assignment is not None:
+        parts |= placement_parts(problem, incumbent.assignment, graph, hardware, resident)
+    return incumbent, parts
 
 
 def bound(
@@ -147,13 +244,16 @@ def bound(
     *,
     method: str = "auto",
     stages: int | None = None,
+    inputs: int | None = None,
+    transfers: Transfers = "parallel",
+    resident: Resident = "tensors",
     time_limit_s: float | None = None,
 ) -> ProvenBound:
     """Prove a lower bound on the full problem.
 
     Parameters
     ----------
-    graph, hardware, objective, stages
+    graph, hardware, objective, stages, inputs, transfers, resident
         As for `schedule`.
     method
         The name of one bound, or ``auto``: the ideals where there are not too many, else all that apply, and the
@@ -167,6 +267,8 @@ def bound(
         An unknown method, or one that does not apply to the objective; the message lists those that do.
     """
     _check_objective(objective)
+    if objective == "latency" or objective == "throughput":
+        return _placement_bound(graph, hardware, objective, method, inputs, transfers, resident, time_limit_s)
     names = list(BOUNDS) if objective == "pipeline" else ["simple"]
     names.append("ideals")
     if method not in ("auto", *names):
@@ -187,6 +289,36 @@ def bound(
             if name in BOUNDS:
                 bound_phase(incumbent, name)
     bounds = incumbent.bounds or (0.0,) * (1 if objective == "pipeline" else 3)
+    return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
+
+
+def _placement_bound(
+    graph: Graph,
+    hardware: Hardware,
+    objective: Literal["latency", "throughput"],
+    method: str,
+    inputs: int | None,
+    transfers: Transfers,
+    resident: Resident,
+    time_limit_s: float | None,
+) -> ProvenBound:
+    """Prove a bound on a placement problem by one method or by all of them."""
+    from rlinit.lowering_placement import lower_placement
+    from rlinit.solve_placement import placement_bound_phase, placement_bounds
+
+    names = list(placement_bounds())
+    if method not in ("auto", *names):
+        raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")
+    started = time.monotonic()
+    budget = Budget(time_limit_s)
+    with _interruptible(budget):
+        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident=resident)
+        incumbent = for_placement(lowered.problem, budget, 0.0, None)
+        if lowered.infeasible:
+            raise RlinitError(f"nothing to bound: {lowered.infeasible}")
+        for name in names if method == "auto" else [method]:
+            placement_bound_phase(incumbent, name)
+    bounds = incumbent.bounds or (0.0,)
     return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
 
 
@@ -335,30 +467,35 @@ def _anneal(incumbent: StageIncumbent, seed: int, limits: PhaseLimits, jobs: int
             coarse(incumbent, "anneal", seed, longer, jobs)
 
 
+def _stage_parts(incumbent: StageIncumbent, lowered: LoweredStages, graph: Graph, hardware: Hardware) -> dict[str, Any]:
+    """Return the fields of a plan that describe stages; every figure comes from the checker's own arithmetic."""
+    if incumbent.assignment is None:
+        return {}
+    stage = incumbent.assignment.stage[lowered.node_of_op].tolist()
+    assignment = dict(zip(graph.names, stage, strict=True))
+    devices = [hardware.devices[i].name for i in lowered.devices_of(incumbent.assignment)]
+    objective = incumbent.problem.objective
+    return {"assignment": assignment, "stages": stage_uses(assignment, graph, hardware, devices, objective)}
+
+
 def _plan(
-    incumbent: StageIncumbent,
-    lowered: LoweredStages,
+    incumbent: StageIncumbent | PlacementIncumbent,
+    parts: Mapping[str, Any],
     graph: Graph,
     hardware: Hardware,
     objective: Objective,
     provenance: Mapping[str, str | float | bool | None],
 ) -> Plan:
-    """Turn the incumbent into a plan; every figure of a stage comes from the checker's own arithmetic."""
-    assignment = None
-    uses: tuple[StageUse, ...] = ()
-    if incumbent.assignment is not None:
-        stage = incumbent.assignment.stage[lowered.node_of_op].tolist()
-        assignment = dict(zip(graph.names, stage, strict=True))
-        devices = [hardware.devices[i].name for i in lowered.devices_of(incumbent.assignment)]
-        uses = stage_uses(assignment, graph, hardware, devices, objective)
-    status: Status = "feasible" if assignment is not None else "no_solution"
+    """Turn the incumbent into a plan."""
+    found = "assignment" in parts
+    status: Status = "feasible" if found else "no_solution"
     if is_closed(incumbent.values, incumbent.bounds):
         status = "optimal"
     message = incumbent.infeasible
     if incumbent.infeasible:
         status = "infeasible"
     elif incumbent.budget.cancelled:
-        message = "interrupted; this is the best schedule so far" if assignment else "interrupted before a schedule"
+        message = "interrupted; this is the best schedule so far" if found else "interrupted before a schedule"
     elif status == "no_solution":
         message = incumbent.note or "the budget ended before a schedule was found"
     elif status == "feasible":
@@ -370,8 +507,6 @@ def _plan(
         bounds=None if incumbent.infeasible else incumbent.bounds,
         bound_source=incumbent.bound_source,
         method=incumbent.method,
-        assignment=assignment,
-        stages=uses,
         history=tuple(incumbent.history),
         phase_s=incumbent.phase_s,
         graph=graph.name,
@@ -380,4 +515,5 @@ def _plan(
         hardware_fingerprint=hardware.fingerprint(),
         provenance=provenance,
         message=message,
+        **{"assignment": None, "stages": (), **parts},
     )

@@ -157,25 +157,29 @@ def placement_of(problem: PlacementProblem, device: IntArray, start_s: FloatArra
     device
         (n, s) device of each shard.
     start_s
-        (n, d) start of each batch that exists; others are ignored. Ties, and starts that contradict a dependency, go
-        to the topological order, so that the result is always a valid sequence.
+        (n, d) start of each batch that exists; others are ignored. Of equal starts the one that ends first goes first;
+        further ties, and starts that contradict a dependency, go to the topological order, so that the result is always
+        a valid sequence.
     """
-    return _sorted(problem, device, start_s)
+    sizes = _batch_sizes(device, problem.num_devices)
+    seconds = np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
+    return _sorted(problem, device, start_s, start_s + seconds)
 
 
 def placement_from_priority(problem: PlacementProblem, device: IntArray, priority: FloatArray) -> Placement:
     """Return the placement that runs, among batches whose producers ran, that of smallest `priority` ((n,)) first."""
-    return _sorted(problem, device, np.broadcast_to(priority[:, None], (problem.num_ops, problem.num_devices)))
+    key = np.repeat(priority[:, None], problem.num_devices, axis=1)
+    return _sorted(problem, device, key, key)
 
 
-def _sorted(problem: PlacementProblem, device: IntArray, key: FloatArray) -> Placement:
-    """Sort batches by key under their dependencies (Kahn with a heap); ties go to the topological order."""
+def _sorted(problem: PlacementProblem, device: IntArray, key: FloatArray, next_key: FloatArray) -> Placement:
+    """Sort batches by keys under their dependencies (Kahn with a heap); ties go to the topological order."""
     d = problem.num_devices
     sizes = _batch_sizes(device, d)
     rank = np.empty(problem.num_ops, np.int64)
     rank[problem.order] = np.arange(problem.num_ops)
     batches = np.flatnonzero(sizes.ravel())
-    by_key = batches[np.lexsort((batches, rank[batches // d], key.ravel()[batches]))]
+    by_key = batches[np.lexsort((batches, rank[batches // d], next_key.ravel()[batches], key.ravel()[batches]))]
     if _is_valid(problem, device, by_key):
         return Placement(device, by_key)
     place = np.empty(problem.num_ops * d, np.int64)

@@ -97,3 +97,73 @@ def test_stage_count_can_be_chosen_for_equal_devices_only() -> None:
     assert grown.devices[4].cache_bytes == Hardware.edge_tpus(1).devices[0].cache_bytes
     with pytest.raises(InvalidHardware, match="unequal"):
         Hardware.preset("cpu-t4-a100").with_stages(2)
+
+
+def test_presets_of_moirai_have_the_measured_bandwidths() -> None:
+    """Rows are senders and Gbps become bytes a second."""
+    inter = Hardware.preset("moirai-inter")
+    assert [device.kind for device in inter.devices] == ["rtx2080ti", "t4", "p4", "rtx3060ti"]
+    assert [device.memory_bytes / 2**30 for device in inter.devices] == [11, 16, 8, 8]
+    assert inter.bandwidth[0, 1] == 44.26e9 / 8
+    assert inter.bandwidth[1, 0] == 42.39e9 / 8
+    assert inter.bandwidth[3, 2] == 33.28e9 / 8
+    assert len({device.node for device in inter.devices}) == 4
+    intra = Hardware.preset("moirai-intra")
+    assert [device.kind for device in intra.devices] == ["v100", "v100", "p100", "p100"]
+    assert intra.bandwidth[2].tolist() == [630.43e9 / 8, 609.82e9 / 8, math.inf, 571.96e9 / 8]
+
+
+def test_given_links_stay_beside_wider_detours() -> None:
+    """A slow direct link is not replaced by a faster path; a missing one is, latencies included."""
+    rates = np.array([[np.inf, 1.0, 8.0], [0.0, np.inf, 4.0], [8.0, 4.0, np.inf]])
+    delays = np.array([[0.0, 0.5, 0.25], [0.0, 0.0, 0.125], [1.0, 2.0, 0.0]])
+    hardware = Hardware((Device("a"), Device("b"), Device("c")), rates, delays)
+    assert hardware.bandwidth.tolist() == [[math.inf, 1.0, 8.0], [4.0, math.inf, 4.0], [8.0, 4.0, math.inf]]
+    assert hardware.latency_s.tolist() == [[0.0, 0.5, 0.25], [1.125, 0.0, 0.125], [1.0, 2.0, 0.0]]
+    assert Hardware.from_dict(hardware.to_dict()) == hardware
+
+
+def test_gpt3_nodes_are_joined_through_their_cpus() -> None:
+    """Within a host every pair has PCIe; between hosts the Ethernet link limits."""
+    hardware = Hardware.preset("gpt3-nodes")
+    assert hardware.num_devices == 30
+    hosts = [device.node for device in hardware.devices]
+    assert sorted(set(hosts)) == [f"n{i}" for i in range(6)]
+    assert [device.name for device in hardware.devices[:5]] == [
+        "n0.cpu",
+        "n0.t4-0",
+        "n0.t4-1",
+        "n0.a100-0",
+        "n0.a100-1",
+    ]
+    for i, a in enumerate(hosts):
+        for j, b in enumerate(hosts):
+            assert hardware.bandwidth[i, j] == (math.inf if i == j else 31.5e9 if a == b else 12.5e9)
+
+
+def test_batch_sizes_and_node_survive_files(tmp_path: Path) -> None:
+    """Absent or null batch sizes mean every one; given ones and hosts read back as written."""
+    path = tmp_path / "hw.json"
+    hardware = Hardware.mesh([Device("a"), Device("b", batch_sizes=(4, 2), node="left")], 1.0)
+    hardware.save(path)
+    assert Hardware.load(path) == hardware
+    assert Hardware.load(path).devices == hardware.devices
+    assert hardware.devices[0].batch_sizes is None
+    path.write_text('{"device": [{"name": "a", "batch_sizes": null, "node": "x"}]}')
+    assert Hardware.load(path).devices == (Device("a", node="x"),)
+    path.write_text('{"device": [{"name": "a", "batch_sizes": []}]}')
+    with pytest.raises(InvalidHardware, match="batch_sizes"):
+        Hardware.load(path)
+    for sizes in ((), (0,), (2, -1)):
+        with pytest.raises(InvalidHardware, match="batch_sizes"):
+            Device("a", batch_sizes=sizes)
+
+
+def test_an_unknown_preset_is_told_all_known_ones() -> None:
+    """The message lists every preset, and each of them can be had and read back."""
+    with pytest.raises(InvalidHardware) as problem:
+        Hardware.preset("edge-tpu-")
+    for name in ("edge-tpu-4", "cpu-t4-a100", "moirai-inter", "moirai-intra", "gpt3-nodes"):
+        assert name in str(problem.value)
+        hardware = Hardware.preset(name)
+        assert Hardware.from_dict(hardware.to_dict()) == hardware

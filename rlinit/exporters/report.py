@@ -187,8 +187,10 @@ def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
             ]
         )
     header = ["device", "batches", "busy", "share", "parameters", "peak", "counted by the plan", "memory"]
+    over = [use.device for use in plan.devices if profiles[use.device].peak_bytes > capacity[use.device]]
+    said = f"<p>The peak exceeds the memory of {html.escape(', '.join(over))}.</p>" if over else ""
     chart = step_chart(series, plan.value, format_seconds, format_bytes)
-    return f"<h2>Memory by device</h2>{chart}{_table(header, rows)}"
+    return f"<h2>Memory by device</h2>{chart}{said}{_table(header, rows)}"
 
 
 def _stages(plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -28,6 +29,12 @@ _WIDTHS = (8, 64)
 
 _STALLED = 6
 """Sweeps without improvement after which the moves in a window grow."""
+
+_FIRST_RATE = 200_000.0
+"""Evaluations a second that are counted on before the first sweep; later, those of the sweep before."""
+
+_SWEEP_SHARE = 0.2
+"""Part of the time left that a sweep may take."""
 
 _SPLITS = 2_000
 """Ways to split the shards of an op over devices that are looked at for a start."""
@@ -130,7 +137,7 @@ def sweep_placements(
     evaluations: int | None = None,
     budget: Budget | None = None,
     start: Placement | None = None,
-    on_better: Callable[[Placement], None] | None = None,
+    on_better: Callable[[Placement], object] | None = None,
 ) -> Placement | None:
     """Improve a placement by annealing in windows of its sequence, swept along it; never worse than the start.
 
@@ -159,11 +166,17 @@ def sweep_placements(
     rng = np.random.default_rng(seed)
     search = _Ops(problem, found) if problem.num_shards == 1 else _Batches(problem, found)
     value, moves, stalled, forwards = makespan(problem, found), _MOVES[0], 0, True
+    rate = _FIRST_RATE
     while left > 0 and not (budget is not None and budget.expired):
         width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
         windows = max(1, 2 * problem.num_ops // width)
         each = max(1, min(moves, left // windows))
+        if timed and budget is not None:
+            # A sweep cannot be interrupted, so it gets a part of what is left.
+            each = max(1, min(each, int(rate * _SWEEP_SHARE * budget.remaining_s / windows)))
+        began = time.perf_counter()
         tried = search.sweep(rng, forwards, width, each)
+        rate = each * windows / max(time.perf_counter() - began, 1e-6)
         left -= each * windows
         forwards = not forwards
         current = makespan(problem, tried)

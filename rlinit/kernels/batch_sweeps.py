@@ -14,6 +14,9 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["sweep_batches"]
 
+_CHAIN_SHARE = 0.1
+"""Of the moves, those that take shards of several connected ops to another device."""
+
 
 @njit(cache=True, nogil=True)
 def _schedule(
@@ -222,11 +225,79 @@ def _anneal_window(
     best_held, room = held.copy(), held.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1)) if hot > 0.0 else 1.0
     heat = hot
+    joined = np.empty(size, np.int64)
+    kept_sequence, kept_mask, kept_room = best_sequence.copy(), best_mask.copy(), held.copy()
     for _ in range(moves):
         heat *= cooling
         code = sequence[lo + int(rng.random() * size)]
         v, i = code // d, code % d
         if mask[v, i] == 0:
+            continue
+        if d > 1 and movable[v] and rng.random() < _CHAIN_SHARE:
+            j = int(rng.random() * (d - 1))
+            if j >= i:
+                j += 1
+            _keep(lo, size, sequence, mask, kept_sequence, kept_mask)
+            kept_room[:] = room
+            given = mask[v, i]
+            if rng.random() < 0.7:
+                given &= np.int64(1) << np.int64(rng.random() * num_shards)
+            most = 2 + int(rng.random() * rng.random() * size / d)
+            done = given != 0 and _regroup(
+                rng,
+                v,
+                i,
+                j,
+                given,
+                most,
+                lo,
+                hi,
+                sequence,
+                place,
+                mask,
+                movable,
+                time_s,
+                weight_bytes,
+                shard_bytes,
+                room,
+                capacity,
+                pred_indptr,
+                pred,
+                succ_indptr,
+                succ,
+                joined,
+            )
+            if done:
+                tried = _window_cost(
+                    lo,
+                    hi,
+                    sequence,
+                    place,
+                    mask,
+                    time_s,
+                    tensor_bytes,
+                    s_per_byte,
+                    delay_s,
+                    pred_indptr,
+                    pred,
+                    succ_indptr,
+                    succ,
+                    end,
+                    tail,
+                    free,
+                    rest,
+                    clock,
+                )
+                done = tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat))
+            if not done:
+                _restore(lo, size, sequence, place, mask, kept_sequence, kept_mask)
+                room[:] = kept_room
+                continue
+            cost = tried
+            if cost < best:
+                best = cost
+                _keep(lo, size, sequence, mask, best_sequence, best_mask)
+                best_held[:] = room
             continue
         other = -1
         given = np.int64(0)
@@ -301,9 +372,7 @@ def _anneal_window(
                 room[j] += grown
             if cost < best:
                 best = cost
-                best_sequence[:] = sequence[lo:hi]
-                for at in range(size):
-                    best_mask[at] = mask[best_sequence[at] // d, best_sequence[at] % d]
+                _keep(lo, size, sequence, mask, best_sequence, best_mask)
                 best_held[:] = room
         elif other >= 0:
             _shift(sequence, place, place[other], old_other)
@@ -315,11 +384,108 @@ def _anneal_window(
         held[:] = room
         return
     held[:] = best_held
+    _restore(lo, size, sequence, place, mask, best_sequence, best_mask)
+
+
+@njit(cache=True, nogil=True)
+def _keep(lo: int, size: int, sequence: IntArray, mask: IntArray, kept_sequence: IntArray, kept_mask: IntArray) -> None:
+    """Copy a window out."""
+    d = mask.shape[1]
     for at in range(size):
-        code = best_sequence[at]
+        code = sequence[lo + at]
+        kept_sequence[at] = code
+        kept_mask[at] = mask[code // d, code % d]
+
+
+@njit(cache=True, nogil=True)
+def _restore(
+    lo: int,
+    size: int,
+    sequence: IntArray,
+    place: IntArray,
+    mask: IntArray,
+    kept_sequence: IntArray,
+    kept_mask: IntArray,
+) -> None:
+    """Copy a window back."""
+    d = mask.shape[1]
+    for at in range(size):
+        code = kept_sequence[at]
         sequence[lo + at] = code
         place[code] = lo + at
-        mask[code // d, code % d] = best_mask[at]
+        mask[code // d, code % d] = kept_mask[at]
+
+
+@njit(cache=True, nogil=True)
+def _regroup(
+    rng: np.random.Generator,
+    v: int,
+    i: int,
+    j: int,
+    given: int,
+    most: int,
+    lo: int,
+    hi: int,
+    sequence: IntArray,
+    place: IntArray,
+    mask: IntArray,
+    movable: np.ndarray,
+    time_s: FloatArray,
+    weight_bytes: FloatArray,
+    shard_bytes: FloatArray,
+    room: FloatArray,
+    capacity: FloatArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    joined: IntArray,
+) -> bool:
+    """Move the given shards of connected ops from device i to j; False, with the state spoilt, where that cannot be."""
+    d = mask.shape[1]
+    joined[0] = v
+    count, head = 1, 0
+    while head < count and count < most:
+        w = joined[head]
+        head += 1
+        downwards = rng.random() < 0.5
+        for turn in range(2):
+            indptr, near = (succ_indptr, succ) if downwards == (turn == 0) else (pred_indptr, pred)
+            for q in range(indptr[w], indptr[w + 1]):
+                x = near[q]
+                if mask[x, i] & given == 0 or not movable[x] or count >= most:
+                    continue
+                inside = lo <= place[x * d + i] < hi and lo <= place[x * d + j] < hi
+                known = False
+                for k in range(count):
+                    known |= joined[k] == x
+                if inside and not known:
+                    joined[count] = x
+                    count += 1
+    if not lo <= place[v * d + j] < hi:
+        return False
+    for k in range(count):
+        w = joined[k]
+        moved = mask[w, i] & given
+        count_i, count_j, shards = bit_count(mask[w, i]), bit_count(mask[w, j]), bit_count(moved)
+        if not (time_s[w, i, count_i - shards] < np.inf and time_s[w, j, count_j + shards] < np.inf):
+            return False
+        room[i] -= shards * shard_bytes[w] + (weight_bytes[w] if count_i == shards else 0.0)
+        room[j] += shards * shard_bytes[w] + (weight_bytes[w] if count_j == 0 else 0.0)
+        if count_j == 0:
+            # Beside the batch it comes from: what goes before and after that one goes before and after this one.
+            here, there = place[w * d + j], place[w * d + i]
+            _shift(sequence, place, here, there if here < there else there + 1)
+        mask[w, i] ^= moved
+        mask[w, j] |= moved
+    if room[j] > capacity[j]:
+        return False
+    for k in range(count):
+        code = joined[k] * d + j
+        left, right = _span(code, lo, hi, place, mask, pred_indptr, pred, succ_indptr, succ)
+        if not left <= place[code] <= right:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)

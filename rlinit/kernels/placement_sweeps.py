@@ -15,6 +15,9 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["ends_of", "sweep", "tails_of"]
 
+_CHAIN_SHARE = 0.93
+"""Of the moves, the rest change the device of several connected ops."""
+
 
 @njit(cache=True, nogil=True, inline="always")
 def _moved(u: int, j: int, i: int, tensor_bytes: FloatArray, s_per_byte: FloatArray, delay_s: FloatArray) -> float:
@@ -310,13 +313,59 @@ def _anneal_window(
     best_held = held.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1)) if hot > 0.0 else 1.0
     heat = hot
+    joined = np.empty(size, np.int64)
     for _ in range(moves):
         heat *= cooling
         a = int(rng.random() * size)
         kind = rng.random()
         old_on = on[a]
+        if kind > _CHAIN_SHARE and d > 1 and movable[ops[a]]:
+            # Several connected ops of one device change to another together.
+            new_on = int(rng.random() * (d - 1))
+            if new_on >= old_on:
+                new_on += 1
+            most = 2 + int(rng.random() * rng.random() * size)
+            count = _connected(rng, a, most, on, movable, ops, before_indptr, before, behind_indptr, behind, joined)
+            need, able = 0.0, True
+            for k in range(count):
+                need += need_bytes[ops[joined[k]]]
+                able &= work[joined[k], new_on] < np.inf
+            if not able or room[new_on] + need > capacity[new_on]:
+                continue
+            for k in range(count):
+                on[joined[k]] = new_on
+            tried = _window_cost(
+                order,
+                on,
+                work,
+                ready,
+                after,
+                before_indptr,
+                before,
+                ops,
+                tensor_bytes,
+                s_per_byte,
+                delay_s,
+                free,
+                rest,
+                ends,
+                clock,
+            )
+            if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
+                cost = tried
+                room[old_on] -= need
+                room[new_on] += need
+                if cost < best:
+                    best = cost
+                    best_order[:] = order
+                    best_on[:] = on
+                    best_held[:] = room
+            else:
+                for k in range(count):
+                    on[joined[k]] = old_on
+            continue
         new_on = old_on
-        if kind < 0.6 and movable[ops[a]] and d > 1:
+        if kind < 0.55 and movable[ops[a]] and d > 1:
             new_on = int(rng.random() * (d - 1))
             if new_on >= old_on:
                 new_on += 1
@@ -324,7 +373,7 @@ def _anneal_window(
                 continue
         old_spot = spot[a]
         new_spot = old_spot
-        if kind > 0.4:
+        if kind > 0.35:
             left, right = 0, size - 1
             for q in range(before_indptr[a], before_indptr[a + 1]):
                 if spot[before[q]] + 1 > left:
@@ -377,6 +426,42 @@ def _anneal_window(
         sequence[lo + at] = ops[a]
         place[ops[a]] = lo + at
         device[ops[a]] = best_on[a]
+
+
+@njit(cache=True, nogil=True)
+def _connected(
+    rng: np.random.Generator,
+    a: int,
+    most: int,
+    on: IntArray,
+    movable: np.ndarray,
+    ops: IntArray,
+    before_indptr: IntArray,
+    before: IntArray,
+    behind_indptr: IntArray,
+    behind: IntArray,
+    joined: IntArray,
+) -> int:
+    """Write `most` members at most that edges connect to member `a` on its device into `joined`; return how many."""
+    joined[0] = a
+    count, head = 1, 0
+    while head < count and count < most:
+        b = joined[head]
+        head += 1
+        downwards = rng.random() < 0.5
+        for turn in range(2):
+            indptr, near = (behind_indptr, behind) if downwards == (turn == 0) else (before_indptr, before)
+            for q in range(indptr[b], indptr[b + 1]):
+                c = near[q]
+                if on[c] != on[a] or not movable[ops[c]] or count >= most:
+                    continue
+                known = False
+                for k in range(count):
+                    known |= joined[k] == c
+                if not known:
+                    joined[count] = c
+                    count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)

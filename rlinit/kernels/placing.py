@@ -228,13 +228,15 @@ def run_batches(
                     at = _receive(u, j, i, end[u, j], bit_count(shared), tensor_bytes, s_per_byte, delay_s)
                 else:
                     at = arrival[u, j, i]
-                if not at <= ready:  # NaN, for a sequence that is not one, makes the makespan NaN
+                if not at <= ready:  # True for NaN: the data never comes
                     ready = at
         start[v, i] = ready
         over = ready + time_s[v, i, bit_count(held)]
+        if np.isnan(over):
+            return np.nan  # The sequence contradicts a dependency.
         end[v, i] = over
         free[i] = over
-        if not over <= makespan:
+        if over > makespan:
             makespan = over
         if mode == EXCLUSIVE:
             for j in range(d):
@@ -273,7 +275,9 @@ def _fetch(
         for q in range(pred_indptr[v], pred_indptr[v + 1]):
             u = pred[q]
             for j in range(d):
-                if j != i and mask[u, j] & held and np.isnan(arrival[u, j, i]) and end[u, j] < first_end:
+                if j == i or mask[u, j] & held == 0 or not np.isnan(arrival[u, j, i]):
+                    continue
+                if first_u < 0 or end[u, j] < first_end:
                     first_u, first_j, first_end = u, j, end[u, j]
         if first_u < 0:
             return

@@ -50,7 +50,7 @@ def placement_plan(
 ) -> Plan:
     """Return the plan of a placement, with no bound."""
     value = timeline(problem, placement).makespan_s
-    parts = placement_parts(problem, placement, graph, hardware)
+    parts = placement_parts(problem, placement, graph, hardware, "tensors")
     return Plan(
         objective=problem.objective,
         status="feasible",

@@ -1,0 +1,310 @@
+"""DIVIML: Tables I, III and IV, Figures 3 to 7, and the thesis's memory study, on a CPU, a T4 and an A100.
+
+Op times of the paper are not published: randomly wired networks are those of `rlinit.datasets.rwnn`, mainstream
+networks the zoo's graphs under the roofline model. The paper's figures are printed beside ours and are not like for
+like; all methods of one row run here, on the same graph, with the same seconds where they take any.
+
+Run as ``python -m benchmarks.diviml --part table1|table3|table4|zoo|memory [--seeds N] [--seconds S]
+[--peer-seconds S]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from typing import Any, Literal
+
+import numpy as np
+
+import rlinit
+from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
+from rlinit.budget import Budget
+from rlinit.datasets import imagenet
+from rlinit.datasets.rwnn import rwnn
+from rlinit.lowering_placement import lower_placement
+
+GPUS = rlinit.Hardware.preset("cpu-t4-a100")
+ROWS: tuple[tuple[int, Literal["strong", "weak"]], ...] = (
+    (1, "strong"),
+    (2, "strong"),
+    (3, "strong"),
+    (4, "strong"),
+    (2, "weak"),
+    (3, "weak"),
+    (4, "weak"),
+)
+HEURISTICS = ("best-device", "met", "greedy", "heft", "ea", "sa")
+PAPER_TABLE_1 = {  # best device, MET, greedy, HEFT, EA, SA, MILP, MILP-SPLIT, bound: milliseconds
+    (1, "strong"): (211.7, 209.9, 104.4, 99.9, 97.5, 98.9, 80.1, 80.1, 80.1),
+    (2, "strong"): (234.9, 219.3, 111.8, 109.3, 103.8, 106.2, 78.9, 79.1, 73.7),
+    (3, "strong"): (236.5, 235.4, 114.2, 108.5, 104.7, 106.1, 79.9, 80.3, 68.1),
+    (4, "strong"): (250.5, 249.1, 116.3, 111.3, 107.6, 109.5, 79.1, 79.4, 61.3),
+    (2, "weak"): (225.2, 223.8, 103.7, 101.7, 97.3, 98.1, 74.3, 77.6, 73.3),
+    (3, "weak"): (229.9, 229.3, 107.4, 104.3, 100.9, 103.1, 76.6, 78.7, 71.8),
+    (4, "weak"): (242.9, 240.7, 106.8, 104.4, 102.0, 103.6, 71.6, 77.0, 62.1),
+}
+PAPER_TABLE_4 = {  # best device, MET, greedy, HEFT, EA, SA, MILP, MILP-SPLIT, bound: inputs a second
+    (1, "strong"): (54, 56, 74, 75, 84, 87, 114, 135, 164),
+    (2, "strong"): (48, 50, 67, 66, 75, 78, 95, 119, 180),
+    (3, "strong"): (49, 51, 68, 70, 78, 81, 116, 129, 196),
+    (4, "strong"): (47, 48, 65, 67, 76, 79, 73, 126, 209),
+    (2, "weak"): (51, 53, 76, 75, 86, 87, 89, 137, 182),
+    (3, "weak"): (49, 52, 73, 73, 82, 85, 72, 137, 181),
+    (4, "weak"): (47, 50, 72, 74, 82, 84, 65, 138, 207),
+}
+PAPER_TABLE_3 = {(5, "strong"): 37, (10, "strong"): 48, (20, "strong"): 141, (5, "weak"): 53, (10, "weak"): 54}
+PAPER_TABLE_3[20, "weak"] = 395
+
+
+def quarters(inputs: int) -> tuple[int, ...]:
+    """Return the batch sizes of the paper: L/4, L/2, 3L/4 and L."""
+    return tuple(inputs * part // 4 for part in (1, 2, 3, 4))
+
+
+def place(graph: rlinit.Graph, seconds: float, inputs: int = 1, **more: Any) -> rlinit.Plan:
+    """Return a plan for `latency`, or for `throughput` of several inputs."""
+    if inputs == 1:
+        return rlinit.schedule(graph, GPUS, objective="latency", time_limit_s=seconds, **more)
+    return rlinit.schedule(graph, GPUS, objective="throughput", inputs=inputs, time_limit_s=seconds, **more)
+
+
+def peers(path: str, inputs: int, seconds: float) -> dict[str, dict[str, Any]]:
+    """Run CP-SAT and HiGHS on a saved graph, each in a process of its own."""
+    found = {}
+    for peer in ("cp_sat", "highs"):
+        code = (
+            "import json, sys, rlinit; from rlinit.lowering_placement import lower_placement; "
+            f"from benchmarks.peers.{peer} import solve_{peer} as solve; "
+            "from benchmarks.diviml import GPUS, quarters; "
+            f"inputs = {inputs}; graph = rlinit.load_graph({path!r}); "
+            "p = lower_placement(graph, GPUS, 'latency' if inputs == 1 else 'throughput', inputs=inputs).problem; "
+            f"r = solve(p, time_limit_s={seconds}); "
+            "print(json.dumps({'value': r.value_s, 'bound': r.bound_s, 'seconds': r.seconds, 'status': r.status}))"
+        )
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        lines = ended.stdout.strip().splitlines()
+        found[peer] = __import__("json").loads(lines[-1]) if lines else {"value": float("inf"), "bound": 0.0}
+    return found
+
+
+def table(arguments: argparse.Namespace, inputs: int) -> None:
+    """Tables I (one input) and IV (several): every method on every kind of network."""
+    rows: list[dict[str, Any]] = []
+    sizes = (1,) if inputs == 1 else quarters(inputs)
+    for channels, dependence in ROWS:
+        for seed in range(arguments.seeds):
+            graph = rwnn("er", seed=seed, channels=channels, dependence=dependence, batch_sizes=sizes)
+            row: dict[str, Any] = {"channels": channels, "dependence": dependence, "seed": seed}
+            for name in HEURISTICS:
+                row[name] = place(graph, arguments.seconds, inputs, method=name).value
+            quick = place(graph, arguments.seconds, inputs)
+            long = place(graph, 6 * arguments.seconds, inputs)
+            row |= {"rlinit": quick.value, "rlinit long": long.value, "bound": max(quick.bound, long.bound)}
+            row |= {"gap": 1 - row["bound"] / min(quick.value, long.value), "bound_source": long.bound_source}
+            if arguments.peer_seconds > 0:
+                graph.save("/tmp/rlinit_peer_graph.json")
+                row |= peers("/tmp/rlinit_peer_graph.json", inputs, arguments.peer_seconds)
+            rows.append(row)
+            print({key: value for key, value in row.items() if not isinstance(value, dict)}, flush=True)
+    name = f"diviml_table_{1 if inputs == 1 else 4}" + ("" if inputs in (1, 16) else f"_{inputs}")
+    save(name, rows, seconds=arguments.seconds, seeds=arguments.seeds, peer_seconds=arguments.peer_seconds)
+    show_table(rows, inputs, arguments)
+    draw_table(name, rows, inputs)
+
+
+def show_table(rows: list[dict[str, Any]], inputs: int, arguments: argparse.Namespace) -> None:
+    """Print a table of milliseconds or inputs a second, with the paper's row below each of ours."""
+    shown = (lambda s: 1e3 * s) if inputs == 1 else (lambda s: inputs / s)
+    columns = [*HEURISTICS, "rlinit", "rlinit long", "bound"]
+    table_rows: list[list[object]] = []
+    for channels, dependence in ROWS:
+        mine = [r for r in rows if (r["channels"], r["dependence"]) == (channels, dependence)]
+        label = f"{channels} {dependence}"
+        cells: list[object] = [geometric_mean(shown(r[c]) for r in mine) for c in columns]
+        gaps = f"{100 * float(np.mean([r['gap'] for r in mine])):.1f}%"
+        rivals = [
+            geometric_mean(shown(r[p]["value"]) for r in mine) if all(np.isfinite(r[p]["value"]) for r in mine) else "-"
+            for p in ("cp_sat", "highs")
+            if arguments.peer_seconds > 0
+        ]
+        table_rows.append([label, *cells, gaps, *rivals])
+        paper = (PAPER_TABLE_1 if inputs == 1 else PAPER_TABLE_4)[channels, dependence]
+        table_rows.append(
+            ["  paper", *paper[:6], paper[7], paper[6], paper[8], f"{100 * abs(1 - paper[8] / paper[7]):.0f}%"]
+        )
+    unit = "milliseconds" if inputs == 1 else "inputs a second"
+    rivals_named = ["CP-SAT", "HiGHS"] if arguments.peer_seconds > 0 else []
+    print_table(
+        f"{unit}; rlinit {arguments.seconds:g} s and {6 * arguments.seconds:g} s (paper: MILP-SPLIT, MILP)",
+        ["network", *columns, "gap", *rivals_named],
+        table_rows,
+    )
+    for name in HEURISTICS:
+        ratio = geometric_mean(r[name] / r["rlinit"] for r in rows)
+        print(f"{name} takes {ratio:.3f} times as long as rlinit in {arguments.seconds:g} s (geometric mean)")
+
+
+def draw_table(name: str, rows: list[dict[str, Any]], inputs: int) -> None:
+    """Draw each method's makespan over the proven bound."""
+    from matplotlib.figure import Figure
+
+    columns = [*HEURISTICS, "rlinit", "rlinit long"]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.add_subplot()
+    labels = [f"{c} {d}" for c, d in ROWS]
+    for at, column in enumerate(columns):
+        heights = [
+            geometric_mean(r[column] / r["bound"] for r in rows if (r["channels"], r["dependence"]) == key)
+            for key in ROWS
+        ]
+        axes.bar(np.arange(len(ROWS)) + (at - 3.5) * 0.11, heights, 0.11, label=column)
+    axes.axhline(1.0, color="black", linewidth=1)
+    axes.set_ylim(0.9, 3.2)
+    axes.set_xticks(range(len(ROWS)), labels)
+    axes.set_ylabel("makespan / proven bound")
+    axes.set_title("ten modules of 32 nodes" + ("" if inputs == 1 else f", {inputs} inputs"))
+    axes.legend(fontsize=7, ncols=4)
+    save_figure(name, figure)
+
+
+class _Until:
+    """Cancels a budget when a schedule is as good as a goal, and remembers when that was."""
+
+    def __init__(self, goal: float, budget: Budget) -> None:
+        self.goal, self.budget = goal, budget
+        self.reached_s: float | None = None
+
+    def __call__(self, _placement: object, value: float) -> None:
+        if self.reached_s is None and value <= self.goal * (1 + 1e-6):
+            self.reached_s = self.budget.elapsed_s
+            self.budget.cancel()
+
+
+def table_3(arguments: argparse.Namespace) -> None:
+    """Table III: seconds of the split and of the full program to the same value, modules of 10 nodes."""
+    from rlinit.exact.placement_milp import solve_placement_milp
+    from rlinit.exact.split import solve_split
+
+    rows = []
+    for num_modules, dependence in PAPER_TABLE_3:
+        channels = 1 if dependence == "strong" else 2
+        graph = rwnn(
+            "er", seed=0, num_modules=num_modules, nodes_per_module=10, channels=channels, dependence=dependence
+        )
+        problem = lower_placement(graph, GPUS, "latency").problem
+        solve_split(problem, budget=Budget(60), channels=channels)
+        split, split_s = timed(lambda p=problem, c=channels: solve_split(p, budget=Budget(60), channels=c))
+        assert split.value is not None
+        watch = _Until(split.value, Budget(arguments.peer_seconds))
+        full, milp_s = timed(lambda p=problem, w=watch: solve_placement_milp(p, budget=w.budget, on_solution=w))
+        rows.append(
+            {
+                "modules": num_modules,
+                "channels": channels,
+                "dependence": dependence,
+                "split_s": split_s,
+                "split_value": split.value,
+                "split_exact": split.exact,
+                "milp_s": watch.reached_s or milp_s,
+                "milp_reached": watch.reached_s is not None,
+                "milp_value": full.value,
+                "paper_factor": PAPER_TABLE_3[num_modules, dependence],
+            }
+        )
+        print(rows[-1], flush=True)
+    save("diviml_table_3", rows, milp_seconds=arguments.peer_seconds)
+    print_table(
+        "seconds to the split's value (> : not reached)",
+        ["modules", "channels", "split s", "exact", "MILP s", "factor", "paper"],
+        [
+            [
+                r["modules"],
+                f"{r['channels']} {r['dependence']}",
+                r["split_s"],
+                r["split_exact"],
+                ("" if r["milp_reached"] else ">") + f"{r['milp_s']:.1f}",
+                ("" if r["milp_reached"] else ">") + f"{r['milp_s'] / r['split_s']:.0f}",
+                r["paper_factor"],
+            ]
+            for r in rows
+        ],
+    )
+
+
+def zoo(arguments: argparse.Namespace) -> None:
+    """Figures 3 and 5: mainstream networks, latency and throughput of 128 inputs."""
+    rows: list[dict[str, Any]] = []
+    for name in ("vgg16", "resnet50", "mobilenet", "densenet121", "inceptionv3", "inceptionresnetv2", "nasnetmobile"):
+        if name not in {n.lower() for n in imagenet.NAMES}:
+            continue
+        graph = imagenet.load(name)
+        for inputs in (1, 128):
+            row: dict[str, Any] = {"network": name, "ops": graph.num_ops, "inputs": inputs}
+            row |= {h: place(graph, arguments.seconds, inputs, method=h).value for h in HEURISTICS}
+            plan = place(graph, arguments.seconds, inputs)
+            row |= {"rlinit": plan.value, "bound": plan.bound, "gap": plan.gap, "status": plan.status}
+            rows.append(row)
+            print(row, flush=True)
+    save("diviml_zoo", rows, seconds=arguments.seconds)
+    print_table(
+        f"milliseconds, {arguments.seconds:g} s each",
+        ["network", "inputs", *HEURISTICS, "rlinit", "bound", "gap"],
+        [[r["network"], r["inputs"], *(1e3 * r[c] for c in (*HEURISTICS, "rlinit", "bound")), r["gap"]] for r in rows],
+    )
+
+
+def memory(arguments: argparse.Namespace) -> None:
+    """Table 5.1 and Figure 5.3 of the thesis: Inception v3, 128 inputs, an A100 limited in batch size or memory."""
+    import dataclasses
+
+    graph = imagenet.load("inceptionv3")
+    cpu, t4, a100 = GPUS.devices
+
+    def limited(**change: Any) -> rlinit.Hardware:
+        sizes = quarters(128)
+        devices = [dataclasses.replace(d, batch_sizes=sizes) for d in (cpu, t4)]
+        return rlinit.Hardware.mesh([*devices, dataclasses.replace(a100, batch_sizes=sizes, **change)], 31.5e9)
+
+    def solve(hardware: rlinit.Hardware, method: str = "auto") -> rlinit.Plan:
+        return rlinit.schedule(
+            graph, hardware, objective="throughput", inputs=128, method=method, time_limit_s=arguments.seconds
+        )
+
+    half = limited(batch_sizes=(32, 64))
+    rows: list[dict[str, Any]] = []
+    for what, plan in (
+        ("whole model, best split of each op (bMET)", solve(half, "met")),
+        ("batched HEFT", solve(half, "heft")),
+        ("data and model parallel (rlinit)", solve(half)),
+    ):
+        rows.append({"what": what, "makespan_s": plan.value, "inputs_per_s": plan.inputs_per_s, "gap": plan.gap})
+    whole = solve(limited(), "best-device").devices[2].held_bytes
+    for part in (1.0, 0.8, 0.6, 0.4, 0.2):
+        plan = solve(limited(memory_bytes=part * whole))
+        rows.append({"memory": part, "makespan_s": plan.value, "inputs_per_s": plan.inputs_per_s, "gap": plan.gap})
+    save("diviml_memory", rows, seconds=arguments.seconds)
+    table_rows = [
+        [r.get("what", f"A100 memory {r.get('memory')}"), 1e3 * r["makespan_s"], r["inputs_per_s"], r["gap"]]
+        for r in rows
+    ]
+    print_table("Inception v3, 128 inputs", ["case", "ms", "inputs a second", "gap"], table_rows)
+
+
+def main() -> None:
+    """Run one part from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", choices=("table1", "table3", "table4", "zoo", "memory"), default="table1")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--inputs", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--peer-seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    if arguments.part in ("table1", "table4"):
+        table(arguments, 1 if arguments.part == "table1" else arguments.inputs)
+    else:
+        {"table3": table_3, "zoo": zoo, "memory": memory}[arguments.part](arguments)
+
+
+if __name__ == "__main__":
+    main()

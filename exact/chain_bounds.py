@@ -1,0 +1,248 @@
+"""A lower bound from a chain of ops: what lies between two of its neighbours runs between them, and is bounded alone.
+
+For a_1 < ... < a_k on a path of the graph, the ops between a_j and a_{j+1} start when a_j has ended and end before
+a_{j+1} starts. So ``start(a_{j+1}) - start(a_j)`` is at least the makespan of the problem *hop j*: these ops with a_j,
+and with a_{j+1} taking no time, given the devices of both ends; also from the start to a_1, and from a_k to the
+makespan. The bound is the least sum over the devices of the chain, a shortest path. Where the chain's ops separate the
+graph (modules joined by one channel) nothing is lost but transfers that overlap; elsewhere what is not between any two
+neighbours is left out.
+
+References
+----------
+DIVIML, section IV-B: the recursion over modules, here on lower bounds and without requiring modules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.budget import Budget
+from rlinit.exact.bound_windows import Windows
+from rlinit.exact.placement_search import DeviceSearch
+from rlinit.kernels.placement_heads import reachability
+from rlinit.placement import PlacementProblem
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = ["ChainBound", "best_chain", "hop_problem"]
+
+_STRIDE = 12
+
+
+def best_chain(
+    problem: PlacementProblem,
+    reach: NDArray[np.bool_],
+    weight: FloatArray,
+    least: FloatArray,
+    most: int,
+    gain: float,
+) -> list[int]:
+    """Return the chain with the largest sum of `least` of its ops and what is known of the time between neighbours.
+
+    That is the larger of the sum of `weight` and the longest path.
+
+    Parameters
+    ----------
+    weight, least
+        (n,) what an op adds between two ops of the chain, and as one of them.
+    most
+        Most ops between neighbours.
+    gain
+        What another op of the chain must add, relative to a mean op: parts that are not cut up are bounded better.
+    """
+    n = problem.num_ops
+    reach_f = reach.astype(np.float64)
+    amount = (reach_f * weight) @ reach_f
+    number = reach_f @ reach_f
+    path = _longest_between(problem, least)
+    step = np.where(reach & (number <= most), np.maximum(amount, path[:n]), -np.inf)
+    before, size_before = np.maximum(weight @ reach_f, path[n]), reach_f.sum(axis=0)
+    after, size_after = reach_f @ weight, reach_f.sum(axis=1)
+    after = np.maximum(after, np.where(reach, path[:n] + least, 0.0).max(axis=1, initial=0.0))
+    least = least - gain * (least + weight).sum() / max(1, n)
+    value, previous = np.full(n, -np.inf), np.full(n, -1)
+    for v in problem.order.tolist():
+        first = before[v] if size_before[v] <= most else -np.inf
+        through = value + least + step[:, v]
+        u = int(np.argmax(through))
+        value[v], previous[v] = (first, -1) if first >= through[u] else (through[u], u)
+    total = np.where(size_after <= most, value + least + after, -np.inf)
+    last = int(np.argmax(total)) if n else -1
+    if last < 0 or total[last] == -np.inf:
+        return []
+    chain = [last]
+    while previous[chain[-1]] >= 0:
+        chain.append(int(previous[chain[-1]]))
+    return chain[::-1]
+
+
+def _longest_between(problem: PlacementProblem, least: FloatArray) -> FloatArray:
+    """Return (n + 1, n) the longest path between row and column, both left out; from the start in the last row."""
+    n = problem.num_ops
+    path = np.full((n + 1, n), -np.inf)
+    path[n] = 0.0
+    for v in problem.order.tolist():
+        for u in problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]].tolist():
+            np.maximum(path[:, v], path[:, u] + least[u], out=path[:, v])
+            path[u, v] = max(path[u, v], 0.0)
+    return path
+
+
+def hop_problem(
+    problem: PlacementProblem, window: Windows, reach: NDArray[np.bool_], before: int, after: int
+) -> tuple[PlacementProblem, IntArray]:
+    """Return the `latency` problem of one shard of the ops between two ops, with these, and its ops in the whole.
+
+    Parameters
+    ----------
+    before, after
+        Ops, or -1 for the start and the end. `after` takes no time.
+    """
+    inside = np.ones(problem.num_ops, np.bool_)
+    if before >= 0:
+        inside &= reach[before]
+    if after >= 0:
+        inside &= reach[:, after]
+    inside[[v for v in (before, after) if v >= 0]] = True
+    ops = np.flatnonzero(inside)
+    local = np.cumsum(inside) - 1
+    time_s = np.zeros((len(ops), problem.num_devices, 2))
+    time_s[:, :, 1] = window.least_s[ops]
+    if after >= 0:
+        own = time_s[local[after], :, 1]
+        time_s[local[after], :, 1] = np.where(np.isfinite(own), 0.0, np.inf)
+    edges = problem.edges[inside[problem.edges].all(axis=1)]
+    leader: dict[int, int] = {}
+    group = np.array([leader.setdefault(int(problem.group[v]), k) for k, v in enumerate(ops)], np.int64)
+    hop = dataclasses.replace(
+        problem,
+        objective="latency",
+        time_s=time_s,
+        tensor_bytes=problem.tensor_bytes[ops],
+        weight_bytes=problem.weight_bytes[ops],
+        shard_bytes=problem.shard_bytes[ops],
+        edges=local[edges].reshape(-1, 2),
+        order=local[problem.order[inside[problem.order]]],
+        group=group,
+    )
+    return hop, ops
+
+
+class _Hop:
+    """Bounds of one hop for each pair of devices of its ends (device 0 stands for the start and for the end)."""
+
+    def __init__(
+        self, problem: PlacementProblem, window: Windows, reach: NDArray[np.bool_], before: int, after: int
+    ) -> None:
+        self.before, self.after = before, after
+        self.problem, self.ops = hop_problem(problem, window, reach, before, after)
+        d = problem.num_devices
+        rows = np.isfinite(window.least_s[before]) if before >= 0 else np.arange(d) == 0
+        columns = np.isfinite(window.least_s[after]) if after >= 0 else np.arange(d) == 0
+        self.bound_s = np.where(rows[:, None] & columns[None, :], 0.0, np.inf)
+        self.searches: dict[tuple[int, int], DeviceSearch] = {}
+
+    def search(self, pair: tuple[int, int], upper: float) -> DeviceSearch:
+        """Return the search for devices of the ends, making it if need be."""
+        if pair not in self.searches:
+            allowed = np.isfinite(self.problem.time_s)
+            allowed[:, :, 0] = False
+            for op, device in zip((self.before, self.after), pair, strict=True):
+                if op >= 0:
+                    at = int(np.searchsorted(self.ops, op))
+                    only = np.zeros_like(allowed[at])
+                    only[device] = allowed[at, device]
+                    allowed[at] = only
+            self.searches[pair] = DeviceSearch(self.problem, upper=upper, allowed=allowed)
+        return self.searches[pair]
+
+
+class ChainBound:
+    """The bound of a chain, made better hop by hop; :attr:`bound_s` is a lower bound at all times.
+
+    Parameters
+    ----------
+    problem, window
+        The whole problem and what is left of its batches.
+    chain
+        Ops, each reachable from the one before it.
+    upper
+        Bounds are not raised beyond this.
+    """
+
+    def __init__(self, problem: PlacementProblem, window: Windows, chain: Sequence[int], upper: float) -> None:
+        reach = reachability(problem.order, problem.succ_indptr, problem.succ)
+        ends = [-1, *chain, -1]
+        self.upper = upper
+        self.hops = [_Hop(problem, window, reach, a, b) for a, b in itertools.pairwise(ends)]
+        self.bound_s = 0.0
+
+    @property
+    def nodes(self) -> int:
+        """Relaxations solved so far."""
+        return sum(search.nodes for hop in self.hops for search in hop.searches.values())
+
+    @property
+    def gaps(self) -> list[tuple[int, int, FloatArray]]:
+        """Bounds on the time between neighbours by their devices, for a `PlacementLP`."""
+        return [(hop.before, hop.after, hop.bound_s) for hop in self.hops]
+
+    def outlook(self, budget: Budget) -> float:
+        """Return the bound from one relaxation a hop with free devices, to compare chains by."""
+        total = 0.0
+        for hop in self.hops:
+            total += DeviceSearch(hop.problem).run(1, budget)
+        self.bound_s = max(self.bound_s, min(self.upper, total))
+        return total
+
+    def run(self, nodes: int, budget: Budget) -> float:
+        """Solve at most about `nodes` more relaxations and return the bound.
+
+        Each round improves the hop on the shortest path that had the fewest nodes.
+        """
+        last = self.nodes + nodes
+        while True:
+            forward, backward, path = self._shortest()
+            self.bound_s = max(self.bound_s, min(self.upper, float(forward[-1].min())))
+            if self.bound_s >= self.upper or self.nodes >= last or budget.expired:
+                return self.bound_s
+            chosen = self._weakest(path)
+            if chosen is None:
+                return self.bound_s
+            k, pair = chosen
+            hop = self.hops[k]
+            others = float(forward[k][pair[0]] + backward[k + 1][pair[1]])
+            search = hop.search(pair, self.upper - others if self.upper < np.inf else np.inf)
+            hop.bound_s[pair] = search.run(1 if search.nodes == 0 else _STRIDE, budget)
+
+    def _shortest(self) -> tuple[list[FloatArray], list[FloatArray], list[tuple[int, int]]]:
+        """Return least sums up to and from each op of the chain by device, and the pairs of a shortest path."""
+        d = len(self.hops[0].bound_s)
+        forward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
+        for hop in self.hops:
+            forward.append((forward[-1][:, None] + hop.bound_s).min(axis=0))
+        backward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
+        for hop in reversed(self.hops):
+            backward.append((hop.bound_s + backward[-1][None, :]).min(axis=1))
+        backward.reverse()
+        device, path = 0, []
+        for k, hop in enumerate(self.hops):
+            following = int(np.argmin(hop.bound_s[device] + backward[k + 1]))
+            path.append((device, following))
+            device = following
+        return forward, backward, path
+
+    def _weakest(self, path: list[tuple[int, int]]) -> tuple[int, tuple[int, int]] | None:
+        """Return the hop of the path with the fewest nodes whose search can go on."""
+        best: tuple[int, int] | None = None
+        for k, (hop, pair) in enumerate(zip(self.hops, path, strict=True)):
+            search = hop.searches.get(pair)
+            if search is not None and (search.exhausted or search.bound_s >= search.upper):
+                continue
+            key = (search.nodes if search is not None else 0, k)
+            best = key if best is None else min(best, key)
+        return None if best is None else (best[1], path[best[1]])

@@ -1,0 +1,478 @@
+"""Exact search for the best schedules of a module of some ten to forty ops, towards several targets at once.
+
+The schedules of `latency` with parallel transfers are all reached by appending ready ops to devices. The search keeps,
+layer by layer, the partial schedules that none dominates and whose lower bound is below what is wanted, in passes of
+growing width. A pass that never had to drop a state for its width proves what it finds; another one leaves the least
+bound of what it dropped, which is a bound all the same.
+
+Three bounds prune: the longest path that remains, with transfers between the best devices; the same for each ready op
+from where it could start now; and prices y >= 0 of the devices that sum to 1, under which the makespan C satisfies
+``C >= sum_i y_i C_i >= sum_i y_i busy_i + sum over ops left of min_i y_i time_i`` (the dual of the relaxed assignment).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from rlinit.budget import Budget
+from rlinit.kernels.module_search import sweep
+from rlinit.placement import PlacementProblem
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+
+__all__ = [
+    "EXPANSIONS_PER_S",
+    "MAX_MODULE_OPS",
+    "Frontier",
+    "SearchModel",
+    "SearchResult",
+    "Target",
+    "advance",
+    "search",
+    "transfer_times",
+]
+
+MAX_MODULE_OPS = 60
+"""Ops of a module are held as the bits of one signed 64-bit integer."""
+
+_MAX_PRICED = 80
+"""Ops beyond which prices are those that even out the devices' mean speeds, without an LP."""
+_PLAIN_WIDTH = 16
+_WIDTHS = (16, 256, 4096, 32768)
+EXPANSIONS_PER_S = 20_000.0
+"""What a slow machine expands, by which a pass is kept within a time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a schedule is timed by: the end of op `sink` on `device`, or of all ops where `sink` is -1."""
+
+    sink: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """Partial schedules as arrays: i of them over n local ops and d devices.
+
+    Parameters
+    ----------
+    free_s, held_bytes
+        (i, d) when each device is free, and what it holds.
+    end_s, device, rank
+        (i, n) end, device (-1: not run yet) and place in the order of the module's ops.
+    root
+        (i,) index of the schedule each began with.
+    """
+
+    free_s: FloatArray
+    end_s: FloatArray
+    device: NDArray[np.int8]
+    held_bytes: FloatArray
+    rank: NDArray[np.int8]
+    root: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchModel:
+    """A module as the kernel wants it. Local ops are the externals, then the ops in topological order.
+
+    Parameters
+    ----------
+    num_fixed
+        Number of externals, ops that ran before and have consumers in the module or after it.
+    time_s, comm_s
+        (n, d) and (n, d, d) seconds of ops and of transfers.
+    live, group_live
+        (n,) whether an op has consumers, a group members, beyond the module.
+    need_bytes, capacity_bytes, held_matters
+        Memory of ops and devices, and whether it can bind.
+    tail_s
+        (t, n, d) seconds at least from the end of an op on a device to the end of each target.
+    local_tail_s
+        (n, d) seconds at least from the end of an op to that of the module, if schedules are ranked by it; else (0, d).
+    price, priced_s, after_s
+        The priced bound: (y, d), (y, n) and (y,) for what is after the module.
+    device_tail_s
+        (t, d) seconds at least from the last end of an op on a device to the end of each target.
+    sink_arrival_s
+        (t, n, d) seconds from the end of an op to that of the target that consumes it, -inf for others.
+    target_device
+        (t,) device of each target's sink, -1: none.
+    sink_time_s
+        (t,) seconds of each target's sink.
+    """
+
+    num_fixed: int
+    time_s: FloatArray
+    comm_s: FloatArray
+    pred_indptr: IntArray
+    pred: IntArray
+    pred_mask: IntArray
+    succ_mask: IntArray
+    live: NDArray[np.bool_]
+    group: IntArray
+    group_mask: IntArray
+    group_live: NDArray[np.bool_]
+    need_bytes: FloatArray
+    capacity_bytes: FloatArray
+    held_matters: bool
+    tail_s: FloatArray
+    local_tail_s: FloatArray
+    price: FloatArray
+    priced_s: FloatArray
+    after_s: FloatArray
+    device_tail_s: FloatArray
+    sink_arrival_s: FloatArray
+    target_device: IntArray
+    sink_time_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchResult:
+    """What is known for each of t targets.
+
+    Parameters
+    ----------
+    value_s
+        (t,) best ends found, ``inf`` where none.
+    bound_s
+        (t,) proven lower bounds, at most the cutoff that was given.
+    device, rank
+        (t, n) device and place in the order of the ops of the best schedules.
+    work
+        Partial schedules extended.
+    """
+
+    value_s: FloatArray
+    bound_s: FloatArray
+    device: IntArray
+    rank: IntArray
+    work: int
+
+
+def transfer_times(problem: PlacementProblem) -> FloatArray:
+    """Return (n, d, d) seconds of moving all shards of each op's output, 0 within a device."""
+    size = problem.tensor_bytes[:, None, None] * problem.num_shards
+    return np.ascontiguousarray(problem.delay_s + size * problem.s_per_byte)
+
+
+def search_model(
+    problem: PlacementProblem,
+    comm_s: FloatArray,
+    externals: IntArray,
+    ops: IntArray,
+    targets: list[Target],
+    tail_after: FloatArray | None = None,
+    work_after_s: FloatArray | None = None,
+) -> SearchModel:
+    """Return the model of a module.
+
+    Parameters
+    ----------
+    comm_s
+        (num_ops, d, d) from :func:`transfer_times`.
+    externals, ops
+        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither. With
+        more than `MAX_MODULE_OPS` ops the model serves :func:`root_bound` alone.
+    targets
+        What is timed.
+    tail_after
+        (num_ops, d) seconds at least from the end of an op to the end of everything; None: what is after the module
+        does not count.
+    work_after_s
+        (k, d) times of the ops after the module, which the one target without sink then waits for too.
+    """
+    local = np.concatenate([externals, ops])
+    n, k = len(local), len(externals)
+    searchable = len(ops) <= MAX_MODULE_OPS
+    index = {int(v): i for i, v in enumerate(local)}
+    sink = targets[0].sink
+    preds = [[index[u] for u in _preds(problem, int(v)) if u in index] if i >= k else [] for i, v in enumerate(local)]
+    succs: list[list[int]] = [[] for _ in range(n)]
+    pred_mask, succ_mask = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for w in range(k, n):
+        for u in preds[w]:
+            succs[u].append(w)
+            succ_mask[u] |= 1 << (w - k) if searchable else 1
+            if u >= k:
+                pred_mask[w] |= 1 << (u - k) if searchable else 1
+    live = np.array([any(w not in index for w in _succs(problem, int(v))) for v in local], np.bool_)
+    time_s = np.ascontiguousarray(problem.op_time_s[local])
+    arrival = np.full((len(targets), n, problem.num_devices), -np.inf)
+    for t, target in enumerate(targets):
+        for u in _preds(problem, sink) if sink >= 0 else []:
+            arrival[t, index[u]] = comm_s[u, :, target.device] + problem.op_time_s[sink, target.device]
+    base = np.maximum(arrival, 0.0 if sink < 0 else -np.inf)
+    if tail_after is not None:
+        base = np.maximum(base, tail_after[local])
+    price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
+    priced = _priced(time_s, price)
+    tail, device_tail = _tails(k, succs, time_s, comm_s[local], base, priced)
+    after, local_tail = np.zeros(len(price)), np.zeros((0, problem.num_devices))
+    if work_after_s is not None:
+        after, device_tail = _priced(work_after_s, price).sum(axis=1), np.zeros_like(device_tail)
+        local_tail = _tails(k, succs, time_s, comm_s[local], np.zeros((1, *time_s.shape)), priced)[0][0]
+    group, group_mask, group_live = _groups(problem, local, k)
+    need = problem.weight_bytes + problem.num_shards * problem.shard_bytes
+    sink_time = [0.0 if sink < 0 else float(problem.op_time_s[sink, target.device]) for target in targets]
+    return SearchModel(
+        num_fixed=k,
+        time_s=time_s,
+        comm_s=np.ascontiguousarray(comm_s[local]),
+        pred_indptr=np.cumsum([0, *(len(each) for each in preds)]).astype(np.int64),
+        pred=np.array([u for each in preds for u in each], np.int64),
+        pred_mask=pred_mask,
+        succ_mask=succ_mask,
+        live=live,
+        group=group,
+        group_mask=group_mask,
+        group_live=group_live,
+        need_bytes=need[local],
+        capacity_bytes=problem.capacity_bytes * CAPACITY_SLACK,
+        held_matters=bool((need.sum() > problem.capacity_bytes).any()),
+        tail_s=tail,
+        local_tail_s=local_tail,
+        price=price,
+        priced_s=priced,
+        after_s=after,
+        device_tail_s=device_tail,
+        sink_arrival_s=arrival,
+        target_device=np.array([target.device if sink >= 0 else -1 for target in targets], np.int64),
+        sink_time_s=np.array(sink_time),
+    )
+
+
+def _preds(problem: PlacementProblem, v: int) -> list[int]:
+    return list(map(int, problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]))
+
+
+def _succs(problem: PlacementProblem, v: int) -> list[int]:
+    return list(map(int, problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]))
+
+
+def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
+    """Return the local groups, their module ops as masks, and whether they have members after the module."""
+    n = len(local)
+    first: dict[int, int] = {}
+    group = np.array([first.setdefault(int(problem.group[v]), i) for i, v in enumerate(local)], np.int64).reshape(n)
+    mask, live = np.zeros(n, np.int64), np.zeros(n, np.bool_)
+    for i in range(k, n):
+        mask[group[i]] |= 1 << min(i - k, MAX_MODULE_OPS)
+    present = set(map(int, local))
+    for v in np.flatnonzero(np.isin(problem.group, list(first))):
+        if int(v) not in present:
+            live[first[int(problem.group[v])]] = True
+    return group, mask, live
+
+
+def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArray:
+    """Return prices of the devices: equal ones, and those of the assignment LP's dual.
+
+    Where `around_s` ((y, d) seconds before and after a device's work) is given there is a dual for each of its rows.
+    """
+    n, d = time_s.shape
+    equal = np.full((1, d), 1.0 / d)
+    finite = np.isfinite(time_s)
+    largest = time_s[finite].max(initial=0.0)
+    if d == 1 or largest <= 0.0:
+        return equal
+    if n > _MAX_PRICED:
+        speed = 1.0 / (np.where(finite, time_s / largest, 1.0).mean(axis=0) + 1e-6)
+        return np.concatenate([equal, speed[None] / speed.sum()])
+    ops, devices = np.nonzero(finite)
+    rows = np.zeros((len(ops), n + d))
+    rows[np.arange(len(ops)), ops] = 1.0
+    rows[np.arange(len(ops)), n + devices] = -time_s[ops, devices] / largest
+    cost = np.concatenate([-finite.any(axis=1).astype(np.float64), np.zeros(d)])
+    total = np.concatenate([np.zeros(n), np.ones(d)])[None]
+    bounds = [(0.0, 1.0)] * (n + d)
+    prices = [equal]
+    for around in np.zeros((1, d)) if around_s is None else around_s:
+        cost[n:] = -around / largest
+        result = linprog(cost, A_ub=rows, b_ub=np.zeros(len(ops)), A_eq=total, b_eq=[1.0], bounds=bounds)
+        if result.x is not None:
+            price = np.maximum(result.x[n:], 0.0)
+            prices.append(price[None] / price.sum())
+    return np.concatenate(prices)
+
+
+def _repriced(model: SearchModel, start: Frontier, limit_s: FloatArray) -> SearchModel:
+    """Return the model with prices for what can be run where, if one of the targets is to end below its limit."""
+    k, n = model.num_fixed, len(model.time_s)
+    head = np.zeros_like(model.time_s)
+    for v in range(k, n):
+        head[v] = start.free_s[0]
+        for u in model.pred[model.pred_indptr[v] : model.pred_indptr[v + 1]]:
+            if u < k:
+                arrival = start.end_s[0, u] + model.comm_s[u, start.device[0, u]]
+            else:
+                arrival = (head[u] + model.time_s[u])[:, None] + model.comm_s[u]
+                arrival = arrival.min(axis=0)
+            head[v] = np.maximum(head[v], arrival)
+    active = np.flatnonzero(limit_s > -np.inf)
+    ends_s = head[k:] + model.time_s[k:] + model.tail_s[active, k:]
+    able = (ends_s < limit_s[active, None, None]).any(axis=0)
+    around = head[k:].min(axis=0, initial=np.inf) + model.device_tail_s[active]
+    price = _prices(np.where(able, model.time_s[k:], np.inf), around)
+    # Targets are searched for without what is after the module.
+    return dataclasses.replace(model, price=price, after_s=np.zeros(len(price)))
+
+
+def _priced(time_s: FloatArray, price: FloatArray) -> FloatArray:
+    """Return (y, n) the least priced time of each op; 0 for ops that may run nowhere."""
+    with np.errstate(invalid="ignore"):
+        products = np.where(np.isfinite(time_s), price[:, None, :] * time_s, np.inf)
+    least = products.min(axis=2, initial=np.inf)
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def _tails(
+    k: int, succs: list[list[int]], time_s: FloatArray, comm_s: FloatArray, base: FloatArray, priced: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return (t, n, d) least seconds from an op's end to each target's, and (t, d) from the last op's of a device.
+
+    After an op come its successors, and all its descendants, whose priced work is done by when the last of them ends.
+    """
+    n, d = len(succs), time_s.shape[1]
+    tail = base.copy()
+    below = np.zeros((n, n) if n - k <= MAX_MODULE_OPS else (0, 0), np.bool_)
+    for v in reversed(range(n)):
+        for w in succs[v]:
+            if len(below):
+                below[v] |= below[w]
+                below[v, w] = True
+            through = comm_s[v][None] + (time_s[w] + tail[:, w])[:, None, :]
+            tail[:, v] = np.maximum(tail[:, v], through.min(axis=2))
+        if len(below) and below[v].any():
+            rest = tail[:, below[v]].min(axis=(1, 2))
+            rest = np.where(np.isfinite(rest), rest, 0.0)
+            tail[:, v] = np.maximum(tail[:, v], (priced[:, below[v]].sum(axis=1).max() + rest)[:, None])
+    device_tail = tail[:, k:].min(axis=1, initial=np.inf) if k < n else np.zeros((len(tail), d))
+    return tail, np.where(np.isfinite(device_tail), device_tail, 0.0)
+
+
+def advance(
+    model: SearchModel,
+    frontier: Frontier,
+    cutoff_s: FloatArray,
+    scale_s: FloatArray,
+    width: int,
+    max_work: int,
+) -> tuple[Frontier, FloatArray, int]:
+    """Run every schedule of the frontier through the module, keeping at most `width` of each layer.
+
+    Parameters
+    ----------
+    cutoff_s, scale_s
+        (t,) ends below which a schedule is of interest, and positive seconds that make the targets comparable.
+    max_work
+        Partial schedules to extend before only a few of each layer are.
+
+    Returns
+    -------
+    The frontier after the module, (t,) the least bound of what was dropped for the width, and the work.
+    """
+    free, end, dev, held, rank, root, dropped, work = sweep(
+        model.num_fixed, width, max_work, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask,
+        model.succ_mask, model.live, model.group, model.group_mask, model.group_live, model.need_bytes,
+        model.capacity_bytes, model.held_matters, model.tail_s, model.local_tail_s, model.price, model.device_tail_s,
+        model.after_s, scale_s, cutoff_s, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes,
+    )[1:]  # fmt: skip
+    return Frontier(free, end, dev, held, rank, root), dropped, int(work)
+
+
+def ends(model: SearchModel, frontier: Frontier) -> FloatArray:
+    """Return (i, t) when each target ends after each schedule of a frontier."""
+    count = len(frontier.root)
+    finish = np.empty((count, len(model.target_device)))
+    for t, q in enumerate(model.target_device):
+        if q < 0:
+            finish[:, t] = frontier.free_s.max(axis=1)
+            continue
+        finish[:, t] = frontier.free_s[:, q] + model.sink_time_s[t]
+        for u in np.flatnonzero(model.sink_arrival_s[t, :, 0] > -np.inf):
+            at = frontier.end_s[:, u] + model.sink_arrival_s[t, u, frontier.device[:, u]]
+            finish[:, t] = np.maximum(finish[:, t], at)
+    return finish
+
+
+def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
+    """Return (t,) lower bounds before any search, the least over the schedules of the frontier."""
+    k, n = model.num_fixed, len(model.time_s)
+    if k == n:
+        done: FloatArray = ends(model, frontier).min(axis=0)
+        return done
+    least = np.full(len(model.target_device), np.inf)
+    left = model.priced_s[:, k:].sum(axis=1) + model.after_s
+    for i in range(len(frontier.root)):
+        best = np.zeros(len(least))
+        for v in range(k, n):
+            if model.pred_mask[v]:
+                continue
+            start = frontier.free_s[i].copy()
+            for u in model.pred[model.pred_indptr[v] : model.pred_indptr[v + 1]]:
+                start = np.maximum(start, frontier.end_s[i, u] + model.comm_s[u, frontier.device[i, u]])
+            best = np.maximum(best, (start + model.time_s[v] + model.tail_s[:, v]).min(axis=1))
+        busy = np.minimum(frontier.free_s[i] + model.device_tail_s, best[:, None])
+        least = np.minimum(least, np.maximum(best, (left + busy @ model.price.T).max(axis=1)))
+    return least
+
+
+def search(
+    model: SearchModel,
+    start: Frontier,
+    cutoff_s: FloatArray,
+    budget: Budget,
+    *,
+    widths: tuple[int, ...] = _WIDTHS,
+    max_work: int = 1 << 62,
+) -> SearchResult:
+    """Find the best end of every target from one start, in passes of growing width.
+
+    Parameters
+    ----------
+    model, start
+        The module, and a frontier of one schedule.
+    cutoff_s
+        (t,) only ends below it are of interest; ``-inf`` drops a target.
+    budget
+        Passes end early and are not begun beyond it.
+    widths
+        Of the passes. Each uses the ends that the one before it found.
+    max_work
+        Partial schedules to extend in all.
+
+    Returns
+    -------
+    Values, bounds and schedules. A target is solved where its bound reaches its value or the cutoff.
+    """
+    k, targets = model.num_fixed, len(cutoff_s)
+    floor = root_bound(model, start)
+    bound = np.minimum(floor, cutoff_s)
+    value = np.full(targets, np.inf)
+    device = np.full((targets, len(model.time_s) - k), -1, np.int64)
+    rank = np.zeros_like(device)
+    scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
+    work = 0
+    for width in widths if len(model.time_s) - k <= MAX_MODULE_OPS else ():
+        limit = np.minimum(cutoff_s, value)
+        if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
+            break
+        affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * EXPANSIONS_PER_S)))
+        priced = _repriced(model, start, limit) if width > _PLAIN_WIDTH else model
+        after, dropped, extended = advance(priced, start, limit, scale, width, affordable)
+        work += extended + 1
+        finish = ends(model, after)
+        for t in range(targets):
+            i = int(finish[:, t].argmin()) if len(finish) else -1
+            if i >= 0 and finish[i, t] < value[t]:
+                value[t] = finish[i, t]
+                device[t], rank[t] = after.device[i, k:], after.rank[i, k:]
+        proven = np.minimum(np.minimum(limit, value), np.maximum(dropped, floor))
+        bound = np.maximum(bound, np.minimum(proven, cutoff_s))
+    return SearchResult(value, bound, device, rank, work)

@@ -1,0 +1,299 @@
+"""Lower bounds on the makespan of placements, cheapest first.
+
+Every bound is a function ``bound(problem, *, upper=inf, budget=None)`` of the whole problem. It returns seconds that no
+feasible placement is below, in any way of transferring; or, where nothing better than `upper` exists and that was
+proven, at most `upper`. ``inf`` (with no `upper`): there is no feasible placement. Without a budget the effort is
+limited by counts of relaxations, and the result is deterministic.
+
+=================  ================================================================================================
+path               longest path, with the best devices and the transfers these need; linear
+load               fractional assignment of loads and memory, with the best split of each op
+around             for each op, what must run before it and what after it, each as `load`; quadratic in bits
+relaxation         the linear relaxation with rows for what lies between ops, see :mod:`rlinit.exact.placement_lp`
+chain              branch and bound over the devices of parts of the network, see :mod:`rlinit.exact.chain_bounds`
+joined             the relaxation with what the chain proves
+=================  ================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
+from rlinit.exact.chain_bounds import ChainBound, best_chain
+from rlinit.exact.placement_load import load_lagrangian
+from rlinit.exact.placement_lp import CutPool, PlacementLP
+from rlinit.kernels.placement_heads import reachability, reachable_sums
+from rlinit.placement import PlacementProblem
+from rlinit.stages import FloatArray
+
+__all__ = [
+    "PLACEMENT_BOUNDS",
+    "PlacementBound",
+    "around_bound",
+    "chain_bound",
+    "joined_bound",
+    "load_bound",
+    "path_bound",
+    "relaxation_bound",
+]
+
+_ROUNDS = 8
+_BETWEEN_OPS = 2_000
+_LP_SIZE = 40_000
+_SIMPLEX_OPS = 100
+_CHAIN_OPS = 3_000
+_CHAIN_NODES = 1_000
+_CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
+_NO_LIMIT = 1 << 40
+_RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
+_LAST_ROUNDS, _TURNS = 3, 3
+_OUT_OF_REACH = 1.0 + 1e-6
+
+
+class PlacementBound(Protocol):
+    """What every bound of this module is."""
+
+    def __call__(self, problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+        """Return a lower bound in seconds."""
+        ...
+
+
+def path_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the longest path with the best devices for its ops and the transfers that these need.
+
+    Parameters
+    ----------
+    problem
+        What to bound.
+    upper
+        A makespan; batches that only worse placements have are left out.
+    budget
+        Not used: this is linear.
+
+    Notes
+    -----
+    Takes time linear in edges times squared number of devices.
+    """
+    window = windows(problem, upper, possible_batches(problem))
+    return upper if window is None else min(window.floor_s, upper)
+
+
+def load_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the best of `path_bound` and the loads of a fractional assignment within the memory.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the search for weights early.
+    """
+    start = _start(problem, upper, budget or Budget())
+    return upper if start is None else min(start.bound_s, upper)
+
+
+def around_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the best of `load_bound` and, for each op, the load before it, its time, and the load after it.
+
+    The ops that lead to an op run before it, so that its start is at least their load; heads and tails from these
+    sums are passed on along the edges like those of `path_bound`.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the search for weights early; leaves the sums out if it has expired.
+
+    Notes
+    -----
+    n (n + m) / 64 word operations and n^2 / 8 bytes.
+    """
+    budget = budget or Budget()
+    start = _start(problem, upper, budget)
+    if start is None:
+        return upper
+    bound = start.bound_s
+    if bound < upper and not budget.expired:
+        tight = _tightened(problem, start, upper)
+        bound = upper if tight is None else max(bound, tight.floor_s)
+    return min(bound, upper)
+
+
+def relaxation_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the bound of the linear relaxation with cuts, or of `around_bound` where that is better.
+
+    Rows for what lies between ops need n^2 numbers and are left out above 2,000 ops; of problems too large for the
+    LP only `around_bound` is returned.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the rounds of cuts; without one there are 8.
+    """
+    return _with_relaxation(problem, upper, budget, with_chain=False)
+
+
+def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the bound of a chain of ops by branch and bound, or of `load_bound` where that is better.
+
+    Only for problems of at most 3,000 ops; for `throughput` it bounds the makespan of a single shard.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the search; without one it solves some 1,000 relaxations.
+    """
+    limited = budget or Budget()
+    start = _start(problem, upper, limited)
+    if start is None:
+        return upper
+    bound = start.bound_s
+    if bound < upper and not limited.expired:
+        search = _chain(problem, start.window, start, upper, limited)
+        if search is not None:
+            bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, limited))
+    return min(bound, upper)
+
+
+def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the bound of the linear relaxation with what the chain proves about the time between its ops.
+
+    It is the best of all bounds here where there is time for it: where modules are joined by several channels, what
+    the chain leaves out still counts in the loads.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Shared by the relaxation, the chain and both together; without one the counts of the others hold.
+    """
+    return _with_relaxation(problem, upper, budget, with_chain=problem.num_shards == 1)
+
+
+def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | None, with_chain: bool) -> float:
+    """Return the best of `around`, of the relaxation, and of the relaxation with the gaps of a chain."""
+    limited = budget or Budget()
+    start = _start(problem, upper, limited)
+    if start is None or start.bound_s >= upper or limited.expired:
+        return upper if start is None else min(start.bound_s, upper)
+    bound = start.bound_s
+    tight = _tightened(problem, start, upper)
+    if tight is None:
+        return upper
+    bound = max(bound, tight.floor_s)
+    pool = CutPool()
+    share = limited.share(limited.remaining_s * _RELAXATION_SHARE) if with_chain else limited
+    bound = max(bound, _cut_relaxation(problem, tight, bound, upper, share, pool, _ROUNDS, ()))
+    search = _chain(problem, tight, start, upper, limited) if with_chain and bound < upper else None
+    turns = 0 if search is None else 1 if budget is None else _TURNS
+    while turns > 0 and search is not None and bound < upper and not limited.expired:
+        turns -= 1
+        # Where the chain is behind, too much of the problem is beside it to catch up soon.
+        share = limited.share(limited.remaining_s * (_CHAIN_SHARE if search.bound_s >= bound else _BEHIND_SHARE))
+        bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, share))
+        if bound < upper:
+            bound = max(bound, _cut_relaxation(problem, tight, bound, upper, limited, pool, _LAST_ROUNDS, search.gaps))
+    return min(bound, upper)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Start:
+    """What every bound but the path starts from: windows, the weights of the devices, and the best bound so far."""
+
+    window: Windows
+    weight: FloatArray
+    bound_s: float
+
+
+def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | None:
+    """Return windows and loads; None where nothing is better than `upper`."""
+    window = windows(problem, upper, possible_batches(problem))
+    if window is None:
+        return None
+    loads = load_lagrangian(problem, window.allowed, budget)
+    if loads.bound_s > latest_end(problem, window.allowed) * _OUT_OF_REACH:
+        return None
+    return _Start(window, loads.weight, max(window.floor_s, loads.bound_s))
+
+
+def _chain(
+    problem: PlacementProblem, window: Windows, start: _Start, upper: float, budget: Budget
+) -> ChainBound | None:
+    """Return the chain of a problem that is not too large, if it has one."""
+    if not 0 < problem.num_ops <= _CHAIN_OPS:
+        return None
+    reach = reachability(problem.order, problem.succ_indptr, problem.succ)
+    least = window.least_s.min(axis=1)
+    weight = _surrogate(window, start.weight)
+    chains = [best_chain(problem, reach, weight, least, span, gain) for span, gain in _CHAINS]
+    candidates = [ChainBound(problem, window, chain, upper) for chain in dict.fromkeys(map(tuple, chains)) if chain]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    return max(candidates, key=lambda candidate: candidate.outlook(budget))
+
+
+def _surrogate(window: Windows, weight: FloatArray) -> FloatArray:
+    """Return (n,) what the batch of one shard adds to the weighted mean of the loads, wherever it runs."""
+    able = np.isfinite(window.least_s)
+    cost: FloatArray = np.where(able, np.where(able, window.least_s, 0.0) * weight, np.inf).min(axis=1)
+    return cost
+
+
+def _tightened(problem: PlacementProblem, start: _Start, upper: float) -> Windows | None:
+    """Return windows in which nothing starts before the load of the ops that lead to it, and the same from the end."""
+    weight = _surrogate(start.window, start.weight) * (1.0 - 1e-12)
+    before = reachable_sums(problem.order, problem.pred_indptr, problem.pred, weight)
+    after = reachable_sums(problem.order[::-1].copy(), problem.succ_indptr, problem.succ, weight)
+    return windows(problem, upper, start.window.allowed, before, after)
+
+
+def _cut_relaxation(
+    problem: PlacementProblem,
+    window: Windows,
+    floor: float,
+    upper: float,
+    budget: Budget,
+    pool: CutPool,
+    rounds: int,
+    gaps: Sequence[tuple[int, int, FloatArray]],
+) -> float:
+    """Return the bound of the linear relaxation after rounds of cuts."""
+    n = problem.num_ops
+    if not n or n * problem.num_devices * problem.num_shards > _LP_SIZE:
+        return floor
+    reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n <= _BETWEEN_OPS else None
+    horizon = latest_end(problem, window.allowed)
+    program = PlacementLP(problem, window, horizon, reach, pool, gaps=gaps)
+    bound = floor
+    for _ in range(rounds):
+        bound = max(bound, program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS))
+        program.forget_slack()
+        if bound >= upper or budget.expired or program.separate() == 0:
+            break
+    return upper if bound > horizon * _OUT_OF_REACH else bound
+
+
+PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
+    {
+        "path": path_bound,
+        "load": load_bound,
+        "around": around_bound,
+        "relaxation": relaxation_bound,
+        "chain": chain_bound,
+        "joined": joined_bound,
+    }
+)
+"""The bounds by name, cheapest first."""

@@ -1,0 +1,162 @@
+"""Load and memory of devices as a bound on the makespan: the Lagrangian of a fractional assignment, at any size.
+
+For weights lambda >= 0 of sum 1 and mu >= 0, every placement has::
+
+    C >= sum_i lambda_i load_i + mu_i (held_i - capacity_i)
+      >= sum_v min_splits sum_i (lambda_i time + mu_i held) - mu . capacity
+
+because the largest load is at least the mean and no device holds more than its capacity. An op's shards are split among
+the devices in its own best way, so that for `throughput` this is at least as good as the linear relaxation. The best
+weights are found by cutting planes in 2 d variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from rlinit.budget import Budget
+from rlinit.placement import PlacementProblem
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+
+__all__ = ["LoadBound", "load_lagrangian"]
+
+_ROUNDS = 60
+_CLOSE = 1e-5
+_ROUNDING = 1e-13
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadBound:
+    """A proven bound and the weights of the devices that prove it.
+
+    Parameters
+    ----------
+    bound_s
+        Lower bound on the makespan.
+    weight
+        (d,) lambda, of sum 1.
+    """
+
+    bound_s: float
+    weight: FloatArray
+
+
+def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budget: Budget) -> LoadBound:
+    """Return the best bound that some rounds of cutting planes find.
+
+    Parameters
+    ----------
+    allowed
+        (n, d, s + 1) batches to choose from, some way to run every op among them.
+    budget
+        Ends the rounds early; one is always made.
+    """
+    n, d = problem.num_ops, problem.num_devices
+    capped = np.flatnonzero(np.isfinite(problem.capacity_bytes) & (problem.capacity_bytes > 0))
+    if not n:
+        return LoadBound(0.0, np.full(d, 1.0 / d))
+    seconds, held = _of_groups(problem, allowed)
+    capacity = problem.capacity_bytes[capped] * CAPACITY_SLACK
+    held = held[:, capped] / capacity[:, None]
+    useful = np.isfinite(seconds[:, :, 1:])
+    mean = np.where(useful, seconds[:, :, 1:], 0.0).sum(axis=(0, 2)) / np.maximum(1, useful.sum(axis=(0, 2)))
+    price = np.where(mean > 0, 1.0 / np.where(mean > 0, mean, 1.0), 0.0)
+    weight = price / price.sum() if price.sum() > 0 and np.isfinite(price.sum()) else np.full(d, 1.0 / d)
+    best = LoadBound(0.0, weight)
+    toll = np.zeros(len(capped))
+    most = max(float(np.where(useful, seconds[:, :, 1:], 0.0).max(axis=(1, 2)).sum()), 1e-300)
+    rows: list[FloatArray] = []
+    for _ in range(_ROUNDS):
+        with np.errstate(invalid="ignore"):
+            cost = np.where(np.isfinite(seconds), seconds * weight[:, None], np.inf)
+        cost[:, capped] += toll[:, None] * held
+        least, count = _best_splits(cost)
+        total = float(least.sum())
+        value = total - float(toll.sum()) - _ROUNDING * (abs(total) + float(toll.sum()))
+        if value > best.bound_s:
+            best = LoadBound(value, weight)
+        op, device = np.nonzero(count)
+        load = np.bincount(device, weights=seconds[op, device, count[op, device]], minlength=d)
+        over = np.array([held[op[device == i], k, count[op[device == i], i]].sum() for k, i in enumerate(capped)]) - 1.0
+        rows.append(np.concatenate([load, over * most]) / most)
+        if budget.expired:
+            break
+        master = _master(np.array(rows), d)
+        if master is None:
+            break
+        ceiling, point = master
+        if ceiling * most <= max(best.bound_s * (1.0 + _CLOSE), value):
+            break
+        weight, toll = point[:d], point[d:] * most
+        weight = weight / weight.sum()
+    return best
+
+
+def _of_groups(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """Return (groups, d, s + 1) seconds and bytes of the batches of a whole group."""
+    n, s = problem.num_ops, problem.num_shards
+    leaders, member = np.unique(problem.group, return_inverse=True)
+    size = problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
+    size[:, 0] = 0.0
+    seconds_of = np.where(allowed, problem.time_s, np.inf)
+    seconds_of[:, :, 0] = 0.0
+    if len(leaders) == n:
+        return seconds_of, np.repeat(size[:, None, :], problem.num_devices, axis=1)
+    seconds = np.zeros((len(leaders), *seconds_of.shape[1:]))
+    np.add.at(seconds, member, seconds_of)
+    held = np.zeros(seconds.shape)
+    np.add.at(held, member, size[:, None, :])
+    return seconds, held
+
+
+def _best_splits(cost: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Return (groups,) the least cost of all shards over splits among devices, and (groups, d) its counts."""
+    n, d, width = cost.shape
+    rows = np.arange(n)
+    count = np.zeros((n, d), np.int64)
+    if width == 2:
+        device = cost[:, :, 1].argmin(axis=1)
+        count[rows, device] = 1
+        return cost[rows, device, 1], count
+    value = np.full((n, width), np.inf)
+    value[:, 0] = 0.0
+    taken = np.zeros((d, n, width), np.int64)
+    for i in range(d):
+        better = value.copy()
+        for c in range(1, width):
+            moved = value[:, : width - c] + cost[:, i, c][:, None]
+            lower = moved < better[:, c:]
+            better[:, c:][lower] = moved[lower]
+            taken[i, :, c:][lower] = c
+        value = better
+    left = np.full(n, width - 1)
+    for i in reversed(range(d)):
+        count[:, i] = taken[i, rows, left]
+        left = left - count[:, i]
+    return value[:, -1], count
+
+
+def _master(rows: FloatArray, d: int) -> tuple[float, FloatArray] | None:
+    """Return the largest z with ``z <= row . (lambda, mu)`` for all rows, and its weights; None if HiGHS fails."""
+    size = rows.shape[1]
+    cost = np.zeros(size + 1)
+    cost[-1] = -1.0
+    equal = np.concatenate([np.ones(d), np.zeros(size - d + 1)])[None, :]
+    box = [(0.0, 1.0)] * d + [(0.0, 1e3)] * (size - d) + [(None, None)]
+    result = linprog(
+        cost,
+        A_ub=np.column_stack([-rows, np.ones(len(rows))]),
+        b_ub=np.zeros(len(rows)),
+        A_eq=equal,
+        b_eq=np.ones(1),
+        bounds=box,
+        method="highs",
+    )
+    if result.x is None or result.status != 0:
+        return None
+    weights = np.maximum(result.x[:-1], 0.0)
+    return (float(result.x[-1]), weights) if weights[:d].sum() > 0 else None

@@ -1,0 +1,92 @@
+"""Lower bounds from linear programs that hold whatever the tolerances of the solver: weak duality over a box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from scipy.optimize import linprog
+
+from rlinit.stages import FloatArray
+
+__all__ = ["LinearProgram", "LinearSolution"]
+
+_ROUNDING = 4e-15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearSolution:
+    """What an LP solver proposed, and what follows from it.
+
+    Parameters
+    ----------
+    point
+        (num_variables,) primal point, or None; satisfied up to the solver's tolerances only.
+    at_most_dual, equal_dual
+        Multipliers of the rows (the first at most 0), or None.
+    bound
+        Proven lower bound on the minimum; ``-inf`` if the solver proposed no multipliers.
+    """
+
+    point: FloatArray | None
+    at_most_dual: FloatArray | None
+    equal_dual: FloatArray | None
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearProgram:
+    """Minimise ``cost . x`` with ``at_most x <= limit``, ``equal x = value``, ``low <= x <= high`` (all finite).
+
+    Parameters
+    ----------
+    cost, low, high
+        (num_variables,).
+    at_most, limit, equal, value
+        Sparse rows and right-hand sides.
+    """
+
+    cost: FloatArray
+    at_most: scipy.sparse.csr_matrix
+    limit: FloatArray
+    equal: scipy.sparse.csr_matrix
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def solve(self, time_limit_s: float, *, interior: bool = False) -> LinearSolution:
+        """Solve with HiGHS and return its point and multipliers with the bound these prove.
+
+        Where HiGHS ends without multipliers, for whatever reason, nothing is proven and the bound is ``-inf``.
+        """
+        if time_limit_s <= 0:
+            return LinearSolution(None, None, None, -np.inf)
+        some = len(self.value) > 0
+        rows: dict[str, Any] = {"A_eq": self.equal, "b_eq": self.value} if some else {}
+        box: Any = np.column_stack([self.low, self.high])
+        options: Any = {"time_limit": min(time_limit_s, 1e9)}
+        method: Any = "highs-ipm" if interior else "highs-ds"
+        upper: Any = self.at_most
+        result = linprog(self.cost, A_ub=upper, b_ub=self.limit, bounds=box, method=method, options=options, **rows)
+        marginals = None if result.status in (2, 3) else result.ineqlin.marginals
+        if marginals is None:
+            return LinearSolution(result.x, None, None, -np.inf)
+        dual = np.minimum(np.nan_to_num(np.asarray(marginals, np.float64)), 0.0)
+        free = np.nan_to_num(np.asarray(result.eqlin.marginals, np.float64)) if some else np.zeros(0)
+        return LinearSolution(result.x, dual, free, self.dual_value(dual, free))
+
+    def dual_value(self, at_most_dual: FloatArray, equal_dual: FloatArray) -> float:
+        """Return the least value of the Lagrangian over the box, less what rounding may have added.
+
+        It is a lower bound for any multipliers, of which the first are at most 0.
+        """
+        reduced = self.cost - self.at_most.T @ at_most_dual - self.equal.T @ equal_dual
+        constants = np.concatenate([at_most_dual * self.limit, equal_dual * self.value])
+        ends = np.minimum(reduced * self.low, reduced * self.high)
+        # Terms that went into the reduced costs, each at the largest value of its variable.
+        extent = np.maximum(np.abs(self.low), np.abs(self.high))
+        terms = np.abs(self.cost) - abs(self.at_most).T @ at_most_dual + abs(self.equal).T @ np.abs(equal_dual)
+        rounding = _ROUNDING * (np.abs(constants).sum() + float(terms @ extent))
+        return float(constants.sum() + ends.sum() - rounding)

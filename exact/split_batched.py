@@ -1,0 +1,136 @@
+"""MILP-SPLIT for `throughput`: which shards of a module's ops go where, module by module.
+
+In place of a pair of devices a module has a *split*, how many shards each device takes. The restriction that keeps them
+few: within a module every op is split alike (or as a given solver of the module alone says), shards are dealt to
+devices in order, and a split has only batch sizes that every op of the module allows there. Shards are alike, so
+dealing them in another order only matters between modules of different splits. Partial placements are carried from
+module to module and compared by the timeline of the ops placed so far, hence modules overlap. It is a heuristic with a
+bound, that of :mod:`rlinit.exact.split_bound`.
+
+References
+----------
+DIVIML section IV-B; thesis section 3.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.exact.modules import channel_cuts, induced
+from rlinit.exact.split import ModuleSolver, SplitResult
+from rlinit.exact.split_bound import split_bound
+from rlinit.placement import PlacementProblem
+from rlinit.stages import IntArray
+from rlinit.timeline import makespan, placement_from_priority, shard_masks
+
+__all__ = ["solve_split_batched", "splits"]
+
+_EXACT = 1.0 + 1e-9
+_MAX_SPLITS = 256
+
+
+def splits(num_shards: int, num_devices: int, limit: int = _MAX_SPLITS) -> IntArray:
+    """Return (k, num_devices) how many of the shards each device takes, in every way, those on fewest devices first.
+
+    Parameters
+    ----------
+    limit
+        Most ways returned.
+    """
+    found: list[tuple[int, ...]] = []
+    for used in range(1, min(num_shards, num_devices) + 1):
+        for devices in itertools.combinations(range(num_devices), used):
+            for cuts in itertools.combinations(range(1, num_shards), used - 1):
+                sizes = np.diff([0, *cuts, num_shards])
+                row = np.zeros(num_devices, np.int64)
+                row[list(devices)] = sizes
+                found.append(tuple(row.tolist()))
+                if len(found) == limit:
+                    return np.array(found, np.int64)
+    return np.array(found, np.int64)
+
+
+def solve_split_batched(
+    problem: PlacementProblem,
+    *,
+    budget: Budget,
+    channels: int | Literal["auto"] = "auto",
+    module_solver: ModuleSolver | None = None,
+    width: int = 8,
+    min_ops: int = 4,
+    max_splits: int = _MAX_SPLITS,
+) -> SplitResult:
+    """Place a problem with any number of shards module by module.
+
+    Parameters
+    ----------
+    problem
+        n ops, s shards; transfers of any kind.
+    budget
+        Wall-clock limit. Once it is over, the best partial placement alone is carried on.
+    channels
+        Tensors that may pass between modules; ``auto`` is 2.
+    module_solver
+        Its placement of each module by itself is tried beside the splits.
+    width
+        Partial placements carried from one module to the next.
+    min_ops
+        Least size of a module.
+    max_splits
+        Most splits tried of a module.
+
+    Returns
+    -------
+    The best placement met, by the timeline of the whole, and a proven bound. ``None`` where every way fails (memory,
+    batch sizes that fit no split alike, groups across modules): nothing is proven by that.
+    """
+    n, s, d = problem.num_ops, problem.num_shards, problem.num_devices
+    modules = channel_cuts(problem, 2 if channels == "auto" else channels, min_ops)
+    ways = [np.repeat(np.arange(d), row) for row in splits(s, d, max_splits)]
+    order = np.concatenate(modules)
+    rank = np.empty(n, np.float64)
+    rank[order] = np.arange(n)
+    carried: list[IntArray] = [np.full((n, s), -1, np.int64)]
+    done, work = 0, 0
+    for module in modules:
+        done += len(module)
+        before = order[:done]
+        part = induced(problem, before)
+        scored: list[tuple[float, int, IntArray]] = []
+        tried = [np.tile(way, (len(module), 1)) for way in ways]
+        if module_solver is not None and not budget.expired:
+            result = module_solver(induced(problem, module), np.inf, budget)
+            tried += [result.placement.device] if result.placement is not None else []
+        for base in carried[: 1 if budget.expired else width]:
+            for device in tried:
+                whole = base.copy()
+                whole[module] = device
+                placement = placement_from_priority(part, whole[before], rank[before])
+                value = makespan(part, placement)
+                work += 1
+                if value < np.inf:
+                    scored.append((value, len(scored), whole))
+        scored.sort(key=lambda each: each[:2])
+        carried = _distinct([whole for _, _, whole in scored], order[:done], d, width)
+        if not carried:
+            break
+    bound = split_bound(problem, modules, budget=budget)
+    if not carried:
+        return SplitResult(None, None, bound, False, modules, work)
+    placement = placement_from_priority(problem, carried[0], rank)
+    value = makespan(problem, placement)
+    return SplitResult(placement, value, min(bound, value), value <= bound * _EXACT, modules, work)
+
+
+def _distinct(found: list[IntArray], ops: IntArray, num_devices: int, width: int) -> list[IntArray]:
+    """Return the first `width` placements of which no two place the latest op alike."""
+    kept: dict[bytes, IntArray] = {}
+    for device in found:
+        kept.setdefault(shard_masks(device[ops[-1:]], num_devices).tobytes(), device)
+        if len(kept) == width:
+            break
+    return list(kept.values())

@@ -1,0 +1,139 @@
+"""What the placement heuristics share: a problem as their kernels take it, and placements from what those give."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.kernels.list_scheduling import PlacementArrays
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.timeline import makespan
+
+__all__ = [
+    "PlacementHeuristic",
+    "breadth_first",
+    "kernel_arrays",
+    "mean_transfer_s",
+    "mean_work_s",
+    "placed_in_order",
+    "placed_when",
+]
+
+
+class PlacementHeuristic(Protocol):
+    """A heuristic for placement problems."""
+
+    def __call__(
+        self, problem: PlacementProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None
+    ) -> Placement | None:
+        """Return a feasible placement, or None where the heuristic finds none (which proves nothing).
+
+        Parameters
+        ----------
+        problem
+            The problem.
+        seed
+            Seed of everything random.
+        evaluations
+            Placements to evaluate, for searches, or iterations of the linear program, where there is one; None: the
+            method's default. Others take no notice.
+        budget
+            When to stop.
+        """
+
+
+def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
+    """Return the problem as the kernels take it, with memory and permissions of a group gathered at its leader."""
+    n, group = problem.num_ops, problem.group
+    allowed = np.isfinite(problem.time_s)
+    members = np.flatnonzero(group != np.arange(n))
+    np.logical_and.at(allowed, group[members], allowed[members])
+    return PlacementArrays(
+        np.ascontiguousarray(problem.time_s),
+        problem.tensor_bytes,
+        np.bincount(group, weights=problem.weight_bytes, minlength=n).astype(np.float64),
+        np.bincount(group, weights=problem.shard_bytes, minlength=n).astype(np.float64),
+        problem.capacity_bytes * CAPACITY_SLACK,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.pred_indptr,
+        problem.pred,
+        problem.succ_indptr,
+        problem.succ,
+        group,
+        allowed,
+    )
+
+
+def breadth_first(problem: PlacementProblem) -> IntArray:
+    """Return (n,) the breadth-first topological order: by the longest way from a source, then by the natural order."""
+    rank = np.empty(problem.num_ops, np.int64)
+    rank[problem.order] = np.arange(problem.num_ops)
+    waiting = np.diff(problem.pred_indptr)
+    level = np.flatnonzero(waiting == 0)
+    order: list[IntArray] = []
+    while len(level):
+        level = level[np.argsort(rank[level])]
+        order.append(level)
+        width = problem.succ_indptr[level + 1] - problem.succ_indptr[level]
+        first = np.repeat(problem.succ_indptr[level] - np.concatenate([[0], np.cumsum(width)[:-1]]), width)
+        after, times = np.unique(problem.succ[first + np.arange(width.sum())], return_counts=True)
+        waiting[after] -= times
+        level = after[waiting[after] == 0]
+    return np.concatenate(order) if order else np.zeros(0, np.int64)
+
+
+def mean_work_s(problem: PlacementProblem) -> FloatArray:
+    """Return (n,) seconds of all shards of an op, each in its best batch, averaged over the devices that may run it."""
+    shards = np.arange(1, problem.num_shards + 1)
+    best = (problem.time_s[:, :, 1:] / shards).min(axis=2) * problem.num_shards
+    able = np.isfinite(best)
+    total = np.where(able, best, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(able.sum(axis=1), 1), np.float64)
+
+
+def mean_transfer_s(problem: PlacementProblem) -> FloatArray:
+    """Return (n,) seconds to move all shards of an op, averaged over the ordered pairs of linked, distinct devices."""
+    linked = np.isfinite(problem.delay_s) & ~np.eye(problem.num_devices, dtype=np.bool_)
+    if not linked.any():
+        return np.zeros(problem.num_ops)
+    volume = problem.num_shards * problem.tensor_bytes
+    return np.asarray(problem.delay_s[linked].mean() + volume * problem.s_per_byte[linked].mean(), np.float64)
+
+
+def placed_when(problem: PlacementProblem, mask: IntArray, start: FloatArray, end: FloatArray) -> Placement | None:
+    """Return the placement that runs batches in the order they were scheduled in; None if it is not feasible.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    mask
+        (n, d) shards of each batch as bits, 0: no batch.
+    start, end
+        (n, d) when each batch runs. Ties of `start` go to the earlier `end`: a batch without duration comes before one
+        that starts with it.
+    """
+    rank = np.empty(problem.num_ops, np.int64)
+    rank[problem.order] = np.arange(problem.num_ops)
+    ops, devices = np.nonzero(mask)
+    by_time = np.lexsort((rank[ops], end[ops, devices], start[ops, devices]))
+    return _checked(problem, mask, (ops * problem.num_devices + devices)[by_time])
+
+
+def placed_in_order(problem: PlacementProblem, mask: IntArray, order: IntArray) -> Placement | None:
+    """Return the placement that runs ops in a topological order; None if it is not feasible."""
+    ops, devices = np.nonzero(mask[order])
+    return _checked(problem, mask, order[ops] * problem.num_devices + devices)
+
+
+def _checked(problem: PlacementProblem, mask: IntArray, sequence: IntArray) -> Placement | None:
+    bits = (mask[:, None, :] >> np.arange(problem.num_shards)[None, :, None]) & 1
+    placement = Placement(bits.argmax(axis=2).astype(np.int64), sequence)
+    sources, targets = placement.device[problem.edges[:, 0]], placement.device[problem.edges[:, 1]]
+    if not np.isfinite(problem.delay_s[sources, targets]).all():
+        return None
+    return placement if np.isfinite(makespan(problem, placement)) else None

@@ -1,0 +1,114 @@
+"""List scheduling: the best single device, minimum execution time, greedy, and heterogeneous earliest finish time.
+
+Where an op is split over devices, the first device has the first shards, the next the following ones, and so on, for
+every op alike; of all such splits into batches that are allowed and fit, the best is found by dynamic programming.
+Transfers are planned as if any number ran at once, whatever the problem says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.heuristics.placement.assembly import (
+    breadth_first,
+    kernel_arrays,
+    mean_transfer_s,
+    mean_work_s,
+    placed_in_order,
+    placed_when,
+)
+from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule, upward_rank
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = ["best_device", "greedy", "heft", "minimum_execution_time", "upward_ranks"]
+
+
+def best_device(
+    problem: PlacementProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
+) -> Placement | None:
+    """Put everything on the one device that takes all and is done first; None where none does.
+
+    For `throughput` every op is one batch of all inputs.
+
+    References
+    ----------
+    DIVIML, section V: BD.
+    """
+    n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
+    total = problem.op_time_s.sum(axis=0)
+    for i in np.argsort(total, kind="stable"):
+        mask = np.zeros((n, d), np.int64)
+        mask[:, i] = (1 << s) - 1
+        found = placed_in_order(problem, mask, problem.order) if np.isfinite(total[i]) else None
+        if found is not None:
+            return found
+    return None
+
+
+def minimum_execution_time(
+    problem: PlacementProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
+) -> Placement | None:
+    """Run each op where it takes the least time, in breadth-first topological order, transfers disregarded.
+
+    For `throughput` (bMET) each op takes the split whose longest batch is shortest; ties go to the least seconds in
+    total. Devices whose remaining memory is too small, or that some input cannot reach, are left out.
+
+    References
+    ----------
+    DIVIML, section V: MET and bMET.
+    """
+    return _scheduled(problem, breadth_first(problem), DURATION)
+
+
+def greedy(
+    problem: PlacementProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
+) -> Placement | None:
+    """Run each op where it ends first after all ops before it, in breadth-first topological order.
+
+    For `throughput` (bGreedy) each op takes the split that ends first; ties go to the least seconds in total.
+
+    References
+    ----------
+    DIVIML, section V: Greedy and bGreedy.
+    """
+    return _scheduled(problem, breadth_first(problem), APPEND)
+
+
+def heft(
+    problem: PlacementProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
+) -> Placement | None:
+    """Run each op, by descending upward rank, where it ends first with insertion into idle slots.
+
+    For `throughput` (bHEFT) each op takes the split that ends first, each of its batches inserted.
+
+    References
+    ----------
+    Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for heterogeneous computing. IEEE
+    TPDS 13(3), 2002, Fig. 2.
+    """
+    rank = np.empty(problem.num_ops, np.int64)
+    rank[problem.order] = np.arange(problem.num_ops)
+    # An op and its successor tie where both take no time: the topological order decides.
+    return _scheduled(problem, np.lexsort((rank, -upward_ranks(problem))), INSERT)
+
+
+def upward_ranks(problem: PlacementProblem) -> FloatArray:
+    """Return (n,) upward ranks with mean times and mean transfers (Topcuoglu et al., eq. 8).
+
+    An op's time for all shards, each in its best batch, is averaged over the devices that may run it; a transfer over
+    the ordered pairs of linked devices.
+    """
+    ranks: FloatArray = upward_rank(
+        problem.order, mean_work_s(problem), mean_transfer_s(problem), problem.succ_indptr, problem.succ
+    )
+    return ranks
+
+
+def _scheduled(problem: PlacementProblem, order: IntArray, rule: int) -> Placement | None:
+    shape = (problem.num_ops, problem.num_devices)
+    mask, start, end = np.zeros(shape, np.int64), np.empty(shape), np.empty(shape)
+    if not list_schedule(kernel_arrays(problem), order, rule, mask, start, end):
+        return None
+    return placed_when(problem, mask, start, end)

@@ -1,0 +1,335 @@
+"""Compiled list scheduling of placements: split an op over devices, find an idle slot, earliest time first.
+
+Everything is planned as if transfers ran in parallel. A *mask* holds, as bits, which shards of an op a device runs. A
+split gives device 0 the first shards, device 1 the next, and so on: one order for all ops, so that equal splits need no
+transfers. Ops of one group take the mask of the member that is placed first, which takes the memory of all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = [
+    "APPEND",
+    "DURATION",
+    "INSERT",
+    "PlacementArrays",
+    "arrival",
+    "count_bits",
+    "fill_devices",
+    "list_schedule",
+    "split_op",
+    "take_blocks",
+    "upward_rank",
+]
+
+DURATION, APPEND, INSERT = 0, 1, 2
+"""What a split minimises: its longest batch; when it ends, appended; when it ends, with insertion into idle slots."""
+
+_BLOCK = 64
+"""Idle slots are skipped in blocks of this many that are all too short."""
+
+
+class PlacementArrays(NamedTuple):
+    """A placement problem as kernels take it; n ops, d devices, s shards.
+
+    `held_weight` and `held_shard` (n,) are the bytes of a whole group, at its member of smallest index; `allowed`
+    (n, d, s + 1) says at the same place whether every member may run as a batch of c shards.
+    """
+
+    time: FloatArray
+    tensor: FloatArray
+    held_weight: FloatArray
+    held_shard: FloatArray
+    capacity: FloatArray
+    s_per_byte: FloatArray
+    delay: FloatArray
+    pred_indptr: IntArray
+    pred: IntArray
+    succ_indptr: IntArray
+    succ: IntArray
+    group: IntArray
+    allowed: NDArray[np.bool_]
+
+
+@njit(cache=True, nogil=True)
+def count_bits(mask: int) -> int:
+    """Return the number of bits set."""
+    count = 0
+    while mask:
+        mask &= mask - 1
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def arrival(a: PlacementArrays, v: int, i: int, wanted: int, mask: IntArray, end: FloatArray) -> float:
+    """Return when everything that the shards `wanted` of v need is on device i; ``inf`` without a link."""
+    latest = 0.0
+    for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+        u = a.pred[e]
+        for j in range(len(a.capacity)):
+            shared = mask[u, j] & wanted
+            if shared:
+                at = end[u, j]
+                if i != j:
+                    at += a.delay[j, i] + count_bits(shared) * a.tensor[u] * a.s_per_byte[j, i]
+                if at > latest:
+                    latest = at
+    return latest
+
+
+@njit(cache=True, nogil=True)
+def _slot(
+    ready: float, length: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
+) -> tuple[int, float]:
+    """Return position and start of the first idle slot of a device that takes `length` from `ready` on.
+
+    `widest` holds the longest slot before the batches of each block of positions.
+    """
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if ends[middle] <= ready:
+            low = middle + 1
+        else:
+            high = middle
+    at = low
+    while at < size:
+        if at % _BLOCK == 0 and at > low and widest[at // _BLOCK] < length:
+            at += _BLOCK
+            continue
+        begin = ready if at == 0 else max(ready, ends[at - 1])
+        if begin + length <= starts[at]:
+            return at, begin
+        at += 1
+    return size, ready if size == 0 else max(ready, ends[size - 1])
+
+
+@njit(cache=True, nogil=True)
+def _insert(
+    at: int, begin: float, finish: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
+) -> None:
+    """Put a batch at position `at` of a device's `size` batches and bring `widest` up to date."""
+    for k in range(size, at, -1):
+        starts[k] = starts[k - 1]
+        ends[k] = ends[k - 1]
+    starts[at] = begin
+    ends[at] = finish
+    for block in range(at // _BLOCK, size // _BLOCK + 1):
+        longest = 0.0
+        for k in range(block * _BLOCK, min(size + 1, (block + 1) * _BLOCK)):
+            longest = max(longest, starts[k] - (ends[k - 1] if k > 0 else 0.0))
+        widest[block] = longest
+
+
+@njit(cache=True, nogil=True)
+def split_op(
+    a: PlacementArrays,
+    v: int,
+    rule: int,
+    mask: IntArray,
+    end: FloatArray,
+    room: FloatArray,
+    free: FloatArray,
+    size: IntArray,
+    starts: FloatArray,
+    ends: FloatArray,
+    widest: FloatArray,
+    count: IntArray,
+) -> bool:
+    """Write into `count` (d,) the split of v that `rule` likes best, of those the least seconds in total.
+
+    Least over devices i = 0, 1, ... and blocks of c shards after the first k - c: ``F[i, k] = min over c of
+    max(F[i - 1, k - c], cost of the block on i)``; then the same for the sum of seconds, over blocks that cost no more
+    than the optimum. False where nothing fits.
+    """
+    d, s, leader = len(a.capacity), a.time.shape[2] - 1, a.group[v]
+    cost = np.full((d, s + 1, s + 1), np.inf)
+    for i in range(d):
+        for c in range(1, s + 1):
+            need = a.held_weight[leader] + c * a.held_shard[leader]
+            if not a.allowed[leader, i, c] or need > room[i]:
+                continue
+            length = a.time[v, i, c]
+            for low in range(s - c + 1):
+                ready = arrival(a, v, i, ((1 << c) - 1) << low, mask, end)
+                if ready == np.inf:
+                    continue
+                if rule == DURATION:
+                    cost[i, low, c] = length
+                elif rule == APPEND:
+                    cost[i, low, c] = max(ready, free[i]) + length
+                else:
+                    cost[i, low, c] = _slot(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
+    worst = np.full((d + 1, s + 1), np.inf)
+    worst[0, 0] = 0.0
+    for i in range(d):
+        for k in range(s + 1):
+            least = worst[i, k]
+            for c in range(1, k + 1):
+                least = min(least, max(worst[i, k - c], cost[i, k - c, c]))
+            worst[i + 1, k] = least
+    limit = worst[d, s]
+    if limit == np.inf:
+        return False
+    total = np.full((d + 1, s + 1), np.inf)
+    total[0, 0] = 0.0
+    taken = np.zeros((d + 1, s + 1), np.int64)
+    for i in range(d):
+        for k in range(s + 1):
+            total[i + 1, k] = total[i, k]
+            for c in range(1, k + 1):
+                if cost[i, k - c, c] <= limit and total[i, k - c] + a.time[v, i, c] < total[i + 1, k]:
+                    total[i + 1, k] = total[i, k - c] + a.time[v, i, c]
+                    taken[i + 1, k] = c
+    k = s
+    for i in range(d, 0, -1):
+        count[i - 1] = taken[i, k]
+        k -= taken[i, k]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def take_blocks(a: PlacementArrays, v: int, count: IntArray, mask: IntArray, room: FloatArray) -> None:
+    """Give v, the first of its group, the blocks `count` and reserve memory for the group; others read its mask."""
+    leader, low = a.group[v], 0
+    for i in range(len(count)):
+        if count[i] > 0:
+            bits = ((1 << count[i]) - 1) << low
+            mask[v, i] = bits
+            mask[leader, i] = bits
+            room[i] -= a.held_weight[leader] + count[i] * a.held_shard[leader]
+            low += count[i]
+
+
+@njit(cache=True, nogil=True)
+def list_schedule(
+    a: PlacementArrays, order: IntArray, rule: int, mask: IntArray, start: FloatArray, end: FloatArray
+) -> bool:
+    """Place the ops in a topological order, each split by `rule`; False where an op fits nowhere.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    order
+        (n,) topological order.
+    rule
+        ``DURATION`` (scheduled as for ``APPEND``), ``APPEND`` or ``INSERT``.
+    mask, start, end
+        (n, d) results: shards of each batch, and when it runs. `mask` is zero on entry.
+    """
+    n, d = len(a.tensor), len(a.capacity)
+    slots = n if rule == INSERT else 1
+    starts, ends = np.empty((d, slots)), np.empty((d, slots))
+    widest = np.zeros((d, slots // _BLOCK + 1))
+    size, free, room = np.zeros(d, np.int64), np.zeros(d), a.capacity.copy()
+    count = np.zeros(d, np.int64)
+    decided = np.zeros(n, np.bool_)
+    # The mask of a leader is set before the leader itself is scheduled: it must not be read as a finished op's, and is
+    # not, since only predecessors are read and those are scheduled.
+    for v in order:
+        leader = a.group[v]
+        if decided[leader]:
+            for i in range(d):
+                mask[v, i] = mask[leader, i]
+        else:
+            if not split_op(a, v, rule, mask, end, room, free, size, starts, ends, widest, count):
+                return False
+            take_blocks(a, v, count, mask, room)
+            decided[leader] = True
+        for i in range(d):
+            if mask[v, i]:
+                ready = arrival(a, v, i, mask[v, i], mask, end)
+                if ready == np.inf:
+                    return False
+                length = a.time[v, i, count_bits(mask[v, i])]
+                if rule == INSERT:
+                    at, begin = _slot(ready, length, size[i], starts[i], ends[i], widest[i])
+                    _insert(at, begin, begin + length, size[i], starts[i], ends[i], widest[i])
+                    size[i] += 1
+                else:
+                    begin = max(ready, free[i])
+                    free[i] = begin + length
+                start[v, i] = begin
+                end[v, i] = begin + length
+    return True
+
+
+@njit(cache=True, nogil=True)
+def fill_devices(a: PlacementArrays, order: IntArray, quota: FloatArray, mask: IntArray) -> bool:
+    """Fill one device after another up to its quota, in a topological order; False where an op fits nowhere.
+
+    An op goes whole to the first device from the current one on that may run it and whose quota takes it, else to the
+    first whose memory does, else (no device takes all its shards) it is split by ``DURATION``. The current device moves
+    on once its quota refuses an op.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    order
+        (n,) topological order.
+    quota
+        (d,) bytes.
+    mask
+        (n, d) result, zero on entry.
+    """
+    n, d, s = len(a.tensor), len(a.capacity), a.time.shape[2] - 1
+    room, left, count = a.capacity.copy(), quota.copy(), np.zeros(d, np.int64)
+    decided = np.zeros(n, np.bool_)
+    nothing, none = np.zeros((1, 1)), np.zeros(d, np.int64)
+    end = np.zeros((n, d))
+    current = 0
+    for v in order:
+        leader = a.group[v]
+        if decided[leader]:
+            for i in range(d):
+                mask[v, i] = mask[leader, i]
+                if mask[v, i] and arrival(a, v, i, mask[v, i], mask, end) == np.inf:
+                    return False
+            continue
+        need = a.held_weight[leader] + s * a.held_shard[leader]
+        while current < d - 1 and a.allowed[leader, current, s] and need > left[current]:
+            current += 1
+        target = -1
+        for strict in (True, False):
+            for i in range(current if strict else 0, d):
+                fits = need <= room[i] and (need <= left[i] or not strict)
+                if target >= 0 or not fits or not a.allowed[leader, i, s]:
+                    continue
+                if arrival(a, v, i, (1 << s) - 1, mask, end) < np.inf:
+                    target = i
+        if target >= 0:
+            count[:] = 0
+            count[target] = s
+        elif not split_op(a, v, DURATION, mask, end, room, room, none, nothing, nothing, nothing, count):
+            return False
+        take_blocks(a, v, count, mask, room)
+        decided[leader] = True
+        for i in range(d):
+            if count[i] > 0:
+                left[i] -= a.held_weight[leader] + count[i] * a.held_shard[leader]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def upward_rank(
+    order: IntArray, work: FloatArray, transfer: FloatArray, succ_indptr: IntArray, succ: IntArray
+) -> FloatArray:
+    """Return (n,) ``rank(v) = work(v) + max over w of (transfer(v) + rank(w))`` (HEFT, eq. 8 and 9)."""
+    rank = np.zeros(len(work))
+    for k in range(len(order) - 1, -1, -1):
+        v = order[k]
+        longest = 0.0
+        for e in range(succ_indptr[v], succ_indptr[v + 1]):
+            longest = max(longest, transfer[v] + rank[succ[e]])
+        rank[v] = work[v] + longest
+    return rank
