@@ -10,6 +10,7 @@ Run as ``python -m benchmarks.executors``.
 from __future__ import annotations
 
 import functools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from rlinit.hardware import Device, Hardware
 from rlinit.importers.torch_export import export_program, from_program
 from rlinit.plan import Batch, DeviceUse, Plan
 
-RUNS = 15
+RUNS = 25
 
 
 class Residual(nn.Module):
@@ -140,8 +141,8 @@ def overhead(threads: int) -> list[dict[str, Any]]:
     for name, model, inputs in cases:
         plan, graph = plan_of(model, inputs, lambda node, module: "d0")
         unplaced = torch.export.export(model, inputs, strict=False).module()
+        torch.set_num_threads(threads)
         with LocalExecutor(threads=threads).load(plan, model, inputs, graph=graph) as program, torch.no_grad():
-            torch.set_num_threads(threads)
             mine, true = alternating([functools.partial(program.run, *inputs), functools.partial(unplaced, *inputs)])
         rows.append(
             {"case": name, "ops": graph.num_ops, "threads": threads, "planned_s": mine, "unplaced_s": true}
@@ -153,6 +154,7 @@ def overhead(threads: int) -> list[dict[str, Any]]:
 def gain(threads: int) -> list[dict[str, Any]]:
     """Return rows about a wide model on two workers against one."""
     rows = []
+    torch.set_num_threads(threads)
     for width, batch in ((128, 8), (384, 64), (768, 64), (768, 256)):
         model, inputs = Towers(depth=20, width=width).eval(), (torch.randn(batch, width),)
         both = plan_of(model, inputs, lambda node, module: "d1" if "towers.1" in module else "d0")
@@ -260,7 +262,9 @@ def scattered(graph: Graph, names: list[str], rng: np.random.Generator) -> Plan:
 def main() -> None:
     """Measure, print and write the tables."""
     threads = torch.get_num_threads()
-    costs, gains = overhead(threads), gain(threads)
+    before = os.getloadavg()
+    costs = [row for count in sorted({1, threads}) for row in overhead(count)]
+    gains = gain(threads)
     models = equality()
     torch.set_num_threads(threads)
     print_table("overhead on one device", list(costs[0]), (row.values() for row in costs))
@@ -269,7 +273,13 @@ def main() -> None:
         "models on three devices", ["model", "ops", "equal", "difference"], (list(row.values())[:4] for row in models)
     )
     print(f"{sum(row['equal'] for row in models)} of {len(models)} models give bit for bit what they give unplaced")
-    save("executors", {"overhead": costs, "gain": gains, "equality": models}, runs=RUNS)
+    save(
+        "executors",
+        {"overhead": costs, "gain": gains, "equality": models},
+        runs=RUNS,
+        load_before=before,
+        load_after=os.getloadavg(),
+    )
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ __all__ = ["LocalExecutor", "LocalProgram"]
 class LocalExecutor:
     """Runs placement plans, and stage plans one input at a time, on the devices of this process.
 
+    Outputs equal those of the unplaced model bit for bit where ops run on the same kind of device, in batches of the
+    same size and with the same number of threads; otherwise up to the rounding of the kernels.
+
     Parameters
     ----------
     threads
@@ -120,6 +123,8 @@ class LocalProgram:
         self._program, self._lanes, self._settings = program, lanes, settings
         self._ports = ports_of(lanes.devices, devices)
         self._codes = _codes(program, lanes, self._ports, measure=settings.measure)
+        for device in {port.device for port in self._ports if port.device.type == "cuda"}:
+            torch.cuda.synchronize(device)  # constants were computed on another stream than the lanes use
         self._threads_before = torch.get_num_threads()
         on_cpu = sum(port.device.type == "cpu" for port in self._ports[:-1])
         share = max(1, (settings.threads or self._threads_before) // max(1, on_cpu))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,9 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
 
 __all__ = ["Link", "critical_path"]
+
+
+Because = Literal["data", "device", "link", "start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Link:
     where: str
     start_s: float
     end_s: float
-    because: Literal["data", "device", "link", "start"]
+    because: Because
 
 
 def critical_path(plan: Plan, graph: Graph, hardware: Hardware) -> list[Link]:
@@ -59,68 +63,74 @@ def critical_path(plan: Plan, graph: Graph, hardware: Hardware) -> list[Link]:
     run = simulate(plan, graph, hardware)
     if not run.batches:
         return []
+    history = _History(run, plan, graph)
     tolerance = 1e-12 * run.makespan_s
     at: Batch | Movement | None = max(run.batches, key=lambda batch: batch.end_s)
     path: list[Link] = []
     seen: set[int] = set()
-    while at is not None:
+    while at is not None and id(at) not in seen:  # activities of no length may stand in a circle of equal times
         seen.add(id(at))
-        before, because = _waited_for(at, run, plan, graph)
-        if before is not None and id(before) in seen:
-            break  # activities of no length in a circle of equal times
-        path.append(_link(at, because))
+        before, because = history.waited_for(at)
+        kind: Literal["compute", "transfer"] = "compute" if isinstance(at, Batch) else "transfer"
+        path.append(Link(kind, at.op, _lane(at), at.start_s, at.end_s, because))
         if before is not None and before.end_s < at.start_s - tolerance:
-            path.append(Link("idle", _name(at), _lane(at), before.end_s, at.start_s, "start"))
+            path.append(Link("idle", at.op, _lane(at), before.end_s, at.start_s, "start"))
         at = before
     return path[::-1]
 
 
-def _waited_for(
-    one: Batch | Movement, run: Simulation, plan: Plan, graph: Graph
-) -> tuple[Batch | Movement | None, Literal["data", "device", "link", "start"]]:
-    """Return what ended last of all that an activity had to wait for."""
-    found: list[tuple[float, int, Batch | Movement, Literal["data", "device", "link"]]] = []
+class _History:
+    """Finds what an activity waited for: the last to end of its data and of what came before it on its lanes."""
 
-    def consider(others: Sequence[Batch | Movement], rank: int, because: Literal["data", "device", "link"]) -> None:
-        found.extend((other.end_s, rank, other, because) for other in others if other is not one)
+    def __init__(self, run: Simulation, plan: Plan, graph: Graph) -> None:
+        self._rule, self._graph = plan.transfer_rule, graph
+        self._made: dict[str, list[Batch]] = {}
+        self._moved: dict[tuple[str, str], list[Movement]] = {}
+        self._lanes: dict[str, list[Batch | Movement]] = {}
+        for batch in run.batches:
+            self._made.setdefault(batch.op, []).append(batch)
+            self._lanes.setdefault(f"device {batch.device}", []).append(batch)
+        for move in run.transfers:
+            self._moved.setdefault((move.op, move.target), []).append(move)
+            if self._rule == "exclusive":
+                self._lanes.setdefault(f"link {_lane(move)}", []).append(move)
+            elif self._rule == "blocking":
+                self._lanes.setdefault(f"device {move.target}", []).append(move)
+        for members in self._lanes.values():
+            members.sort(key=_span)
 
-    if isinstance(one, Batch):
-        v = graph.index(one.op)
-        reads = {graph.names[u] for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()}
-        shards = set(one.shards)
-        consider(
-            [b for b in run.batches if b.op in reads and b.device == one.device and shards & set(b.shards)], 3, "data"
-        )
-        arrived = [m for m in run.transfers if m.op in reads and m.target == one.device and shards & set(m.shards)]
-        consider([m for m in arrived if m.consumer in ("", one.op)], 3, "data")
-        consider([b for b in run.batches if b.device == one.device and _is_before(b, one)], 2, "device")
-        if plan.transfer_rule == "blocking":
-            consider([m for m in run.transfers if m.target == one.device and _is_before(m, one)], 2, "device")
-    else:
-        consider([b for b in run.batches if b.op == one.op and b.device == one.source], 3, "data")
-        if plan.transfer_rule == "exclusive":
-            same = [m for m in run.transfers if (m.source, m.target) == (one.source, one.target)]
-            consider([m for m in same if _is_before(m, one)], 1, "link")
-        elif plan.transfer_rule == "blocking":
-            consider([m for m in run.transfers if m.target == one.target and _is_before(m, one)], 1, "device")
-            consider([b for b in run.batches if b.device == one.target and _is_before(b, one)], 2, "device")
-    if not found:
-        return None, "start"
-    _, _, before, because = max(found, key=lambda entry: entry[:2])
-    return (before, because) if before.end_s > 0.0 or because == "data" else (None, "start")
+    def waited_for(self, one: Batch | Movement) -> tuple[Batch | Movement | None, Because]:
+        """Return what ended last of all that an activity had to wait for."""
+        found: list[tuple[float, int, Batch | Movement, Because]] = []
+        if isinstance(one, Batch):
+            found.extend((other.end_s, 1, other, "data") for other in self._inputs_of(one))
+            lane, because = f"device {one.device}", "device"
+        else:
+            found.extend((b.end_s, 1, b, "data") for b in self._made[one.op] if b.device == one.source)
+            blocking = self._rule == "blocking"
+            lane, because = (f"device {one.target}", "device") if blocking else (f"link {_lane(one)}", "link")
+        members = self._lanes.get(lane, [])
+        place = bisect.bisect_left(members, _span(one), key=_span)
+        if place:
+            before = members[place - 1]
+            found.append((before.end_s, 0, before, "device" if because == "device" else "link"))
+        if not found:
+            return None, "start"
+        _, _, last, why = max(found, key=lambda entry: entry[:2])
+        return (last, why) if last.end_s > 0.0 or why == "data" else (None, "start")
+
+    def _inputs_of(self, one: Batch) -> Iterator[Batch | Movement]:
+        graph, v, shards = self._graph, self._graph.index(one.op), set(one.shards)
+        for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist():
+            name = graph.names[u]
+            yield from (b for b in self._made[name] if b.device == one.device and shards & set(b.shards))
+            for move in self._moved.get((name, one.device), ()):
+                if move.consumer in ("", one.op) and shards & set(move.shards):
+                    yield move
 
 
-def _is_before(other: Batch | Movement, one: Batch | Movement) -> bool:
-    return other.end_s <= one.start_s and (other.start_s, other.end_s) < (one.start_s, one.end_s)
-
-
-def _link(one: Batch | Movement, because: Literal["data", "device", "link", "start"]) -> Link:
-    kind: Literal["compute", "transfer"] = "compute" if isinstance(one, Batch) else "transfer"
-    return Link(kind, _name(one), _lane(one), one.start_s, one.end_s, because)
-
-
-def _name(one: Batch | Movement) -> str:
-    return one.op
+def _span(one: Batch | Movement) -> tuple[float, float]:
+    return one.start_s, one.end_s
 
 
 def _lane(one: Batch | Movement) -> str:
