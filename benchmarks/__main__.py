@@ -13,6 +13,14 @@ COMMANDS = (
     ("mtpp", "--dataset", "zoo", "--graphs", "20", "--only-schedule"),
     ("mtpp", "--dataset", "regal", "--graphs", "5", "--only-schedule"),
     ("mtpp", "--dataset", "regal", "--graphs", "3", "--time-limit-s", "5"),
+    ("diviml", "--part", "table1"),
+    ("diviml", "--part", "table3"),
+    ("diviml", "--part", "table4"),
+    ("diviml", "--part", "zoo"),
+    ("diviml", "--part", "memory"),
+    ("gpt3",),
+    ("moirai", "--part", "instances"),
+    ("moirai", "--part", "models"),
 )
 
 

@@ -11,8 +11,12 @@ Run as ``python -m benchmarks.diviml --part table1|table3|table4|zoo|memory [--s
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -69,30 +73,48 @@ def place(graph: rlinit.Graph, seconds: float, inputs: int = 1, **more: Any) -> 
     return rlinit.schedule(graph, GPUS, objective="throughput", inputs=inputs, time_limit_s=seconds, **more)
 
 
-def peers(path: str, inputs: int, seconds: float) -> dict[str, dict[str, Any]]:
-    """Run CP-SAT and HiGHS on a saved graph, each in a process of its own."""
+def warm_up() -> None:
+    """Compile every kernel before anything is timed."""
+    for channels in (1, 2):
+        graph = rwnn("er", seed=0, num_modules=3, nodes_per_module=10, channels=channels, batch_sizes=(1, 2, 3, 4))
+        for inputs in (1, 4):
+            for method in (*HEURISTICS, "auto", "split"):
+                place(graph, 10.0, inputs, method=method)
+
+
+def peers(graph: rlinit.Graph, inputs: int, seconds: float, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Run rival solvers on a graph, each in a process of its own (CP-SAT and HiGHS do not load in one)."""
     found = {}
-    for peer in ("cp_sat", "highs"):
-        code = (
-            "import json, sys, rlinit; from rlinit.lowering_placement import lower_placement; "
-            f"from benchmarks.peers.{peer} import solve_{peer} as solve; "
-            "from benchmarks.diviml import GPUS, quarters; "
-            f"inputs = {inputs}; graph = rlinit.load_graph({path!r}); "
-            "p = lower_placement(graph, GPUS, 'latency' if inputs == 1 else 'throughput', inputs=inputs).problem; "
-            f"r = solve(p, time_limit_s={seconds}); "
-            "print(json.dumps({'value': r.value_s, 'bound': r.bound_s, 'seconds': r.seconds, 'status': r.status}))"
-        )
-        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        lines = ended.stdout.strip().splitlines()
-        found[peer] = __import__("json").loads(lines[-1]) if lines else {"value": float("inf"), "bound": 0.0}
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "graph.json")
+        graph.save(path)
+        for peer in names:
+            found[peer] = _peer(peer, path, inputs, seconds)
     return found
+
+
+def _peer(peer: str, path: str, inputs: int, seconds: float) -> dict[str, Any]:
+    code = (
+        "import json, sys, rlinit; from rlinit.lowering_placement import lower_placement; "
+        f"from benchmarks.peers.{peer} import solve_{peer} as solve; "
+        "from benchmarks.diviml import GPUS, quarters; "
+        f"inputs = {inputs}; graph = rlinit.load_graph({path!r}); "
+        "p = lower_placement(graph, GPUS, 'latency' if inputs == 1 else 'throughput', inputs=inputs).problem; "
+        f"r = solve(p, time_limit_s={seconds}); "
+        "print(json.dumps({'value': r.value_s, 'bound': r.bound_s, 'seconds': r.seconds, 'status': r.status}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    lines = ended.stdout.strip().splitlines()
+    result: dict[str, Any] = json.loads(lines[-1]) if lines else {"value": float("inf"), "bound": 0.0}
+    return result
 
 
 def table(arguments: argparse.Namespace, inputs: int) -> None:
     """Tables I (one input) and IV (several): every method on every kind of network."""
+    warm_up()
     rows: list[dict[str, Any]] = []
     sizes = (1,) if inputs == 1 else quarters(inputs)
-    for channels, dependence in ROWS:
+    for channels, dependence in [ROWS[at] for at in arguments.rows]:
         for seed in range(arguments.seeds):
             graph = rwnn("er", seed=seed, channels=channels, dependence=dependence, batch_sizes=sizes)
             row: dict[str, Any] = {"channels": channels, "dependence": dependence, "seed": seed}
@@ -103,8 +125,7 @@ def table(arguments: argparse.Namespace, inputs: int) -> None:
             row |= {"rlinit": quick.value, "rlinit long": long.value, "bound": max(quick.bound, long.bound)}
             row |= {"gap": 1 - row["bound"] / min(quick.value, long.value), "bound_source": long.bound_source}
             if arguments.peer_seconds > 0:
-                graph.save("/tmp/rlinit_peer_graph.json")
-                row |= peers("/tmp/rlinit_peer_graph.json", inputs, arguments.peer_seconds)
+                row |= peers(graph, inputs, arguments.peer_seconds, arguments.peers)
             rows.append(row)
             print({key: value for key, value in row.items() if not isinstance(value, dict)}, flush=True)
     name = f"diviml_table_{1 if inputs == 1 else 4}" + ("" if inputs in (1, 16) else f"_{inputs}")
@@ -120,12 +141,14 @@ def show_table(rows: list[dict[str, Any]], inputs: int, arguments: argparse.Name
     table_rows: list[list[object]] = []
     for channels, dependence in ROWS:
         mine = [r for r in rows if (r["channels"], r["dependence"]) == (channels, dependence)]
+        if not mine:
+            continue
         label = f"{channels} {dependence}"
         cells: list[object] = [geometric_mean(shown(r[c]) for r in mine) for c in columns]
         gaps = f"{100 * float(np.mean([r['gap'] for r in mine])):.1f}%"
         rivals = [
             geometric_mean(shown(r[p]["value"]) for r in mine) if all(np.isfinite(r[p]["value"]) for r in mine) else "-"
-            for p in ("cp_sat", "highs")
+            for p in arguments.peers
             if arguments.peer_seconds > 0
         ]
         table_rows.append([label, *cells, gaps, *rivals])
@@ -134,7 +157,7 @@ def show_table(rows: list[dict[str, Any]], inputs: int, arguments: argparse.Name
             ["  paper", *paper[:6], paper[7], paper[6], paper[8], f"{100 * abs(1 - paper[8] / paper[7]):.0f}%"]
         )
     unit = "milliseconds" if inputs == 1 else "inputs a second"
-    rivals_named = ["CP-SAT", "HiGHS"] if arguments.peer_seconds > 0 else []
+    rivals_named = list(arguments.peers) if arguments.peer_seconds > 0 else []
     print_table(
         f"{unit}; rlinit {arguments.seconds:g} s and {6 * arguments.seconds:g} s (paper: MILP-SPLIT, MILP)",
         ["network", *columns, "gap", *rivals_named],
@@ -152,16 +175,16 @@ def draw_table(name: str, rows: list[dict[str, Any]], inputs: int) -> None:
     columns = [*HEURISTICS, "rlinit", "rlinit long"]
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.add_subplot()
-    labels = [f"{c} {d}" for c, d in ROWS]
+    shown = [key for key in ROWS if any((r["channels"], r["dependence"]) == key for r in rows)]
     for at, column in enumerate(columns):
         heights = [
             geometric_mean(r[column] / r["bound"] for r in rows if (r["channels"], r["dependence"]) == key)
-            for key in ROWS
+            for key in shown
         ]
-        axes.bar(np.arange(len(ROWS)) + (at - 3.5) * 0.11, heights, 0.11, label=column)
+        axes.bar(np.arange(len(shown)) + (at - 3.5) * 0.11, heights, 0.11, label=column)
     axes.axhline(1.0, color="black", linewidth=1)
     axes.set_ylim(0.9, 3.2)
-    axes.set_xticks(range(len(ROWS)), labels)
+    axes.set_xticks(range(len(shown)), [f"{c} {d}" for c, d in shown])
     axes.set_ylabel("makespan / proven bound")
     axes.set_title("ten modules of 32 nodes" + ("" if inputs == 1 else f", {inputs} inputs"))
     axes.legend(fontsize=7, ncols=4)
@@ -299,6 +322,8 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--peer-seconds", type=float, default=60.0)
+    parser.add_argument("--peers", nargs="*", default=["cp_sat"], choices=["cp_sat", "highs"])
+    parser.add_argument("--rows", type=int, nargs="*", default=list(range(len(ROWS))))
     arguments = parser.parse_args()
     if arguments.part in ("table1", "table4"):
         table(arguments, 1 if arguments.part == "table1" else arguments.inputs)

@@ -74,6 +74,8 @@ class Schedule:
     """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
     resident: Resident = "tensors"
     """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
+    coarsen: bool = False
+    """For placements: search with fused ops and contracted chains only, which is faster on large graphs."""
     out: Path | None = None
     """Write the plan here as JSON."""
     plot: Path | None = None
@@ -236,6 +238,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
             inputs=command.inputs,
             transfers=command.transfers,
             resident=command.resident,
+            coarsen=command.coarsen,
             progress=line,
         )
     if command.out is not None:

@@ -63,6 +63,7 @@ def schedule(
     inputs: int | None = None,
     transfers: Transfers = "parallel",
     resident: Resident = "tensors",
+    coarsen: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     """Schedule a graph on hardware and prove how good the schedule is.
@@ -107,6 +108,9 @@ def schedule(
     resident
         For placements: whether all ``tensors`` of a device's ops count against its memory beside their weights, or
         ``weights`` alone.
+    coarsen
+        For placements: search with fused ops and contracted chains only (Moirai's GCOF), which is faster on large
+        graphs and loses what only splitting them could gain. Bounds remain bounds of the problem itself.
     progress
         Called with every improvement.
 
@@ -128,8 +132,12 @@ def schedule(
     _check_settings(gap=gap, time_limit_s=time_limit_s, window=window, jobs=jobs)
     if stages is not None:
         hardware = hardware.with_stages(stages)
-    if objective in ("pipeline", "memory") and (inputs is not None or (transfers, resident) != ("parallel", "tensors")):
-        raise RlinitError(f"inputs, transfers and resident are for latency and throughput, not for {objective}")
+    if objective in ("pipeline", "memory") and (
+        inputs is not None or coarsen or (transfers, resident) != ("parallel", "tensors")
+    ):
+        raise RlinitError(
+            f"inputs, transfers, resident and coarsen are for latency and throughput, not for {objective}"
+        )
     provenance: dict[str, str | float | bool | None] = {
         "agent": agent if isinstance(agent, str) else "plan",
         "method": method,
@@ -138,6 +146,7 @@ def schedule(
         "jobs": jobs,
         "gap": gap,
         "time_limit_s": time_limit_s,
+        "coarsen": coarsen,
     }
     budget = Budget(time_limit_s)
     if objective == "latency" or objective == "throughput":
@@ -149,6 +158,7 @@ def schedule(
             inputs,
             transfers,
             resident,
+            coarsen,
             agent,
             method,
             window,
@@ -199,6 +209,7 @@ def _place(
     inputs: int | None,
     transfers: Transfers,
     resident: Resident,
+    coarsen: bool,
     agent: str | Plan,
     method: str,
     window: Window,
@@ -211,7 +222,7 @@ def _place(
     """Solve a placement problem; return the incumbent and the fields of its plan."""
     from rlinit.lowering_placement import lower_placement
     from rlinit.placement_plan import placement_from_plan, placement_parts
-    from rlinit.solve_placement import solve_placement
+    from rlinit.solve_placement import search_coarse, solve_placement
 
     timed = budget.remaining_s < np.inf
     with _interruptible(budget):
@@ -223,9 +234,14 @@ def _place(
         else:
             start = None if isinstance(agent, str) else placement_from_plan(agent, problem, graph, hardware)
             name = agent if isinstance(agent, str) else "auto"
-            solve_placement(
-                incumbent, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
-            )
+            if coarsen:
+                search_coarse(
+                    incumbent, graph, method=method, agent=name, start=start, seed=seed, jobs=jobs, timed=timed
+                )
+            else:
+                solve_placement(
+                    incumbent, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
+                )
     parts: dict[str, Any] = {
         "inputs": inputs or 1,
         "shard_inputs": problem.shard_inputs,

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.incumbent import PlacementIncumbent
+from rlinit.graph import Graph
+from rlinit.incumbent import PlacementIncumbent, for_placement
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
+from rlinit.stages import IntArray
 
 if TYPE_CHECKING:
     from rlinit.exact.placement_bounds import PlacementBound
 
-__all__ = ["PlacementLimits", "method_names", "placement_bound_phase", "placement_bounds", "solve_placement"]
+__all__ = [
+    "PlacementLimits",
+    "method_names",
+    "placement_bound_phase",
+    "placement_bounds",
+    "search_coarse",
+    "solve_placement",
+]
 
 _METHODS = ("auto", "sweep", "warm", "milp", "split", "branch-and-bound")
 
@@ -108,6 +117,7 @@ def solve_placement(
     elif method == "branch-and-bound":
         _branch_and_bound(incumbent)
     elif method == "split":
+        _heuristic(incumbent, "heft", seed)
         _split(incumbent, limits, jobs, "auto")
     else:
         if start is None:
@@ -122,15 +132,60 @@ def solve_placement(
             _auto(incumbent, seed, limits, jobs)
 
 
+def search_coarse(
+    incumbent: PlacementIncumbent,
+    graph: Graph,
+    *,
+    method: str,
+    agent: str,
+    start: Placement | None,
+    seed: int,
+    jobs: int,
+    timed: bool,
+) -> None:
+    """Search the coarse problem, bound the whole one.
+
+    What is proven about the coarse problem holds for schedules that keep fused ops together, so none of it is taken.
+    """
+    from rlinit.coarsening import coarsen, contract_problem, expand_placement
+
+    with incumbent.in_phase("coarsen"):
+        coarse = coarsen(graph, chains=True)
+        problem = contract_problem(coarse, incumbent.problem)
+    with incumbent.within(0.6):
+        inner = for_placement(problem, incumbent.budget, incumbent.target_gap, None)
+        with incumbent.in_phase(f"search of {problem.num_ops} coarse ops"):
+            solve_placement(
+                inner,
+                method="sweep" if method == "auto" else method,
+                agent=agent,
+                start=None,
+                window="auto",
+                seed=seed,
+                jobs=jobs,
+                timed=timed,
+            )
+            if inner.assignment is not None:
+                incumbent.offer(expand_placement(coarse, incumbent.problem, inner.assignment), f"coarse {inner.method}")
+    incumbent.offer(start, "plan")
+    for name in ("path", "load"):
+        placement_bound_phase(incumbent, name)
+    _bounds(incumbent)
+
+
 def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int) -> None:
     """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
+    from rlinit.heuristics.sweeps import memory_binds
+
     problem = incumbent.problem
     if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
         _branch_and_bound(incumbent, share=0.2)
-    _sweep(incumbent, seed, jobs, share=0.05)
+    _sweep(incumbent, seed, jobs, share=0.2)
     if _falls_apart(problem):
-        _split(incumbent, limits, jobs, 1, share=0.5)
-    _bounds(incumbent, share=0.5)
+        _split(incumbent, limits, jobs, 1, share=0.35)
+    if memory_binds(problem) and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+        _unordered(incumbent, limits, share=0.4)
+    _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
         _milp(incumbent, limits)
     if incumbent.budget.remaining_s < np.inf:
@@ -194,26 +249,48 @@ def _sweep(incumbent: PlacementIncumbent, seed: int, jobs: int, share: float) ->
 
 
 def _split(
-    incumbent: PlacementIncumbent, limits: PlacementLimits, jobs: int, channels: int | str, share: float = 1.0
+    incumbent: PlacementIncumbent, limits: PlacementLimits, jobs: int, channels: Literal[1, "auto"], share: float = 1.0
 ) -> None:
-    """Solve module by module; with one channel that is exact, and in any case it bounds the whole."""
+    """Solve module by module; with one channel and one shard that is exact, and in any case it bounds the whole."""
     if incumbent.finished:
         return
-    if incumbent.problem.num_shards > 1:
-        raise RlinitError("method 'split' is for one shard: objective='latency', or throughput in one batch size")
-    from rlinit.exact.split import solve_split
+    from rlinit.exact.split import SplitResult, solve_split
+    from rlinit.exact.split_batched import solve_split_batched
 
-    with incumbent.in_phase("split"), incumbent.within(share):
-        result = solve_split(
+    def run() -> SplitResult:
+        if incumbent.problem.num_shards > 1:
+            return solve_split_batched(incumbent.problem, budget=incumbent.budget, channels=channels)
+        return solve_split(
             incumbent.problem,
             budget=incumbent.budget,
-            channels="auto" if channels == "auto" else int(channels),
+            channels=channels,
             jobs=jobs,
             upper=incumbent.values[0] if incumbent.values else np.inf,
             max_work=limits.split_work if incumbent.budget.remaining_s == np.inf else 1 << 62,
         )
+
+    with incumbent.in_phase("split"), incumbent.within(share):
+        result = run()
         incumbent.offer(result.placement, "split")
         incumbent.raise_bound((result.bound,), "split")
+    if channels == "auto" and not incumbent.finished:
+        _guarantee(incumbent, result.modules)
+
+
+def _guarantee(incumbent: PlacementIncumbent, modules: list[IntArray]) -> None:
+    """Note how far modules scheduled one after another can be from the optimum (thesis, Table 3.1)."""
+    from rlinit.exact.split_bound import guarantee
+
+    if len(modules) < 2 or incumbent.problem.num_ops > _SPLIT_OPS:
+        return
+    with incumbent.in_phase("guarantee"), incumbent.within(0.3):
+        report = guarantee(incumbent.problem, modules, budget=incumbent.budget)
+        incumbent.raise_bound((report.bound_s,), "split")
+        factors = [pair.factor for pair in report.pairs]
+        incumbent.note = (
+            f"{len(modules)} modules; neighbours one after the other are within {min(factors):.3f} to "
+            f"{max(factors):.3f} times their optimum, all within {report.factor:.3f} (transfers between them apart)"
+        )
 
 
 def _branch_and_bound(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
@@ -302,6 +379,33 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
                 on_bound=on_bound,
             )
             _take(incumbent, result, "milp")
+
+
+def _unordered(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
+    """Solve the program without the order of ops on a device: who holds what, paths and loads, as memory asks for."""
+    from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
+
+    if incumbent.finished:
+        return
+
+    def on_solution(placement: Placement, _value: float) -> None:
+        incumbent.offer(placement, "milp without orders")
+
+    def on_bound(bound: float) -> None:
+        incumbent.raise_bound((bound,), "milp without orders")
+
+    with incumbent.in_phase("milp without orders"), incumbent.within(share):
+        result = solve_placement_milp(
+            incumbent.problem,
+            budget=incumbent.budget,
+            start=incumbent.assignment,
+            settings=PlacementMilpSettings(disjunction="none", served=False),
+            lower=incumbent.bounds[0] if incumbent.bounds else None,
+            node_limit=limits.full_nodes,
+            on_solution=on_solution,
+            on_bound=on_bound,
+        )
+        _take(incumbent, result, "milp without orders")
 
 
 def _take(incumbent: PlacementIncumbent, result: PlacementResult, source: str) -> None:

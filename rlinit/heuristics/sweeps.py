@@ -12,11 +12,12 @@ from rlinit.budget import Budget
 from rlinit.kernels.batch_sweeps import sweep_batches
 from rlinit.kernels.placement_sweeps import sweep
 from rlinit.kernels.placing import earliest_finish
+from rlinit.kernels.queued_annealing import anneal_queued
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray
-from rlinit.timeline import held_bytes, makespan, placement_of, shard_masks, timeline
+from rlinit.timeline import MODES, held_bytes, makespan, placement_of, shard_masks, timeline
 
-__all__ = ["earliest_finish_start", "sweep_placements", "upward_ranks"]
+__all__ = ["earliest_finish_start", "memory_binds", "sweep_placements", "upward_ranks"]
 
 _HOT, _COLD = 0.3, 0.02
 """First and last temperature in a window, relative to the median time of an op."""
@@ -35,6 +36,18 @@ _FIRST_RATE = 200_000.0
 
 _SWEEP_SHARE = 0.2
 """Part of the time left that a sweep may take."""
+
+_TIMELINE_COST = 30
+"""Moves in windows that take about the time of one whole timeline."""
+
+_FIRST_PRICE = 0.1
+"""First price of an overfull device's memory, relative to the makespan over the bytes of all ops."""
+
+_PRICED_TURNS = 2
+"""Where memory binds, every so many sweeps one prices memory instead of keeping within it."""
+
+_FAR = 1.1
+"""A repaired schedule this much worse than the best is not worth beginning from."""
 
 _SPLITS = 2_000
 """Ways to split the shards of an op over devices that are looked at for a start."""
@@ -167,6 +180,9 @@ def sweep_placements(
     search = _Ops(problem, found) if problem.num_shards == 1 else _Batches(problem, found)
     value, moves, stalled, forwards = makespan(problem, found), _MOVES[0], 0, True
     rate = _FIRST_RATE
+    priced = _Priced(problem, found) if memory_binds(problem) else None
+    queued = problem.transfers != "parallel" and problem.num_shards == 1
+    turn = 0
     while left > 0 and not (budget is not None and budget.expired):
         width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
         windows = max(1, 2 * problem.num_ops // width)
@@ -175,7 +191,15 @@ def sweep_placements(
             # A sweep cannot be interrupted, so it gets a part of what is left.
             each = max(1, min(each, int(rate * _SWEEP_SHARE * budget.remaining_s / windows)))
         began = time.perf_counter()
-        tried = search.sweep(rng, forwards, width, each)
+        if priced is not None and turn % _PRICED_TURNS == 0:
+            tried = priced.sweep(rng, forwards, width, each)
+            again = tried if makespan(problem, tried) < _FAR * value else found
+            search = _Ops(problem, again)
+        elif queued and turn % 2 == 1:
+            tried = _annealed(problem, found, rng, max(1, each * windows // _TIMELINE_COST))
+        else:
+            tried = search.sweep(rng, forwards, width, each)
+        turn += 1
         rate = each * windows / max(time.perf_counter() - began, 1e-6)
         left -= each * windows
         forwards = not forwards
@@ -204,6 +228,8 @@ class _Ops:
         self.movable = np.bincount(problem.group, minlength=n)[problem.group] == 1
         self.need = problem.weight_bytes + problem.shard_bytes
         self.held = held_bytes(problem, start.device)
+        self.capacity = problem.capacity_bytes
+        self.price = np.zeros(d)
         self.end, self.tail = np.zeros(n), np.zeros(n)
         self.scale = _typical(self.seconds[np.arange(n), self.device])
 
@@ -224,7 +250,8 @@ class _Ops:
             problem.tensor_bytes,
             self.need,
             self.held,
-            problem.capacity_bytes,
+            self.capacity,
+            self.price,
             problem.s_per_byte,
             problem.delay_s,
             problem.pred_indptr,
@@ -241,6 +268,88 @@ class _Ops:
         start = self.end - self.seconds[np.arange(n), self.device]
         self.sequence = np.lexsort((place, self.end, start))
         return Placement(self.device[:, None].copy(), self.sequence * problem.num_devices + self.device[self.sequence])
+
+
+class _Priced(_Ops):
+    """The search's state where memory is priced, not limited, so that ops can change places on full devices.
+
+    A price rises while its device is overfull and falls while it has room, as in a Lagrangian relaxation.
+    """
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
+        super().__init__(problem, start)
+        self.capacity = np.full(problem.num_devices, np.inf)
+        makespan_s = timeline(problem, start).makespan_s
+        self.step = _FIRST_PRICE * makespan_s / max(float(self.need.sum()), 1e-300)
+
+    def sweep(self, rng: np.random.Generator, forwards: bool, width: int, moves: int) -> Placement:
+        """Sweep under the current prices, move them, and return the schedule with overfull devices relieved."""
+        raw = super().sweep(rng, forwards, width, moves)
+        limit = self.problem.capacity_bytes
+        full = self.held > limit
+        self.price = np.where(full, np.maximum(self.price * 1.3, self.step), self.price * 0.8)
+        return _relieved(self.problem, raw, self.need) if full.any() else raw
+
+
+def _annealed(problem: PlacementProblem, start: Placement, rng: np.random.Generator, moves: int) -> Placement:
+    """Anneal under the true rules of transfers that exclude each other; never worse than the start."""
+    n, d = problem.num_ops, problem.num_devices
+    sequence = start.sequence.copy()
+    scale = _typical(problem.op_time_s[np.arange(n), start.device[:, 0]])
+    anneal_queued(
+        rng,
+        moves,
+        0.5 * _HOT * scale,
+        _COLD * scale,
+        MODES[problem.transfers],
+        sequence,
+        np.bincount(problem.group, minlength=n)[problem.group] == 1,
+        problem.time_s,
+        problem.tensor_bytes,
+        problem.weight_bytes + problem.shard_bytes,
+        held_bytes(problem, start.device),
+        problem.capacity_bytes,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.pred_indptr,
+        problem.pred,
+        problem.succ_indptr,
+        problem.succ,
+    )
+    device = np.empty((n, 1), np.int64)
+    device[sequence // d, 0] = sequence % d
+    return Placement(device, sequence)
+
+
+def memory_binds(problem: PlacementProblem) -> bool:
+    """Return whether some device may be too small for what it would like to run (whole ops only)."""
+    total = float((problem.weight_bytes + problem.shard_bytes).sum())
+    return problem.num_shards == 1 and bool((problem.capacity_bytes < total).any())
+
+
+def _relieved(problem: PlacementProblem, placement: Placement, need: FloatArray) -> Placement:
+    """Move ops off overfull devices, those first that lose least time for the room they make."""
+    device = placement.device[:, 0].copy()
+    seconds = problem.op_time_s
+    alone = np.bincount(problem.group, minlength=problem.num_ops)[problem.group] == 1
+    room = problem.capacity_bytes - held_bytes(problem, placement.device)
+    for _ in range(problem.num_ops):
+        worst = int(room.argmin())
+        if room[worst] >= 0:
+            break
+        members = np.flatnonzero((device == worst) & alone & (need > 0))
+        fits = (need[members, None] <= room[None, :]) & np.isfinite(seconds[members])
+        if not fits.any():
+            break
+        lost = np.maximum(seconds[members] - seconds[members, worst][:, None], 0.0)
+        gained = np.minimum(need[members], -room[worst])
+        rank = np.where(fits, (lost + 1e-3 * seconds[members, worst].mean()) / gained[:, None], np.inf)
+        at, target = np.unravel_index(int(rank.argmin()), rank.shape)
+        device[members[at]] = target
+        room[worst] += need[members[at]]
+        room[target] -= need[members[at]]
+    ops = placement.sequence // problem.num_devices
+    return Placement(device[:, None], ops * problem.num_devices + device[ops])
 
 
 class _Batches:

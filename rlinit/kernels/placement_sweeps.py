@@ -15,7 +15,7 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["ends_of", "sweep", "tails_of"]
 
-_CHAIN_SHARE = 0.93
+_CHAIN_SHARE = 0.85
 """Of the moves, the rest change the device of several connected ops."""
 
 
@@ -100,6 +100,7 @@ def sweep(
     need_bytes: FloatArray,
     held: FloatArray,
     capacity: FloatArray,
+    price: FloatArray,
     s_per_byte: FloatArray,
     delay_s: FloatArray,
     pred_indptr: IntArray,
@@ -109,7 +110,9 @@ def sweep(
     end: FloatArray,
     tail: FloatArray,
 ) -> float:
-    """Anneal one window after another along the sequence, in place; return the makespan, never more than before.
+    """Anneal one window after another along the sequence, in place; return the makespan.
+
+    Without prices it is never more than before.
 
     Parameters
     ----------
@@ -127,6 +130,8 @@ def sweep(
         (n,) bool: whether an op may change device on its own.
     need_bytes, held, capacity
         (n,), (d,), (d,) bytes of each op, of each device now (changed in place), and each device's memory.
+    price
+        (d,) seconds a byte on a device adds to the cost of a window; zeros: the makespan is all that counts.
     end, tail
         (n,) work arrays.
     """
@@ -181,6 +186,7 @@ def sweep(
             need_bytes,
             held,
             capacity,
+            price,
             s_per_byte,
             delay_s,
             pred_indptr,
@@ -224,6 +230,7 @@ def _anneal_window(
     need_bytes: FloatArray,
     held: FloatArray,
     capacity: FloatArray,
+    price: FloatArray,
     s_per_byte: FloatArray,
     delay_s: FloatArray,
     pred_indptr: IntArray,
@@ -308,6 +315,7 @@ def _anneal_window(
     )
     origin = cost
     best = cost
+    paid = 0.0
     best_order, best_on = order.copy(), on.copy()
     room = held.copy()
     best_held = held.copy()
@@ -332,6 +340,7 @@ def _anneal_window(
                 able &= work[joined[k], new_on] < np.inf
             if not able or room[new_on] + need > capacity[new_on]:
                 continue
+            extra = need * (price[new_on] - price[old_on])
             for k in range(count):
                 on[joined[k]] = new_on
             tried = _window_cost(
@@ -351,8 +360,10 @@ def _anneal_window(
                 ends,
                 clock,
             )
+            tried += paid + extra
             if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
                 cost = tried
+                paid += extra
                 room[old_on] -= need
                 room[new_on] += need
                 if cost < best:
@@ -403,8 +414,11 @@ def _anneal_window(
             ends,
             clock,
         )
+        extra = need_bytes[ops[a]] * (price[new_on] - price[old_on])
+        tried += paid + extra
         if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
             cost = tried
+            paid += extra
             room[old_on] -= need_bytes[ops[a]]
             room[new_on] += need_bytes[ops[a]]
             if cost < best:
