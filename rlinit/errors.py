@@ -4,11 +4,13 @@ from __future__ import annotations
 
 __all__ = [
     "BackendUnavailable",
+    "InvalidConfig",
     "InvalidGraph",
     "InvalidHardware",
     "InvalidPlan",
     "RlinitError",
     "SolverFailure",
+    "TrainingFailure",
 ]
 
 
@@ -34,3 +36,11 @@ class SolverFailure(RlinitError, RuntimeError):
 
 class BackendUnavailable(RlinitError, ImportError):
     """An optional package is missing; the message names the extra to install."""
+
+
+class InvalidConfig(RlinitError, ValueError):
+    """A configuration of a training run is malformed; the message names the field."""
+
+
+class TrainingFailure(RlinitError, RuntimeError):
+    """Training cannot go on; the message says at which step, with what seed, and what to do."""
