@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "BackendUnavailable",
+    "CheckpointError",
     "InvalidConfig",
     "InvalidGraph",
     "InvalidHardware",
@@ -44,3 +45,7 @@ class InvalidConfig(RlinitError, ValueError):
 
 class TrainingFailure(RlinitError, RuntimeError):
     """Training cannot go on; the message says at which step, with what seed, and what to do."""
+
+
+class CheckpointError(RlinitError, ValueError):
+    """A checkpoint is unreadable, damaged, of a newer format, or not for the network or problem it is asked for."""
