@@ -188,7 +188,9 @@ class TrainConfig(Generic[P]):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _require(0 <= self.seed < 2**62, "seed", self.seed, "0 <= seed < 2**62")
         _require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, "more than 0")
-        _require(self.precision != "float16" or self.device == "cuda", "precision", self.precision, "float16 on cuda only")
+        _require(
+            self.precision != "float16" or self.device == "cuda", "precision", self.precision, "float16 on cuda only"
+        )
         if self.algorithm != "imitation" and (self.algorithm == "ppo" or self.reinforce.baseline == "shared"):
             _require(self.samples >= 2, "samples", self.samples, "at least 2 for a shared baseline")
 
@@ -202,7 +204,9 @@ def smoke(config: TrainConfig[P]) -> TrainConfig[P]:
         curriculum=curriculum,
         log_every=2,
         save_every=6,
-        validation=dataclasses.replace(config.validation, every=6, samples=min(config.validation.samples, 4), small=True),
+        validation=dataclasses.replace(
+            config.validation, every=6, samples=min(config.validation.samples, 4), small=True
+        ),
         imitation=dataclasses.replace(config.imitation, shards=min(config.imitation.shards, 4)),
     )
 
@@ -263,7 +267,9 @@ def _build(kind: Any, data: Any, source: str, where: str, known: dict[Any, type]
         names = [entry.name for entry in dataclasses.fields(kind)]
         for key in data:
             if key not in names:
-                raise InvalidConfig(f"{source}: there is no {where + '.' if where else ''}{key}; known: {', '.join(names)}")
+                raise InvalidConfig(
+                    f"{source}: there is no {where + '.' if where else ''}{key}; known: {', '.join(names)}"
+                )
         given = {
             key: _build(hints[key], value, source, f"{where}.{key}" if where else key, known)
             for key, value in data.items()
