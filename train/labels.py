@@ -22,10 +22,14 @@ from joblib import Parallel, delayed
 
 from rlinit.errors import TrainingFailure
 from rlinit.files import write_atomically, write_json
-from rlinit.train.curriculum import Request
+from rlinit.train.config import TrainConfig, config_to_dict
+from rlinit.train.curriculum import Request, batch_seed
 from rlinit.train.tasks import AnyTask, Batch, Labels
 
-__all__ = ["Shards", "fingerprint"]
+__all__ = ["Shards", "fingerprint", "shard_at", "shards_of"]
+
+_SHARD_SEEDS = 3
+"""Marks seeds of labelled problems, so that no other part of a run draws the same."""
 
 
 def fingerprint(*parts: Any) -> str:
@@ -92,7 +96,7 @@ class Shards:
         except (OSError, ValueError):
             return False
         asked = dataclasses.asdict(self.requests[shard])
-        return card.get("sha256") == hashlib.sha256(content).hexdigest() and card.get("request") == asked
+        return bool(card.get("sha256") == hashlib.sha256(content).hexdigest() and card.get("request") == asked)
 
     def make(self, jobs: int, told: Callable[[int, int], None] | None = None) -> int:
         """Make the shards that are missing or damaged, in `jobs` processes; return how many that were.
@@ -115,7 +119,7 @@ class Shards:
         batch = self.task.generate(asked.seed, asked.size, asked.count)
         labels = self.task.label(batch)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **dict(labels))
+        np.savez_compressed(buffer, allow_pickle=False, **dict(labels))
         content = buffer.getvalue()
         data, about = self._paths(shard)
         about.unlink(missing_ok=True)
@@ -149,3 +153,22 @@ class Shards:
         with np.load(data, allow_pickle=False) as arrays:
             labels = {name: arrays[name] for name in arrays.files}
         return batch, labels
+
+
+def shards_of(config: TrainConfig[Any], task: AnyTask) -> Shards:
+    """Return the shards a run learns from, sizes taking turns; their folder's name says what they depend on."""
+    curriculum = config.curriculum
+    requests = []
+    for shard in range(config.imitation.shards):
+        size = curriculum.sizes[shard % len(curriculum.sizes)]
+        seed = batch_seed(config.seed, _SHARD_SEEDS, shard)
+        requests.append(Request(seed, size, max(1, curriculum.batch_nodes // size)))
+    problem = config_to_dict(config.problem)
+    about = fingerprint(config.task, config.network, problem, config.seed, curriculum.sizes, curriculum.batch_nodes)
+    return Shards(config.imitation.labels / f"{config.task}-{config.network}-{about[:16]}", task, tuple(requests))
+
+
+def shard_at(place: int, num_shards: int, seed: int) -> int:
+    """Return the shard at a place in the endless sequence of shards: every round is a permutation of its own."""
+    turn, at = divmod(place, num_shards)
+    return int(np.random.default_rng(batch_seed(seed, 4, turn)).permutation(num_shards)[at])

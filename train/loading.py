@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from rlinit.errors import TrainingFailure
+from rlinit.train.curriculum import Request
+from rlinit.train.labels import Shards
+from rlinit.train.tasks import AnyTask, Batch, Labels
 
-__all__ = ["Prefetcher"]
+__all__ = ["Asked", "Prefetcher", "make_batch"]
 
-Asked = TypeVar("Asked")
+Ask = TypeVar("Ask")
 Made = TypeVar("Made")
 
 
-class Prefetcher(Generic[Asked, Made]):
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a batch is made from: a request to the generator, or a labelled shard."""
+
+    request: Request
+    shard: int | None
+
+
+def make_batch(task: AnyTask, shards: Shards | None, asked: Asked) -> tuple[Batch, Labels | None]:
+    """Return the problems asked for, and their labels if they are a shard's. Loads no torch."""
+    if shards is not None and asked.shard is not None:
+        return shards.load(asked.shard)
+    return task.generate(asked.request.seed, asked.request.size, asked.request.count), None
+
+
+def _begin() -> None:
+    """Make a worker outlive Ctrl-C, which the training process handles, but not the training process itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    # A killed parent closes nothing: without this its workers would wait for work for ever.
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+class Prefetcher(Generic[Ask, Made]):
     """Yields ``(ask, make(ask))`` for ask = plan(first), plan(first + 1), ..., in that order.
 
     What comes out depends on `plan` and `make` alone, not on how many workers there are.
@@ -39,8 +76,8 @@ class Prefetcher(Generic[Asked, Made]):
 
     def __init__(
         self,
-        plan: Callable[[int], Asked],
-        make: Callable[[Asked], Made],
+        plan: Callable[[int], Ask],
+        make: Callable[[Ask], Made],
         first: int,
         last: int,
         *,
@@ -53,8 +90,8 @@ class Prefetcher(Generic[Asked, Made]):
         self.last = last
         self.ahead = ahead
         # A forked child would inherit torch's threads and the compiler's locks in whatever state they are.
-        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) if workers else None
-        self.under_way: deque[tuple[Asked, Future[Made]]] = deque()
+        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin) if workers else None
+        self.under_way: deque[tuple[Ask, Future[Made]]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +102,7 @@ class Prefetcher(Generic[Asked, Made]):
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
 
-    def __iter__(self) -> Iterator[tuple[Asked, Made]]:
+    def __iter__(self) -> Iterator[tuple[Ask, Made]]:
         if self.pool is None:
             for step in range(self.next_step, self.last):
                 ask = self.plan(step)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,12 +19,12 @@ from torch import nn
 from rlinit.errors import InvalidConfig
 from rlinit.files import write_json
 from rlinit.train.config import TrainConfig, config_to_dict
-from rlinit.train.curriculum import Request, batch_seed, request
+from rlinit.train.curriculum import batch_seed, request
 from rlinit.train.distributed import Processes, processes
-from rlinit.train.imitation import Imitation, shard_at, shards_of
-from rlinit.train.labels import Shards
+from rlinit.train.imitation import Imitation
+from rlinit.train.labels import Shards, shard_at, shards_of
 from rlinit.train.learner import Learner
-from rlinit.train.loading import Prefetcher
+from rlinit.train.loading import Asked, Prefetcher, make_batch
 from rlinit.train.ppo import PPO
 from rlinit.train.reinforce import Lesson, Reinforce
 from rlinit.train.report import training_card, write_report
@@ -52,21 +51,6 @@ class Algorithm(Protocol):
 
     def networks(self) -> dict[str, nn.Module]:
         """Return the networks besides the trained one that the full state must hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a batch is made from: a request to the generator, or a labelled shard."""
-
-    request: Request
-    shard: int | None
-
-
-def _make(task: AnyTask, shards: Shards | None, asked: _Asked) -> tuple[Batch, Labels | None]:
-    """Return the batch; called in worker processes."""
-    if shards is not None and asked.shard is not None:
-        return shards.load(asked.shard)
-    return task.generate(asked.request.seed, asked.request.size, asked.request.count), None
 
 
 def train(config: TrainConfig[Any], task: AnyTask, *, resume: bool = False, command: str = "") -> Progress:
@@ -186,14 +170,17 @@ class _Run:
     def go(self) -> None:
         """Train to the end, to an early stop or to a signal."""
         config, progress = self.config, self.progress
-        if progress.done:
+        if progress.done and progress.step >= config.steps:
+            if self.watcher is not None:
+                self.watcher.say(f"{config.run_dir} has done its {progress.step} steps; raise --steps to go on")
             return
+        progress.done = False
         if progress.step == 0 and not progress.history:
             self._validate()
         per = self.algorithm.num_lessons
-        loader: Prefetcher[_Asked, tuple[Batch, Labels | None]] = Prefetcher(
+        loader: Prefetcher[Asked, tuple[Batch, Labels | None]] = Prefetcher(
             partial(self._ask, per),
-            partial(_make, self.task, self.shards),
+            partial(make_batch, self.task, self.shards),
             progress.step * per,
             config.steps * per,
             workers=config.workers,
@@ -212,19 +199,19 @@ class _Run:
                     self._save()
         self._finish(ended)
 
-    def _ask(self, per: int, place: int) -> _Asked:
+    def _ask(self, per: int, place: int) -> Asked:
         """Return what the batch at `place` (counted per process) is made from."""
         config, group = self.config, self.group
         everyones = place * group.size + group.rank
         seed = batch_seed(config.seed, 1, everyones)
         if self.shards is not None:
             shard = shard_at(everyones, len(self.shards), config.seed)
-            return _Asked(dataclasses.replace(self.shards.requests[shard], seed=seed), shard)
+            return Asked(dataclasses.replace(self.shards.requests[shard], seed=seed), shard)
         # By step alone, unless there is a limit of time: batches must not depend on how far ahead they are made.
         fraction = place // per / config.steps
-        return _Asked(request(config.curriculum, max(fraction, self.fraction), seed), None)
+        return Asked(request(config.curriculum, max(fraction, self.fraction), seed), None)
 
-    def _step(self, batches: Iterator[tuple[_Asked, tuple[Batch, Labels | None]]], per: int) -> None:
+    def _step(self, batches: Iterator[tuple[Asked, tuple[Batch, Labels | None]]], per: int) -> None:
         """Take one step of the algorithm."""
         progress, config = self.progress, self.config
         waiting = time.perf_counter()

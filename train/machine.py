@@ -20,7 +20,7 @@ def machine() -> dict[str, Any]:
     if info.exists():
         lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = lines[0].partition(":")[2].strip() if lines else cpu
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)

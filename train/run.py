@@ -76,8 +76,10 @@ def _parse(given: list[str]) -> Command[Any]:
         chosen = {"task": first.task, "network": first.network}
         default = config_from_dict({key: value for key, value in chosen.items() if value}, "the command line")
         default = replace(default, run_dir=Path("runs") / f"{default.task}-{default.network}")
-    kind = Command[type(default.problem)]  # type: ignore[misc]
-    found: Command[Any] = tyro.cli(kind, args=given, default=Command(default), prog="train/run.py")
+    generic: Any = Command
+    found: Command[Any] = tyro.cli(
+        generic[type(default.problem)], args=given, default=Command(default), prog="train/run.py"
+    )
     return found
 
 
