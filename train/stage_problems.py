@@ -83,7 +83,7 @@ def _on_equal_stages(
     power: FloatArray,
 ) -> StageBatch:
     """Return the graphs as problems; built as one problem on their disjoint union, whose arrays are then shared out."""
-    count, n, width = graphs.parents.shape
+    count, n, _ = graphs.parents.shape
     graph, node, slot = np.nonzero(graphs.parents >= 0)
     src = graphs.parents[graph, node, slot] + graph * n
     dst = node + graph * n
