@@ -67,9 +67,8 @@ def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) 
     transfer = np.exp(rng.uniform(np.log(params.least_transfer), np.log(params.most_transfer), count))
     overflows = (rng.random(count) < params.cache_share) & ~memory
     tightness = rng.uniform(0.3, 1.2, count)
-    overflow_weight = np.exp(rng.uniform(np.log(0.05), np.log(1.0), count))
     power = rng.uniform(params.least_power, 1.0, (3, count))
-    return _on_equal_stages(graphs, stages, memory, transfer, overflows, tightness, overflow_weight, power)
+    return _on_equal_stages(graphs, stages, memory, transfer, overflows, tightness, power)
 
 
 def _on_equal_stages(
@@ -79,7 +78,6 @@ def _on_equal_stages(
     transfer: FloatArray,
     overflows: np.ndarray[tuple[int], np.dtype[np.bool_]],
     tightness: FloatArray,
-    overflow_weight: FloatArray,
     power: FloatArray,
 ) -> StageBatch:
     """Return the graphs as problems; built as one problem on their disjoint union, whose arrays are then shared out."""
@@ -120,7 +118,7 @@ def _on_equal_stages(
     node_ptr = np.arange(0, count * n + 1, n, dtype=np.int64)
     tensor_ptr = np.concatenate([[0], np.cumsum(np.bincount(of_tensor, minlength=count))]).astype(np.int64)
     cache = np.where(memory | overflows, tightness * total_param / stages, np.inf)
-    overflow = np.where(overflows, overflow_weight * total_work / np.maximum(total_param, 1.0), 0.0)
+    overflow = np.where(overflows, move_s, 0.0)
     shift_tensor = node_ptr[of_tensor]
     return StageBatch(
         node_ptr=node_ptr,
