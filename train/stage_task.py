@@ -50,7 +50,7 @@ _WORST_REWARD = -1.0
 class StageParams:
     """Problems and network of the stage task."""
 
-    draw: ProblemParams = field(default_factory=ProblemParams)
+    draw: ProblemParams = field(default_factory=lambda: ProblemParams(draws=3))
     hidden: int = 64
     """Width of the network's node states."""
     layers: int = 4
@@ -135,11 +135,11 @@ class StageTask:
         """Return 30-op `pipeline`, 60-op `memory`, 150-op mixed problems, and the ImageNet graphs at k = 4, 5, 6."""
         share = 8 if small else 1
         draw = dataclasses.replace
-        params = self.params.draw
+        params = draw(self.params.draw, draws=1)
         sets = {}
         for i, (name, drawn, size, count) in enumerate(
             (
-                ("pipeline-30", draw(params, memory_share=0.0, cache_share=0.0), 30, 400),
+                ("pipeline-30", draw(params, memory_share=0.0, cache_share=0.0, least_power=1.0), 30, 400),
                 ("memory-60", draw(params, memory_share=1.0), 60, 160),
                 ("mixed-150", params, 150, 64),
             )
