@@ -1,0 +1,246 @@
+"""The pointer network of Inc-ILP: an LSTM reads the graph, another points at one node after the other.
+
+What it reads is a sequence, so the order of the nodes matters to it. Nodes are read by topological level; nodes of one
+level by their features (parents' levels, parameters, outputs), and only nodes alike in all of these by their number.
+So relabelling a graph changes the result only through such ties and through the hashed id, which is that of the place
+in this sequence.
+
+References
+----------
+Inc-ILP, section III-B: embedding, encoder, decoder, equations 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlinit.agent.pointing import PointingDecoder, ragged_log_softmax, ready_pairs
+from rlinit.env.rollouts import OrderRollouts, PackedGraphs, ready_steps
+from rlinit.stages import FloatArray, IntArray, StageProblem
+
+__all__ = ["NUM_FEATURES", "OrderDecoding", "PointerBatch", "PointerNetwork", "cosine_reward", "embedding"]
+
+_PARENTS = 6
+"""Parents whose levels are told: the most a node of the training graphs has."""
+
+NUM_FEATURES = 4 + _PARENTS
+"""Level, hashed id, parameters, output, levels of parents."""
+
+_TINY = 1e-12
+
+
+def cosine_reward(found: FloatArray, label: FloatArray) -> FloatArray:
+    """Return (B,) cosine similarity of two rows of numbers, for each row of (B, n).
+
+    References
+    ----------
+    Inc-ILP, equation 1, with its constant that keeps the quotient valid where all is zero.
+    """
+    norms = np.sqrt((found**2).sum(axis=1)) * np.sqrt((label**2).sum(axis=1))
+    return np.asarray((found * label).sum(axis=1) / np.maximum(norms, _TINY))
+
+
+def embedding(problem: StageProblem) -> tuple[IntArray, FloatArray]:
+    """Return the sequence a graph is read in and the features of its nodes.
+
+    Returns
+    -------
+    tuple
+        (n,) nodes in the order of reading, and (n, 10) features of these in that order, all from 0 to 1: the level over
+        the depth, a hash of the place in the sequence, parameters and output over their largest, and the levels of the
+        six deepest parents over the depth, each with one added so that 0 means that there is none.
+    """
+    n = problem.num_nodes
+    depth = float(problem.level.max()) + 2.0
+    child = np.repeat(np.arange(n), np.diff(problem.pred_indptr))
+    parent_level = problem.level[problem.pred]
+    by_child = np.lexsort((-parent_level, child))
+    place = np.arange(len(child)) - problem.pred_indptr[child]
+    parents = np.zeros((n, _PARENTS))
+    told = place < _PARENTS
+    parents[child[told], place[told]] = (parent_level[by_child][told] + 1.0) / depth
+    sent = np.bincount(problem.tensor_src, weights=problem.tensor_bytes, minlength=n)
+    param, sent = _share(problem.param_bytes), _share(sent)
+    order = np.lexsort((np.arange(n), sent, param, *parents.T[::-1], problem.level))
+    columns = [(problem.level + 1.0)[order] / depth, _hashed(n), param[order], sent[order], *parents[order].T]
+    return order.astype(np.int64), np.stack(columns, axis=1)
+
+
+def _share(values: FloatArray) -> FloatArray:
+    return np.asarray(values / max(float(values.max()), _TINY))
+
+
+def _hashed(n: int) -> FloatArray:
+    """Return (n,) numbers in [0, 1): the hash of 0, ..., n - 1 by the finaliser of splitmix64."""
+    x = (np.arange(n, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray((x ^ (x >> np.uint64(31))) >> np.uint64(11), np.float64) / 2.0**53
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointerBatch:
+    """Graphs as the pointer network reads them.
+
+    Parameters
+    ----------
+    graphs
+        Their precedence.
+    nodes
+        (g, N) node at each place of the sequence; -1 pads.
+    features
+        (g, N, 10) float32 features in the order of the sequence; 0 pads.
+    """
+
+    graphs: PackedGraphs
+    nodes: Tensor
+    features: Tensor
+
+    @classmethod
+    def of(cls, problems: Sequence[StageProblem], device: torch.device | str = "cpu") -> PointerBatch:
+        """Return the batch of some problems."""
+        graphs = PackedGraphs(problems, device)
+        nodes = np.full((len(problems), graphs.width), -1, np.int64)
+        features = np.zeros((len(problems), graphs.width, NUM_FEATURES), np.float32)
+        for i, problem in enumerate(problems):
+            nodes[i, : problem.num_nodes], features[i, : problem.num_nodes] = embedding(problem)
+        return cls(graphs, torch.from_numpy(nodes).to(device), torch.from_numpy(features).to(device))
+
+
+class PointerNetwork(nn.Module):
+    """LSTM encoder and pointing LSTM decoder.
+
+    Parameters
+    ----------
+    units
+        Width of both; the paper has 256.
+    """
+
+    def __init__(self, units: int = 256) -> None:
+        super().__init__()
+        self.embed = nn.Linear(NUM_FEATURES, units)
+        self.encoder = nn.LSTM(units, units, batch_first=True)
+        self.decoder = PointingDecoder(units)
+
+    def encode(self, batch: PointerBatch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Return embedded nodes and their latent states, (g, N, H) by node, and the last state, two of (g, H)."""
+        x = self.embed(batch.features)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, batch.graphs.num_nodes.cpu(), batch_first=True, enforce_sorted=False
+        )
+        out, (hidden, cell) = self.encoder(packed)
+        latent, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True, total_length=batch.graphs.width)
+        # From places in the sequence to nodes; padding goes to a column that is cut off.
+        width = batch.graphs.width
+        at = torch.where(batch.nodes >= 0, batch.nodes, width)[:, :, None].expand_as(latent)
+        by_node = x.new_zeros((2, len(x), width + 1, x.shape[2]))
+        return (
+            by_node[0].scatter(1, at, x)[:, :width],
+            by_node[1].scatter(1, at, latent)[:, :width],
+            (hidden[0], cell[0]),
+        )
+
+    def forward(self, batch: PointerBatch, orders: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probability and entropy of given orders, both differentiable.
+
+        Parameters
+        ----------
+        batch
+            g graphs.
+        orders
+            (B, N) orders, B a multiple of g, those of one graph after one another; -1 after the last node.
+
+        Returns
+        -------
+        tuple
+            (B,) log-probability of each order, and (B,) mean entropy of its choices in nats.
+        """
+        x, latent, state = self.encode(batch)
+        copies = len(orders) // len(x)
+        graph = torch.arange(len(x), device=orders.device).repeat_interleave(copies)
+        inputs = x[graph[:, None], orders[:, :-1].clamp(min=0)]
+        hidden = self.decoder.run(inputs, (state[0][graph], state[1][graph]))
+        row, step, node, taken = ready_pairs(orders, ready_steps(batch.graphs, graph, orders))
+        keys, queries = self.decoder.key(latent), self.decoder.query(hidden)
+        score = self.decoder.point(keys[graph[row], node], queries[row, step])
+        log_prob = ragged_log_softmax(score, row * orders.shape[1] + step, orders.numel())
+        total = log_prob.new_zeros(len(orders))
+        entropy = -total.index_add(0, row, log_prob.exp() * log_prob) / batch.graphs.num_nodes[graph]
+        return total.index_add(0, row[taken], log_prob[taken]), entropy
+
+    def decoding(self, batch: PointerBatch, copies: int = 1) -> OrderDecoding:
+        """Return the start of decoding, `copies` rows for each graph."""
+        x, latent, state = self.encode(batch)
+        rollouts = OrderRollouts(batch.graphs, copies)
+        rows = rollouts.graph_of_row
+        return OrderDecoding(self.decoder, rollouts, x, latent, (state[0][rows], state[1][rows]))
+
+
+class OrderDecoding:
+    """Orders in the making under a pointing decoder; see `rlinit.agent.sequential.Decoding`.
+
+    Parameters
+    ----------
+    decoder
+        The decoder.
+    rollouts
+        B rows.
+    inputs, latent
+        (g, N, H) what a chosen node feeds back, and what is pointed at.
+    state
+        (B, H) hidden state and cell to begin with.
+    """
+
+    def __init__(
+        self,
+        decoder: PointingDecoder,
+        rollouts: OrderRollouts,
+        inputs: Tensor,
+        latent: Tensor,
+        state: tuple[Tensor, Tensor],
+    ) -> None:
+        self.decoder = decoder
+        self.rollouts = rollouts
+        self._projected = decoder.project(inputs)
+        self._keys = decoder.key(latent)
+        self._state = decoder.step(decoder.project(decoder.first.expand(rollouts.num_rows, -1)), state)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows B."""
+        return self.rollouts.num_rows
+
+    @property
+    def done(self) -> bool:
+        """Whether every row is finished."""
+        return self.rollouts.steps == self.rollouts.num_steps
+
+    def log_probs(self) -> Tensor:
+        """Return (B, N) log-probabilities of the next node."""
+        row, node = self.rollouts.ready.nonzero(as_tuple=True)
+        query = self.decoder.query(self._state[0])
+        score = self.decoder.point(self._keys[self.rollouts.graph_of_row[row], node], query[row])
+        full = score.new_full(self.rollouts.ready.shape, -torch.inf)
+        full[~self.rollouts.ready.any(dim=1), 0] = 0.0
+        full[row, node] = ragged_log_softmax(score, row, self.num_rows)
+        return full
+
+    def choose(self, choice: Tensor) -> None:
+        """Take one node in each row, (B,); rows that are finished stay as they are."""
+        graph = self.rollouts.graph_of_row
+        self.rollouts.take(torch.where(self.rollouts.ready.any(dim=1), choice, -1))
+        if not self.done:
+            self._state = self.decoder.step(self._projected[graph, choice], self._state)
+
+    def select(self, rows: Tensor) -> OrderDecoding:
+        """Return a copy whose row i is row ``rows[i]`` of this one."""
+        copy = object.__new__(OrderDecoding)
+        copy.__dict__.update(self.__dict__)
+        copy.rollouts = self.rollouts.select(rows)
+        copy._state = (self._state[0][rows], self._state[1][rows])
+        return copy
