@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "BackendUnavailable",
+    "CheckpointError",
     "InvalidGraph",
     "InvalidHardware",
     "InvalidPlan",
@@ -34,3 +35,7 @@ class SolverFailure(RlinitError, RuntimeError):
 
 class BackendUnavailable(RlinitError, ImportError):
     """An optional package is missing; the message names the extra to install."""
+
+
+class CheckpointError(RlinitError, ValueError):
+    """A checkpoint is unreadable, damaged, of a newer format, or not for the network or problem it is asked for."""
