@@ -23,7 +23,16 @@ from rlinit.agent.pointing import PointingDecoder, ragged_log_softmax, ready_pai
 from rlinit.env.rollouts import OrderRollouts, PackedGraphs, ready_steps
 from rlinit.stages import FloatArray, IntArray, StageProblem
 
-__all__ = ["NUM_FEATURES", "OrderDecoding", "PointerBatch", "PointerNetwork", "cosine_reward", "embedding"]
+__all__ = [
+    "NUM_FEATURES",
+    "EncodedNodes",
+    "OrderDecoding",
+    "PointerBatch",
+    "PointerNetwork",
+    "cosine_reward",
+    "embedding",
+    "order_choices",
+]
 
 _PARENTS = 6
 """Parents whose levels are told: the most a node of the training graphs has."""
@@ -112,6 +121,25 @@ class PointerBatch:
         return cls(graphs, torch.from_numpy(nodes).to(device), torch.from_numpy(features).to(device))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedNodes:
+    """What a decoder knows of g graphs.
+
+    Parameters
+    ----------
+    inputs
+        (g, N, H) what a chosen node feeds back.
+    latent
+        (g, N, H) what is pointed at.
+    state
+        (g, H) hidden state and cell to begin with.
+    """
+
+    inputs: Tensor
+    latent: Tensor
+    state: tuple[Tensor, Tensor]
+
+
 class PointerNetwork(nn.Module):
     """LSTM encoder and pointing LSTM decoder.
 
@@ -127,8 +155,8 @@ class PointerNetwork(nn.Module):
         self.encoder = nn.LSTM(units, units, batch_first=True)
         self.decoder = PointingDecoder(units)
 
-    def encode(self, batch: PointerBatch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Return embedded nodes and their latent states, (g, N, H) by node, and the last state, two of (g, H)."""
+    def forward(self, batch: PointerBatch) -> EncodedNodes:
+        """Return the graphs as the decoder needs them."""
         x = self.embed(batch.features)
         packed = nn.utils.rnn.pack_padded_sequence(
             x, batch.graphs.num_nodes.cpu(), batch_first=True, enforce_sorted=False
@@ -138,77 +166,65 @@ class PointerNetwork(nn.Module):
         # From places in the sequence to nodes; padding goes to a column that is cut off.
         width = batch.graphs.width
         at = torch.where(batch.nodes >= 0, batch.nodes, width)[:, :, None].expand_as(latent)
-        by_node = x.new_zeros((2, len(x), width + 1, x.shape[2]))
-        return (
-            by_node[0].scatter(1, at, x)[:, :width],
+        by_node = latent.new_zeros((2, len(x), width + 1, x.shape[2]))
+        return EncodedNodes(
+            by_node[0].scatter(1, at, x.to(latent.dtype))[:, :width],
             by_node[1].scatter(1, at, latent)[:, :width],
             (hidden[0], cell[0]),
         )
 
-    def forward(self, batch: PointerBatch, orders: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy of given orders, both differentiable.
 
-        Parameters
-        ----------
-        batch
-            g graphs.
-        orders
-            (B, N) orders, B a multiple of g, those of one graph after one another; -1 after the last node.
-
-        Returns
-        -------
-        tuple
-            (B,) log-probability of each order, and (B,) mean entropy of its choices in nats.
-        """
-        x, latent, state = self.encode(batch)
-        copies = len(orders) // len(x)
-        graph = torch.arange(len(x), device=orders.device).repeat_interleave(copies)
-        inputs = x[graph[:, None], orders[:, :-1].clamp(min=0)]
-        hidden = self.decoder.run(inputs, (state[0][graph], state[1][graph]))
-        row, step, node, taken = ready_pairs(orders, ready_steps(batch.graphs, graph, orders))
-        keys, queries = self.decoder.key(latent), self.decoder.query(hidden)
-        score = self.decoder.point(keys[graph[row], node], queries[row, step])
-        log_prob = ragged_log_softmax(score, row * orders.shape[1] + step, orders.numel())
-        total = log_prob.new_zeros(len(orders))
-        entropy = -total.index_add(0, row, log_prob.exp() * log_prob) / batch.graphs.num_nodes[graph]
-        return total.index_add(0, row[taken], log_prob[taken]), entropy
-
-    def decoding(self, batch: PointerBatch, copies: int = 1) -> OrderDecoding:
-        """Return the start of decoding, `copies` rows for each graph."""
-        x, latent, state = self.encode(batch)
-        rollouts = OrderRollouts(batch.graphs, copies)
-        rows = rollouts.graph_of_row
-        return OrderDecoding(self.decoder, rollouts, x, latent, (state[0][rows], state[1][rows]))
-
-
-class OrderDecoding:
-    """Orders in the making under a pointing decoder; see `rlinit.agent.sequential.Decoding`.
+def order_choices(
+    decoder: PointingDecoder, encoded: EncodedNodes, graphs: PackedGraphs, orders: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-probability and entropy of every choice of given orders, differentiable.
 
     Parameters
     ----------
-    decoder
-        The decoder.
+    decoder, encoded, graphs
+        The policy and g graphs.
+    orders
+        (B, N) orders, B a multiple of g, those of one graph after one another; -1 after the last node.
+
+    Returns
+    -------
+    tuple
+        (c,) log-probabilities, (c,) entropies in nats, and (c,) the order each is of; steps of an order in sequence.
+    """
+    inputs, latent, state = encoded.inputs, encoded.latent, encoded.state
+    graph = torch.arange(len(inputs), device=orders.device).repeat_interleave(len(orders) // len(inputs))
+    fed = inputs[graph[:, None], orders[:, :-1].clamp(min=0)]
+    hidden = decoder.run(fed, (state[0][graph], state[1][graph]))
+    row, step, node, taken = ready_pairs(orders, ready_steps(graphs, graph, orders))
+    keys, queries = decoder.key(latent), decoder.query(hidden)
+    score = decoder.point(keys[graph[row], node], queries[row, step]).float()
+    choice = row * orders.shape[1] + step
+    log_prob = ragged_log_softmax(score, choice, orders.numel())
+    entropy = -log_prob.new_zeros(orders.numel()).index_add(0, choice, log_prob.exp() * log_prob)
+    made = (orders >= 0).ravel()
+    chosen = log_prob.new_zeros(orders.numel()).index_add(0, choice[taken], log_prob[taken])
+    return chosen[made], entropy[made], made.nonzero()[:, 0] // orders.shape[1]
+
+
+class OrderDecoding:
+    """Orders in the making under a pointing decoder; a `rlinit.agent.sequential.StepDecoding`.
+
+    Parameters
+    ----------
+    decoder, encoded
+        The policy.
     rollouts
-        B rows.
-    inputs, latent
-        (g, N, H) what a chosen node feeds back, and what is pointed at.
-    state
-        (B, H) hidden state and cell to begin with.
+        B rows over the encoded graphs.
     """
 
-    def __init__(
-        self,
-        decoder: PointingDecoder,
-        rollouts: OrderRollouts,
-        inputs: Tensor,
-        latent: Tensor,
-        state: tuple[Tensor, Tensor],
-    ) -> None:
+    def __init__(self, decoder: PointingDecoder, encoded: EncodedNodes, rollouts: OrderRollouts) -> None:
         self.decoder = decoder
         self.rollouts = rollouts
-        self._projected = decoder.project(inputs)
-        self._keys = decoder.key(latent)
-        self._state = decoder.step(decoder.project(decoder.first.expand(rollouts.num_rows, -1)), state)
+        self._projected = decoder.project(encoded.inputs)
+        self._keys = decoder.key(encoded.latent)
+        rows = rollouts.graph_of_row
+        first = decoder.project(decoder.first.expand(len(rows), -1))
+        self._state = decoder.step(first, (encoded.state[0][rows], encoded.state[1][rows]))
 
     @property
     def num_rows(self) -> int:

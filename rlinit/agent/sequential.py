@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Decoding", "beam", "greedy", "sample"]
+__all__ = ["StepDecoding", "beam", "greedy", "sample"]
 
 _UNDER_ONE = 1.0 - 1e-12
 """Keeps a uniform number times a total below the total, whatever rounding does."""
 
 
-class Decoding(Protocol):
+class StepDecoding(Protocol):
     """B partial schedules under a policy; each step makes one choice in every row."""
 
     @property
@@ -37,7 +37,10 @@ class Decoding(Protocol):
         """Return a copy whose row i is row ``rows[i]`` of this one."""
 
 
-def greedy(decoding: Decoding) -> Tensor:
+D = TypeVar("D", bound=StepDecoding)
+
+
+def greedy(decoding: StepDecoding) -> Tensor:
     """Take the likeliest choice (the first of equals) until every row is done; return (B,) log-probabilities."""
     total = torch.zeros(())
     while not decoding.done:
@@ -47,7 +50,7 @@ def greedy(decoding: Decoding) -> Tensor:
     return total
 
 
-def sample(decoding: Decoding, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+def sample(decoding: StepDecoding, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
     """Draw choices until every row is done; return (B,) log-probabilities of what was drawn, at temperature 1.
 
     Parameters
@@ -70,7 +73,7 @@ def sample(decoding: Decoding, generator: torch.Generator, temperature: float = 
     return total
 
 
-def beam(decoding: Decoding, width: int) -> tuple[Decoding, Tensor]:
+def beam(decoding: D, width: int) -> tuple[D, Tensor]:
     """Keep the `width` likeliest partial schedules of each of the given rows until all are done.
 
     Returns
