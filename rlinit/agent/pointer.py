@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -133,11 +134,14 @@ class EncodedNodes:
         (g, N, H) what is pointed at.
     state
         (g, H) hidden state and cell to begin with.
+    bias
+        (g, N) what each node's score has added.
     """
 
     inputs: Tensor
     latent: Tensor
     state: tuple[Tensor, Tensor]
+    bias: Tensor
 
 
 class PointerNetwork(nn.Module):
@@ -171,12 +175,17 @@ class PointerNetwork(nn.Module):
             by_node[0].scatter(1, at, x.to(latent.dtype))[:, :width],
             by_node[1].scatter(1, at, latent)[:, :width],
             (hidden[0], cell[0]),
+            latent.new_zeros(latent.shape[:2]),
         )
 
 
 def order_choices(
-    decoder: PointingDecoder, encoded: EncodedNodes, graphs: PackedGraphs, orders: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    decoder: PointingDecoder,
+    encoded: EncodedNodes,
+    graphs: PackedGraphs,
+    orders: Tensor,
+    fed: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return log-probability and entropy of every choice of given orders, differentiable.
 
     Parameters
@@ -185,25 +194,28 @@ def order_choices(
         The policy and g graphs.
     orders
         (B, N) orders, B a multiple of g, those of one graph after one another; -1 after the last node.
+    fed
+        (B, N - 1, H) what is fed back besides the nodes.
 
     Returns
     -------
     tuple
-        (c,) log-probabilities, (c,) entropies in nats, and (c,) the order each is of; steps of an order in sequence.
+        (c,) log-probabilities, (c,) entropies in nats, and (c,) the order each is of, steps of an order in sequence;
+        and (B, N, H) the decoder's states.
     """
     inputs, latent, state = encoded.inputs, encoded.latent, encoded.state
     graph = torch.arange(len(inputs), device=orders.device).repeat_interleave(len(orders) // len(inputs))
-    fed = inputs[graph[:, None], orders[:, :-1].clamp(min=0)]
-    hidden = decoder.run(fed, (state[0][graph], state[1][graph]))
+    nodes = inputs[graph[:, None], orders[:, :-1].clamp(min=0)]
+    hidden = decoder.run(nodes if fed is None else nodes + fed, (state[0][graph], state[1][graph]))
     row, step, node, taken = ready_pairs(orders, ready_steps(graphs, graph, orders))
     keys, queries = decoder.key(latent), decoder.query(hidden)
-    score = decoder.point(keys[graph[row], node], queries[row, step]).float()
+    score = decoder.point(keys[graph[row], node], queries[row, step]).float() + encoded.bias[graph[row], node]
     choice = row * orders.shape[1] + step
     log_prob = ragged_log_softmax(score, choice, orders.numel())
     entropy = -log_prob.new_zeros(orders.numel()).index_add(0, choice, log_prob.exp() * log_prob)
     made = (orders >= 0).ravel()
     chosen = log_prob.new_zeros(orders.numel()).index_add(0, choice[taken], log_prob[taken])
-    return chosen[made], entropy[made], made.nonzero()[:, 0] // orders.shape[1]
+    return chosen[made], entropy[made], made.nonzero()[:, 0] // orders.shape[1], hidden
 
 
 class OrderDecoding:
@@ -222,6 +234,7 @@ class OrderDecoding:
         self.rollouts = rollouts
         self._projected = decoder.project(encoded.inputs)
         self._keys = decoder.key(encoded.latent)
+        self._bias = encoded.bias
         rows = rollouts.graph_of_row
         first = decoder.project(decoder.first.expand(len(rows), -1))
         self._state = decoder.step(first, (encoded.state[0][rows], encoded.state[1][rows]))
@@ -239,8 +252,8 @@ class OrderDecoding:
     def log_probs(self) -> Tensor:
         """Return (B, N) log-probabilities of the next node."""
         row, node = self.rollouts.ready.nonzero(as_tuple=True)
-        query = self.decoder.query(self._state[0])
-        score = self.decoder.point(self._keys[self.rollouts.graph_of_row[row], node], query[row])
+        query, graph = self.decoder.query(self._state[0]), self.rollouts.graph_of_row[row]
+        score = self.decoder.point(self._keys[graph, node], query[row]).float() + self._bias[graph, node]
         full = score.new_full(self.rollouts.ready.shape, -torch.inf)
         full[~self.rollouts.ready.any(dim=1), 0] = 0.0
         full[row, node] = ragged_log_softmax(score, row, self.num_rows)
@@ -253,9 +266,9 @@ class OrderDecoding:
         if not self.done:
             self._state = self.decoder.step(self._projected[graph, choice], self._state)
 
-    def select(self, rows: Tensor) -> OrderDecoding:
+    def select(self, rows: Tensor) -> Self:
         """Return a copy whose row i is row ``rows[i]`` of this one."""
-        copy = object.__new__(OrderDecoding)
+        copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.rollouts = self.rollouts.select(rows)
         copy._state = (self._state[0][rows], self._state[1][rows])

@@ -242,6 +242,11 @@ class PlacementRollouts(OrderRollouts):
         return self._on
 
     @property
+    def num_devices(self) -> int:
+        """Devices D of the problem that has the most."""
+        return self._room.shape[1]
+
+    @property
     def makespan_s(self) -> torch.Tensor:
         """(B,) when the last op so far ends, in seconds."""
         return self._free_s.max(dim=1).values
@@ -273,6 +278,10 @@ class PlacementRollouts(OrderRollouts):
         same = torch.arange(arrival.shape[1], device=nodes.device) == chosen[:, None]
         open_ = self._allowed[graph, op] & torch.where(chosen[:, None] >= 0, same, fits) & (nodes >= 0)[:, None]
         return torch.where(open_, start + self._time_s[graph, op], torch.inf)
+
+    def abandon(self, rows: torch.Tensor) -> None:
+        """End the rows where `rows` ((B,) bool) is True: nothing in them is ready any more."""
+        self.ready = self.ready & ~rows[:, None]
 
     def place(self, nodes: torch.Tensor, devices: torch.Tensor, finish_s: torch.Tensor) -> None:
         """Take one ready op in each row and put it on a device.
@@ -313,13 +322,16 @@ class PlacementRollouts(OrderRollouts):
         return copy
 
 
-def placements(problems: Sequence[PlacementProblem], rollouts: PlacementRollouts) -> list[Placement]:
-    """Return the finished rows of a rollout as placements."""
+def placements(problems: Sequence[PlacementProblem], rollouts: PlacementRollouts) -> list[Placement | None]:
+    """Return the rows of a finished rollout as placements, None where one was abandoned."""
     orders, devices = rollouts.orders.cpu().numpy(), rollouts.device_of_op.cpu().numpy()
-    found = []
+    found: list[Placement | None] = []
     for row, graph in enumerate(rollouts.graph_of_row.tolist()):
         problem = problems[graph]
         order = orders[row][orders[row] >= 0]
         device = devices[row, : problem.num_ops]
+        if len(order) < problem.num_ops:
+            found.append(None)
+            continue
         found.append(Placement(device[:, None].copy(), order * problem.num_devices + device[order]))
     return found
