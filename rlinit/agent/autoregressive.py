@@ -23,7 +23,7 @@ from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.encoder import FeatureTensors
 from rlinit.agent.oneshot import DeviceHead
 from rlinit.agent.pointer import EncodedNodes, OrderDecoding, order_choices
-from rlinit.agent.pointing import PointingDecoder
+from rlinit.agent.pointing import PointingDecoder, on_grid
 from rlinit.env.rollouts import PlacementRollouts
 
 __all__ = ["AutoregressiveNetwork", "EncodedPlacements", "PlacedRows", "PlacementDecoding", "pyg_batch"]
@@ -63,7 +63,7 @@ class GraphEncoder(nn.Module):
 
     def forward(self, data: Data, num_graphs: int) -> Tensor:
         """Return (N, H) the node states of a PyG batch."""
-        h, back = self.embed(data.x), data.edge_index.flip(0)
+        h, back = self.embed(data.x.to(self.embed.weight.dtype)), data.edge_index.flip(0)
         rounds = zip(self.norms, self.along, self.against, self.context, self.write, strict=False)
         for norm, along, against, context, write in rounds:
             x = norm(h)
@@ -144,7 +144,7 @@ class AutoregressiveNetwork(nn.Module):
         pooled = [scatter(states, features.graph, 0, features.num_graphs, how) for how in ("mean", "max")]
         hidden, cell = torch.tanh(self.start(torch.cat(pooled, dim=1))).chunk(2, dim=1)
         latent, _ = to_dense_batch(states, features.graph, batch_size=features.num_graphs)
-        bias, _ = to_dense_batch(features.base_key, features.graph, batch_size=features.num_graphs)
+        bias, _ = to_dense_batch(features.base_key.to(states.dtype), features.graph, batch_size=features.num_graphs)
         nodes = EncodedNodes(self.inputs(latent), latent, (hidden, cell), bias)
         if self.config.problem == "stages":
             return nodes
@@ -179,7 +179,7 @@ class AutoregressiveNetwork(nn.Module):
         score = score + encoded.device_bias[graph, node]
         allowed = torch.isfinite(lateness)
         late = torch.where(allowed, lateness, 0.0).to(score.dtype)
-        return torch.where(allowed, score - self.haste.exp() * late, -torch.inf).float()
+        return torch.where(allowed, on_grid(score - self.haste.exp() * late), -torch.inf)
 
     def placement_choices(
         self, encoded: EncodedPlacements, rollouts: PlacementRollouts, played: PlacedRows

@@ -12,7 +12,6 @@ Inc-ILP, section III-B: embedding, encoder, decoder, equations 1 and 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.pointing import PointingDecoder, ragged_log_softmax, ready_pairs
 from rlinit.env.rollouts import OrderRollouts, PackedGraphs, ready_steps
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "NUM_FEATURES",
@@ -33,6 +33,8 @@ __all__ = [
     "cosine_reward",
     "embedding",
     "order_choices",
+    "packed",
+    "ready_counts",
 ]
 
 _PARENTS = 6
@@ -55,34 +57,33 @@ def cosine_reward(found: FloatArray, label: FloatArray) -> FloatArray:
     return np.asarray((found * label).sum(axis=1) / np.maximum(norms, _TINY))
 
 
-def embedding(problem: StageProblem) -> tuple[IntArray, FloatArray]:
-    """Return the sequence a graph is read in and the features of its nodes.
+def embedding(batch: StageBatch) -> tuple[IntArray, FloatArray]:
+    """Return the sequence each graph is read in and the features of its nodes.
 
     Returns
     -------
     tuple
-        (n,) nodes in the order of reading, and (n, 10) features of these in that order, all from 0 to 1: the level over
-        the depth, a hash of the place in the sequence, parameters and output over their largest, and the levels of the
-        six deepest parents over the depth, each with one added so that 0 means that there is none.
+        (N,) nodes of each graph in the order of reading, and (N, 10) features of these in that order, all from 0 to 1:
+        the level over the depth, a hash of the place in the sequence, parameters and output over their graph's largest,
+        and the levels of the six deepest parents over the depth, each with one added so that 0 means that there is none.
     """
-    n = problem.num_nodes
-    depth = float(problem.level.max()) + 2.0
-    child = np.repeat(np.arange(n), np.diff(problem.pred_indptr))
-    parent_level = problem.level[problem.pred]
+    n, ptr, graph = batch.num_nodes, batch.node_ptr, batch.graph_of_node
+    shift = ptr[graph]
+    depth = np.maximum.reduceat(batch.level, ptr[:-1])[graph] + 2.0
+    child = np.repeat(np.arange(n), np.diff(batch.pred_indptr))
+    parent_level = batch.level[batch.pred + shift[child]]
     by_child = np.lexsort((-parent_level, child))
-    place = np.arange(len(child)) - problem.pred_indptr[child]
-    parents = np.zeros((n, _PARENTS))
+    place = np.arange(len(child)) - batch.pred_indptr[child]
     told = place < _PARENTS
-    parents[child[told], place[told]] = (parent_level[by_child][told] + 1.0) / depth
-    sent = np.bincount(problem.tensor_src, weights=problem.tensor_bytes, minlength=n)
-    param, sent = _share(problem.param_bytes), _share(sent)
-    order = np.lexsort((np.arange(n), sent, param, *parents.T[::-1], problem.level))
-    columns = [(problem.level + 1.0)[order] / depth, _hashed(n), param[order], sent[order], *parents[order].T]
-    return order.astype(np.int64), np.stack(columns, axis=1)
-
-
-def _share(values: FloatArray) -> FloatArray:
-    return np.asarray(values / max(float(values.max()), _TINY))
+    parents = np.zeros((n, _PARENTS))
+    parents[child[told], place[told]] = (parent_level[by_child][told] + 1.0) / depth[child[told]]
+    tensor_shift = ptr[batch.graph_of_tensor]
+    sent = np.bincount(batch.tensor_src + tensor_shift, weights=batch.tensor_bytes, minlength=n)
+    param, sent = (x / np.maximum(np.maximum.reduceat(x, ptr[:-1]), _TINY)[graph] for x in (batch.param, sent))
+    order = np.lexsort((np.arange(n), sent, param, *parents.T[::-1], batch.level, graph))
+    hashed = _hashed(int(np.diff(ptr).max()))[np.arange(n) - shift]
+    columns = [((batch.level + 1.0) / depth)[order], hashed, param[order], sent[order], *parents[order].T]
+    return order - shift, np.stack(columns, axis=1)
 
 
 def _hashed(n: int) -> FloatArray:
@@ -91,6 +92,11 @@ def _hashed(n: int) -> FloatArray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray((x ^ (x >> np.uint64(31))) >> np.uint64(11), np.float64) / 2.0**53
+
+
+def packed(batch: StageBatch, device: torch.device | str = "cpu") -> PackedGraphs:
+    """Return the precedence of some stage problems."""
+    return PackedGraphs(batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, batch.pred, device)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,13 +118,14 @@ class PointerBatch:
     features: Tensor
 
     @classmethod
-    def of(cls, problems: Sequence[StageProblem], device: torch.device | str = "cpu") -> PointerBatch:
-        """Return the batch of some problems."""
-        graphs = PackedGraphs(problems, device)
-        nodes = np.full((len(problems), graphs.width), -1, np.int64)
-        features = np.zeros((len(problems), graphs.width, NUM_FEATURES), np.float32)
-        for i, problem in enumerate(problems):
-            nodes[i, : problem.num_nodes], features[i, : problem.num_nodes] = embedding(problem)
+    def of(cls, batch: StageBatch, device: torch.device | str = "cpu") -> PointerBatch:
+        """Return some problems as the network reads them."""
+        graphs = packed(batch, device)
+        order, seen = embedding(batch)
+        real = np.arange(graphs.width) < np.diff(batch.node_ptr)[:, None]
+        nodes = np.full(real.shape, -1, np.int64)
+        features = np.zeros((*real.shape, NUM_FEATURES), np.float32)
+        nodes[real], features[real] = order, seen
         return cls(graphs, torch.from_numpy(nodes).to(device), torch.from_numpy(features).to(device))
 
 
@@ -155,13 +162,14 @@ class PointerNetwork(nn.Module):
 
     def __init__(self, units: int = 256) -> None:
         super().__init__()
+        self.units = units
         self.embed = nn.Linear(NUM_FEATURES, units)
         self.encoder = nn.LSTM(units, units, batch_first=True)
         self.decoder = PointingDecoder(units)
 
     def forward(self, batch: PointerBatch) -> EncodedNodes:
         """Return the graphs as the decoder needs them."""
-        x = self.embed(batch.features)
+        x = self.embed(batch.features.to(self.embed.weight.dtype))
         packed = nn.utils.rnn.pack_padded_sequence(
             x, batch.graphs.num_nodes.cpu(), batch_first=True, enforce_sorted=False
         )
@@ -177,6 +185,13 @@ class PointerNetwork(nn.Module):
             (hidden[0], cell[0]),
             latent.new_zeros(latent.shape[:2]),
         )
+
+
+def ready_counts(graphs: PackedGraphs, orders: Tensor) -> Tensor:
+    """Return (c,) how many nodes were ready at each step of whole orders (g, N), one for each graph, in sequence."""
+    rows = torch.arange(len(orders), device=orders.device)
+    row, step, _, _ = ready_pairs(orders, ready_steps(graphs, rows, orders))
+    return torch.bincount(row * orders.shape[1] + step, minlength=orders.numel())[(orders >= 0).ravel()]
 
 
 def order_choices(
@@ -209,7 +224,7 @@ def order_choices(
     hidden = decoder.run(nodes if fed is None else nodes + fed, (state[0][graph], state[1][graph]))
     row, step, node, taken = ready_pairs(orders, ready_steps(graphs, graph, orders))
     keys, queries = decoder.key(latent), decoder.query(hidden)
-    score = decoder.point(keys[graph[row], node], queries[row, step]).float() + encoded.bias[graph[row], node]
+    score = decoder.point(keys[graph[row], node], queries[row, step], encoded.bias[graph[row], node])
     choice = row * orders.shape[1] + step
     log_prob = ragged_log_softmax(score, choice, orders.numel())
     entropy = -log_prob.new_zeros(orders.numel()).index_add(0, choice, log_prob.exp() * log_prob)
@@ -253,7 +268,7 @@ class OrderDecoding:
         """Return (B, N) log-probabilities of the next node."""
         row, node = self.rollouts.ready.nonzero(as_tuple=True)
         query, graph = self.decoder.query(self._state[0]), self.rollouts.graph_of_row[row]
-        score = self.decoder.point(self._keys[graph, node], query[row]).float() + self._bias[graph, node]
+        score = self.decoder.point(self._keys[graph, node], query[row], self._bias[graph, node])
         full = score.new_full(self.rollouts.ready.shape, -torch.inf)
         full[~self.rollouts.ready.any(dim=1), 0] = 0.0
         full[row, node] = ragged_log_softmax(score, row, self.num_rows)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PointingDecoder", "ready_pairs", "ragged_log_softmax"]
+from rlinit.agent.inference import GRID
+
+__all__ = ["PointingDecoder", "on_grid", "ragged_log_softmax", "ready_pairs"]
 
 _CLIP = 10.0
 """Scores lie within this far of 0, which keeps a fresh policy curious (Bello et al., A.2)."""
@@ -47,6 +49,14 @@ def ready_pairs(orders: Tensor, ready_from: Tensor) -> tuple[Tensor, Tensor, Ten
     before = counts.cumsum(0) - counts
     at = torch.arange(len(which), device=orders.device) - before[which] + first[which]
     return row[which], at, node[which], at == step[which]
+
+
+def on_grid(score: Tensor) -> Tensor:
+    """Return scores in single precision or, in double precision, rounded to a grid far coarser than rounding errors.
+
+    So decoding in double precision takes the same choices on every machine; see `rlinit.agent.inference`.
+    """
+    return torch.round(score / GRID) * GRID if score.dtype == torch.float64 else score.float()
 
 
 class PointingDecoder(nn.Module):
@@ -88,6 +98,6 @@ class PointingDecoder(nn.Module):
         hidden, _ = self.lstm(torch.cat([first, inputs], dim=1), (state[0][None], state[1][None]))
         return torch.as_tensor(hidden)
 
-    def point(self, keys: Tensor, queries: Tensor) -> Tensor:
-        """Return (p,) scores of keys (p, H) under queries (p, H), both already projected."""
-        return _CLIP * torch.tanh(self.score(torch.tanh(keys + queries))[:, 0])
+    def point(self, keys: Tensor, queries: Tensor, bias: Tensor) -> Tensor:
+        """Return (p,) scores of keys (p, H) under queries (p, H), both already projected, plus a bias (p,)."""
+        return on_grid(bias + _CLIP * torch.tanh(self.score(torch.tanh(keys + queries))[:, 0]))

@@ -10,19 +10,20 @@ An action that is masked changes nothing and costs ``1 / n``; n of them truncate
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.agent.features import GraphFeatures
-from rlinit.agent.placement_features import placement_features
-from rlinit.agent.stage_features import stage_features
+from rlinit.agent.stage_batch import StageBatch
+from rlinit.agent.stage_features import featurise
 from rlinit.env.sources import Limits, limits_of
 from rlinit.errors import RlinitError
 from rlinit.heuristics.placement.assembly import kernel_arrays
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
 from rlinit.kernels.episodes import complete, finish_times, take_nodes
+from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.partition import slice_order
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
@@ -74,13 +75,15 @@ class Episodes(ABC, Generic[P]):
         (B,) what the reference's rule reaches; the value of a row's finished schedule, NaN until then.
     """
 
+    widths: ClassVar[dict[str, int]]
+    """Columns of `nodes`, `devices` and `pairs` in observations."""
+
     def __init__(self, num_rows: int, limits: Limits, rewards: EpisodeRewards) -> None:
         if rewards not in ("dense", "final"):
             raise RlinitError(f"rewards is {rewards!r}; expected 'dense' or 'final'")
         b, n, e = num_rows, limits.nodes, limits.edges
         self.limits, self.rewards = limits, rewards
         self.problems: list[P | None] = [None] * b
-        self.features: list[GraphFeatures | None] = [None] * b
         self.ready = np.zeros((b, n), np.bool_)
         self.order = np.full((b, n), -1, np.int64)
         self.steps = np.zeros(b, np.int64)
@@ -90,7 +93,7 @@ class Episodes(ABC, Generic[P]):
         self._waiting = np.zeros((b, n), np.int64)
         self._succ_indptr, self._succ = np.zeros((b, n + 1), np.int64), np.zeros((b, e), np.int64)
         self._potential = np.zeros(b)
-        self._nodes: NDArray[np.float32] | None = None
+        self._nodes = np.zeros((b, n, self.widths["nodes"]), np.float32)
         self._edges = np.full((b, e, 2), -1, np.int64)
 
     @property
@@ -137,9 +140,6 @@ class Episodes(ABC, Generic[P]):
             [np.repeat(np.arange(n), np.diff(succ_indptr)), problem.succ], axis=1
         )
         features = self._features(problem)
-        self.features[row] = features
-        if self._nodes is None:
-            self._nodes = np.zeros((*self.ready.shape, features.node.shape[1] + _DYNAMIC), np.float32)
         self._nodes[row] = 0.0
         self._nodes[row, :n, :-_DYNAMIC] = features.node
         self._begin(row, problem, features)
@@ -195,8 +195,6 @@ class Episodes(ABC, Generic[P]):
 
     def observe(self) -> Observation:
         """Return fresh padded arrays of all rows, (B, ...)."""
-        if self._nodes is None:
-            raise RlinitError("the environment was not reset yet; call reset() first")
         nodes = self._nodes.copy()
         nodes[:, :, -3] = self.ready
         row, step = np.nonzero(self.order >= 0)
@@ -246,6 +244,8 @@ class StageEpisodes(Episodes[StageProblem]):
     there. The value is the first entry of the problem's value: bottleneck or peak.
     """
 
+    widths: ClassVar[dict[str, int]] = {"nodes": NUM_STAGE_FEATURES + _DYNAMIC}
+
     def observe(self) -> Observation:
         """Return fresh padded arrays of all rows, (B, ...)."""
         stages = [0.0 if p is None else float(p.num_stages) for p in self.problems]
@@ -264,7 +264,7 @@ class StageEpisodes(Episodes[StageProblem]):
         return np.concatenate([so_far, problem.order[left[problem.order]]])
 
     def _features(self, problem: StageProblem) -> GraphFeatures:
-        return stage_features(problem)
+        return featurise(StageBatch.of_problem(problem))[0]
 
     def completed_assignment(self, row: int) -> StageAssignment | None:
         """Return a row's order, completed by the natural one, in stages; None where no slicing is allowed."""
@@ -303,7 +303,10 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         self._sequence: list[IntArray] = [np.zeros(0, np.int64)] * b
         self._arrays: list[tuple[Any, ...]] = [()] * b
         self._state: list[list[NDArray[Any]]] = [[] for _ in range(b)]
-        self._shown: dict[str, NDArray[np.float32]] = {}
+        self._shown = {
+            "devices": np.zeros((b, d, self.widths["devices"]), np.float32),
+            "pairs": np.zeros((b, n, d, self.widths["pairs"]), np.float32),
+        }
 
     def observe(self) -> Observation:
         """Return fresh padded arrays of all rows, (B, ...)."""
@@ -359,10 +362,6 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         natural[problem.order] = np.arange(n)
         self._sequence[row] = np.lexsort((natural, -upward_ranks(problem)))
         self.device[row], self.finish_s[row] = -1, np.inf
-        if not self._shown:
-            shape, most = self.ready.shape, self.limits.devices
-            self._shown["devices"] = np.zeros((shape[0], most, features.device.shape[1]), np.float32)
-            self._shown["pairs"] = np.zeros((*shape, most, features.pair.shape[1]), np.float32)
         for array in self._shown.values():
             array[row] = 0.0
         self._shown["devices"][row, :d] = np.clip(features.device, -MOST, MOST)

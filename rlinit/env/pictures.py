@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.env.episodes import Episodes, PlacementEpisodes, StageEpisodes
+from rlinit.env.episodes import PlacementEpisodes, StageEpisodes
 from rlinit.quantities import format_bytes, format_seconds
 from rlinit.stages import FloatArray, stage_cost
 
@@ -40,14 +40,12 @@ def _stage_loads(episodes: StageEpisodes) -> tuple[FloatArray, FloatArray]:
     return loads, decided
 
 
-@singledispatch
-def text_of(episodes: Episodes[Any]) -> str:
+def text_of(episodes: StageEpisodes | PlacementEpisodes) -> str:
     """Return the first row's episode as lines of text."""
-    raise TypeError(f"there is no picture of {type(episodes).__name__}")
+    return _stages_text(episodes) if isinstance(episodes, StageEpisodes) else _placement_text(episodes)
 
 
-@text_of.register
-def _(episodes: StageEpisodes) -> str:
+def _stages_text(episodes: StageEpisodes) -> str:
     problem = episodes.problem(0)
     show = format_bytes if problem.objective == "memory" else format_seconds
     loads, decided = _stage_loads(episodes)
@@ -60,8 +58,7 @@ def _(episodes: StageEpisodes) -> str:
     return "\n".join([*lines, _ending(episodes, show)])
 
 
-@text_of.register
-def _(episodes: PlacementEpisodes) -> str:
+def _placement_text(episodes: PlacementEpisodes) -> str:
     problem = episodes.problem(0)
     lines = [f"{problem.objective}: {episodes.steps[0]} of {problem.num_ops} ops placed"]
     for i, spans in enumerate(episodes.spans(0)):
@@ -72,32 +69,29 @@ def _(episodes: PlacementEpisodes) -> str:
     return "\n".join([*lines, _ending(episodes, format_seconds)])
 
 
-def _ending(episodes: Episodes[Any], show: Any) -> str:
+def _ending(episodes: StageEpisodes | PlacementEpisodes, show: Callable[[float], str]) -> str:
     reference, value = float(episodes.reference[0]), float(episodes.value[0])
     if np.isnan(value):
         return f"reference {show(reference)}"
     return f"value {show(value)}, reference {show(reference)}"
 
 
-def picture_of(episodes: Episodes[Any]) -> NDArray[np.uint8]:
+def picture_of(episodes: StageEpisodes | PlacementEpisodes) -> NDArray[np.uint8]:
     """Return the first row's episode as an (h, w, 3) picture: costs of stages, or a Gantt chart."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.6), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    _draw(episodes, figure.add_subplot())
+    if isinstance(episodes, StageEpisodes):
+        _draw_stages(episodes, figure.add_subplot())
+    else:
+        _draw_gantt(episodes, figure.add_subplot())
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
 
 
-@singledispatch
-def _draw(episodes: Episodes[Any], axes: Axes) -> None:
-    raise TypeError(f"there is no picture of {type(episodes).__name__}")
-
-
-@_draw.register
-def _(episodes: StageEpisodes, axes: Axes) -> None:
+def _draw_stages(episodes: StageEpisodes, axes: Axes) -> None:
     problem = episodes.problem(0)
     loads, decided = _stage_loads(episodes)
     at = np.arange(problem.num_stages)
@@ -110,8 +104,7 @@ def _(episodes: StageEpisodes, axes: Axes) -> None:
     axes.legend(fontsize=7)
 
 
-@_draw.register
-def _(episodes: PlacementEpisodes, axes: Axes) -> None:
+def _draw_gantt(episodes: PlacementEpisodes, axes: Axes) -> None:
     from matplotlib import colormaps
 
     problem = episodes.problem(0)

@@ -38,43 +38,64 @@ class PackedGraphs:
 
     Parameters
     ----------
-    problems
-        The problems; `StageProblem` or `PlacementProblem`.
+    node_ptr
+        (g + 1,) graph i has the nodes from node_ptr[i] to node_ptr[i + 1] - 1 of all n nodes.
+    succ_indptr, succ, pred_indptr, pred
+        (n + 1,) and (m,) neighbours of all nodes, numbered within their graph.
     device
         Where the tensors are.
 
     Attributes
     ----------
+    width
+        N, the nodes of the largest graph.
     num_nodes
         (g,) nodes of each graph.
     in_degree
         (g, N) predecessors of each node; 0 beyond a graph's nodes.
     succ_indptr, succ, pred_indptr, pred
-        Neighbours of node v of graph i at row i * N + v, numbered within their graph.
+        The neighbours of node v of graph i are in row i * N + v.
     """
 
-    def __init__(self, problems: Sequence[_Precedence], device: _Device = "cpu") -> None:
+    def __init__(
+        self,
+        node_ptr: IntArray,
+        succ_indptr: IntArray,
+        succ: IntArray,
+        pred_indptr: IntArray,
+        pred: IntArray,
+        device: _Device = "cpu",
+    ) -> None:
+        sizes = np.diff(node_ptr)
+        self.width = int(sizes.max())
+        real = np.arange(self.width) < sizes[:, None]
+        tables = []
+        for indptr in (succ_indptr, pred_indptr):
+            counts = np.zeros(real.shape, np.int64)
+            counts[real] = np.diff(indptr)
+            tables.append(np.concatenate([[0], np.cumsum(counts.ravel())]))
+        self.num_nodes = torch.from_numpy(sizes).to(device)
+        self.succ_indptr, self.pred_indptr = (torch.from_numpy(table).to(device) for table in tables)
+        self.succ, self.pred = torch.from_numpy(succ).to(device), torch.from_numpy(pred).to(device)
+        self.in_degree = self.pred_indptr.diff().view(len(sizes), self.width)
+
+    @classmethod
+    def of(cls, problems: Sequence[_Precedence], device: _Device = "cpu") -> Self:
+        """Return the precedence of some `StageProblem` or `PlacementProblem`.
+
+        Raises
+        ------
+        RlinitError
+            None is given.
+        """
         if not problems:
             raise RlinitError("no problem is given; a rollout needs at least one")
-        sizes = np.array([len(problem.succ_indptr) - 1 for problem in problems], np.int64)
-        most = int(sizes.max())
-        self.width = most
-        self.num_nodes = torch.from_numpy(sizes).to(device)
-        self.succ_indptr, self.succ = self._packed([(p.succ_indptr, p.succ) for p in problems], most, device)
-        self.pred_indptr, self.pred = self._packed([(p.pred_indptr, p.pred) for p in problems], most, device)
-        self.in_degree = self.pred_indptr.diff().view(len(sizes), most)
-
-    @staticmethod
-    def _packed(
-        rows: Sequence[tuple[IntArray, IntArray]], most: int, device: _Device
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        counts = np.zeros((len(rows), most), np.int64)
-        for i, (indptr, _) in enumerate(rows):
-            counts[i, : len(indptr) - 1] = np.diff(indptr)
-        indptr = np.zeros(counts.size + 1, np.int64)
-        np.cumsum(counts.ravel(), out=indptr[1:])
-        neighbours = np.concatenate([indices for _, indices in rows])
-        return torch.from_numpy(indptr).to(device), torch.from_numpy(neighbours.astype(np.int64)).to(device)
+        sizes = [len(problem.succ_indptr) - 1 for problem in problems]
+        degrees = [np.concatenate([np.diff(p.succ_indptr) for p in problems])]
+        degrees.append(np.concatenate([np.diff(p.pred_indptr) for p in problems]))
+        succ_indptr, pred_indptr = (np.concatenate([[0], np.cumsum(degree)]) for degree in degrees)
+        succ, pred = np.concatenate([p.succ for p in problems]), np.concatenate([p.pred for p in problems])
+        return cls(np.concatenate([[0], np.cumsum(sizes)]), succ_indptr, succ, pred_indptr, pred, device)
 
 
 def _ragged(indptr: torch.Tensor, values: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -215,7 +236,7 @@ class PlacementRollouts(OrderRollouts):
         for problem in problems:
             if problem.num_shards != 1:
                 raise RlinitError(f"the agent places ops for latency; a problem has {problem.num_shards} shards")
-        super().__init__(PackedGraphs(problems, device), copies)
+        super().__init__(PackedGraphs.of(problems, device), copies)
         g, n, d = len(problems), self.graphs.width, max(problem.num_devices for problem in problems)
         time_s, link = np.full((g, n, d), np.inf), np.full((2, g, d, d), np.inf)
         allowed = np.zeros((g, n, d), np.bool_)

@@ -103,8 +103,8 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
         -------
         tuple
             Observation, reward, whether the schedule is finished, whether too many masked actions cut the episode
-            off, and a dict: ``action_mask`` (A,) int8, ``invalid_action``, ``reference``, and ``value``, NaN until the
-            schedule is finished.
+            off, and a dict: ``action_mask`` (A,) int8, ``invalid_action``, ``reference``, and, once the schedule is
+            finished, ``value``.
 
         Raises
         ------
@@ -120,7 +120,8 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
         infos = self.episodes.infos()
         return {
             "action_mask": infos["action_mask"][0],
-            **{name: infos[name][0].item() for name in infos if name != "action_mask"},
+            **{name: infos[name][0].item() for name in ("invalid_action", "reference")},
+            **({"value": infos["value"][0].item()} if not np.isnan(infos["value"][0]) else {}),
         }
 
     def _observation(self) -> Observation:

@@ -104,8 +104,8 @@ class _SchedulingVectorEnv(gym.vector.VectorEnv[Arrays, IntArray, NDArray[Any]],
 
     def _infos(self) -> dict[str, Any]:
         infos = self.episodes.infos()
-        there = np.ones(self.num_envs, np.bool_)
-        return {**infos, **{f"_{name}": there.copy() for name in infos}}
+        there = {f"_{name}": np.ones(self.num_envs, np.bool_) for name in infos}
+        return {**infos, **there, "_value": ~np.isnan(infos["value"])}
 
 
 class StageVectorEnv(_SchedulingVectorEnv[StageProblem]):
