@@ -131,6 +131,9 @@ class Task(Protocol[B, O, T]):
     selection: ClassVar[tuple[str, ...]]
     """Validation sets by which the best checkpoint is chosen: synthetic ones, never the real models."""
 
+    def __init__(self, params: Any) -> None:
+        """Take an instance of `params_class`."""
+
     def generate(self, seed: int, size: int, count: int) -> B:
         """Return `count` training problems of about `size` nodes, the same for the same arguments on every machine.
 
@@ -190,7 +193,8 @@ class Task(Protocol[B, O, T]):
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
         """Write the product's checkpoint (safetensors and card beside it), atomically.
 
-        `card` holds what the loop knows: data, command, seed, seconds, machine, measured quality.
+        `card` has two entries, as the card's: ``training`` (command, configuration, seed, steps, seconds, machine) and
+        ``quality`` (measures of each validation set).
         """
 
 
