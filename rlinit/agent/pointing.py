@@ -54,9 +54,12 @@ def ready_pairs(orders: Tensor, ready_from: Tensor) -> tuple[Tensor, Tensor, Ten
 def on_grid(score: Tensor) -> Tensor:
     """Return scores in single precision or, in double precision, rounded to a grid far coarser than rounding errors.
 
-    So decoding in double precision takes the same choices on every machine; see `rlinit.agent.inference`.
+    So decoding in double precision takes the same choices on every machine; see `rlinit.agent.inference`. Rounding has
+    no gradient, so scores that need one are left alone.
     """
-    return torch.round(score / GRID) * GRID if score.dtype == torch.float64 else score.float()
+    if score.dtype != torch.float64:
+        return score.float()
+    return score if score.requires_grad else torch.round(score / GRID) * GRID
 
 
 class PointingDecoder(nn.Module):
