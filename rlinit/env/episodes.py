@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.agent.features import GraphFeatures
+from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
 from rlinit.env.sources import Limits, limits_of
@@ -295,6 +296,12 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
     are left. An episode is over, with the worst reward, when a ready op fits on no device any more.
     """
 
+    widths: ClassVar[dict[str, int]] = {
+        "nodes": NODE_FEATURES + _DYNAMIC,
+        "devices": DEVICE_FEATURES,
+        "pairs": PAIR_FEATURES,
+    }
+
     def __init__(self, num_rows: int, limits: Limits, rewards: EpisodeRewards) -> None:
         super().__init__(num_rows, limits, rewards)
         b, n, d = num_rows, limits.nodes, limits.devices
@@ -340,7 +347,7 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         return lanes
 
     def _features(self, problem: PlacementProblem) -> GraphFeatures:
-        return placement_features(problem)
+        return see(problem).features
 
     def _begin(self, row: int, problem: PlacementProblem, features: GraphFeatures) -> None:
         a, n, d = kernel_arrays(problem), problem.num_ops, problem.num_devices
