@@ -9,6 +9,7 @@ an untrained agent decodes greedily to the heuristic's order and gives every op 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Self
@@ -38,6 +39,12 @@ def pyg_batch(features: FeatureTensors) -> Data:
     nodes = torch.arange(len(consumers), device=consumers.device)
     edge_index = torch.stack([features.pred, nodes.repeat_interleave(consumers)])
     return Batch(x=features.node, edge_index=edge_index, batch=features.graph)
+
+
+def _within(graph: Tensor) -> Tensor:
+    """Return (n,) the place of each entry within its graph; `graph` (n,) ascends."""
+    counts = graph.bincount()
+    return torch.arange(len(graph), device=graph.device) - (counts.cumsum(0) - counts)[graph]
 
 
 class GraphEncoder(nn.Module):
@@ -138,25 +145,31 @@ class AutoregressiveNetwork(nn.Module):
             nn.init.zeros_(self.device_query.bias)
             self.haste = nn.Parameter(torch.tensor(math.log(_HASTE)))
 
-    def forward(self, features: FeatureTensors) -> EncodedNodes | EncodedPlacements:
-        """Return the graphs as the decoder needs them."""
+    def forward(self, features: FeatureTensors) -> EncodedNodes:
+        """Return the nodes of graphs as the decoder needs them."""
+        return self._nodes(self.encoder(pyg_batch(features), features.num_graphs), features)
+
+    def encode_placements(self, features: FeatureTensors) -> EncodedPlacements:
+        """Return graphs with their devices as the decoder needs them."""
         states = self.encoder(pyg_batch(features), features.num_graphs)
-        pooled = [scatter(states, features.graph, 0, features.num_graphs, how) for how in ("mean", "max")]
+        graph, dtype = features.graph, states.dtype
+        devices, _ = to_dense_batch(features.device.to(dtype), features.device_graph, batch_size=features.num_graphs)
+        nodes = self._nodes(states, features)
+        place = _within(graph)[features.pair_node], _within(features.device_graph)[features.pair_device]
+        scores = self.scores(states, dataclasses.replace(
+            features, device=features.device.to(dtype), pair=features.pair.to(dtype)
+        ))
+        dense = states.new_zeros((*nodes.latent.shape[:2], devices.shape[1]))
+        dense = dense.index_put((graph[features.pair_node], *place), scores.to(dtype))
+        return EncodedPlacements(nodes, self.device_inputs(devices), self.device_keys(devices), dense)
+
+    def _nodes(self, states: Tensor, features: FeatureTensors) -> EncodedNodes:
+        graph, count = features.graph, features.num_graphs
+        pooled = [scatter(states, graph, 0, count, how) for how in ("mean", "max")]
         hidden, cell = torch.tanh(self.start(torch.cat(pooled, dim=1))).chunk(2, dim=1)
-        latent, _ = to_dense_batch(states, features.graph, batch_size=features.num_graphs)
-        bias, _ = to_dense_batch(features.base_key.to(states.dtype), features.graph, batch_size=features.num_graphs)
-        nodes = EncodedNodes(self.inputs(latent), latent, (hidden, cell), bias)
-        if self.config.problem == "stages":
-            return nodes
-        devices, _ = to_dense_batch(features.device, features.device_graph, batch_size=features.num_graphs)
-        local = torch.arange(len(states), device=states.device)
-        local = local - features.graph.bincount().cumsum(0)[features.graph - 1] * (features.graph > 0)
-        first = features.device_graph.bincount().cumsum(0)
-        place = features.pair_device - torch.where(features.graph > 0, first[features.graph - 1], 0)[features.pair_node]
-        scores = latent.new_zeros((*latent.shape[:2], devices.shape[1]))
-        at = (features.graph[features.pair_node], local[features.pair_node], place)
-        scores = scores.index_put(at, self.scores(states, features).to(scores.dtype))
-        return EncodedPlacements(nodes, self.device_inputs(devices), self.device_keys(devices), scores)
+        latent, _ = to_dense_batch(states, graph, batch_size=count)
+        bias, _ = to_dense_batch(features.base_key.to(states.dtype), graph, batch_size=count)
+        return EncodedNodes(self.inputs(latent), latent, (hidden, cell), bias)
 
     def device_scores(
         self, encoded: EncodedPlacements, graph: Tensor, node: Tensor, hidden: Tensor, lateness: Tensor
