@@ -150,6 +150,11 @@ class EncodedNodes:
     state: tuple[Tensor, Tensor]
     bias: Tensor
 
+    def single(self) -> EncodedNodes:
+        """Return the same in float32, whatever precision they were computed in."""
+        state = (self.state[0].float(), self.state[1].float())
+        return EncodedNodes(self.inputs.float(), self.latent.float(), state, self.bias.float())
+
 
 class PointerNetwork(nn.Module):
     """LSTM encoder and pointing LSTM decoder.
