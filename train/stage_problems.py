@@ -5,16 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.agent.stage_batch import StageBatch
+from rlinit.agent.stage_features import slice_orders
 from rlinit.datasets.synthetic import GraphBatch, batches
-from rlinit.errors import RlinitError
+from rlinit.errors import InvalidConfig
+from rlinit.kernels.stage_rollouts import sample_orders
 from rlinit.stages import FloatArray, IntArray, StageProblem
 
 __all__ = ["ProblemParams", "draw_problems"]
 
+BoolArray = NDArray[np.bool_]
+
 _PEAK_FLOPS, _BYTES_PER_S = 4e12, 32e9
 """Rates of an Edge TPU, for the roofline model; see `Hardware.edge_tpus`."""
+
+_TRIAL_ORDERS = 4
+"""Orders drawn to see whether the order matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class ProblemParams:
     least_power
         Costs are raised to a power drawn evenly from here to 1, which makes them more even than a few large
         operators leave them: a graph whose largest operator is the bottleneck teaches nothing.
+    draws
+        Problems drawn for each that is kept; see `draw_problems`.
     """
 
     least_stages: int = 2
@@ -43,46 +53,97 @@ class ProblemParams:
     most_transfer: float = 2.0
     cache_share: float = 0.3
     least_power: float = 0.25
+    draws: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.least_stages <= self.most_stages:
-            raise RlinitError(f"stages go from {self.least_stages} to {self.most_stages}; expected 1 <= least <= most")
+            raise InvalidConfig(
+                f"stages go from {self.least_stages} to {self.most_stages}; expected 1 <= least <= most"
+            )
+        if self.draws < 1:
+            raise InvalidConfig(f"draws is {self.draws}; expected at least 1")
         if not 0 < self.least_power <= 1:
-            raise RlinitError(f"least_power is {self.least_power}; expected 0 < least_power <= 1")
+            raise InvalidConfig(f"least_power is {self.least_power}; expected 0 < least_power <= 1")
         if not 0 < self.least_transfer <= self.most_transfer:
-            raise RlinitError(
+            raise InvalidConfig(
                 f"transfers go from {self.least_transfer} to {self.most_transfer}; expected 0 < least <= most"
             )
         for name in ("memory_share", "cache_share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RlinitError(f"{name} is {getattr(self, name)}; expected a fraction")
+                raise InvalidConfig(f"{name} is {getattr(self, name)}; expected a fraction")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn:
+    """Graphs and what was drawn for each of them, (B,) or (3, B): exponents of output bytes, parameters and work."""
+
+    graphs: GraphBatch
+    stages: IntArray
+    memory: BoolArray
+    transfer: FloatArray
+    overflows: BoolArray
+    tightness: FloatArray
+    power: FloatArray
+
+    def take(self, keep: IntArray) -> _Drawn:
+        """Return some of them."""
+        graphs = self.graphs
+        kept = GraphBatch(
+            graphs.parents[keep],
+            graphs.param_bytes[keep],
+            graphs.out_bytes[keep],
+            graphs.flops[keep],
+            graphs.seed,
+            graphs.first,
+        )
+        return _Drawn(
+            kept,
+            self.stages[keep],
+            self.memory[keep],
+            self.transfer[keep],
+            self.overflows[keep],
+            self.tightness[keep],
+            self.power[:, keep],
+        )
 
 
 def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) -> StageBatch:
-    """Return `count` problems on graphs of `num_nodes` nodes, the same for the same arguments."""
-    graphs = next(batches(seed, count, num_nodes=num_nodes))
+    """Return `count` problems on graphs of `num_nodes` nodes, the same for the same arguments.
+
+    Where there are more draws than problems, those are kept whose value depends on the order: of some orders drawn
+    evenly not all are as good as the natural one. What is missing then are the first of the others.
+    """
+    drawn = _draw(params, seed, num_nodes, count * params.draws)
+    batch = _on_equal_stages(drawn)
+    if params.draws == 1:
+        return batch
+    orders = np.empty((_TRIAL_ORDERS + 1, batch.num_nodes), np.int64)
+    even = np.zeros(batch.num_nodes)
+    sample_orders(even, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, _TRIAL_ORDERS, seed, orders)
+    orders[-1] = batch.natural
+    values, _ = slice_orders(batch, orders)
+    matters = values.max(axis=1) > values.min(axis=1) * (1.0 + 1e-6)
+    return _on_equal_stages(drawn.take(np.argsort(~matters, kind="stable")[:count]))
+
+
+def _draw(params: ProblemParams, seed: int, num_nodes: int, count: int) -> _Drawn:
     rng = np.random.default_rng([seed, num_nodes, count])
-    stages = rng.integers(params.least_stages, params.most_stages + 1, count)
     memory = rng.random(count) < params.memory_share
-    transfer = np.exp(rng.uniform(np.log(params.least_transfer), np.log(params.most_transfer), count))
-    overflows = (rng.random(count) < params.cache_share) & ~memory
-    tightness = rng.uniform(0.3, 1.2, count)
-    overflow_weight = np.exp(rng.uniform(np.log(0.05), np.log(1.0), count))
-    power = rng.uniform(params.least_power, 1.0, (3, count))
-    return _on_equal_stages(graphs, stages, memory, transfer, overflows, tightness, overflow_weight, power)
+    low, high = np.log(params.least_transfer), np.log(params.most_transfer)
+    return _Drawn(
+        graphs=next(batches(seed, count, num_nodes=num_nodes)),
+        stages=rng.integers(params.least_stages, params.most_stages + 1, count),
+        memory=memory,
+        transfer=np.exp(rng.uniform(low, high, count)),
+        overflows=(rng.random(count) < params.cache_share) & ~memory,
+        tightness=rng.uniform(0.3, 1.2, count),
+        power=rng.uniform(params.least_power, 1.0, (3, count)),
+    )
 
 
-def _on_equal_stages(
-    graphs: GraphBatch,
-    stages: IntArray,
-    memory: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    transfer: FloatArray,
-    overflows: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    tightness: FloatArray,
-    overflow_weight: FloatArray,
-    power: FloatArray,
-) -> StageBatch:
-    """Return the graphs as problems; built as one problem on their disjoint union, whose arrays are then shared out."""
+def _on_equal_stages(drawn: _Drawn) -> StageBatch:
+    """Return the problems; built as one problem on the disjoint union of graphs, whose arrays are then shared out."""
+    graphs, stages, memory, power = drawn.graphs, drawn.stages, drawn.memory, drawn.power
     count, n, _ = graphs.parents.shape
     graph, node, slot = np.nonzero(graphs.parents >= 0)
     src = graphs.parents[graph, node, slot] + graph * n
@@ -99,7 +160,7 @@ def _on_equal_stages(
     of_tensor = makers // n
     size = out[makers]
     total_bytes = np.bincount(of_tensor, weights=size, minlength=count)
-    move_s = np.where(memory, 0.0, transfer * total_work / np.maximum(total_bytes, 1.0))
+    move_s = np.where(memory, 0.0, drawn.transfer * total_work / np.maximum(total_bytes, 1.0))
     total_param = param.reshape(count, n).sum(axis=1)
     union = StageProblem(
         objective="pipeline",
@@ -119,8 +180,8 @@ def _on_equal_stages(
     )
     node_ptr = np.arange(0, count * n + 1, n, dtype=np.int64)
     tensor_ptr = np.concatenate([[0], np.cumsum(np.bincount(of_tensor, minlength=count))]).astype(np.int64)
-    cache = np.where(memory | overflows, tightness * total_param / stages, np.inf)
-    overflow = np.where(overflows, overflow_weight * total_work / np.maximum(total_param, 1.0), 0.0)
+    cache = np.where(memory | drawn.overflows, drawn.tightness * total_param / stages, np.inf)
+    overflow = np.where(drawn.overflows, move_s, 0.0)
     shift_tensor = node_ptr[of_tensor]
     return StageBatch(
         node_ptr=node_ptr,

@@ -68,8 +68,8 @@ def featurise(batch: StageBatch) -> tuple[GraphFeatures, FloatArray]:
     """
     values, ends = slice_orders(batch, batch.natural[None, :])
     shift = batch.node_ptr[batch.graph_of_node]
-    position = np.empty(batch.num_nodes, np.int64)
-    position[batch.natural + shift] = np.arange(batch.num_nodes) - shift
+    base_key = np.empty(batch.num_nodes)
+    base_key[batch.natural + shift] = -BASE_STEP * (np.arange(batch.num_nodes) - shift)
     failed = np.repeat(~np.isfinite(values[:, 0]), batch.num_stages)
     ends[0, failed] = np.repeat(np.diff(batch.node_ptr), batch.num_stages)[failed]
     node = np.empty((batch.num_nodes, NUM_STAGE_FEATURES))
@@ -107,7 +107,7 @@ def featurise(batch: StageBatch) -> tuple[GraphFeatures, FloatArray]:
         succ_indptr=batch.succ_indptr,
         succ=batch.succ + np.repeat(shift, np.diff(batch.succ_indptr)),
         ptr=batch.node_ptr,
-        base_key=-BASE_STEP * position,
+        base_key=base_key,
         device=np.zeros((0, 0)),
         device_ptr=np.zeros(len(batch) + 1, np.int64),
         pair=np.zeros((0, 0)),

@@ -30,12 +30,11 @@ def draw_orders(keys: Tensor, batch: StageBatch, samples: int, seed: int, temper
 class _OrderTerms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keys: Tensor, batch: StageBatch, orders: IntArray) -> tuple[Tensor, Tensor, Tensor]:
-        graph = (batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, orders)
         logits = keys.detach().to("cpu", torch.float64).contiguous().numpy()
-        log_prob, entropy = np.empty(orders.shape), np.empty(orders.shape)
-        num_ready = np.empty(orders.shape, np.int64)
-        choice_terms(logits, *graph, log_prob, entropy, num_ready)
-        ctx.graph, ctx.logits, ctx.keys = graph, logits, (keys.device, keys.dtype)
+        log_prob, entropy, num_ready = choice_terms(
+            logits, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, orders
+        )
+        ctx.batch, ctx.orders, ctx.logits, ctx.keys = batch, orders, logits, (keys.device, keys.dtype)
         ready = torch.from_numpy(num_ready).to(keys.device)
         ctx.mark_non_differentiable(ready)
         return torch.from_numpy(log_prob).to(keys), torch.from_numpy(entropy).to(keys), ready
@@ -43,8 +42,17 @@ class _OrderTerms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         by_log_prob, by_entropy = (grad.to("cpu", torch.float64).contiguous().numpy() for grad in grads[:2])
-        device, dtype = ctx.keys
-        grad = choice_gradient(ctx.logits, *ctx.graph, by_log_prob, by_entropy)
+        batch, (device, dtype) = ctx.batch, ctx.keys
+        grad = choice_gradient(
+            ctx.logits,
+            batch.node_ptr,
+            batch.succ_indptr,
+            batch.succ,
+            batch.pred_indptr,
+            ctx.orders,
+            by_log_prob,
+            by_entropy,
+        )
         return torch.from_numpy(grad).to(device=device, dtype=dtype), None, None
 
 

@@ -110,11 +110,13 @@ def choice_terms(
     succ: IntArray,
     pred_indptr: IntArray,
     orders: IntArray,
-    log_prob: FloatArray,
-    entropy: FloatArray,
-    num_ready: IntArray,
-) -> None:
-    """Fill (S, N) log-probability, entropy in nats and number of candidates of the choice at each place of `orders`."""
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Return (S, N) log-probability, entropy in nats and number of candidates of the choice at each place of `orders`.
+
+    The first two are 0 where there was one candidate.
+    """
+    log_prob, entropy = np.zeros(orders.shape), np.zeros(orders.shape)
+    num_ready = np.empty(orders.shape, np.int64)
     most = 0
     for g in range(len(node_ptr) - 1):
         most = max(most, node_ptr[g + 1] - node_ptr[g])
@@ -149,9 +151,6 @@ def choice_terms(
                     log_total = math.log(total)
                     log_prob[s, base + i] = keys[base + u] - top - log_total
                     entropy[s, base + i] = log_total - mean / total
-                else:
-                    log_prob[s, base + i] = 0.0
-                    entropy[s, base + i] = 0.0
                 count -= 1
                 moved = ready[count]
                 ready[place[u]] = moved
@@ -163,6 +162,7 @@ def choice_terms(
                         ready[count] = v
                         place[v] = count
                         count += 1
+    return log_prob, entropy, num_ready
 
 
 @njit(cache=True, nogil=True)
