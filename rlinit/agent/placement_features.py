@@ -32,8 +32,8 @@ __all__ = [
 URGENCY = 4.0
 """Weight, in the logits of devices, of ending one typical op later."""
 
-_KEY_SCALE = 4.0
-"""Logits of ops that an upward rank one typical op longer adds."""
+_KEY_SCALE = 3.0
+"""Logit of an op whose upward rank is longer by one mean op."""
 
 _SLOTS = 4
 """Devices that nodes see directly, the fastest first."""

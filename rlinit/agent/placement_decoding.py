@@ -1,0 +1,165 @@
+"""From the latency agent's opinion to a placement: greedy first, then samples; the best is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlinit.agent.checkpoint import Checkpoint, load_checkpoint
+from rlinit.agent.configuration import OneShotConfig
+from rlinit.agent.inference import OneShotWeights, infer
+from rlinit.agent.placement_features import (
+    DEVICE_FEATURES,
+    NODE_FEATURES,
+    PAIR_FEATURES,
+    URGENCY,
+    Seen,
+    see,
+)
+from rlinit.errors import CheckpointError, RlinitError
+from rlinit.kernels.placement_rollouts import RolloutTrace, play
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import FloatArray
+from rlinit.timeline import makespan, placement_of
+
+__all__ = ["DecodedPlacement", "LatencyAgent", "decode_placement"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedPlacement:
+    """The best placement among those an agent played.
+
+    Parameters
+    ----------
+    placement, value
+        The placement and its makespan in seconds.
+    greedy_value
+        The makespan of the greedy one, ``inf`` where that does not fit.
+    entropy
+        (n,) how undecided the agent was about the device of each op in the greedy schedule: entropy over the logarithm
+        of the number of devices that it could have taken, from 0 (certain, or no choice) to 1.
+    """
+
+    placement: Placement
+    value: float
+    greedy_value: float
+    entropy: FloatArray
+
+
+class LatencyAgent:
+    """A one-shot agent for latency problems, without torch.
+
+    Parameters
+    ----------
+    checkpoint
+        Weights and card.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is of another architecture, or was trained on other features.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        config = OneShotConfig.from_dict(dict(checkpoint.card.config))
+        expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
+        found = (config.problem, config.node_features, config.device_features, config.pair_features)
+        if found != expected:
+            raise CheckpointError(
+                f"the checkpoint takes (problem, node, device, pair features) {found}; this version gives {expected}"
+            )
+        self.weights = OneShotWeights(config, checkpoint.arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> LatencyAgent:
+        """Read a checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be read, is damaged, or is of another kind.
+        """
+        return cls(load_checkpoint(path, network="oneshot", problem="latency"))
+
+    def opinion(self, seen: Seen) -> tuple[FloatArray, FloatArray]:
+        """Return (keys, scores) of a problem, (n,) and (n * d,)."""
+        return infer(self.weights, seen.features)
+
+
+def decode_placement(
+    agent: LatencyAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0, temperature: float = 1.0
+) -> DecodedPlacement | None:
+    """Return the best of the agent's greedy placement and some samples; None where none of them fits.
+
+    Plays as if any number of transfers ran at once; every schedule is evaluated under the problem's own rules. The same
+    arguments give the same placement on every machine.
+
+    Parameters
+    ----------
+    agent
+        The agent.
+    problem
+        A latency problem.
+    samples
+        Placements to draw besides the greedy one.
+    seed
+        Of the draws.
+    temperature
+        Divides logits of draws.
+
+    Raises
+    ------
+    RlinitError
+        Ops of the problem are split into shards, or an argument is out of range.
+    """
+    if problem.num_shards != 1:
+        raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
+    if samples < 0 or not temperature > 0:
+        raise RlinitError(f"samples is {samples} and temperature {temperature}; expected at least 0, and more than 0")
+    seen = see(problem)
+    key, score = agent.opinion(seen)
+    free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
+    greedy = play(seen.arrays, key, score, URGENCY, 0.0, 1, free, rng)
+    best, at_best = _best(problem, greedy)
+    greedy_value = at_best
+    if samples:
+        drawn, at_drawn = _best(
+            problem, play(seen.arrays, key, score, URGENCY, temperature, samples, free, rng)
+        )
+        if at_drawn < at_best:
+            best, at_best = drawn, at_drawn
+    if best is None:
+        return None
+    return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score))
+
+
+def _best(problem: PlacementProblem, trace: RolloutTrace) -> tuple[Placement | None, float]:
+    """Return the best placement of a trace and its makespan under the problem's rules; the first of equal ones."""
+    samples = np.flatnonzero(np.isfinite(trace.value[:, 0]))
+    if problem.transfers == "parallel" and len(samples):
+        samples = samples[[trace.value[samples, 0].argmin()]]
+    best: Placement | None = None
+    at_best = np.inf
+    for sample in samples:
+        start = np.repeat(trace.start[sample][:, None], problem.num_devices, axis=1)
+        found = placement_of(problem, trace.device[sample][:, None], start)
+        value = makespan(problem, found)
+        if value < at_best:
+            best, at_best = found, value
+    return best, at_best
+
+
+def _entropy(problem: PlacementProblem, greedy: RolloutTrace, score: FloatArray) -> FloatArray:
+    """Return (n,) relative entropies of the greedy schedule's choices of devices."""
+    n, d = problem.num_ops, problem.num_devices
+    late = greedy.late[0].reshape(n, d)
+    allowed = np.isfinite(late)
+    logits = np.where(allowed, score.reshape(n, d) - URGENCY * np.where(allowed, late, 0.0), -np.inf)
+    most = logits.max(axis=1, keepdims=True)
+    weight = np.where(allowed, np.exp(np.where(allowed, logits - np.where(np.isfinite(most), most, 0.0), 0.0)), 0.0)
+    share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+    count = allowed.sum(axis=1)
+    entropy = -np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0).sum(axis=1)
+    return np.where(count > 1, entropy / np.log(np.maximum(count, 2)), 0.0)
