@@ -14,9 +14,9 @@ from rlinit.agent.placement_features import (
     DEVICE_FEATURES,
     NODE_FEATURES,
     PAIR_FEATURES,
-    URGENCY,
     Seen,
     see,
+    urgencies,
 )
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
@@ -83,9 +83,10 @@ class LatencyAgent:
         """
         return cls(load_checkpoint(path, network="oneshot", problem="latency"))
 
-    def opinion(self, seen: Seen) -> tuple[FloatArray, FloatArray]:
-        """Return (keys, scores) of a problem, (n,) and (n * d,)."""
-        return infer(self.weights, seen.features)
+    def opinion(self, seen: Seen) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (keys, scores, urgencies) of a problem, (n,), (n * d,) and (n * d,)."""
+        key, pair = infer(self.weights, seen.features)
+        return key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
 
 
 def decode_placement(
@@ -119,20 +120,20 @@ def decode_placement(
     if samples < 0 or not temperature > 0:
         raise RlinitError(f"samples is {samples} and temperature {temperature}; expected at least 0, and more than 0")
     seen = see(problem)
-    key, score = agent.opinion(seen)
+    key, score, urgency = agent.opinion(seen)
     free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
-    greedy = play(seen.arrays, key, score, URGENCY, 0.0, 1, free, rng)
+    greedy = play(seen.arrays, key, score, urgency, 0.0, 1, free, rng)
     best, at_best = _best(problem, greedy)
     greedy_value = at_best
     if samples:
         drawn, at_drawn = _best(
-            problem, play(seen.arrays, key, score, URGENCY, temperature, samples, free, rng)
+            problem, play(seen.arrays, key, score, urgency, temperature, samples, free, rng)
         )
         if at_drawn < at_best:
             best, at_best = drawn, at_drawn
     if best is None:
         return None
-    return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score))
+    return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score, urgency))
 
 
 def _best(problem: PlacementProblem, trace: RolloutTrace) -> tuple[Placement | None, float]:
@@ -151,12 +152,12 @@ def _best(problem: PlacementProblem, trace: RolloutTrace) -> tuple[Placement | N
     return best, at_best
 
 
-def _entropy(problem: PlacementProblem, greedy: RolloutTrace, score: FloatArray) -> FloatArray:
+def _entropy(problem: PlacementProblem, greedy: RolloutTrace, score: FloatArray, urgency: FloatArray) -> FloatArray:
     """Return (n,) relative entropies of the greedy schedule's choices of devices."""
     n, d = problem.num_ops, problem.num_devices
     late = greedy.late[0].reshape(n, d)
     allowed = np.isfinite(late)
-    logits = np.where(allowed, score.reshape(n, d) - URGENCY * np.where(allowed, late, 0.0), -np.inf)
+    logits = np.where(allowed, score.reshape(n, d) - urgency.reshape(n, d) * np.where(allowed, late, 0.0), -np.inf)
     most = logits.max(axis=1, keepdims=True)
     weight = np.where(allowed, np.exp(np.where(allowed, logits - np.where(np.isfinite(most), most, 0.0), 0.0)), 0.0)
     share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.agent.features import GraphFeatures
+from rlinit.agent.inference import GRID
 from rlinit.agent.placement_batch import rollout_arrays
 from rlinit.kernels.placement_features import busy_shares, least_paths, neighbour_shares, optimistic_costs
 from rlinit.kernels.placement_rollouts import RolloutArrays, play
@@ -22,15 +23,20 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "DEVICE_FEATURES",
+    "MOST_HASTE",
     "NODE_FEATURES",
     "PAIR_FEATURES",
     "URGENCY",
     "Seen",
+    "urgencies",
     "see",
 ]
 
 URGENCY = 4.0
-"""Weight, in the logits of devices, of ending one typical op later."""
+"""Weight, in the logits of devices, of ending one typical op later, where the network has no opinion on it."""
+
+MOST_HASTE = 2.5
+"""The network's opinion, a logarithm, counts up to this much either way."""
 
 _KEY_SCALE = 3.0
 """Logit of an op whose upward rank is longer by one mean op."""
@@ -92,7 +98,7 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
     n, d, scale = problem.num_ops, problem.num_devices, float(arrays.scale[0])
     if schedule is None:
         zeros = np.zeros(n * d)
-        trace = play(arrays, rank, zeros, 1.0, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
+        trace = play(arrays, rank, zeros, zeros + URGENCY, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
         schedule = (trace.device[0], trace.start[0], trace.late[0], float(trace.value[0, 0]))
     device, start, late, value = schedule
     pair = _pairs(problem, arrays, device, start, late.reshape(n, d), scale)
@@ -109,6 +115,12 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
         pair=pair.reshape(n * d, PAIR_FEATURES),
     )
     return Seen(arrays, features, device, start, value)
+
+
+def urgencies(haste: FloatArray) -> FloatArray:
+    """Return the weights of late finishes that the network's hastes stand for, on a grid as all it says."""
+    y: FloatArray = np.round(URGENCY * np.exp(np.clip(haste, -MOST_HASTE, MOST_HASTE)) / GRID) * GRID
+    return y
 
 
 def _squash(x: FloatArray) -> FloatArray:
