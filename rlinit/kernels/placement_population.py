@@ -122,7 +122,8 @@ def _advance(
         m.makespan[s] = np.inf
         return
     for i in range(d):
-        logit[i] = score[v * d + i] - urgency[v * d + i] * (finish[i] - earliest) / a.scale[0]
+        late = (finish[i] - earliest) / a.scale[0]
+        logit[i] = score[v * d + i] - urgency[v * d + i] * late if finish[i] < np.inf else -np.inf
     if temperature > 0.0:
         i = draw_index(rng, logit, d, temperature)
     else:

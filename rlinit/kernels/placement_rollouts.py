@@ -259,7 +259,8 @@ def _play_one(
         pair = a.pair_ptr[g] + (v - low) * d
         for i in range(d):
             late[pair + i] = (finish[i] - earliest) / a.scale[g]
-            logit[i] = score[pair + i] - urgency[pair + i] * late[pair + i]
+            possible = finish[i] < np.inf
+            logit[i] = score[pair + i] - urgency[pair + i] * late[pair + i] if possible else -np.inf
         if forced[v] >= 0:
             i = forced[v]
         elif temperature > 0.0:
