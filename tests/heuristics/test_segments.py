@@ -28,7 +28,7 @@ def chain(rng: np.random.Generator, num_ops: int, num_devices: int, memory: floa
         np.zeros(num_ops),
         np.full(num_devices, memory * weight.sum()),
         apart * rng.uniform(0.1, 1.0, (num_devices, num_devices)).round(2),
-        apart * 0.05,
+        np.asarray(apart * 0.05, np.float64),
         np.array([(v, v + 1) for v in range(num_ops - 1)], np.int64).reshape(-1, 2),
         np.arange(num_ops),
         np.arange(num_ops),
