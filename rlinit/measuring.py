@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
     from rlinit.executors.program import TorchProgram
 
-__all__ = ["Measuring", "device_versions", "figure_of", "measure_ops", "one_device_plan", "physical_device"]
+__all__ = [
+    "Measuring",
+    "device_versions",
+    "figure_of",
+    "measure_ops",
+    "physical_device",
+    "placed_plan",
+    "torch_threads",
+]
 
 _METHOD = "in passes, v1"
 """Part of the cache's keys: figures of another way to measure do not compare."""
@@ -102,8 +110,9 @@ def measure_ops(
         device name of the table -> physical device ("cpu", "cuda:0"), or just physical devices. Names that share a
         physical device are measured once.
     batches
-        Batch sizes; for each, the first dimension of the inputs is made as large and the module is exported again.
-        None: the inputs as they are, noted as batch size 1, which is what their graph calls it.
+        Batch sizes; for each, the first dimension of the inputs is made as large, and a module is exported again; an
+        exported program must have been exported with that dimension dynamic. None: the inputs as they are, noted as
+        batch size 1, which is what their graph calls it.
     settings
         Warm-up, repeats, threads.
     cache
@@ -113,8 +122,8 @@ def measure_ops(
     Raises
     ------
     InvalidPlan
-        The graph is not the model's, a device is not there, a batch size is not >= 1 or asked of an exported program,
-        or parameters are on the ``meta`` device.
+        The graph is not the model's, a device is not there, a batch size is not >= 1 or asked of a program whose batch
+        size is fixed, or parameters are on the ``meta`` device.
     InvalidGraph
         The model cannot be exported at a batch size.
     ExecutionFailure
@@ -131,7 +140,7 @@ def measure_ops(
     if not physical or not sizes or any(size is not None and size < 1 for size in sizes):
         raise InvalidPlan(f"devices are {list(named)} and batches {sizes}; expected some, and batch sizes >= 1")
     rows: list[CostRow] = []
-    with _threads(settings.threads):
+    with torch_threads(settings.threads):
         for size in sizes:
             measured = _Program(model, inputs, graph, size)
             found = {device: measured.figures(device, settings, cache) for device in dict.fromkeys(physical.values())}
@@ -177,26 +186,32 @@ def figure_of(samples: Sequence[float]) -> Figure:
     return Figure(max(0.0, middle), max(0.0, high - low), len(samples))
 
 
-def one_device_plan(graph: Graph, device: str) -> Plan:
-    """Return a plan without times that runs every op of a graph on one device, in natural order."""
+def placed_plan(graph: Graph, op2device: Mapping[str, str], *, inputs: int = 1) -> Plan:
+    """Return a plan without times that runs the ops of a graph, in natural order, where a mapping says.
+
+    All `inputs` go through each op at once; more than one need a model exported with a dynamic first dimension.
+    """
     order = [graph.names[v] for v in graph.order.tolist()]
+    devices = list(dict.fromkeys(op2device[op] for op in order))
     return Plan(
         objective="latency",
         status="feasible",
         values=(0.0,),
         bounds=(0.0,),
         bound_source="",
-        method="one device",
-        assignment=dict.fromkeys(graph.names, device),
+        method="given",
+        assignment={op: op2device[op] for op in graph.names},
         stages=(),
         history=(),
         phase_s={},
         graph=graph.name,
         graph_fingerprint=graph.fingerprint(),
-        hardware=device,
+        hardware=", ".join(devices),
         hardware_fingerprint="",
-        batches=tuple(Batch(op, device, (0,), float(at), float(at)) for at, op in enumerate(order)),
-        devices=(DeviceUse(device, len(order), 0.0, 0.0),),
+        batches=tuple(Batch(op, op2device[op], (0,), float(at), float(at)) for at, op in enumerate(order)),
+        devices=tuple(DeviceUse(device, sum(op2device[op] == device for op in order), 0.0, 0.0) for device in devices),
+        inputs=inputs,
+        shard_inputs=inputs,
     )
 
 
@@ -210,7 +225,8 @@ def _cpu_name() -> str:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use that many threads on the CPU for a while; None: as many as it uses now."""
     import torch
 
     before = torch.get_num_threads()
@@ -228,22 +244,32 @@ class _Program:
     def __init__(self, model: Any, inputs: Sequence[Any], graph: Graph, batch: int | None) -> None:
         import torch
 
+        from rlinit.executors.dealing import is_batched
         from rlinit.executors.program import export_model, torch_program
         from rlinit.importers.torch_export import export_program
 
-        if batch is not None and not isinstance(model, torch.nn.Module):
-            raise InvalidPlan("only a torch.nn.Module can be measured at other batch sizes; leave batches out")
         self.graph = graph
+        again = batch is not None and isinstance(model, torch.nn.Module)
         self.exported: ExportedProgram = (
-            export_model(model, inputs) if batch is None else export_program(model, tuple(inputs), batch=batch)
+            export_program(model, tuple(inputs), batch=batch) if again else export_model(model, inputs)
         )
         self.program = torch_program(self.exported, inputs, list(graph.names), graph=graph)
         for node, value in self.program.constants.items():
             if isinstance(value, torch.Tensor) and value.is_meta:
                 raise InvalidPlan(f"{node.name!r} is on the meta device; model.to_empty(device='cpu') gives it memory")
-        self.inputs = tuple(inputs) if batch is None else _resized(self.program, inputs)
+        if batch is not None and not again and self.program.batch_symbol is None:
+            raise InvalidPlan(
+                "this exported program has a fixed batch size; leave batches out, or give the torch.nn.Module or a "
+                "program exported with a dynamic first dimension"
+            )
+        self.inputs = tuple(inputs) if batch is None else _resized(self.program, inputs, batch)
         self.flat = self.program.flat_inputs(self.inputs)
+        sizes = (value.shape[0] for node, value in self._given() if is_batched(self.program, node))
+        self.num_inputs = int(next(sizes, 1))
         self.keys = _op_keys(self.program, graph, self.flat)
+
+    def _given(self) -> Iterator[tuple[Node, Any]]:
+        return zip(self.program.inputs, self.flat, strict=True)
 
     def figures(self, device: torch.device, settings: Measuring, folder: str | Path | None) -> dict[str, Figure]:
         """Return the figure of each op on a device, measuring those that the cache lacks."""
@@ -268,7 +294,7 @@ class _Program:
         fed = self._input_ops()
         started = time.perf_counter()
         executor = LocalExecutor(measure=True)
-        plan = one_device_plan(self.graph, str(device))
+        plan = placed_plan(self.graph, dict.fromkeys(self.graph.names, str(device)), inputs=self.num_inputs)
         with executor.load(
             plan, self.exported, self.inputs, graph=self.graph, devices={str(device): str(device)}
         ) as run:
@@ -287,7 +313,7 @@ class _Program:
 
     def _input_ops(self) -> dict[str, list[Any]]:
         """Return the tensors of each op that is an input of the model."""
-        given = {node.name: value for node, value in zip(self.program.inputs, self.flat, strict=True)}
+        given = {node.name: value for node, value in self._given()}
         computing = {op for op in self.program.node2op.values() if op}
         found = {}
         for v, op in enumerate(self.graph.names):
@@ -311,8 +337,8 @@ def _copy_s(values: Sequence[Any], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def _resized(program: TorchProgram, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the inputs with as many entries as the program was exported for, copies of the first."""
+def _resized(program: TorchProgram, inputs: Sequence[Any], batch: int) -> tuple[Any, ...]:
+    """Return the inputs with as many entries as the program expects, copies of the first."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -320,8 +346,9 @@ def _resized(program: TorchProgram, inputs: Sequence[Any]) -> tuple[Any, ...]:
     resized = []
     for node, leaf in zip(program.inputs, leaves, strict=True):
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and isinstance(leaf, torch.Tensor) and leaf.shape != value.shape:
-            leaf = leaf[:1].expand(value.shape).contiguous()
+        if isinstance(value, torch.Tensor) and isinstance(leaf, torch.Tensor) and value.dim() == leaf.dim() > 0:
+            rows = value.shape[0] if isinstance(value.shape[0], int) else batch
+            leaf = leaf if leaf.shape[0] == rows else leaf[:1].expand(rows, *leaf.shape[1:]).contiguous()
         resized.append(leaf)
     args: tuple[Any, ...] = pytree.tree_unflatten(resized, spec)[0]
     return args
