@@ -45,7 +45,9 @@ def load_model(path: str | Path) -> ExportedProgram:
             _check_byte_order(archive, entries, path)
             for kind, held in (("weights", program.state_dict), ("constants", program.constants)):
                 _fill(held, _config(archive, entries, kind, path), archive, entries, kind, path)
-    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as problem:
+    except InvalidGraph:
+        raise
+    except (OSError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as problem:  # a damaged or locked member
         raise InvalidGraph(f"cannot read the weights in {path}: {problem}") from problem
     return program
 
