@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from rlinit.plan import Batch, Plan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+    from rlinit.executors.local import LocalExecutor
 
 __all__ = ["Calibration", "OpTiming", "calibrate", "rank_correlation"]
 
@@ -70,8 +73,9 @@ class Calibration:
     predicted_s
         What the plan said the whole run takes: the makespan; of stages, the sum of their seconds, since one input goes
         through all of them.
-    measured_s, spread_s, repeats
-        Median and interquartile range of whole runs in which nothing else was measured.
+    measured_s, spread_s, least_s, repeats
+        Median, interquartile range and least of whole runs in which nothing else was measured. On a busy machine the
+        median exceeds what its ops add up to, since other work interrupts few ops but most runs.
     ops
         Every op that computes; inputs of the model do not.
     notes
@@ -83,6 +87,7 @@ class Calibration:
     predicted_s: float
     measured_s: float
     spread_s: float
+    least_s: float
     repeats: int
     ops: tuple[OpTiming, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +170,8 @@ def calibrate(
     graph, hardware
         What the plan was made for. Stage plans need both: they hold no times of single ops.
     settings
-        Warm-up, repeats, threads of all CPU devices together, and the time limit of each of the two.
+        Warm-up, repeats, and the time limit of each of the two. Threads are those of each CPU device of the plan, as
+        when its costs were measured; None: the devices share what torch uses now.
 
     Raises
     ------
@@ -175,6 +181,7 @@ def calibrate(
     ExecutionFailure
         An op or a device failed.
     """
+    from rlinit.executors.local import LocalExecutor
     from rlinit.executors.program import export_model
 
     settings = settings or Measuring()
@@ -182,9 +189,12 @@ def calibrate(
     sharded = plan.inputs > plan.shard_inputs
     exported = export_model(model, inputs, dynamic_batch=plan.inputs if sharded else None)
     idle = _inputs(exported, plan, graph)
-    with torch_threads(settings.threads):
-        samples, _ = _runs(plan, exported, inputs, graph, devices, settings, measure=True)
-        _, walls = _runs(plan, exported, inputs, graph, devices, settings, measure=False)
+    places = _places(plan, devices or {})
+    threads = None
+    if settings.threads is not None:
+        threads = settings.threads * max(1, sum(device == "cpu" for device in places.values()))
+    samples, _ = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads, measure=True))
+    _, walls = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads))
     ops = []
     for key, expected_s in predicted.items():
         if key[0] not in idle:
@@ -198,9 +208,10 @@ def calibrate(
         float(total_s),
         whole.seconds,
         whole.spread_s,
+        min(walls),
         whole.repeats,
         tuple(ops),
-        _notes(plan, devices or {}),
+        _notes(places, settings.threads),
     )
 
 
@@ -271,18 +282,13 @@ def _runs(
     graph: Graph | None,
     devices: Mapping[str, str] | None,
     settings: Measuring,
-    *,
-    measure: bool,
+    executor: LocalExecutor,
 ) -> tuple[dict[_Key, list[float]], list[float]]:
-    """Run a plan again and again; return the seconds of each batch where asked for, and of each run."""
-    import time
-
-    from rlinit.executors.local import LocalExecutor
-
+    """Run a plan again and again; return the seconds of each batch where those are measured, and of each run."""
     samples: dict[_Key, list[float]] = {}
     walls: list[float] = []
     started = time.perf_counter()
-    with LocalExecutor(measure=measure).load(plan, exported, inputs, graph=graph, devices=devices) as program:
+    with executor.load(plan, exported, inputs, graph=graph, devices=devices) as program:
         for at in range(settings.warmup + settings.repeats):
             late = settings.time_limit_s is not None and time.perf_counter() - started > settings.time_limit_s
             if late and len(walls) >= 2:
@@ -295,7 +301,14 @@ def _runs(
     return samples, walls
 
 
-def _notes(plan: Plan, devices: Mapping[str, str]) -> dict[str, str]:
+def _places(plan: Plan, devices: Mapping[str, str]) -> dict[str, str]:
+    """Return the physical device of each device that runs something, by the rule of the local executor."""
     names = [use.device for use in plan.devices if use.num_batches] or [use.device for use in plan.stages]
-    wanted = {name: devices.get(name, name if name.startswith("cuda") else "cpu") for name in names}
-    return {f"device {name}".replace(":", "."): device_versions(physical_device(wanted[name])) for name in names}
+    return {name: devices.get(name, name if name.startswith("cuda") else "cpu") for name in names}
+
+
+def _notes(places: Mapping[str, str], threads: int | None) -> dict[str, str]:
+    """Return what the devices are."""
+    with torch_threads(threads):
+        found = {name: device_versions(physical_device(device)) for name, device in places.items()}
+    return {f"device {name}".replace(":", "."): text for name, text in found.items()}

@@ -69,7 +69,7 @@ class Run:
     repeats: int = 10
     """Runs that count."""
     threads: int | None = None
-    """CPU threads of all devices together; without it, as many as torch takes."""
+    """With --measure: CPU threads of each device, as given to measure; without it, devices share what torch takes."""
     seed: int = 0
     """Seed of the random inputs."""
     batch: int | None = None
@@ -395,7 +395,8 @@ def _print_run(plan: Plan, result: Execution, difference: float | None, found: C
     spread = found.spread_s / found.measured_s if found.measured_s > 0 else 0.0
     print(
         f"predicted {format_seconds(found.predicted_s)}, measured {format_seconds(found.measured_s)} "
-        f"(median of {found.repeats}, spread {spread:.0%}): factor {found.factor:.2f}"
+        f"(median of {found.repeats}, spread {spread:.0%}, least {format_seconds(found.least_s)}): "
+        f"factor {found.factor:.2f}"
     )
     rank = found.rank_correlation
     print("ops: " + ("too few to correlate" if rank is None else f"rank correlation {rank:.3f}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 
 from rlinit.calibration import Calibration, OpTiming, calibrate, rank_correlation
 from rlinit.cost_table import CostTable, InvalidCostTable
-from rlinit.errors import InvalidHardware, InvalidPlan
+from rlinit.errors import BackendUnavailable, InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.importers.torch_export import export_program, from_program
@@ -39,7 +40,7 @@ def timing(op: str, predicted_s: float, measured_s: float, device: str = "d") ->
 
 def calibration(*ops: OpTiming, predicted_s: float = 1.0) -> Calibration:
     """Return a calibration of some ops."""
-    return Calibration("net", "latency", predicted_s, 2.0, 0.1, 3, ops, {"device d": "a cpu"})
+    return Calibration("net", "latency", predicted_s, 2.0, 0.1, 1.5, 3, ops, {"device d": "a cpu"})
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +72,10 @@ def test_placements_are_compared_op_by_op(case: tuple[Any, tuple[Any, ...], Grap
         assert row.measured_s > 0
         assert plan.assignment is not None
         assert plan.assignment[row.op] == row.device
-    assert found.measured_s > 0
+    assert 0 < found.least_s <= found.measured_s
     assert found.repeats == 3
     assert len(found.notes) == len(found.device_factors())
+    assert all("1 threads" in note for note in found.notes.values())
 
 
 def test_stage_plans_are_compared_with_graph_and_hardware(
@@ -222,3 +224,19 @@ def test_devices_on_one_processor_pay_the_wake_up_only() -> None:
         measure_transfers(["cpu"])
     with pytest.raises(InvalidPlan, match="sizes >= 1"):
         measure_transfers({"d0": "cpu", "d1": "cpu"}, sizes=(0,))
+
+
+def test_without_torch_the_extra_is_named(
+    case: tuple[Any, tuple[Any, ...], Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch is missing, the error says what to install."""
+    exported, inputs, graph = case
+    plan = placed_plan(graph, dict.fromkeys(graph.names, "d0"))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for call in (
+        lambda: measure_ops(exported, inputs, graph),
+        lambda: calibrate(plan, exported, inputs, graph=graph),
+        lambda: measure_transfers({"d0": "cpu", "d1": "cpu"}),
+    ):
+        with pytest.raises(BackendUnavailable, match=r"rlinit\[torch\]"):
+            call()

@@ -83,7 +83,7 @@ def test_json_and_outputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_reports_become_a_cost_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Reported times replace the table's rows, the later report's win, and the other rows stay."""
-    first = Calibration("net", "latency", 1.0, 1.0, 0.0, 3, (), {})
+    first = Calibration("net", "latency", 1.0, 1.0, 0.0, 1.0, 3, (), {})
     names = ("early.json", "late.json")
     from rlinit.calibration import OpTiming
 
