@@ -99,7 +99,9 @@ def _fit(
 
     def residuals(figures: NDArray[np.float64]) -> NDArray[np.float64]:
         rate, width, launch = np.exp(figures)
-        return np.log(np.maximum(flops / rate, moved / width) + launch) - np.log(seconds)
+        modelled: NDArray[np.float64] = np.maximum(flops / rate, moved / width) + launch
+        error: NDArray[np.float64] = np.log(modelled / seconds)
+        return error
 
     # Within a factor of e^20 of the start: a figure that no op depends on must not run away.
     found: Any = least_squares(residuals, start, bounds=(start - 20.0, start + 20.0), loss="soft_l1")

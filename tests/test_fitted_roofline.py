@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,9 +66,13 @@ def test_views_and_inputs_do_not_count() -> None:
     """Ops that copy nothing leave the fit as it is."""
     graph, device = graph_of(2), Device("d", flops_per_s=1e12, bytes_per_s=1e10, launch_s=1e-5)
     expected = fitted_device(graph, table_of(graph, device), device)
+    rows: list[tuple[str, dict[str, Any]]]
     rows = [(op, {"flops": graph.flops[v], "out_bytes": graph.out_bytes[v]}) for v, op in enumerate(graph.names)]
     edges = [(graph.names[u], graph.names[v]) for u, v in graph.edges.tolist()]
-    more = [("look", {"view": True, "flops": 0.0, "out_bytes": 1e9}), ("x", {"op": "input", "flops": 0.0})]
+    more: list[tuple[str, dict[str, Any]]] = [
+        ("look", {"view": True, "flops": 0.0, "out_bytes": 1e9}),
+        ("x", {"op": "input", "flops": 0.0}),
+    ]
     larger = Graph.build([*rows, *more], edges)
     table = table_of(graph, device).updated(CostTable((CostRow("look", "d", 1, 1e-9), CostRow("x", "d", 1, 5.0))))
     assert fitted_device(larger, table, device) == expected

@@ -24,6 +24,9 @@ from rlinit.importers.torch_weights import load_model
 class Mixed(nn.Module):
     """Shared, strided, half-precision, empty and non-persistent tensors, and lifted constants."""
 
+    count: torch.Tensor
+    none: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(3, 3)
@@ -37,7 +40,7 @@ class Mixed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (n, 3) to (n, 3)."""
         y = self.second(self.first(x + self.count)) @ self.turned + torch.tensor([1.0, 2.0, 3.0])
-        return y * self.scale + self.none.sum()  # type: ignore[no-any-return, operator]
+        return y * self.scale + self.none.sum()  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
