@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from rlinit.cli_inputs import dimension_sizes, load_hardware
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
-from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.quantities import format_seconds
 
@@ -154,7 +154,7 @@ def run_plan(command: Run) -> int:
     inputs = model_inputs(
         program,
         files=command.inputs,
-        dims=_sizes(command.dims),
+        dims=dimension_sizes(command.dims),
         inputs=plan.inputs,
         batch=command.batch,
         seed=command.seed,
@@ -191,12 +191,12 @@ def measure_model(command: Measure) -> int:
     from rlinit.measuring import measure_ops
     from rlinit.model_inputs import model_inputs
 
-    dims = _sizes(command.dims)
+    dims = dimension_sizes(command.dims)
     graph = from_program(program, dims=dims, name=command.model.stem)
     inputs = model_inputs(program, files=command.inputs, dims=dims, seed=command.seed)
     places = _places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
     settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s)
-    hardware = None if command.hw is None else _hardware(command.hw)
+    hardware = None if command.hw is None else load_hardware(command.hw)
     links = measure_transfers(places, settings=settings) if hardware is not None else None
     changed = links.apply(hardware) if links is not None and hardware is not None else None
     table = measure_ops(
@@ -257,10 +257,6 @@ def _load_program(path: Path) -> ExportedProgram:
     return load_model(path)
 
 
-def _hardware(name: str) -> Hardware:
-    return Hardware.load(name) if Path(name).suffix in (".toml", ".json") else Hardware.preset(name)
-
-
 def _graph(command: Run, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
     from rlinit.cost_table import CostTable
@@ -269,20 +265,9 @@ def _graph(command: Run, program: ExportedProgram) -> Graph:
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        dims = _sizes(command.dims)
+        dims = dimension_sizes(command.dims)
         graph = from_program(program, batch=command.batch, dims=dims, sharing=command.sharing, name=command.model.stem)
     return graph if command.costs is None else CostTable.load(command.costs).apply(graph)
-
-
-def _sizes(entries: Sequence[str]) -> dict[str, int]:
-    """Return sizes by dimension, from NAME=SIZE."""
-    sizes = {}
-    for entry in entries:
-        name, _, size = entry.partition("=")
-        if not name or not size.isdigit():
-            raise RlinitError(f"--dims {entry!r}: expected NAME=SIZE")
-        sizes[name] = int(size)
-    return sizes
 
 
 def _places(entries: Sequence[str]) -> dict[str, str]:
@@ -320,7 +305,7 @@ def _measured(
         program,
         inputs,
         graph=graph,
-        hardware=None if command.hw is None else _hardware(command.hw),
+        hardware=None if command.hw is None else load_hardware(command.hw),
         devices=places or None,
         settings=_settings(command.warmup, command.repeats, command.threads, None),
     )

@@ -75,6 +75,8 @@ class MeasuredCache:
     def add(self, figures: Mapping[str, Figure]) -> None:
         """Write more figures beside those that are there; the new ones win.
 
+        Of two processes that write at the same moment one may lose what it adds, but no file is ever damaged.
+
         Raises
         ------
         InvalidCostTable

@@ -9,6 +9,7 @@ taken from the measurements of them all.
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,6 +140,7 @@ def measure_ops(
     sizes: list[int | None] = [None] if batches is None else list(dict.fromkeys(batches))
     if not physical or not sizes or any(size is not None and size < 1 for size in sizes):
         raise InvalidPlan(f"devices are {list(named)} and batches {sizes}; expected some, and batch sizes >= 1")
+    load = _machine_load()
     rows: list[CostRow] = []
     with torch_threads(settings.threads):
         for size in sizes:
@@ -148,6 +150,7 @@ def measure_ops(
                 for op, one in found[device].items():
                     rows.append(CostRow(op, name, size or 1, one.seconds, one.spread_s, one.repeats))
         notes = {f"device {name}".replace(":", "."): device_versions(device) for name, device in physical.items()}
+        notes |= load
     return CostTable(tuple(rows), " ".join(graph.name.split()) or "costs", notes)
 
 
@@ -213,6 +216,13 @@ def placed_plan(graph: Graph, op2device: Mapping[str, str], *, inputs: int = 1) 
         inputs=inputs,
         shard_inputs=inputs,
     )
+
+
+def _machine_load() -> dict[str, str]:
+    """Return a note of how busy the machine is already, where the system tells."""
+    if not hasattr(os, "getloadavg"):
+        return {}
+    return {"load before measuring": f"{os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"}
 
 
 def _cpu_name() -> str:
