@@ -132,7 +132,7 @@ def test_throughput_plans_of_dynamic_programs_run(tmp_path: Path, capsys: pytest
 def test_wrong_input_is_refused(folder: Path) -> None:
     """What does not fit is named, before anything is written."""
     cases: list[tuple[dict[str, object], str]] = [
-        ({"costs": None}, "graph"),
+        ({"costs": None}, "name the cost table"),
         ({"model": folder / "hw.json"}, r"\.pt2"),
         ({"model": folder / "missing.pt2"}, "missing"),
         ({"devices": ("d0",)}, "--devices 'd0'"),
