@@ -153,8 +153,8 @@ def run_plan(command: Run) -> int:
     graph = _graph(command, program)
     if command.graph is None and graph.fingerprint() != plan.graph_fingerprint:
         raise InvalidPlan(
-            f"the plan was made for another graph ({plan.graph!r}) than that of {command.model}; name the cost table it "
-            "was made with (--costs) and its --batch, --dims and --sharing, or give the graph itself (--graph)"
+            f"the plan was made for another graph ({plan.graph!r}) than that of {command.model}; name the cost table "
+            "it was made with (--costs) and its --batch, --dims and --sharing, or give the graph itself (--graph)"
         )
     inputs = model_inputs(
         program,

@@ -18,7 +18,7 @@ from torch import nn
 
 from rlinit.calibration import Calibration
 from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
-from rlinit.cost_table import CostTable
+from rlinit.cost_table import CostRow, CostTable
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors import Execution
 from rlinit.executors.local import LocalExecutor
@@ -127,6 +127,20 @@ def test_throughput_plans_of_dynamic_programs_run(tmp_path: Path, capsys: pytest
     command = Run(tmp_path / "latency.json", tmp_path / "net.pt2", costs=tmp_path / "costs.csv", check=True)
     assert run_plan(dataclasses.replace(command, measure=True, repeats=2)) == 0
     assert "outputs equal" in capsys.readouterr().out
+
+
+def test_a_batch_that_the_executor_cannot_run_is_refused(tmp_path: Path) -> None:
+    """A latency plan for a batch of a dynamic program is refused, not run on a smaller batch."""
+    model = nn.Linear(8, 4).eval()
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    torch.export.save(torch.export.export(model, (torch.randn(3, 8),), dynamic_shapes=shapes), tmp_path / "net.pt2")
+    graph = load_graph(tmp_path / "net.pt2", batch=8)
+    timed = CostTable(tuple(CostRow(op, "d0", 1, 1.0) for op in graph.names)).apply(graph)
+    random_plan(timed, Hardware.mesh([Device("d0")], 1e9), 1).save(tmp_path / "plan.json")
+    CostTable.from_graph(timed).save(tmp_path / "costs.csv")
+    command = Run(tmp_path / "plan.json", tmp_path / "net.pt2", costs=tmp_path / "costs.csv", batch=8)
+    with pytest.raises(InvalidPlan, match="8 inputs; the plan is for 1"):
+        run_plan(command)
 
 
 def test_wrong_input_is_refused(folder: Path) -> None:
