@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rlinit.calibration import Calibration
     from rlinit.cost_table import CostTable
-    from rlinit.executors import Execution
+    from rlinit.executors import Execution, Executor
     from rlinit.measuring import Measuring
 
 __all__ = ["Calibrate", "Measure", "Run", "calibrate_costs", "measure_model", "run_plan"]
@@ -48,7 +48,7 @@ class Run:
     costs: Path | None = None
     """The cost table that was given when the plan was made (.csv, .json), if one was."""
     hw: str | None = None
-    """What the plan was made for, as for schedule; --measure needs it for stage plans."""
+    """What the plan was made for, as for schedule; --measure needs it for stage plans, and --executor simulated."""
     devices: tuple[str, ...] = ()
     """Where the plan's devices are, as NAME=cpu or NAME=cuda:N; several may share one. By default cuda:N is what it
     says and everything else the CPU."""
@@ -56,8 +56,9 @@ class Run:
     """Inputs of the model (.npy), in order; without them, random numbers."""
     outputs: Path | None = None
     """Write the outputs here (.npz)."""
-    executor: Literal["local", "pipeline"] = "local"
-    """local: this process. pipeline: a process a stage, to be started by torchrun."""
+    executor: Literal["local", "pipeline", "simulated"] = "local"
+    """local: this process. pipeline: a process a stage, to be started by torchrun. simulated: the times of a simulated
+    run on --hw, with the outputs of the model itself."""
     check: bool = False
     """Also run the model without the plan and compare the outputs."""
     measure: bool = False
@@ -145,12 +146,16 @@ def run_plan(command: Run) -> int:
         raise RlinitError("--report needs --measure")
     if command.measure and command.executor != "local":
         raise RlinitError("--measure needs --executor local")
-    from rlinit.executors import run
     from rlinit.model_inputs import model_inputs
 
     plan = Plan.load(command.plan)
     program = _load_program(command.model)
     graph = _graph(command, program)
+    if command.graph is None and graph.fingerprint() != plan.graph_fingerprint:
+        raise InvalidPlan(
+            f"the plan was made for another graph ({plan.graph!r}) than that of {command.model}; name the cost table "
+            "it was made with (--costs) and its --batch, --dims and --sharing, or give the graph itself (--graph)"
+        )
     inputs = model_inputs(
         program,
         files=command.inputs,
@@ -160,7 +165,8 @@ def run_plan(command: Run) -> int:
         seed=command.seed,
     )
     places = _places(command.devices)
-    result = run(plan, program, *inputs, graph=graph, executor=command.executor, devices=places or None)
+    executor = _executor(command)
+    result = executor.execute(plan, program, inputs, graph=graph, devices=places or None)
     difference = _difference(program, inputs, result) if command.check and result.outputs is not None else None
     found = _measured(command, plan, program, inputs, graph, places) if command.measure else None
     if command.outputs is not None and result.outputs is not None:
@@ -268,6 +274,18 @@ def _graph(command: Run, program: ExportedProgram) -> Graph:
         dims = dimension_sizes(command.dims)
         graph = from_program(program, batch=command.batch, dims=dims, sharing=command.sharing, name=command.model.stem)
     return graph if command.costs is None else CostTable.load(command.costs).apply(graph)
+
+
+def _executor(command: Run) -> Executor:
+    from rlinit.executors import named_executor
+
+    if command.executor != "simulated":
+        return named_executor(command.executor)
+    from rlinit.executors.simulated import SimulatorExecutor
+
+    if command.hw is None:
+        raise RlinitError("--executor simulated needs --hw, the hardware that the plan was made for")
+    return SimulatorExecutor(load_hardware(command.hw))
 
 
 def _places(entries: Sequence[str]) -> dict[str, str]:

@@ -34,9 +34,9 @@ def model_inputs(
         One ``.npy`` file for each tensor, in order; none: normal random numbers, and zeros and ones where the type is
         no floating-point one, which are legal indices.
     inputs
-        Size of first dimensions that are dynamic.
+        Inputs of the plan; first dimensions that are dynamic hold `batch` rows for each of them.
     batch, dims
-        Values of dynamic dimensions, as for `rlinit.importers.torch_export.from_program`.
+        Values of dynamic dimensions, as for `rlinit.importers.torch_export.from_program`; without `batch`, one row.
     seed
         Of the random numbers.
 
@@ -67,7 +67,7 @@ def model_inputs(
             continue
         shape = sizes.shape(value, node.name)
         if value.dim() and isinstance(value.shape[0], torch.SymInt):
-            shape[0] = inputs
+            shape[0] = inputs * (batch or 1)
         leaves.append(_random(shape, value.dtype, generator))
     if files:
         tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from torch import nn
 
 from rlinit.calibration import Calibration
 from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
-from rlinit.cost_table import CostTable
+from rlinit.cost_table import CostRow, CostTable
 from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.executors import Execution
+from rlinit.executors.local import LocalExecutor
 from rlinit.hardware import Device, Hardware
 from rlinit.importers import load_graph
 from rlinit.plan import Plan
@@ -81,6 +84,15 @@ def test_json_and_outputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     np.testing.assert_allclose(np.load(folder / "y.npz")["output0"], expected.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+def test_a_plan_is_simulated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--executor simulated says the plan's own time, with the model's outputs."""
+    command = command_of(folder, executor="simulated", hw=str(folder / "measured.json"), check=True, json=True)
+    assert run_plan(command) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["seconds"] == pytest.approx(Plan.load(folder / "latency.json").value)
+    assert row["difference"] == 0.0
+
+
 def test_reports_become_a_cost_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Reported times replace the table's rows, the later report's win, and the other rows stay."""
     first = Calibration("net", "latency", 1.0, 1.0, 0.0, 1.0, 3, (), {})
@@ -117,10 +129,24 @@ def test_throughput_plans_of_dynamic_programs_run(tmp_path: Path, capsys: pytest
     assert "outputs equal" in capsys.readouterr().out
 
 
+def test_a_batch_that_the_executor_cannot_run_is_refused(tmp_path: Path) -> None:
+    """A latency plan for a batch of a dynamic program is refused, not run on a smaller batch."""
+    model = nn.Linear(8, 4).eval()
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    torch.export.save(torch.export.export(model, (torch.randn(3, 8),), dynamic_shapes=shapes), tmp_path / "net.pt2")
+    graph = load_graph(tmp_path / "net.pt2", batch=8)
+    timed = CostTable(tuple(CostRow(op, "d0", 1, 1.0) for op in graph.names)).apply(graph)
+    random_plan(timed, Hardware.mesh([Device("d0")], 1e9), 1).save(tmp_path / "plan.json")
+    CostTable.from_graph(timed).save(tmp_path / "costs.csv")
+    command = Run(tmp_path / "plan.json", tmp_path / "net.pt2", costs=tmp_path / "costs.csv", batch=8)
+    with pytest.raises(InvalidPlan, match="8 inputs; the plan is for 1"):
+        run_plan(command)
+
+
 def test_wrong_input_is_refused(folder: Path) -> None:
     """What does not fit is named, before anything is written."""
     cases: list[tuple[dict[str, object], str]] = [
-        ({"costs": None}, "another graph"),
+        ({"costs": None}, "name the cost table"),
         ({"model": folder / "hw.json"}, r"\.pt2"),
         ({"model": folder / "missing.pt2"}, "missing"),
         ({"devices": ("d0",)}, "--devices 'd0'"),
@@ -131,6 +157,7 @@ def test_wrong_input_is_refused(folder: Path) -> None:
         ({"inputs": (folder / "hw.json", folder / "hw.json")}, "2 files"),
         ({"report": folder / "r.json"}, "--measure"),
         ({"executor": "pipeline", "measure": True}, "local"),
+        ({"executor": "simulated"}, "--hw"),
         ({"outputs": folder / "no" / "y.npz"}, "does not exist"),
     ]
     for changes, message in cases:
@@ -149,15 +176,13 @@ def test_wrong_input_is_refused(folder: Path) -> None:
 
 def test_wrong_outputs_are_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--check refuses outputs that are not the model's."""
-    import rlinit.executors
+    honest = LocalExecutor.execute
 
-    honest = rlinit.executors.run
-
-    def broken(plan: Plan, *args: object, **options: object) -> object:
-        result = honest(plan, *args, **options)  # type: ignore[arg-type]
+    def broken(executor: LocalExecutor, *args: Any, **options: Any) -> Execution:
+        result = honest(executor, *args, **options)
         return dataclasses.replace(result, outputs=result.outputs + 1.0)
 
-    monkeypatch.setattr(rlinit.executors, "run", broken)
+    monkeypatch.setattr(LocalExecutor, "execute", broken)
     with pytest.raises(InvalidPlan, match="differ from the model's own"):
         run_plan(command_of(folder, check=True))
 

@@ -20,6 +20,9 @@ from torch import nn
 from rlinit.errors import InvalidGraph
 from rlinit.importers.torch_weights import load_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:No complete tensor")
+"""torch says so of every tensor that is a view when it saves it."""
+
 
 class Mixed(nn.Module):
     """Shared, strided, half-precision, empty and non-persistent tensors, and lifted constants."""
