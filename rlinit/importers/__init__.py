@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from rlinit.errors import InvalidGraph
 from rlinit.files import check_schema
@@ -17,25 +19,55 @@ _MAX_BYTES = 1 << 28
 """A compressed graph may grow to this many bytes (some 2 million ops); beyond, it is taken for a bomb."""
 
 
-def load_graph(path: str | Path) -> Graph:
+def load_graph(
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    sharing: Literal["colocate", "copy"] = "colocate",
+) -> Graph:
     """Read a computation graph from a file; its suffix says how.
 
-    ==============  ==============================================================================
+    ==============  ==============================================================================================
     suffix          content
-    ==============  ==============================================================================
+    ==============  ==============================================================================================
     ``.json``       what `Graph.save` writes
     ``.json.gz``    the same, compressed
-    ``.keras``      a Keras 3 model (needs ``pip install rlinit[keras]``); no code in it is run
-    ==============  ==============================================================================
+    ``.onnx``       an ONNX model, its weights not read (needs ``pip install rlinit[onnx]``)
+    ``.pt2``        a program saved by `torch.export.save`, its weights not read (``rlinit[torch]``)
+    ``.tflite``     a TensorFlow Lite model (``rlinit[tflite]``)
+    ``.keras``      a Keras 3 model, one byte a number, for one sample (``rlinit[keras]``)
+    ==============  ==============================================================================================
+
+    No code in a file is run and no pickle opened.
+
+    Parameters
+    ----------
+    path
+        The file.
+    batch
+        ONNX, TFLite and ``.pt2``: value of a dynamic first dimension of the model's inputs; None: 1, or the least
+        the model allows.
+    dims
+        ONNX, TFLite and ``.pt2``: values of other dynamic dimensions, by their name or as ``"input[axis]"``.
+    sharing
+        ONNX, TFLite and ``.pt2``: whether ops that share a parameter stay together ("colocate") or hold a copy
+        each ("copy", which pipelines over tied embeddings want).
 
     Raises
     ------
     InvalidGraph
-        Another suffix, or a file that cannot be read or whose content is malformed; the message says where.
+        Another suffix, a file that cannot be read or whose content is malformed, or a graph that has no dynamic
+        dimension where one was chosen; the message says where.
     BackendUnavailable
         The package that reads this kind of file is not installed.
     """
     name = Path(path).name.lower()
+    if name.endswith((".json", ".json.gz", ".keras")) and (batch is not None or dims or sharing != "colocate"):
+        raise InvalidGraph(
+            f"{path}: graphs of this kind have no dynamic dimensions, and their colocation is fixed; leave batch, dims "
+            "and sharing out"
+        )
     if name.endswith(".json"):
         return Graph.load(path)
     if name.endswith(".json.gz"):
@@ -44,7 +76,21 @@ def load_graph(path: str | Path) -> Graph:
         from rlinit.importers.keras_model import load_keras
 
         return load_keras(path)
-    raise InvalidGraph(f"cannot tell what {path} is from its suffix; readable are .json, .json.gz and .keras")
+    if name.endswith(".pt2"):
+        from rlinit.importers.torch_file import load_pt2
+
+        return load_pt2(path, batch=batch, dims=dims, sharing=sharing)
+    if name.endswith(".onnx"):
+        from rlinit.importers.onnx_model import load_onnx
+
+        return load_onnx(path, batch=batch, dims=dims, sharing=sharing)
+    if name.endswith(".tflite"):
+        from rlinit.importers.tflite_model import load_tflite
+
+        return load_tflite(path, batch=batch, dims=dims, sharing=sharing)
+    raise InvalidGraph(
+        f"cannot tell what {path} is from its suffix; readable are .json, .json.gz, .onnx, .pt2, .tflite and .keras"
+    )
 
 
 def _load_compressed(path: str | Path) -> Graph:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import json
 import math
 import os
 import sys
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +21,9 @@ from rlinit.graph import Graph
 from rlinit.importers.keras_flops import layer_flops
 
 __all__ = ["from_keras", "import_keras", "load_keras"]
+
+_MAX_BYTES = 1 << 26
+"""A configuration may have this many bytes (large models have some hundred thousand); beyond, it is a bomb."""
 
 
 def import_keras() -> Any:
@@ -48,8 +55,9 @@ def import_keras() -> Any:
 def load_keras(path: str | Path) -> Graph:
     """Read the graph of a model saved as a ``.keras`` file, as `from_keras` with one byte a number.
 
-    Keras's safe mode is on and nothing is compiled: a file that carries code (a lambda layer) is refused. That is
-    Keras's guarantee and as good as its installed version; read files from strangers with its newest release.
+    Only the configuration in the file is read, in Keras's safe mode: a file that carries code (a lambda layer) is
+    refused. That is Keras's guarantee and as good as its installed version; read files from strangers with its newest
+    release. Weights are not read, and with the torch backend not allocated either.
 
     Raises
     ------
@@ -61,15 +69,37 @@ def load_keras(path: str | Path) -> Graph:
     if not Path(path).is_file():
         raise InvalidGraph(f"cannot read {path}: there is no such file")
     keras = import_keras()
+    config = _configuration(path) | {"compile_config": None}
+    place = keras.device("meta") if keras.config.backend() == "torch" else contextlib.nullcontext()
     try:
-        model = keras.saving.load_model(str(path), compile=False, safe_mode=True)
-    except Exception as problem:  # Keras raises bare ValueError, TypeError, KeyError, BadZipFile, ...
+        library = importlib.import_module("keras.src.saving.serialization_lib")
+        with place, library.ObjectSharingScope():  # as keras.saving.load_model does
+            model = keras.saving.deserialize_keras_object(config, safe_mode=True)
+    except Exception as problem:  # Keras raises bare ValueError, TypeError, KeyError, ...
         reason = str(problem).strip().split("\n")[0]
         raise InvalidGraph(
             f"cannot read {path} as a Keras model (code in the file is never run): {reason}; "
             "a model that needs its own code can be built in Python and passed to from_keras"
         ) from problem
     return from_keras(model, name=Path(path).stem)
+
+
+def _configuration(path: str | Path) -> dict[str, Any]:
+    """Return the configuration in a ``.keras`` archive."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("config.json") as file:
+            text = file.read(_MAX_BYTES + 1)
+    except (OSError, KeyError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+        raise InvalidGraph(f"cannot read {path} as a .keras archive: {problem}") from problem
+    if len(text) > _MAX_BYTES:
+        raise InvalidGraph(f"{path}: the configuration has more than {_MAX_BYTES:,} bytes; check what it is")
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise InvalidGraph(f"{path}: the configuration is not valid JSON: {problem}") from None
+    if not isinstance(config, dict):
+        raise InvalidGraph(f"{path}: the configuration is a {type(config).__name__}; expected an object")
+    return config
 
 
 def from_keras(
@@ -88,12 +118,14 @@ def from_keras(
 
     A layer called several times gives several ops (``name``, ``name/call1``, ...) colocated in one group; the first
     one holds the parameters, so that they are counted once. A model used as a layer is opened up: its ops are named
-    ``model/layer``. Keras operations on symbolic tensors are ops too.
+    ``model/layer``. Keras operations on symbolic tensors are ops too. The extra ``node`` of an op is its layer's name,
+    without the number of the call.
 
     Parameters
     ----------
     model
-        A built `keras.Model` made by the functional API or `keras.Sequential`; its weights' values do not matter.
+        A built `keras.Model`, of any backend, made by the functional API or `keras.Sequential`; its weights' values do
+        not matter.
     name
         The graph's name, by default the model's.
     bytes_per_param, bytes_per_element
@@ -155,7 +187,7 @@ class _Walk:
 
         `sources` are the producers of its inputs where it is used as a layer; None: its input layers are ops.
         """
-        functional = _layer_graph(model, prefix or str(model.name))
+        functional = _layer_graph(model, prefix or str(getattr(model, "name", "")))
         made: dict[int, str] = {}  # id(symbolic tensor) -> producer
         if sources is not None:
             made = {id(tensor): op for tensor, op in zip(functional.inputs, sources, strict=True)}
@@ -190,6 +222,7 @@ class _Walk:
             "param_bytes": sum(math.prod(w.shape) for w in getattr(operation, "weights", ())) * self.bytes_per_param,
             "out_bytes": elements * self.bytes_per_element,
             "flops": layer_flops(operation, [_elements([t], name) for t in node.input_tensors], elements),
+            "node": label,
         }
         first = self.first_op.setdefault(id(operation), len(self.ops))
         if first < len(self.ops):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import zipfile
 from pathlib import Path
@@ -221,6 +222,30 @@ def test_file_round_trip(keras: Any, tmp_path: Path) -> None:
     model.compile("sgd", "mse")
     model.save(tmp_path / "m.keras")
     assert load_graph(tmp_path / "m.keras") == from_keras(model)
+
+
+def test_weights_of_a_file_are_not_allocated(keras: Any, tmp_path: Path) -> None:
+    """A file whose configuration asks for 400 GB of weights is read without them; its weights may be damaged too."""
+    if keras.config.backend() != "torch":
+        pytest.skip("only the torch backend has tensors without storage")
+    with keras.device("meta"):
+        x = keras.Input((10**3,), name="x")
+        model = keras.Model(x, keras.layers.Dense(10**8, name="huge")(x), name="m")
+    with zipfile.ZipFile(tmp_path / "m.keras", "w") as archive:
+        archive.writestr("config.json", json.dumps(keras.saving.serialize_keras_object(model)))
+        archive.writestr("model.weights.h5", b"junk")
+    graph = load_graph(tmp_path / "m.keras")
+    assert graph.param_bytes.tolist() == [0, 1e11 + 1e8]
+    assert graph.extras[1]["node"] == "huge"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"class_name": "os.system", "config": {}}'])
+def test_a_malformed_configuration(keras: Any, tmp_path: Path, text: str) -> None:
+    """A configuration that is no model is refused by the file's name."""
+    with zipfile.ZipFile(tmp_path / "m.keras", "w") as archive:
+        archive.writestr("config.json", text)
+    with pytest.raises(InvalidGraph, match=r"m\.keras|'m'|dict"):
+        load_graph(tmp_path / "m.keras")
 
 
 def test_code_in_a_file_is_not_run(keras: Any, tmp_path: Path) -> None:

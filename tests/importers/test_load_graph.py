@@ -40,14 +40,22 @@ def test_json_and_its_compressed_form_give_the_saved_graph(tmp_path: Path) -> No
     assert load_graph(str(packed)) == graph
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model", "model.gz", "json"])
+@pytest.mark.parametrize("name", ["model.pb", "model", "model.gz", "json"])
 def test_unknown_suffix_lists_what_is_readable(name: str) -> None:
     """Another suffix is refused with the readable ones, before the file is looked at."""
-    with pytest.raises(InvalidGraph, match=r"\.json, \.json\.gz and \.keras"):
+    with pytest.raises(InvalidGraph, match=r"\.json, \.json\.gz, \.onnx, \.pt2, \.tflite and \.keras"):
         load_graph(name)
 
 
-@pytest.mark.parametrize("name", ["none.json", "none.json.gz", "none.keras"])
+@pytest.mark.parametrize("name", ["g.json", "g.json.gz", "g.keras"])
+def test_a_batch_for_a_graph_without_dimensions(name: str) -> None:
+    """Graphs whose tensors have fixed sizes take neither a batch size nor dimensions nor another sharing."""
+    for choice in ({"batch": 2}, {"dims": {"n": 3}}, {"sharing": "copy"}):
+        with pytest.raises(InvalidGraph, match="no dynamic dimensions"):
+            load_graph(name, **choice)
+
+
+@pytest.mark.parametrize("name", ["none.json", "none.json.gz", "none.keras", "none.onnx", "none.pt2", "none.tflite"])
 def test_missing_file(tmp_path: Path, name: str) -> None:
     """A missing file is an InvalidGraph that names it, whatever its suffix."""
     with pytest.raises(InvalidGraph, match=name):

@@ -1,0 +1,261 @@
+"""ONNX models as computation graphs: one op a node, weights by their shapes alone."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
+from rlinit.graph import Graph
+from rlinit.importers.assembly import Assembly, Step, distinct_labels, order_of
+from rlinit.importers.onnx_flops import node_flops
+from rlinit.importers.onnx_shapes import Prepared, infer_types, is_small
+from rlinit.importers.parameters import Sharing
+from rlinit.importers.tensors import TensorType
+
+__all__ = ["from_onnx", "import_onnx", "load_onnx"]
+
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+_RELABELS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "DequantizeLinear"})
+"""Ops on a constant whose reader holds the constant as it is stored, not their output."""
+
+_WEIGHT_READERS = frozenset(
+    {"Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"}
+    | {"Gather", "Einsum", "LSTM", "GRU", "RNN"}
+)
+"""Ops whose constant matrices are parameters; see `Holdings`."""
+
+
+def import_onnx() -> Any:
+    """Return the onnx module.
+
+    Raises
+    ------
+    BackendUnavailable
+        onnx is not installed.
+    """
+    try:
+        importlib.import_module("onnx.shape_inference")
+        return importlib.import_module("onnx")
+    except ImportError as problem:
+        raise BackendUnavailable(f"reading ONNX models needs onnx ({problem}); pip install rlinit[onnx]") from problem
+
+
+def load_onnx(
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    sharing: Sharing = "colocate",
+) -> Graph:
+    """Read the graph of an ``.onnx`` file; see `from_onnx`. Weights in other files are not opened.
+
+    Raises
+    ------
+    InvalidGraph
+        A file that cannot be read, is no ONNX model, or names external data outside its folder; or a model that
+        `from_onnx` refuses.
+    BackendUnavailable
+        onnx is not installed.
+    """
+    if not Path(path).is_file():
+        raise InvalidGraph(f"cannot read {path}: there is no such file")
+    onnx = import_onnx()
+    try:
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except Exception as problem:  # protobuf's DecodeError is not among its public names
+        raise InvalidGraph(f"cannot read {path} as an ONNX model: {problem}") from problem
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _check_location(tensor, Path(path))
+            if is_small(tensor):
+                _load_small(tensor, Path(path))
+    return from_onnx(model, batch=batch, dims=dims, sharing=sharing, name=Path(path).stem)
+
+
+def from_onnx(
+    model: Any,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    sharing: Sharing = "colocate",
+    name: str | None = None,
+) -> Graph:
+    """Return the computation graph of an ONNX model: one op for each node that depends on an input's values.
+
+    Inputs are ops of kind "input". Initializers, and whatever is computed from them or from shapes alone, are bytes
+    of the ops that read them (`Holdings`; a parameter is a constant of two or more dimensions read by a convolution, a
+    matrix product, a recurrence or a lookup). Relabelled constants (transposed, dequantized, ...) count as they are
+    stored. Functions of the model are inlined; a node with subgraphs (If, Loop, Scan) is one op that reads what they
+    read, and has the operations of its largest branch, one iteration.
+
+    Extras of an op: ``node`` (the node's name, or its first output where it has none), ``nodes`` (its place among
+    the model's nodes, functions inlined), ``tensors`` (names of its outputs), ``outputs`` (a list of
+    [type, dimension, ...]).
+
+    Parameters
+    ----------
+    model
+        An `onnx.ModelProto`; it is not changed.
+    batch
+        Value of an unknown first dimension of inputs; None: 1.
+    dims
+        Values of other unknown dimensions of inputs, by their name in the model or as ``"input[axis]"``.
+    sharing
+        See `Holdings`.
+    name
+        The graph's name, by default that of the model's graph.
+
+    Raises
+    ------
+    InvalidGraph
+        A model without nodes, a tensor read but not made, or made twice, a cycle, a shape that is unknown or depends
+        on data; the message names the node.
+    BackendUnavailable
+        onnx is not installed.
+    """
+    import_onnx()
+    if not model.HasField("graph") or not model.graph.node:
+        raise InvalidGraph(f"{name or 'the ONNX model'} has no nodes; is this an ONNX model?")
+    try:
+        prepared = infer_types(model, _sorted_nodes, batch, dims or {})
+        return _assembled(prepared, sharing).graph(name or model.graph.name or "onnx")
+    except RlinitError:
+        raise
+    except Exception as problem:  # a damaged message: names that are no text, missing fields, sizes beyond bounds
+        raise InvalidGraph(f"{name or 'the ONNX model'} is damaged: {type(problem).__name__}: {problem}") from problem
+
+
+def _assembled(prepared: Prepared, sharing: Sharing) -> Assembly:
+    """Return the ops of a prepared model."""
+    graph, types = prepared.graph, prepared.types
+    nodes = zip(_labels(graph), prepared.places, graph.node, strict=True)
+    steps = [_step(label, place, node, types) for label, place, node in nodes]
+    read = {name for step in steps for name in step.reads} | {value.name for value in graph.output}
+    assembly = Assembly(types, prepared.stored, read, sharing)
+    for value in graph.input:
+        assembly.add_input(value.name)
+    for step in steps:
+        assembly.add(step)
+    return assembly
+
+
+# -- external data -------------------------------------------------------------------------------------------------
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Yield every tensor stored in a graph, its subgraphs included."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for subgraph in _subgraphs_of(attribute):
+                yield from _tensors(subgraph)
+
+
+def _check_location(tensor: Any, path: Path) -> None:
+    """Refuse external data outside the model's folder."""
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    folder = path.resolve().parent
+    absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\")
+    parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
+    inside = not absolute and ".." not in parts and "\0" not in location
+    if not location or not inside or not Path(os.path.realpath(folder / location)).is_relative_to(folder):
+        raise InvalidGraph(
+            f"{path}: tensor {tensor.name!r} keeps its data in {location!r}; expected a file in the model's folder"
+        )
+
+
+def _load_small(tensor: Any, path: Path) -> None:
+    """Read external data that shapes may be computed from."""
+    from onnx import external_data_helper
+
+    try:
+        external_data_helper.load_external_data_for_tensor(tensor, str(path.resolve().parent))
+    except Exception as problem:  # OSError, ValueError, and the checker's ValidationError
+        raise InvalidGraph(f"{path}: cannot read the external data of tensor {tensor.name!r}: {problem}") from problem
+
+
+# -- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def _subgraphs_of(attribute: Any) -> list[Any]:
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+def _reads(node: Any) -> list[str]:
+    """Return the tensors a node reads, those its subgraphs take from outside included."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for subgraph in _subgraphs_of(attribute):
+            inner = {value.name for value in (*subgraph.input, *subgraph.initializer)}
+            for step in subgraph.node:
+                names += [name for name in _reads(step) if name not in inner]
+                inner.update(step.output)
+            names += [value.name for value in subgraph.output if value.name not in inner]
+    return names
+
+
+def _labels(graph: Any) -> list[str]:
+    """Return a distinct name for each node."""
+    wanted = [node.name or f"{node.op_type}_{place}" for place, node in enumerate(graph.node)]
+    return distinct_labels(wanted, {value.name for value in graph.input})
+
+
+def _sorted_nodes(graph: Any) -> list[int]:
+    """Return the places of the nodes in an order in which tensors are made before they are read."""
+    given = {value.name for value in (*graph.input, *graph.initializer)}
+    labels = _labels(graph)
+    steps = [
+        (label, _reads(node), [name for name in node.output if name])
+        for label, node in zip(labels, graph.node, strict=True)
+    ]
+    return order_of(steps, given)
+
+
+def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) -> Step:
+    """Return what there is to know of a node."""
+    standard = node.domain in ("", "ai.onnx")
+    makes = [name for name in node.output if name]
+    constant: bool | None = None
+    if node.op_type in _RANDOM:
+        constant = False
+    elif standard and node.op_type in ("Shape", "Size"):
+        constant = True  # every shape is known
+    stored = 3 if node.op_type == "DequantizeLinear" else 1
+    relabels = [name for name in node.input[:stored] if name] if standard and node.op_type in _RELABELS else None
+    return Step(
+        label,
+        node.op_type if standard else f"{node.domain}.{node.op_type}",
+        _reads(node),
+        makes,
+        constant=constant,
+        relabels=relabels,
+        reads_weights=node.op_type in _WEIGHT_READERS,
+        flops=lambda: _flops(node, types),
+        extras={"node": node.name or (makes[0] if makes else label), "nodes": [place]},
+    )
+
+
+def _flops(node: Any, types: Mapping[str, TensorType]) -> float:
+    """Return the operations of a node, those of its largest subgraph where it has some."""
+    branches = [subgraph for attribute in node.attribute for subgraph in _subgraphs_of(attribute)]
+    if branches:
+        return max(sum(_flops(step, types) for step in branch.node) for branch in branches)
+    attributes = {attribute.name: attribute.s or attribute.i for attribute in node.attribute}
+    return node_flops(node.op_type, attributes, _shapes(node.input, types), _shapes(node.output, types))
+
+
+def _shapes(names: Iterable[str], types: Mapping[str, TensorType]) -> list[tuple[int, ...] | None]:
+    found = [types.get(name) for name in names]
+    return [tensor.shape if tensor is not None else None for tensor in found]

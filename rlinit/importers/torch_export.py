@@ -1,0 +1,225 @@
+"""PyTorch modules as computation graphs, by way of `torch.export`.
+
+A module is exported to a program of ATen ops with known shapes (`export_program`), and the program becomes a graph
+(`from_program`); `from_torch` does both. Nothing is computed, so modules on the ``meta`` device need no memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlinit.errors import BackendUnavailable, InvalidGraph
+from rlinit.graph import Graph
+from rlinit.importers.parameters import Sharing
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+
+__all__ = ["constant_nodes", "export_program", "from_program", "from_torch", "import_torch"]
+
+Granularity = Literal["op", "module"]
+
+
+def import_torch() -> Any:
+    """Return the torch module.
+
+    Raises
+    ------
+    BackendUnavailable
+        torch is not installed.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ImportError as problem:
+        raise BackendUnavailable(
+            f"reading PyTorch models needs torch ({problem}); pip install rlinit[torch]"
+        ) from problem
+
+
+def from_torch(
+    module: Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    batch: int | None = None,
+    granularity: Granularity = "op",
+    sharing: Sharing = "colocate",
+    name: str | None = None,
+) -> Graph:
+    """Return the computation graph of a module called with the given arguments: `export_program`, `from_program`.
+
+    To run a plan later, export once and keep the program: the graph's ops are nodes of that program.
+
+    Parameters
+    ----------
+    module, args, kwargs, batch
+        See `export_program`.
+    granularity, sharing, name
+        See `from_program`; the name is by default the module's class.
+
+    Raises
+    ------
+    InvalidGraph
+        A module that cannot be traced, or a program `from_program` refuses.
+    BackendUnavailable
+        torch is not installed.
+    """
+    program = export_program(module, args, kwargs, batch=batch)
+    return from_program(program, granularity=granularity, sharing=sharing, name=name or type(module).__name__)
+
+
+def export_program(
+    module: Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    batch: int | None = None,
+    method: Literal["trace", "strict"] = "trace",
+) -> ExportedProgram:
+    """Return the module's forward as a program of ATen ops without in-place writes, for inference.
+
+    The mode of the module is kept: call ``module.eval()`` first unless dropout and batch statistics are wanted.
+    Where the program writes in place (``relu_``, assignment to a slice) it is rewritten so that every op only reads
+    its inputs; its values are unchanged.
+
+    Parameters
+    ----------
+    module
+        Any `torch.nn.Module`, on any device; on ``meta`` nothing is allocated.
+    args, kwargs
+        Arguments of its forward; tensors may lie on ``meta`` too. Their values do not matter, their shapes do.
+    batch
+        Batch size to trace for: the first dimension of the first tensor argument is the batch, and every tensor
+        whose first dimension is as large gets this one instead. None: the arguments as they are.
+    method
+        "trace" runs forward on tensors without data (`torch.export`, ``strict=False``); "strict" reads its bytecode
+        by TorchDynamo, slower, and can trace what calls out of Python less often.
+
+    Raises
+    ------
+    InvalidGraph
+        The module cannot be traced; the message has torch's reason, the line of the model, and what else to try.
+    BackendUnavailable
+        torch is not installed.
+    """
+    torch = import_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidGraph(f"expected a torch.nn.Module, got a {type(module).__name__}")
+    from rlinit.importers.torch_writes import without_writes
+
+    args, kwargs = tuple(args), dict(kwargs or {})
+    if batch is not None:
+        args, kwargs = _with_batch(args, kwargs, batch)
+    try:
+        with torch.no_grad():
+            program = torch.export.export(module, args, kwargs, strict=method == "strict")
+            return without_writes(program)
+    except Exception as problem:  # torch raises its own, TypeError for wrong arguments, and whatever forward raises
+        raise InvalidGraph(_why_untraceable(module, problem, method)) from problem
+
+
+def from_program(
+    program: ExportedProgram,
+    *,
+    granularity: Granularity = "op",
+    sharing: Sharing = "colocate",
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    name: str = "torch",
+) -> Graph:
+    """Return the computation graph of an exported program.
+
+    ``granularity="op"``: one op for each ATen call, named as its node in ``program.graph``; reads of one output of a
+    call with several (``getitem``) belong to the call. ``"module"``: one op for each call of a module that has
+    no submodules, named by the module's path (``path/call1`` for later calls); what lies between stays as it is.
+    User inputs are ops of kind "input".
+
+    * ``out_bytes`` covers the outputs of an op that another op or the caller reads, all of them together.
+    * ``flops`` follows `torch.utils.flop_counter`: matrix products, convolutions, attention; elementwise ops have 0.
+    * What depends on no input (masks, positions, reshaped weights) is folded: its reader holds it. So is arithmetic
+      on sizes. Random ops are never folded. `constant_nodes` names these nodes.
+    * Parameters and how shared ones count: see `Holdings`.
+
+    Extras of an op: ``node`` (name of its node in ``program.graph``, or of its module), ``nodes`` (all of its nodes
+    in order), ``module`` (path of the module it belongs to), ``outputs`` (a list of [dtype, dimension, ...]), and
+    ``view`` (True where the output shares its input's storage).
+
+    Parameters
+    ----------
+    program
+        From `export_program` or `torch.export.export`; one that writes in place is rewritten first, and the graph's
+        ops are then nodes of the rewritten program, which `export_program` alone gives you.
+    granularity, sharing
+        See above and `Holdings`.
+    batch
+        Value of a dynamic dimension that is the first of an input; None: 1, or the least the program allows.
+    dims
+        Values of other dynamic dimensions: ``{"input_name[axis]": size}`` or ``{"symbol": size}``.
+    name
+        The graph's name.
+
+    Raises
+    ------
+    InvalidGraph
+        A dimension that depends on data or that no value was chosen for, no op that depends on an input; the message
+        names the node.
+    """
+    import_torch()
+    from rlinit.importers.torch_program import ProgramReader
+    from rlinit.importers.torch_writes import without_writes
+
+    reader = ProgramReader(without_writes(program), granularity, sharing, batch, dims or {})
+    return reader.graph(name)
+
+
+def constant_nodes(program: ExportedProgram) -> frozenset[str]:
+    """Return the nodes of a program that belong to no op: constants, arithmetic on sizes, checks.
+
+    They depend on no input's values, so an executor may evaluate them once, anywhere. Parameters are not among them.
+    """
+    import_torch()
+    from rlinit.importers.torch_program import ProgramReader
+
+    return ProgramReader(program, "op", "colocate", None, {}).constant_nodes()
+
+
+def _with_batch(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with another batch size."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    if batch < 1:
+        raise InvalidGraph(f"batch is {batch}; expected an integer >= 1")
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
+    if not sizes or sizes[0] == 0:
+        raise InvalidGraph("a batch size was given, but no argument is a tensor with a first dimension to change")
+
+    def resized(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0 or leaf.shape[0] != sizes[0]:
+            return leaf
+        return leaf[:1].expand(batch, *leaf.shape[1:]).contiguous()
+
+    changed: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten([resized(leaf) for leaf in leaves], spec)
+    return changed
+
+
+def _why_untraceable(module: Module, problem: Exception, method: str) -> str:
+    """Say what failed, at which line of the model, and what else there is."""
+    import torch
+
+    home = str(Path(torch.__file__).parent)
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(home)]
+    frames = [frame for frame in frames if frame.filename != __file__]
+    where = f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
+    reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+    other = "strict" if method == "trace" else "trace"
+    return (
+        f"{type(module).__name__} cannot be traced by torch.export{where}: {reason}. Check that the call "
+        f"runs; branches on tensor values need torch.cond or torch.where. Or try method={other!r}, or export to ONNX"
+    )

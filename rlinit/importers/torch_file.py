@@ -1,0 +1,241 @@
+"""Reading ``.pt2`` files (saved exported programs) without running anything that is in them.
+
+`torch.export.load` unpickles weights and sample inputs, evaluates size expressions and compiles guards: fine for
+one's own files. Here only the program's JSON is read, after every operator name and size expression in it has been
+checked; weights are not read at all, their shapes are enough.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import InvalidGraph
+from rlinit.graph import Graph
+from rlinit.importers.parameters import Sharing
+from rlinit.importers.torch_export import Granularity, from_program, import_torch
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+__all__ = ["load_program", "load_pt2"]
+
+_MAX_BYTES = 1 << 27
+"""A program may be this long as JSON (GPT-3's takes 10 MB); beyond, the file is taken for a bomb."""
+
+_MAX_DEPTH = 200
+_MAX_EXPRESSION = 10_000
+_OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+")
+_FUNCTIONS = frozenset(
+    {"Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "And", "Or", "Not", "floor"}
+    | {"ceiling", "Eq", "Ne", "Ge", "Gt", "Le", "Lt", "Equality", "Unequality", "GreaterThan", "LessThan"}
+    | {"StrictGreaterThan", "StrictLessThan", "FloorDiv", "ModularIndexing", "Where", "PythonMod", "Mod", "CleanDiv"}
+    | {"CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural", "FloatPow", "FloatTrueDiv"}
+    | {"IntTrueDiv", "TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity"}
+    | {"IsNonOverlappingAndDenseIndicator"}
+)
+_GRAMMAR = (ast.Expression, ast.Call, ast.Name, ast.Constant, ast.keyword, ast.BinOp, ast.UnaryOp, ast.Compare)
+_SIGNS = (ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
+_MAX_POWER = 64
+_SYMBOL = re.compile(r"(s|u|zf|zuf|i)\d+")
+
+
+def load_pt2(
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    granularity: Granularity = "op",
+    sharing: Sharing = "colocate",
+) -> Graph:
+    """Read the graph of a program saved by `torch.export.save`; see `from_program` for what the arguments mean.
+
+    Raises
+    ------
+    InvalidGraph
+        A file that cannot be read, is no such archive, or names operators that are not registered; or a program that
+        `from_program` refuses.
+    BackendUnavailable
+        torch is not installed.
+    """
+    program = load_program(path)
+    return from_program(program, granularity=granularity, sharing=sharing, batch=batch, dims=dims, name=Path(path).stem)
+
+
+def load_program(path: str | Path) -> ExportedProgram:
+    """Read a saved program without its weights: parameters are tensors on the ``meta`` device.
+
+    Nothing in the file is executed, unpickled or evaluated. For running the model use `torch.export.load`, and only
+    on files you trust.
+
+    Raises
+    ------
+    InvalidGraph, BackendUnavailable
+        As for `load_pt2`.
+    """
+    text = _program_text(path)
+    import_torch()
+    try:
+        data = json.loads(text)
+        _check(data, str(path), 0)
+        return _deserialize(data)
+    except InvalidGraph:
+        raise
+    except RecursionError:
+        raise InvalidGraph(f"{path}: the program is nested more than Python allows") from None
+    except Exception as problem:  # torch's reader raises AssertionError, KeyError, SerializeError, TypeError, ...
+        raise InvalidGraph(f"{path}: cannot make sense of the program: {_first_line(problem)}") from problem
+
+
+def _program_text(path: str | Path) -> bytes:
+    """Return the JSON of the only model in the archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            models = [
+                entry for entry in archive.infolist() if re.fullmatch(r"(?:[^/]+/)?models/[^/]+\.json", entry.filename)
+            ]
+            if len(models) != 1:
+                raise InvalidGraph(
+                    f"{path} holds {len(models)} programs; expected one, as torch.export.save of torch 2.9 and later "
+                    "writes"
+                )
+            if models[0].file_size > _MAX_BYTES:
+                raise InvalidGraph(f"{path}: the program has {models[0].file_size:,} bytes; expected <= {_MAX_BYTES:,}")
+            with archive.open(models[0]) as file:
+                text = file.read(_MAX_BYTES + 1)
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as problem:
+        if isinstance(problem, InvalidGraph):
+            raise
+        raise InvalidGraph(f"cannot read {path} as a .pt2 archive: {problem}") from problem
+    except Exception as problem:  # zlib.error, lzma.LZMAError: a damaged member
+        raise InvalidGraph(f"cannot read {path} as a .pt2 archive: {problem}") from problem
+    if len(text) > _MAX_BYTES:
+        raise InvalidGraph(f"{path}: the program has more than {_MAX_BYTES:,} bytes")
+    return text
+
+
+def _check(value: Any, source: str, depth: int) -> None:
+    """Refuse operators that are none and expressions that are more than arithmetic, and drop what is not needed.
+
+    Size expressions end in `sympy.sympify`, which evaluates Python; operator names end in `getattr`.
+    """
+    if depth > _MAX_DEPTH:
+        raise InvalidGraph(f"{source}: the program is nested more than {_MAX_DEPTH} deep")
+    if isinstance(value, list):
+        for entry in value:
+            _check(entry, source, depth + 1)
+    if not isinstance(value, dict):
+        return
+    metadata = value.get("metadata")
+    if isinstance(metadata, dict) and "target" in value:
+        kept = metadata.get("nn_module_stack")
+        value["metadata"] = {"nn_module_stack": kept} if isinstance(kept, str) else {}
+    if "guards_code" in value:
+        value["guards_code"] = []
+    for key, entry in value.items():
+        if key in ("target", "as_operator") and isinstance(entry, str) and "inputs" in value:
+            _check_operator(entry, str(value.get("name") or ""), source)
+        elif key == "as_operator":
+            _check_operator(str(entry), "", source)
+        elif key in ("in_spec", "out_spec") and "default_factory" in str(entry):
+            raise InvalidGraph(f"{source}: a defaultdict among the inputs or outputs; it names a module to import")
+        elif key == "expr_str":
+            _check_expression(entry, source)
+        elif key in ("as_custom_obj", "custom_obj") and entry is not None:
+            raise InvalidGraph(f"{source}: the program uses a custom object; expected tensors and numbers only")
+        else:
+            _check(entry, source, depth + 1)
+
+
+def _check_operator(name: str, node: str, source: str) -> None:
+    import torch
+
+    where = f" of node {node!r}" if node else ""
+    if not _OPERATOR.fullmatch(name):
+        raise InvalidGraph(f"{source}: {name!r}{where} is not an operator")
+    target: Any = None
+    if name.startswith("torch.ops."):
+        target = torch.ops
+        for part in name.split(".")[2:]:
+            try:
+                target = getattr(target, part)
+            except (AttributeError, RuntimeError):
+                raise InvalidGraph(
+                    f"{source}: operator {name}{where} is not registered; import the package that defines it first"
+                ) from None
+        if not isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+            raise InvalidGraph(f"{source}: {name!r}{where} is not an operator")
+
+
+def _check_expression(text: object, source: str) -> None:
+    """Let nothing through but calls of sympy's arithmetic on numbers, symbols and ``positive=True``."""
+    try:
+        if not isinstance(text, str) or len(text) > _MAX_EXPRESSION:
+            raise ValueError
+        for node in ast.walk(ast.parse(text, mode="eval")):
+            if not _is_arithmetic(node):
+                raise ValueError
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise InvalidGraph(f"{source}: {str(text)[:60]!r} is not an expression of sizes") from None
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        if not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS:
+            return False
+        numbers = [entry for argument in node.args for entry in ast.walk(argument) if isinstance(entry, ast.Constant)]
+        return "Pow" not in node.func.id or all(_is_small(entry.value) for entry in numbers)
+    if isinstance(node, ast.Name):
+        return node.id in _FUNCTIONS or _SYMBOL.fullmatch(node.id) is not None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Pow, ast.LShift)):
+        return False
+    if isinstance(node, ast.Constant):
+        is_symbol = isinstance(node.value, str) and _SYMBOL.fullmatch(node.value) is not None
+        return is_symbol or (isinstance(node.value, (bool, int, float)) and abs(node.value) < 1e30)
+    if isinstance(node, ast.keyword):
+        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool)
+    return isinstance(node, _GRAMMAR + _SIGNS)
+
+
+def _is_small(value: object) -> bool:
+    return not isinstance(value, (int, float)) or abs(value) <= _MAX_POWER
+
+
+def _deserialize(data: dict[str, Any]) -> ExportedProgram:
+    """Return the program, with parameters and constants on the meta device."""
+    import torch
+    from torch._export.serde.schema import ExportedProgram as Schema
+    from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass
+
+    serialized = _dict_to_dataclass(Schema, data)  # type: ignore[no-untyped-call]
+    graph = serialized.graph_module.graph
+    state: dict[str, torch.Tensor] = {}
+    constants: dict[str, torch.Tensor] = {}
+    for spec in serialized.graph_module.signature.input_specs:
+        if spec.type not in ("parameter", "buffer", "tensor_constant"):
+            continue
+        entry = getattr(spec, spec.type)
+        fqn = entry.tensor_constant_name if spec.type == "tensor_constant" else getattr(entry, f"{spec.type}_name")
+        kept = spec.type == "parameter" or (spec.type == "buffer" and entry.persistent)
+        tensor = _on_meta(graph.tensor_values[entry.arg.name])
+        (state if kept else constants)[fqn] = torch.nn.Parameter(tensor, False) if spec.type == "parameter" else tensor
+    return ExportedProgramDeserializer().deserialize(serialized, state, constants, None)
+
+
+def _on_meta(meta: Any) -> Any:
+    """Return a tensor without storage of the given serialized type and sizes."""
+    import torch
+    from torch._export.serde.serialize import _SERIALIZE_TO_TORCH_DTYPE
+
+    sizes = [size.as_int for size in meta.sizes]
+    return torch.empty(sizes, dtype=_SERIALIZE_TO_TORCH_DTYPE[meta.dtype], device="meta")
+
+
+def _first_line(problem: Exception) -> str:
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__
