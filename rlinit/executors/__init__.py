@@ -1,0 +1,72 @@
+"""Running plans: on the devices of this process, as a pipeline of processes, or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlinit.errors import InvalidPlan
+from rlinit.executors.execution import Execution, ExecutionFailure, Executor
+from rlinit.graph import Graph
+from rlinit.plan import Plan
+
+__all__ = ["Execution", "ExecutionFailure", "Executor", "named_executor", "run"]
+
+
+def run(
+    plan: Plan,
+    model: Any,
+    *inputs: Any,
+    graph: Graph | None = None,
+    executor: str | Executor = "local",
+    devices: Mapping[str, str] | None = None,
+) -> Execution:
+    """Run a plan once on a model; its outputs equal those of the unplaced model.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule.
+    model
+        The ``torch.nn.Module`` it was made for, or its ``torch.export.ExportedProgram``.
+    inputs
+        The model's positional inputs.
+    graph
+        The graph of the plan. With it, the model is checked to have the same ops and data flow; without it, the ops
+        of the plan must be named like the nodes of the exported program.
+    executor
+        ``"local"`` (one process, see `LocalExecutor`), ``"pipeline"`` (a process a stage, under torchrun, see
+        `PipelineExecutor`), or an executor itself, such as ``SimulatorExecutor(hardware)``.
+    devices
+        device name of the plan -> physical device such as ``"cuda:0"``; several names may share one. Devices that are
+        not named are physical devices of that name, or the CPU.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan is not for this model, cannot be run by this executor, or names a device that is not there.
+    ExecutionFailure
+        An op or a device failed; the message names both.
+    """
+    chosen = named_executor(executor) if isinstance(executor, str) else executor
+    return chosen.execute(plan, model, inputs, graph=graph, devices=devices)
+
+
+def named_executor(name: str) -> Executor:
+    """Return an executor with its default settings by name: ``local`` or ``pipeline``.
+
+    Raises
+    ------
+    InvalidPlan
+        An unknown name.
+    """
+    if name == "local":
+        from rlinit.executors.local import LocalExecutor
+
+        return LocalExecutor()
+    if name == "pipeline":
+        from rlinit.executors.pipeline import PipelineExecutor
+
+        return PipelineExecutor()
+    hint = "; give SimulatorExecutor(hardware) itself" if name == "simulator" else ""
+    raise InvalidPlan(f"executor is {name!r}; expected 'local' or 'pipeline'{hint}")

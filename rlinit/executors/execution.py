@@ -1,0 +1,78 @@
+"""What running a plan means: the Protocol of executors, what they return, and how they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rlinit.errors import RlinitError
+from rlinit.graph import Graph
+from rlinit.plan import Batch, Plan
+
+__all__ = ["Execution", "ExecutionFailure", "Executor"]
+
+
+class ExecutionFailure(RlinitError, RuntimeError):
+    """Running a plan failed; the message names the op and the device, or the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What one run of a plan gave.
+
+    Parameters
+    ----------
+    outputs
+        What the unplaced model returns for the same inputs. None on processes that do not hold the last stage.
+    seconds
+        Wall-clock seconds of the run, without loading. Simulated seconds for the simulator.
+    batches
+        Measured start and end of every batch in seconds from the start of the run, where that was asked for.
+    details
+        Further figures of the executor, by name.
+    """
+
+    outputs: Any
+    seconds: float
+    batches: tuple[Batch, ...] = ()
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Runs a plan on a model."""
+
+    def execute(
+        self,
+        plan: Plan,
+        model: Any,
+        inputs: Sequence[Any],
+        *,
+        graph: Graph | None = None,
+        devices: Mapping[str, str] | None = None,
+    ) -> Execution:
+        """Run the plan once.
+
+        Parameters
+        ----------
+        plan
+            A plan with a schedule.
+        model
+            The model it was made for, or its exported program.
+        inputs
+            Positional inputs of the model. For `throughput` plans the first dimension of every batched tensor is the
+            plan's number of inputs.
+        graph
+            The graph that the plan was made for. Its op attribute ``node`` names each op's node in the model's exported
+            program; without a graph, ops are taken to be named like nodes.
+        devices
+            device name of the plan -> physical device ("cpu", "cuda:0"); several names may share one.
+
+        Raises
+        ------
+        InvalidPlan
+            The plan is not for this model, or this executor cannot run it; the message says what differs.
+        ExecutionFailure
+            An op or a device failed.
+        """
+        ...

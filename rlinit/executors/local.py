@@ -1,0 +1,381 @@
+"""The local executor: one process, one worker thread with its own stream for each device of a plan.
+
+Each worker runs straight-line code generated from its lane (see `rlinit.executors.lanes`), so that running an op by a
+plan costs hardly more than running it without. Logical devices may share a physical one: then nothing is copied between
+them. Between different ones tensors are copied asynchronously on a stream of their own. Outputs end up on the CPU.
+"""
+
+from __future__ import annotations
+
+import linecache
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import InvalidPlan
+from rlinit.executors.code import LaneCode, lane_code
+from rlinit.executors.dealing import is_batched, probe
+from rlinit.executors.execution import Execution, ExecutionFailure
+from rlinit.executors.lanes import Lanes, lower_lanes
+from rlinit.executors.program import TorchProgram, on_device, torch_program
+from rlinit.executors.streams import Port, ports_of
+from rlinit.graph import Graph
+from rlinit.plan import Batch, Plan
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import Node
+
+__all__ = ["LocalExecutor", "LocalProgram"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """Runs placement plans, and stage plans one input at a time, on the devices of this process.
+
+    Outputs equal those of the unplaced model bit for bit where ops run on the same kind of device, in batches of the
+    same size and with the same number of threads; otherwise up to the rounding of the kernels.
+
+    Parameters
+    ----------
+    threads
+        CPU threads of all workers on the CPU together; None: as many as torch uses now.
+    time_limit_s
+        Seconds after which a run is given up; None: no limit.
+    measure
+        Measure every batch.
+    """
+
+    threads: int | None = None
+    time_limit_s: float | None = None
+    measure: bool = False
+
+    def execute(
+        self,
+        plan: Plan,
+        model: Any,
+        inputs: Sequence[Any],
+        *,
+        graph: Graph | None = None,
+        devices: Mapping[str, str] | None = None,
+    ) -> Execution:
+        """Load a plan and run it once; see `Executor.execute`. For many runs, `load` once."""
+        with self.load(plan, model, inputs, graph=graph, devices=devices) as program:
+            return program.run(*inputs)
+
+    def load(
+        self,
+        plan: Plan,
+        model: Any,
+        inputs: Sequence[Any],
+        *,
+        graph: Graph | None = None,
+        devices: Mapping[str, str] | None = None,
+    ) -> LocalProgram:
+        """Export the model, move its parameters and start the workers.
+
+        Parameters
+        ----------
+        plan, model, inputs, graph, devices
+            As for `Executor.execute`.
+
+        Raises
+        ------
+        InvalidPlan
+            The plan is not for this model, or cannot be run so; or a device that it uses is not there. Plans that take
+            batches apart are compared with the whole model on random inputs first, which takes as long as two runs.
+        """
+        if plan.assignment is None:
+            raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to run")
+        if graph is not None and graph.fingerprint() != plan.graph_fingerprint:
+            raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+        sharded = plan.inputs > plan.shard_inputs
+        program = torch_program(
+            model, inputs, list(plan.assignment), graph=graph, dynamic_batch=plan.inputs if sharded else None
+        )
+        lanes = lower_lanes(plan, program)
+        flat = program.flat_inputs(inputs)
+        loaded = LocalProgram(program, lanes, devices or {}, self)
+        if lanes.dealt:
+            try:
+                probe(program, lambda given: loaded.run_flat(given)[0], flat, lanes.dealt, plan.inputs)
+            except BaseException:
+                loaded.close()
+                raise
+        return loaded
+
+
+class LocalProgram:
+    """A loaded plan; `run` it as often as wanted, then `close` it (or use it in a ``with``).
+
+    While it is open, torch's count of threads is the share of one worker.
+    """
+
+    def __init__(
+        self, program: TorchProgram, lanes: Lanes, devices: Mapping[str, str], settings: LocalExecutor
+    ) -> None:
+        import torch
+
+        self._program, self._lanes, self._settings = program, lanes, settings
+        self._ports = ports_of(lanes.devices, devices)
+        self._codes = _codes(program, lanes, self._ports, measure=settings.measure)
+        for device in {port.device for port in self._ports if port.device.type == "cuda"}:
+            torch.cuda.synchronize(device)  # constants were computed on another stream than the lanes use
+        self._threads_before = torch.get_num_threads()
+        on_cpu = sum(port.device.type == "cpu" for port in self._ports[:-1])
+        share = max(1, (settings.threads or self._threads_before) // max(1, on_cpu))
+        self._lock = threading.Lock()
+        self._closed = False
+        self._queues: list[queue.SimpleQueue[_Run | None]] = [queue.SimpleQueue() for _ in lanes.devices]
+        self._workers = [
+            threading.Thread(target=self._work, args=(lane, share), name=f"lane {device}", daemon=True)
+            for lane, device in enumerate(lanes.devices)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def __enter__(self) -> LocalProgram:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and give torch its threads back."""
+        import torch
+
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for one in self._queues:
+                one.put(None)
+            for worker in self._workers:
+                worker.join(timeout=5.0)
+            torch.set_num_threads(self._threads_before)
+            for code in self._codes:
+                linecache.cache.pop(code.file_name, None)
+
+    def run(self, *inputs: Any) -> Execution:
+        """Run the plan on inputs of the shapes it was loaded with.
+
+        Raises
+        ------
+        InvalidPlan
+            The inputs do not fit.
+        ExecutionFailure
+            An op failed, or the time limit passed; the message names the op and the device. Nothing runs on after it,
+            but for an op that does not return.
+        """
+        flat = self._program.flat_inputs(inputs)
+        self._check_batch(flat)
+        outputs, seconds, batches = self.run_flat(flat)
+        return Execution(self._program.structured(outputs), seconds, batches)
+
+    def run_flat(self, flat: Sequence[Any]) -> tuple[list[Any], float, tuple[Batch, ...]]:
+        """Run on flat inputs that are checked already; return flat outputs, seconds, and measured batches."""
+        with self._lock:
+            if self._closed:
+                raise ExecutionFailure("the program was closed")
+            run = _Run(len(self._lanes.cells), list(flat), self._lanes.devices, self._settings.time_limit_s)
+            started = time.perf_counter()
+            for one in self._queues:
+                one.put(run)
+            try:
+                outputs = self._collect(run)
+                run.join()
+            except BaseException as problem:  # Ctrl-C: let the workers stop, too
+                run.fail(ExecutionFailure("the run was interrupted"), problem)
+                raise
+            seconds = time.perf_counter() - started
+        if run.failure is not None:
+            raise run.failure
+        return outputs, seconds, self._measured(run, started)
+
+    def _check_batch(self, flat: Sequence[Any]) -> None:
+        if self._program.batch_symbol is None:
+            return
+        expected = self._lanes.num_shards * self._lanes.shard_inputs
+        for node, value in zip(self._program.inputs, flat, strict=True):
+            if is_batched(self._program, node) and value.shape[0] != expected:
+                raise InvalidPlan(f"input {node.name!r} has {value.shape[0]} inputs; the plan is for {expected}")
+
+    def _work(self, lane: int, threads: int) -> None:
+        """Run the code of a lane for every run that comes; in a thread of its own."""
+        import torch
+
+        torch.set_num_threads(threads)
+        port, code = self._ports[lane], self._codes[lane]
+        with torch.no_grad():
+            while True:
+                run = self._queues[lane].get()
+                if run is None:
+                    return
+                self._run_lane(lane, port, code, run)
+                run.done(lane)
+                del run
+
+    def _run_lane(self, lane: int, port: Port, code: LaneCode, run: _Run) -> tuple[Any, ...]:
+        name = self._lanes.devices[lane] if lane < len(self._lanes.devices) else "outputs"
+        try:
+            with port.streams():
+                result = code.call(run.inputs, port.bring, run.taker(port), run.giver(port), port.begin, port.end)
+                run.marks[lane] = port.finish()
+                return result
+        except _Stopped:
+            return ()
+        except Exception as problem:
+            op = code.op_at(problem.__traceback__)
+            what = f"op {op!r}" if op else "moving data"
+            run.fail(ExecutionFailure(f"{what} failed on device {name!r} ({port.device}): {problem}"), problem)
+            return ()
+
+    def _collect(self, run: _Run) -> list[Any]:
+        """Run the collector in the calling thread; return the flat outputs."""
+        import torch
+
+        with torch.no_grad():
+            return list(self._run_lane(len(self._lanes.devices), self._ports[-1], self._codes[-1], run))
+
+    def _measured(self, run: _Run, started: float) -> tuple[Batch, ...]:
+        batches = []
+        for lane in range(len(self._lanes.devices)):
+            for at, begin_s, end_s in run.marks.get(lane, ()):
+                task = self._lanes.tasks[at]
+                device = self._lanes.devices[lane]
+                batches.append(Batch(task.op, device, task.shards, begin_s - started, end_s - started))
+        return tuple(sorted(batches, key=lambda batch: batch.start_s))
+
+
+def _codes(program: TorchProgram, lanes: Lanes, ports: Sequence[Port], *, measure: bool) -> list[LaneCode]:
+    """Generate the code of every lane; constants are moved to each physical device once."""
+    shelf = _Shelf(program)
+    codes = []
+    for lane, port in enumerate(ports):
+        name = lanes.devices[lane] if lane < len(lanes.devices) else "outputs"
+        result = lanes.outputs if lane == len(lanes.devices) else ()
+        codes.append(
+            lane_code(
+                name,
+                lanes.instructions[lane],
+                result,
+                [task.op for task in lanes.tasks],
+                lanes.shard_inputs,
+                port.device,
+                shelf.constant,
+                measure=measure,
+            )
+        )
+    return codes
+
+
+class _Shelf:
+    """Constants on the devices that read them: one copy a physical device, computed ones included."""
+
+    def __init__(self, program: TorchProgram) -> None:
+        self._program = program
+        self._held: dict[tuple[Any, torch.device], Any] = {}
+
+    def constant(self, node: Node, device: torch.device) -> Any:
+        """Return a constant on a device, from the first time on."""
+        if (node, device) not in self._held:
+            self._held[node, device] = self._made(node, device)
+        return self._held[node, device]
+
+    def _made(self, node: Node, device: torch.device) -> Any:
+        import torch
+        from torch.fx.node import map_arg
+
+        if node in self._program.constants:
+            value = self._program.constants[node]
+            return value.detach().to(device) if isinstance(value, torch.Tensor) else value
+        args = on_device(map_arg(node.args, lambda other: self.constant(other, device)), device)
+        kwargs = on_device(map_arg(node.kwargs, lambda other: self.constant(other, device)), device)
+        with torch.no_grad():
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+class _Stopped(Exception):
+    """Another lane failed."""
+
+
+class _Run:
+    """The state of one run: cells, who failed, and how many lanes are still at work."""
+
+    def __init__(self, num_cells: int, inputs: list[Any], lanes: Sequence[str], time_limit_s: float | None) -> None:
+        self.inputs = inputs
+        self.failure: ExecutionFailure | None = None
+        self.marks: dict[int, list[tuple[int, float, float]]] = {}
+        self._cells: list[Any] = [None] * num_cells
+        self._full = [threading.Event() for _ in range(num_cells)]
+        self._ended = threading.Semaphore(0)
+        self._working = dict(enumerate(lanes))
+        self._num_lanes = len(lanes)
+        self._limit_s = time_limit_s
+        self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        self._failing = threading.Lock()
+
+    def taker(self, port: Port) -> Callable[[int], Any]:
+        """Return what waits for a cell and brings its value to the port's device."""
+        cells, full, receive = self._cells, self._full, port.receive
+
+        def take(cell: int) -> Any:
+            event = full[cell]
+            if not event.is_set() and not event.wait(self._left_s()):
+                self._time_out()
+            if self.failure is not None:
+                raise _Stopped
+            value, cells[cell] = cells[cell], None
+            return receive(value)
+
+        return take
+
+    def giver(self, port: Port) -> Callable[[int, Any], None]:
+        """Return what puts a value into a cell."""
+        cells, full, send = self._cells, self._full, port.send
+
+        def give(cell: int, value: Any) -> None:
+            cells[cell] = send(value)
+            full[cell].set()
+            if self.failure is not None:
+                raise _Stopped
+
+        return give
+
+    def fail(self, failure: ExecutionFailure, cause: BaseException | None = None) -> None:
+        """End the run with an error, the first one that is reported; wake everybody."""
+        with self._failing:
+            if self.failure is None:
+                failure.__cause__ = cause
+                self.failure = failure
+        for event in self._full:
+            event.set()
+
+    def done(self, lane: int) -> None:
+        """Tell that a lane is over."""
+        self._working.pop(lane, None)
+        self._ended.release()
+
+    def join(self) -> None:
+        """Wait until all lanes are over, or a failed run's grace time has passed."""
+        for _ in range(self._num_lanes):
+            left = 5.0 if self.failure is not None else self._left_s()
+            if not self._ended.acquire(timeout=left):
+                if self.failure is not None:
+                    return
+                self._time_out(stop=False)
+
+    def _left_s(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _time_out(self, *, stop: bool = True) -> None:
+        busy = ", ".join(map(repr, self._working.values())) or "none"
+        self.fail(ExecutionFailure(f"the run took more than {self._limit_s} s; devices still at work: {busy}"))
+        if stop:
+            raise _Stopped

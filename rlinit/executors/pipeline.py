@@ -1,0 +1,184 @@
+"""The pipeline executor: one process a stage, by torch.distributed.pipelining; started by torchrun.
+
+Every process calls `execute` with the same plan, model and inputs. Inputs are dealt in micro-batches that follow each
+other through the stages (fill and drain). Only the last process gets outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import InvalidPlan
+from rlinit.executors.dealing import probe, run_in_parts
+from rlinit.executors.execution import Execution, ExecutionFailure
+from rlinit.executors.program import TorchProgram, torch_program
+from rlinit.executors.stage_modules import StageModule, stage_modules
+from rlinit.graph import Graph
+from rlinit.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["PipelineExecutor"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineExecutor:
+    """Runs stage plans over processes.
+
+    Parameters
+    ----------
+    microbatches
+        Parts that the batch (the first dimension of every input) is dealt in.
+    time_limit_s
+        Seconds that a process waits for another before it gives up.
+    repeats
+        Runs of the whole batch; `Execution.seconds` is the shortest. The first one sets up connections.
+    check
+        Where there are several parts, compare the model on the whole batch with the model on its parts first, on
+        random inputs, in every process. Without it, a model that mixes the inputs of a batch gives wrong outputs.
+    """
+
+    microbatches: int = 1
+    time_limit_s: float = 60.0
+    repeats: int = 1
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        if self.microbatches < 1 or self.repeats < 1:
+            raise InvalidPlan(f"microbatches and repeats are {self.microbatches} and {self.repeats}; expected >= 1")
+
+    def execute(
+        self,
+        plan: Plan,
+        model: Any,
+        inputs: Sequence[Any],
+        *,
+        graph: Graph | None = None,
+        devices: Mapping[str, str] | None = None,
+    ) -> Execution:
+        """Run this process's stage; see `Executor.execute`.
+
+        Raises
+        ------
+        InvalidPlan
+            Not a stage plan, not as many processes as stages, not started by torchrun, or inputs that cannot be dealt.
+        ExecutionFailure
+            This stage failed, or another process is gone.
+        """
+        import torch
+        import torch.distributed as dist
+
+        if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
+            raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; expected a stage plan")
+        if graph is not None and graph.fingerprint() != plan.graph_fingerprint:
+            raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+        mine = _joined_group(self.time_limit_s)
+        try:
+            rank, size = dist.get_rank(), dist.get_world_size()
+            if size != plan.num_stages:
+                raise InvalidPlan(f"there are {size} processes for {plan.num_stages} stages; expected one a stage")
+            microbatch = _microbatch(inputs, self.microbatches)
+            program = torch_program(
+                model, inputs, list(plan.assignment), graph=graph, dynamic_batch=microbatch and microbatch[0]
+            )
+            if microbatch and self.check:
+                whole, flat = microbatch[0], program.flat_inputs(inputs)
+                probe(program, lambda given: run_in_parts(program, given, whole, self.microbatches), flat, [], whole)
+            places = _devices(plan, program, devices or {})
+            stages = {op: int(stage) for op, stage in plan.assignment.items()}
+            cut = stage_modules(program, stages, size, microbatch=microbatch[1] if microbatch else None, devices=places)
+            try:
+                with torch.no_grad():
+                    outputs, seconds = self._run(cut[rank], rank, size, places[rank], program.flat_inputs(inputs))
+            except (RuntimeError, ValueError) as problem:
+                raise ExecutionFailure(
+                    f"stage {cut[rank].stage} failed in process {rank} on {places[rank]}, or a process next to it is "
+                    f"gone: {problem}"
+                ) from problem
+            return Execution(_structured(program, outputs, rank == size - 1), seconds)
+        finally:
+            if mine:
+                dist.destroy_process_group()
+
+    def _run(self, cut: StageModule, rank: int, size: int, device: torch.device, flat: list[Any]) -> tuple[Any, float]:
+        """Stream the micro-batches through; return this process's outputs and the shortest time."""
+        import torch.distributed as dist
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+        stage = PipelineStage(cut.module, rank, size, device)
+        schedule = ScheduleGPipe(stage, n_microbatches=self.microbatches)
+        best = float("inf")
+        outputs = None
+        for _ in range(self.repeats):
+            dist.barrier()
+            started = time.perf_counter()
+            # Inputs that no stage reads are placeholders of the first one all the same.
+            outputs = schedule.eval(*(value.to(device) for value in flat)) if rank == 0 else schedule.eval()
+            dist.barrier()
+            best = min(best, time.perf_counter() - started)
+        return outputs, best
+
+
+def _joined_group(time_limit_s: float) -> bool:
+    """Join the processes that torchrun started; return whether that was done here."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return False
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        raise InvalidPlan(
+            "the pipeline executor runs in processes that torchrun starts; RANK and WORLD_SIZE are not set"
+        )
+    # Both, so that tensors on either kind of device can travel.
+    backend = "cpu:gloo,cuda:nccl" if dist.is_nccl_available() and _has_gpus() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=time_limit_s))
+    return True
+
+
+def _has_gpus() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _microbatch(inputs: Sequence[Any], parts: int) -> tuple[int, int] | None:
+    """Return the sizes of the batch and of a micro-batch; None for one part, which runs as it is."""
+    import torch
+
+    for value in inputs:
+        if not isinstance(value, torch.Tensor):
+            raise InvalidPlan(f"an input is a {type(value).__name__}; a pipeline takes tensors only")
+    if parts == 1:
+        return None
+    sizes = {value.shape[0] if value.dim() else 0 for value in inputs}
+    if len(sizes) != 1 or min(sizes) % parts or not min(sizes):
+        raise InvalidPlan(f"inputs have first dimensions {sorted(sizes)}, which cannot be dealt in {parts} parts")
+    return min(sizes), min(sizes) // parts
+
+
+def _devices(plan: Plan, program: TorchProgram, devices: Mapping[str, str]) -> list[torch.device]:
+    """Return the physical device of each place in the pipeline."""
+    from rlinit.executors.stage_modules import stage_order
+    from rlinit.executors.streams import ports_of
+
+    names = [use.device for use in plan.stages]
+    ports = ports_of(names, devices)
+    stages = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
+    places: list[torch.device] = [ports[stage].device for stage in stage_order(program, stages, len(names))]
+    return places
+
+
+def _structured(program: TorchProgram, outputs: Any, is_last: bool) -> Any:
+    if not is_last:
+        return None
+    import torch
+
+    given = iter(outputs if isinstance(outputs, (tuple, list)) else [outputs])
+    flat = [next(given) if hasattr(output, "all_input_nodes") else output for output in program.outputs]
+    return program.structured([value.cpu() if isinstance(value, torch.Tensor) else value for value in flat])

@@ -1,0 +1,389 @@
+"""A torch model as a program whose nodes belong to the ops of a plan.
+
+Nodes that no op names run with the op of their last producer (views that an importer folds, parts of tuples). What
+depends on no input (masks, positions) is computed once, when the program is loaded; arithmetic on shapes is done when
+the plan is lowered. Writes in place are taken out first, as the importer does, so that a value may be read on several
+devices in any order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import BackendUnavailable, InvalidPlan
+from rlinit.graph import Graph
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+__all__ = [
+    "TorchProgram",
+    "export_model",
+    "on_device",
+    "op_nodes",
+    "scalar_value",
+    "torch_program",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchProgram:
+    """An exported program and which op each of its nodes belongs to.
+
+    Parameters
+    ----------
+    nodes
+        Nodes that compute, in topological order.
+    node2op
+        node -> op; "" for nodes that depend on no op.
+    constant_nodes
+        Those of them that depend on no input either, and are the same for every batch size.
+    inputs
+        Placeholders of the model's inputs, flattened, in order.
+    constants
+        Placeholder or attribute node -> parameter, buffer or other constant.
+    outputs
+        The flattened outputs: nodes, or plain values.
+    batch_symbol
+        Symbol of the batch size, or None where the program was exported for one.
+    exported
+        The program itself; it puts inputs and outputs into their structure.
+    """
+
+    nodes: tuple[Node, ...]
+    node2op: Mapping[Node, str]
+    constant_nodes: frozenset[Node]
+    inputs: tuple[Node, ...]
+    constants: Mapping[Node, Any]
+    outputs: tuple[Any, ...]
+    batch_symbol: Any
+    exported: ExportedProgram
+
+    def flat_inputs(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the inputs in the order of the placeholders; keyword arguments follow the positional ones.
+
+        Raises
+        ------
+        InvalidPlan
+            Their number, types or shapes are not those that the program was exported for.
+        """
+        import torch.utils._pytree as pytree
+
+        leaves: list[Any] = pytree.tree_leaves((tuple(inputs), {}))
+        if len(leaves) != len(self.inputs):
+            raise InvalidPlan(f"there are {len(leaves)} inputs; the model was exported for {len(self.inputs)}")
+        for node, leaf in zip(self.inputs, leaves, strict=True):
+            self._check_input(node, leaf)
+        return leaves
+
+    def _check_input(self, node: Node, leaf: Any) -> None:
+        import torch
+
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, (bool, int, float, str)) and leaf != value:
+                raise InvalidPlan(f"input {node.name!r} is {leaf!r}; the model was exported for {value!r}")
+            return
+        if not isinstance(leaf, torch.Tensor):
+            raise InvalidPlan(f"input {node.name!r} is a {type(leaf).__name__}; expected a tensor")
+        fixed = [size == true for size, true in zip(leaf.shape, value.shape, strict=False) if isinstance(true, int)]
+        if leaf.dtype != value.dtype or leaf.dim() != value.dim() or not all(fixed):
+            raise InvalidPlan(
+                f"input {node.name!r} is {leaf.dtype} of shape {tuple(leaf.shape)}; the model was exported for "
+                f"{value.dtype} of shape {tuple(value.shape)}"
+            )
+
+    def structured(self, outputs: Sequence[Any]) -> Any:
+        """Return flat outputs as the model itself returns them."""
+        import torch.utils._pytree as pytree
+
+        return pytree.tree_unflatten(list(outputs), self.exported.call_spec.out_spec)
+
+
+def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None = None) -> ExportedProgram:
+    """Return the exported program of a model; one that is exported already is returned as it is.
+
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module`` or ``torch.export.ExportedProgram``.
+    inputs
+        Example inputs.
+    dynamic_batch
+        Size of the first dimension that is a batch and may vary; None: all shapes are fixed.
+
+    Raises
+    ------
+    BackendUnavailable
+        torch is not installed.
+    InvalidGraph, InvalidPlan
+        The model cannot be exported, for any batch size; or it is neither.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise BackendUnavailable("running models needs torch; pip install rlinit[torch]") from None
+    from rlinit.importers.torch_export import export_program
+    from rlinit.importers.torch_writes import without_writes
+
+    if isinstance(model, torch.export.ExportedProgram):
+        return without_writes(model)
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidPlan(f"the model is a {type(model).__name__}; expected a torch.nn.Module or ExportedProgram")
+    if dynamic_batch is None:
+        return export_program(model, tuple(inputs))
+    return without_writes(_with_variable_batch(model, tuple(inputs), dynamic_batch))
+
+
+def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch: int) -> ExportedProgram:
+    import torch
+    import torch.utils._pytree as pytree
+
+    def shape_of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == batch:
+            return {0: torch.export.Dim.DYNAMIC}
+        return None
+
+    try:
+        with torch.no_grad():
+            return torch.export.export(model, inputs, dynamic_shapes=pytree.tree_map(shape_of, inputs), strict=False)
+    except Exception as problem:  # whatever torch or the model's forward raises
+        first = str(problem).strip().splitlines() or [type(problem).__name__]
+        raise InvalidPlan(f"torch.export cannot export the model with a variable batch size: {first[0]}") from problem
+
+
+def op_nodes(ops: Sequence[str], graph: Graph | None) -> dict[str, str]:
+    """Return node name -> op name, by the ``node`` attribute of the graph's ops or, without one, by the op's name."""
+    if graph is None:
+        return {op: op for op in ops}
+    found: dict[str, str] = {}
+    for i, op in enumerate(graph.names):
+        attributes = graph.extras.get(i, {})
+        named = attributes.get("nodes", attributes.get("node", op))
+        for node in [named] if isinstance(named, str) else named:
+            found[str(node)] = op
+    return found
+
+
+def torch_program(
+    model: Any,
+    inputs: Sequence[Any],
+    ops: Sequence[str],
+    *,
+    graph: Graph | None = None,
+    dynamic_batch: int | None = None,
+) -> TorchProgram:
+    """Return the program of a model with its nodes dealt to ops.
+
+    Parameters
+    ----------
+    model, inputs, dynamic_batch
+        As for `export_model`.
+    ops
+        Ops of the plan.
+    graph
+        The plan's graph, for the names of nodes and to check that the model has the same data flow.
+
+    Raises
+    ------
+    InvalidPlan
+        An op has no node in the model, the data flow differs from the graph's, or the model is in training mode or
+        writes to its inputs or buffers.
+    """
+    exported = export_model(model, inputs, dynamic_batch=dynamic_batch)
+    all_nodes = list(exported.graph.nodes)
+    names = op_nodes(ops, graph)
+    constants, user_inputs = _leaves(exported)
+    by_name = {node.name: node for node in all_nodes if node.op == "call_function" or node in user_inputs}
+    missing = [(name, op) for name, op in names.items() if name not in by_name]
+    if missing:
+        name, op = missing[0]
+        raise InvalidPlan(
+            f"op {op!r} of the plan is node {name!r}, which the model does not have ({len(missing)} such ops); "
+            "the plan was made for another model, or for another export of it"
+        )
+    nodes = [node for node in all_nodes if node.op == "call_function" and not _is_check(node)]
+    for node in nodes:
+        _refuse_training(node)
+    node2op = _deal(nodes, names)
+    if graph is not None:
+        _check_flow(graph, [*user_inputs, *nodes], names)
+    (result,) = exported.graph.find_nodes(op="output")
+    return TorchProgram(
+        nodes=tuple(nodes),
+        node2op=node2op,
+        constant_nodes=_constant_nodes(nodes, node2op, constants),
+        inputs=tuple(user_inputs),
+        constants=constants,
+        outputs=_outputs(exported, result),
+        batch_symbol=_batch_symbol(user_inputs, required=dynamic_batch is not None),
+        exported=exported,
+    )
+
+
+def _leaves(exported: ExportedProgram) -> tuple[dict[Node, Any], list[Node]]:
+    """Return constants by placeholder or attribute node, and the placeholders of the model's inputs."""
+    signature = exported.graph_signature
+    constants: dict[Node, Any] = {}
+    user_inputs = []
+    for node in exported.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = exported.graph_module
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            constants[node] = value
+        if node.op != "placeholder":
+            continue
+        name = node.name
+        target = (
+            signature.inputs_to_parameters.get(name)
+            or signature.inputs_to_buffers.get(name)
+            or signature.inputs_to_lifted_tensor_constants.get(name)
+            or signature.inputs_to_lifted_custom_objs.get(name)
+        )
+        if target is None:
+            user_inputs.append(node)
+        else:
+            constants[node] = (
+                exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
+            )
+    return constants, user_inputs
+
+
+def _outputs(exported: ExportedProgram, result: Node) -> tuple[Any, ...]:
+    from torch.export.graph_signature import OutputKind
+
+    outputs = []
+    for spec, value in zip(exported.graph_signature.output_specs, result.args[0], strict=True):  # type: ignore[arg-type]
+        if spec.kind != OutputKind.USER_OUTPUT:
+            raise InvalidPlan(
+                f"the model writes to {spec.target!r} ({spec.kind.name}); call model.eval() before exporting"
+            )
+        outputs.append(value)
+    return tuple(outputs)
+
+
+def _is_check(node: Node) -> bool:
+    """Return whether a node only asserts something about shapes, which the executor does not need."""
+    return not node.users and ("assert" in str(node.target) or "sym_constrain" in str(node.target))
+
+
+def _deal(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str]:
+    """Return the op of each node: its own, or the one of its last producer; parts of a tuple go with the tuple."""
+    node2op: dict[Node, str] = {}
+    last: dict[str, int] = {}
+    for at, node in enumerate(nodes):
+        before = [other for other in node.all_input_nodes if node2op.get(other)]
+        if _is_scalar(node):
+            node2op[node] = ""  # sizes are known without running the op
+        elif node.target is operator.getitem and before:
+            node2op[node] = node2op[before[0]]  # cheap, and so only single tensors travel
+        elif node.name in names:
+            node2op[node] = names[node.name]
+        else:
+            node2op[node] = node2op[max(before, key=lambda other: last[other.name])] if before else ""
+        last[node.name] = at
+    return node2op
+
+
+def _is_scalar(node: Node) -> bool:
+    """Return whether a node gives a plain number, or one that depends on shapes."""
+    import torch
+
+    return isinstance(node.meta.get("val"), (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _check_flow(graph: Graph, nodes: Sequence[Node], names: Mapping[str, str]) -> None:
+    """Check that ops read each other in the model, through unnamed nodes, as they do in the graph."""
+    behind: dict[Node, frozenset[str]] = {}
+    reads: dict[str, set[str]] = {name: set() for name in graph.names}
+    for node in nodes:
+        found: set[str] = set()
+        for other in () if _is_scalar(node) else node.all_input_nodes:
+            found |= behind.get(other, frozenset())
+        own = names.get(node.name)
+        if own is None:
+            behind[node] = frozenset(found)
+        else:
+            reads[own] |= found - {own}
+            behind[node] = frozenset({own})
+    for v, op in enumerate(graph.names):
+        listed = {graph.names[u] for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()}
+        for missing in sorted(listed ^ reads[op]):
+            where = "the model" if missing in reads[op] else "the plan's graph"
+            raise InvalidPlan(
+                f"op {op!r} reads {missing!r} in {where} only; the plan was made for another version of the model"
+            )
+
+
+def _constant_nodes(
+    nodes: Sequence[Node], node2op: Mapping[Node, str], constants: Mapping[Node, Any]
+) -> frozenset[Node]:
+    """Return the nodes that are the same in every run: no input, no random number and no shape reaches them."""
+    import torch
+
+    found: set[Node] = set()
+    for node in nodes:
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        known = all(other in constants or other in found for other in node.all_input_nodes)
+        if known and not random and not node2op[node]:
+            found.add(node)
+    return frozenset(found)
+
+
+def _refuse_training(node: Node) -> None:
+    """Refuse ops that are told to train: they write statistics behind the program's back, or draw random numbers."""
+    schema = getattr(node.target, "_schema", None)
+    for at, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name in ("train", "training"):
+            given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
+            if given is True:
+                raise InvalidPlan(f"node {node.name!r} is in training mode; call model.eval() before exporting")
+
+
+def on_device(argument: Any, device: torch.device) -> Any:
+    """Return arguments of a call with the devices in them replaced, which were written there by the export."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    return tree_map(lambda part: device if isinstance(part, torch.device) else part, argument)
+
+
+def _batch_symbol(inputs: Sequence[Node], *, required: bool) -> Any:
+    import torch
+
+    for node in inputs:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
+            return value.shape[0].node.expr
+    if not required:
+        return None
+    raise InvalidPlan("no input of the model has a variable batch size; its first dimension must be the batch")
+
+
+def scalar_value(program: TorchProgram, node: Node, batch: int) -> int | float | bool | None:
+    """Return the value at a batch size of a node that computes with shapes; None for other nodes.
+
+    Raises
+    ------
+    InvalidPlan
+        It depends on data.
+    """
+    import torch
+
+    value = node.meta.get("val")
+    if isinstance(value, (bool, int, float)):
+        return value
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return None
+    expression = value.node.expr
+    number = expression if program.batch_symbol is None else expression.subs(program.batch_symbol, batch)
+    if getattr(number, "free_symbols", None):
+        raise InvalidPlan(f"node {node.name!r} computes {expression}, which depends on the data")
+    kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
+    return kind(number)

@@ -1,0 +1,427 @@
+"""The simulator: a plan replayed activity by activity, with contention and random slow-downs where asked for.
+
+A plan fixes where everything runs and in which order. Every activity (a batch, a transfer, a stage on an input) starts
+as soon as what it waits for is over and what it needs is free. Without perturbation the result is the timeline of the
+plan itself; where a plan idles on purpose, the replay does not.
+
+============  ==========================================================================================================
+contention    transfers
+============  ==========================================================================================================
+``plan``      as the plan's own rule says, in the order it lists them
+``parallel``  any number at once; one for each pair of batches
+``exclusive`` one at a time on a directed link, first come, first served
+``blocking``  one at a time for a receiver, which does not compute meanwhile, first come, first served
+``shared``    any number at once on a directed link, which share its bandwidth equally (latency is not shared)
+============  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+
+from rlinit.costs import known_bytes, op_times
+from rlinit.errors import InvalidPlan
+from rlinit.executors.replay import Activity, Link, replay
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Batch, Plan
+
+__all__ = ["Contention", "Movement", "Perturbation", "Simulation", "movements", "planned_order", "simulate"]
+
+Contention = Literal["plan", "parallel", "exclusive", "blocking", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbation:
+    """How a simulated run differs from what the plan expects.
+
+    Parameters
+    ----------
+    op_sigma, transfer_sigma
+        Every duration is multiplied by a factor exp(sigma * z), z standard normal: the median stays. 0: no noise.
+    device_factor
+        device name -> factor on all its durations; 1 where not given.
+    contention
+        How transfers share links and devices.
+    """
+
+    op_sigma: float = 0.0
+    transfer_sigma: float = 0.0
+    device_factor: Mapping[str, float] = field(default_factory=dict)
+    contention: Contention = "plan"
+
+    def __post_init__(self) -> None:
+        for what in ("op_sigma", "transfer_sigma"):
+            if not 0.0 <= getattr(self, what) < math.inf:
+                raise InvalidPlan(f"{what} is {getattr(self, what)}; expected a finite number >= 0")
+        for device, factor in self.device_factor.items():
+            if not 0.0 <= factor < math.inf:
+                raise InvalidPlan(f"the factor of device {device!r} is {factor}; expected a finite number >= 0")
+        if self.contention not in get_args(Contention):
+            raise InvalidPlan(f"contention is {self.contention!r}; expected one of {get_args(Contention)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """One transfer of some shards of an op's output, in seconds from the start.
+
+    `consumer` is the op it is for under ``parallel`` transfers, and "" where all consumers on the target share it.
+    """
+
+    op: str
+    source: str
+    target: str
+    shards: tuple[int, ...]
+    start_s: float
+    end_s: float
+    consumer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a simulated run did.
+
+    Parameters
+    ----------
+    batches
+        Every batch by start. For stage plans, ``op`` is ``"stage j"`` and ``shards`` the number of the input.
+    transfers
+        Every transfer by start.
+    makespan_s
+        When the last batch ends.
+    busy_s
+        device name -> seconds of computing.
+    """
+
+    batches: tuple[Batch, ...]
+    transfers: tuple[Movement, ...]
+    makespan_s: float
+    busy_s: Mapping[str, float]
+
+
+def simulate(
+    plan: Plan,
+    graph: Graph,
+    hardware: Hardware,
+    *,
+    perturbation: Perturbation | None = None,
+    rng: np.random.Generator | None = None,
+    inputs: int | None = None,
+) -> Simulation:
+    """Replay a plan on the costs of a graph and hardware.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule; its order on every device is kept.
+    graph, hardware
+        What the plan was made for.
+    perturbation
+        Contention and slow-downs; none by default.
+    rng
+        Source of the random factors; needed where a sigma is positive.
+    inputs
+        For `pipeline` plans: inputs that stream through the stages, 2 k + 2 if not given. One stage works on one input
+        at a time, for the seconds that the plan gives it, and passes it on when done.
+
+    Raises
+    ------
+    InvalidPlan
+        No schedule, a plan for another graph or hardware, a `memory` plan (it has no times), noise without a
+        generator, or a device that the hardware lacks.
+    """
+    how = perturbation or Perturbation()
+    _check(plan, graph, hardware, how, rng)
+    noise = _Noise(how, rng or np.random.default_rng(0))
+    if plan.objective == "pipeline":
+        return _simulate_stages(plan, graph, noise, inputs or 2 * plan.num_stages + 2)
+    return _simulate_batches(plan, graph, hardware, how.contention, noise)
+
+
+def _check(plan: Plan, graph: Graph, hardware: Hardware, how: Perturbation, rng: np.random.Generator | None) -> None:
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to simulate")
+    if plan.objective == "memory":
+        raise InvalidPlan("a memory plan has no times to simulate")
+    if plan.graph_fingerprint != graph.fingerprint():
+        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    if plan.hardware_fingerprint != hardware.fingerprint():
+        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    if rng is None and (how.op_sigma > 0 or how.transfer_sigma > 0):
+        raise InvalidPlan("random slow-downs need a generator; give rng=numpy.random.default_rng(seed)")
+    known = {device.name for device in hardware.devices}
+    for device in how.device_factor:
+        if device not in known:
+            raise InvalidPlan(f"device_factor names {device!r}, which {hardware.name!r} does not have")
+
+
+class _Noise:
+    """Draws the factors in the order in which activities are listed, so that a seed means the same run."""
+
+    def __init__(self, how: Perturbation, rng: np.random.Generator) -> None:
+        self._how, self._rng = how, rng
+
+    def of_op(self, device: str) -> float:
+        factor = self._how.device_factor.get(device, 1.0)
+        return factor * self._draw(self._how.op_sigma)
+
+    def of_transfer(self) -> float:
+        return self._draw(self._how.transfer_sigma)
+
+    def _draw(self, sigma: float) -> float:
+        return math.exp(sigma * float(self._rng.standard_normal())) if sigma > 0 else 1.0
+
+
+# -- placements ------------------------------------------------------------------------------------------------------
+
+
+def planned_order(plan: Plan, graph: Graph) -> list[Batch]:
+    """Return the batches by start, such that every batch comes after those it depends on (ties: the plan's order).
+
+    Raises
+    ------
+    InvalidPlan
+        The plan misses a batch that another one depends on.
+    """
+    listed = sorted(plan.batches, key=lambda batch: batch.start_s)
+    where = {(batch.op, shard): at for at, batch in enumerate(listed) for shard in batch.shards}
+    after: list[list[int]] = [[] for _ in listed]
+    waiting = [0] * len(listed)
+    for at, batch in enumerate(listed):
+        for before in _producers(graph, batch, where):
+            after[before].append(at)
+            waiting[at] += 1
+    ready = [at for at, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        at = heapq.heappop(ready)
+        order.append(listed[at])
+        for other in after[at]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, other)
+    return order
+
+
+def _producers(graph: Graph, batch: Batch, where: Mapping[tuple[str, int], int]) -> set[int]:
+    v = graph.index(batch.op)
+    names = [graph.names[u] for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()]
+    try:
+        return {where[name, shard] for name in names for shard in batch.shards}
+    except KeyError as missing:
+        raise InvalidPlan(f"op {batch.op!r} needs (op, shard) {missing.args[0]}, which the plan does not run") from None
+
+
+def movements(
+    order: list[Batch], graph: Graph, *, one_each: bool
+) -> Iterator[tuple[int, str, tuple[int, ...], list[int]]]:
+    """Yield (producer, target device, shards, consumers) of every transfer; batches are places in `order`.
+
+    Parameters
+    ----------
+    one_each
+        One transfer for each pair of batches, rather than one for all consumers on a device.
+    """
+    where = {(batch.op, shard): at for at, batch in enumerate(order) for shard in batch.shards}
+    for at, batch in enumerate(order):
+        u = graph.index(batch.op)
+        names = [graph.names[v] for v in graph.succ[graph.succ_indptr[u] : graph.succ_indptr[u + 1]].tolist()]
+        takes: dict[int, set[int]] = {}
+        for name in names:
+            for shard in batch.shards:
+                takes.setdefault(where[name, shard], set()).add(shard)
+        by_device: dict[str, list[int]] = {}
+        for other in sorted(takes):
+            if order[other].device != batch.device:
+                by_device.setdefault(order[other].device, []).append(other)
+        for target, consumers in by_device.items():
+            if one_each:
+                for other in consumers:
+                    yield at, target, tuple(sorted(takes[other])), [other]
+            else:
+                shards: set[int] = set().union(*(takes[other] for other in consumers))
+                yield at, target, tuple(sorted(shards)), consumers
+
+
+def _simulate_batches(
+    plan: Plan, graph: Graph, hardware: Hardware, contention: Contention, noise: _Noise
+) -> Simulation:
+    """Make activities of batches and transfers, tie them by what waits for what, and replay them."""
+    rule = plan.transfer_rule if contention == "plan" else contention
+    order = planned_order(plan, graph)
+    if len(order) < len(plan.batches):
+        raise InvalidPlan("the batches of the plan depend on each other in a circle")
+    activities = _batch_activities(order, plan, graph, hardware, noise)
+    last: dict[str, int] = {}
+    for at, batch in enumerate(order):
+        if batch.device in last:
+            activities[at].after.append(last[batch.device])
+        last[batch.device] = at
+    where = {(batch.op, shard): at for at, batch in enumerate(order) for shard in batch.shards}
+    for at, batch in enumerate(order):
+        activities[at].after.extend(
+            p for p in sorted(_producers(graph, batch, where)) if order[p].device == batch.device
+        )
+    moves = list(movements(order, graph, one_each=rule == "parallel"))
+    index = {device.name: i for i, device in enumerate(hardware.devices)}
+    out = known_bytes(graph.out_bytes) * plan.shard_inputs
+    links: dict[str, Link] = {}
+    for producer, target, shards, consumers in moves:
+        source = order[producer].device
+        i, j = index[source], index[target]
+        rate = float(hardware.bandwidth[i, j])
+        if rate == 0.0:
+            raise InvalidPlan(
+                f"op {order[producer].op!r} sends its output to {target!r}; no path links {source!r} to it"
+            )
+        factor, moved = noise.of_transfer(), len(shards) * float(out[graph.index(order[producer].op)])
+        delay = float(hardware.latency_s[i, j])
+        one = Activity(duration_s=(delay + moved * (1.0 / rate)) * factor, after=[producer])
+        if rule == "shared":
+            one.duration_s = delay * factor
+            one.flow = moved * (1.0 / rate) * factor
+            one.link = links.setdefault(f"{source} -> {target}", Link())
+        for consumer in consumers:
+            activities[consumer].after.append(len(activities))
+        activities.append(one)
+    if rule in ("exclusive", "blocking"):
+        _tie_transfers(plan, order, moves, activities, rule, as_planned=rule == plan.transfer_rule)
+    replay(activities)
+    return _as_simulation(order, moves, activities, one_each=rule == "parallel")
+
+
+def _batch_activities(
+    order: list[Batch], plan: Plan, graph: Graph, hardware: Hardware, noise: _Noise
+) -> list[Activity]:
+    devices = {device.name: device for device in hardware.devices}
+    times: dict[tuple[str, int], list[float]] = {}
+    activities = []
+    for batch in order:
+        if batch.device not in devices:
+            raise InvalidPlan(f"the plan uses device {batch.device!r}, which {hardware.name!r} does not have")
+        size = len(batch.shards) * plan.shard_inputs
+        if (batch.device, size) not in times:
+            times[batch.device, size] = op_times(graph, devices[batch.device], size).tolist()
+        seconds = times[batch.device, size][graph.index(batch.op)]
+        if math.isinf(seconds):
+            raise InvalidPlan(f"op {batch.op!r} is on device {batch.device!r}, where it is forbidden")
+        activities.append(Activity(duration_s=seconds * noise.of_op(batch.device)))
+    return activities
+
+
+def _tie_transfers(
+    plan: Plan,
+    order: list[Batch],
+    moves: list[tuple[int, str, tuple[int, ...], list[int]]],
+    activities: list[Activity],
+    rule: str,
+    *,
+    as_planned: bool,
+) -> None:
+    """Let transfers exclude each other: in the order of the plan where it gives one, else first come, first served."""
+    n = len(order)
+    lane_of = {
+        n + at: f"{order[producer].device} -> {target}" if rule == "exclusive" else target
+        for at, (producer, target, _, _) in enumerate(moves)
+    }
+    if rule == "blocking":
+        lane_of |= {at: batch.device for at, batch in enumerate(order)}
+    if not as_planned:
+        for at, lane in lane_of.items():
+            activities[at].lane = lane
+        return
+    planned = {(t.op, t.source, t.target): t for t in plan.transfers}
+    # Of equal starts all but one have no length, and that one is last; what a batch needs goes right before it.
+    keys: dict[int, tuple[float, float, int, int, int]] = {}
+    for at in lane_of:
+        if at < n:
+            keys[at] = (order[at].start_s, order[at].end_s, at, 1, 0)
+            continue
+        producer, target, _, consumers = moves[at - n]
+        key = (order[producer].op, order[producer].device, target)
+        if key not in planned:
+            raise InvalidPlan(f"the transfer of {key[0]!r} from {key[1]!r} to {key[2]!r} is not in the plan")
+        one = planned[key]
+        keys[at] = (one.start_s, one.end_s, min(consumers), 0, producer)
+    lanes: dict[str, list[int]] = {}
+    for at in sorted(lane_of, key=lambda at: keys[at]):
+        lanes.setdefault(lane_of[at], []).append(at)
+    for members in lanes.values():
+        for before, after in pairwise(members):
+            activities[after].after.append(before)
+
+
+def _as_simulation(
+    order: list[Batch],
+    moves: list[tuple[int, str, tuple[int, ...], list[int]]],
+    activities: list[Activity],
+    *,
+    one_each: bool,
+) -> Simulation:
+    batches = tuple(
+        Batch(batch.op, batch.device, batch.shards, done.start_s, done.end_s)
+        for batch, done in zip(order, activities, strict=False)
+    )
+    transfers = tuple(
+        Movement(
+            order[producer].op,
+            order[producer].device,
+            target,
+            shards,
+            done.start_s,
+            done.end_s,
+            order[consumers[0]].op if one_each else "",
+        )
+        for (producer, target, shards, consumers), done in zip(moves, activities[len(order) :], strict=True)
+    )
+    return _simulation(batches, transfers)
+
+
+def _simulation(batches: Iterable[Batch], transfers: Iterable[Movement]) -> Simulation:
+    ordered = tuple(sorted(batches, key=lambda batch: batch.start_s))
+    busy: dict[str, float] = {}
+    for batch in ordered:
+        busy[batch.device] = busy.get(batch.device, 0.0) + (batch.end_s - batch.start_s)
+    return Simulation(
+        ordered,
+        tuple(sorted(transfers, key=lambda movement: movement.start_s)),
+        max((batch.end_s for batch in ordered), default=0.0),
+        busy,
+    )
+
+
+# -- stages ----------------------------------------------------------------------------------------------------------
+
+
+def _simulate_stages(plan: Plan, graph: Graph, noise: _Noise, inputs: int) -> Simulation:
+    """Stream inputs through the stages; each works on one input at a time, in order (MTPP's cost of a stage)."""
+    if inputs < 1:
+        raise InvalidPlan(f"inputs is {inputs}; expected at least 1")
+    stage = [int((plan.assignment or {})[name]) for name in graph.names]
+    k = plan.num_stages
+    feeds: list[set[int]] = [set() for _ in range(k)]
+    for u, v in graph.edges.tolist():
+        if stage[u] != stage[v]:
+            feeds[stage[v]].add(stage[u])
+    activities = [
+        Activity(duration_s=use.time_s * noise.of_op(use.device)) for _ in range(inputs) for use in plan.stages
+    ]
+    for m in range(inputs):
+        for j in range(k):
+            after = activities[m * k + j].after
+            after.extend(m * k + i for i in sorted(feeds[j]))
+            if m:
+                after.append((m - 1) * k + j)
+    replay(activities)
+    batches = [
+        Batch(f"stage {at % k}", plan.stages[at % k].device, (at // k,), done.start_s, done.end_s)
+        for at, done in enumerate(activities)
+    ]
+    return _simulation(batches, ())

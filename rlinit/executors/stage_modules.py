@@ -1,0 +1,240 @@
+"""Modules of pipeline stages, cut from a program at any op; values for distant stages are relayed by those between.
+
+Stage r takes a tuple of tensors from stage r - 1 and gives one to stage r + 1: all that was made before and is needed
+after. The first stage takes the model's inputs, the last one gives the model's outputs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import InvalidPlan
+from rlinit.executors.dealing import refuse_mixing
+from rlinit.executors.program import TorchProgram, scalar_value
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import Graph as FxGraph
+    from torch.fx import GraphModule, Node
+
+__all__ = ["StageModule", "stage_modules", "stage_order"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageModule:
+    """One stage of a pipeline.
+
+    Parameters
+    ----------
+    stage
+        Its number in the plan.
+    module
+        Takes the `takes` as positional arguments and returns a tuple of the `gives`.
+    takes, gives
+        Names of the nodes whose values come in and go out; the last stage gives the model's tensor outputs. A stage
+        that would take nothing takes one number that means nothing, since every stage waits for the one before.
+    ops
+        Ops it runs.
+    """
+
+    stage: int
+    module: GraphModule
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    ops: tuple[str, ...]
+
+
+def stage_order(program: TorchProgram, op2stage: Mapping[str, int], k: int) -> list[int]:
+    """Return the k stages such that each comes after those it reads from (ties: the smaller number first).
+
+    Raises
+    ------
+    InvalidPlan
+        The stages read each other in a circle.
+    """
+    after: list[set[int]] = [set() for _ in range(k)]
+    waiting = [0] * k
+    for node in program.nodes:
+        for other in node.all_input_nodes:
+            ends = program.node2op.get(other, ""), program.node2op[node]
+            if all(ends):
+                i, j = op2stage[ends[0]], op2stage[ends[1]]
+                if i != j and j not in after[i]:
+                    after[i].add(j)
+                    waiting[j] += 1
+    ready = [j for j in range(k) if not waiting[j]]
+    order = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for j in sorted(after[i]):
+            waiting[j] -= 1
+            if not waiting[j]:
+                heapq.heappush(ready, j)
+    if len(order) < k:
+        raise InvalidPlan(f"stages {[j for j in range(k) if waiting[j]]} of the plan read each other in a circle")
+    return order
+
+
+def stage_modules(
+    program: TorchProgram,
+    op2stage: Mapping[str, int],
+    k: int,
+    *,
+    microbatch: int | None = None,
+    devices: Sequence[torch.device] | None = None,
+) -> list[StageModule]:
+    """Cut a program into k modules, in the order in which they run.
+
+    Parameters
+    ----------
+    program
+        The program; exported with a variable batch size where `microbatch` is given.
+    op2stage
+        op -> stage from 0 to k - 1, whose quotient is acyclic.
+    microbatch
+        Inputs that one run of a stage gets.
+    devices
+        Physical device of each place in the pipeline; the CPU if not given.
+
+    Raises
+    ------
+    InvalidPlan
+        Stages that read each other, a value that is no tensor between stages, or an op that mixes the inputs of a batch
+        where `microbatch` is given.
+    """
+    cutter = _Cutter(program, stage_order(program, op2stage, k), op2stage, microbatch)
+    return [cutter.cut(place, devices[place] if devices else None) for place in range(k)]
+
+
+class _Cutter:
+    def __init__(
+        self, program: TorchProgram, order: list[int], op2stage: Mapping[str, int], microbatch: int | None
+    ) -> None:
+        self._program, self._order, self._microbatch = program, order, microbatch
+        place = {stage: at for at, stage in enumerate(order)}
+        self._op2place = {op: place[stage] for op, stage in op2stage.items()}
+        self._nodes: list[list[Node]] = [[] for _ in order]
+        for node in program.nodes:
+            if program.node2op[node]:
+                self._nodes[self._op2place[program.node2op[node]]].append(node)
+            if microbatch is not None:
+                refuse_mixing(program, node)
+        last_need: dict[Node, int] = {}
+        for at in range(len(order)):
+            for node in self._nodes[at]:
+                self._need(last_need, node.all_input_nodes, at)
+        self._need(last_need, [output for output in program.outputs if self._is_node(output)], len(order) - 1)
+        made = {node: self._made(node) for node in last_need}
+        self._takes = [
+            sorted((node for node, until in last_need.items() if made[node] < at <= until), key=lambda node: node.name)
+            for at in range(len(order))
+        ]
+
+    def _is_node(self, value: Any) -> bool:
+        return hasattr(value, "all_input_nodes")
+
+    def _made(self, node: Node) -> int:
+        """Return where a value first exists; the model's inputs exist at the first stage."""
+        op = self._program.node2op.get(node, "")
+        return self._op2place[op] if op else 0
+
+    def _need(self, last_need: dict[Node, int], nodes: Sequence[Node], at: int) -> None:
+        program = self._program
+        for node in nodes:
+            if node in program.constants or scalar_value(program, node, self._microbatch or 1) is not None:
+                continue
+            if node in program.node2op and not program.node2op[node]:
+                self._need(last_need, node.all_input_nodes, at)  # computed wherever it is needed
+                continue
+            last_need[node] = max(at, last_need.get(node, 0))
+
+    def cut(self, at: int, device: torch.device | None) -> StageModule:
+        """Build the module at one place of the pipeline."""
+        import torch
+        from torch.fx import Graph as FxGraph
+        from torch.fx import GraphModule
+
+        program, last = self._program, at == len(self._order) - 1
+        graph: FxGraph = FxGraph()
+        root: dict[str, Any] = {}
+        known: dict[Node, Any] = {}
+        takes = list(program.inputs) if at == 0 else self._takes[at]
+        for node in takes:
+            known[node] = graph.placeholder(node.name)
+        if at and not takes:
+            graph.placeholder("nothing")
+        writer = _Writer(program, graph, root, known, self._microbatch, device or torch.device("cpu"))
+        for node in self._nodes[at]:
+            writer.value(node)
+        gives = [output for output in program.outputs if self._is_node(output)] if last else self._takes[at + 1]
+        results = [writer.value(node) for node in gives]
+        if not last:
+            # Only contiguous tensors can be sent; every view that the program takes of another works on them too.
+            results = [graph.call_method("contiguous", (result,)) for result in results]
+        if not results:
+            results = [graph.call_function(torch.zeros, (1,))]
+        graph.output(tuple(results))
+        module = GraphModule(torch.nn.Module(), graph) if not root else GraphModule(root, graph)
+        ops = tuple(dict.fromkeys(program.node2op[node] for node in self._nodes[at]))
+        return StageModule(
+            self._order[at], module, tuple(node.name for node in takes), tuple(node.name for node in gives), ops
+        )
+
+
+class _Writer:
+    """Copies nodes into the graph of a stage, with what they need."""
+
+    def __init__(
+        self,
+        program: TorchProgram,
+        graph: FxGraph,
+        root: dict[str, Any],
+        known: dict[Node, Any],
+        microbatch: int | None,
+        device: torch.device,
+    ) -> None:
+        self._program, self._graph, self._root, self._known = program, graph, root, known
+        self._microbatch, self._device = microbatch, device
+
+    def value(self, node: Node) -> Any:
+        """Return what stands for a node's value in this stage."""
+        import torch
+
+        if node in self._known:
+            return self._known[node]
+        number = scalar_value(self._program, node, self._microbatch or 1)
+        if number is not None:
+            return number
+        if node in self._program.constants:
+            name = f"constant_{len(self._root)}"
+            value = self._program.constants[node]
+            if isinstance(value, torch.Tensor):
+                value = torch.nn.Parameter(value.detach().to(self._device), requires_grad=False)
+            self._root[name] = value
+            self._known[node] = self._graph.get_attr(name)
+            return self._known[node]
+        if node.target is not operator.getitem and not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list)):
+            raise InvalidPlan(f"node {node.name!r} gives a {type(node.meta.get('val')).__name__}; expected tensors")
+        args = self._mapped(node.args)
+        kwargs = self._mapped(node.kwargs)
+        self._known[node] = self._graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
+        return self._known[node]
+
+    def _mapped(self, argument: Any) -> Any:
+        import torch
+        from torch.fx import Node
+
+        if isinstance(argument, Node):
+            return self.value(argument)
+        if isinstance(argument, (list, tuple)):
+            return type(argument)([self._mapped(part) for part in argument])
+        if isinstance(argument, dict):
+            return {key: self._mapped(part) for key, part in argument.items()}
+        if isinstance(argument, torch.device):
+            return self._device
+        return argument

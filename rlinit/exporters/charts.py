@@ -1,0 +1,191 @@
+"""Charts as SVG text, for pages that must open without a network and without scripts."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Bar", "Series", "bar_chart", "graph_picture", "step_chart"]
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 130.0, 20.0, 10.0, 28.0
+_WIDTH = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar in a lane: from `start` to `end`, with a colour, a label (shown where it fits) and a tooltip."""
+
+    lane: int
+    start: float
+    end: float
+    colour: str
+    label: str
+    tip: str
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Steps: the value from each x until the next; `dashed` for limits."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    dashed: bool = False
+
+
+def bar_chart(
+    bars: Sequence[Bar],
+    lanes: Sequence[str],
+    end: float,
+    show: Callable[[float], str],
+    *,
+    lines: Sequence[tuple[float, str, str]] = (),
+) -> str:
+    """Return horizontal bars in lanes over an axis from 0 to `end`.
+
+    Parameters
+    ----------
+    bars, lanes
+        What to draw, and the names of the lanes from above.
+    end
+        Right end of the axis.
+    show
+        Formats a number of the axis.
+    lines
+        (x, colour, label) of vertical lines.
+    """
+    height = _TOP + 26.0 * len(lanes) + _BOTTOM
+    scale = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-300)
+    parts = [_axis(end, show, height)]
+    for at, lane in enumerate(lanes):
+        y = _TOP + 26.0 * at
+        parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 16:.1f}" class="lane">{html.escape(_short(lane, 20))}</text>')
+    for bar in bars:
+        x, width = _LEFT + bar.start * scale, max(0.3, (bar.end - bar.start) * scale)
+        y = _TOP + 26.0 * bar.lane + 3
+        edge = ' stroke="#d62728" stroke-width="1.5"' if bar.strong else ' stroke="white" stroke-width="0.3"'
+        parts.append(
+            f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="20" fill="{bar.colour}"{edge}>'
+            f"<title>{html.escape(bar.tip)}</title></rect>"
+        )
+        if width > 6.5 * len(bar.label) and bar.label:
+            parts.append(f'<text x="{x + width / 2:.1f}" y="{y + 14:.1f}" class="bar">{html.escape(bar.label)}</text>')
+    for at_x, colour, label in lines:
+        x = _LEFT + at_x * scale
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}" stroke="{colour}" '
+            f'stroke-dasharray="5 3"><title>{html.escape(label)}</title></line>'
+        )
+    return _svg(height, parts)
+
+
+def step_chart(
+    series: Sequence[Series], end: float, show_x: Callable[[float], str], show_y: Callable[[float], str]
+) -> str:
+    """Return step lines over an axis from 0 to `end`, with a legend."""
+    height = 260.0
+    finite = [value for one in series for value in one.y if math.isfinite(value)]
+    top = max(finite, default=1.0) * 1.05 or 1.0
+    x_scale = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-300)
+    y_scale = (height - _TOP - _BOTTOM) / top
+    parts = [_axis(end, show_x, height)]
+    for at in range(5):
+        value = top * at / 4
+        y = height - _BOTTOM - value * y_scale
+        parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 4:.1f}" class="lane">{html.escape(show_y(value))}</text>')
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eeeeee"/>')
+    for at, one in enumerate(series):
+        points = []
+        for x, y, until in zip(one.x, one.y, [*one.x[1:], end], strict=True):
+            if math.isfinite(y):
+                level = height - _BOTTOM - y * y_scale
+                points.append(f"{_LEFT + x * x_scale:.2f},{level:.2f} {_LEFT + until * x_scale:.2f},{level:.2f}")
+        dash = ' stroke-dasharray="5 3"' if one.dashed else ""
+        name = html.escape(one.name)
+        parts.append(
+            f'<polyline points="{" ".join(points)}" fill="none" stroke="{one.colour}" stroke-width="1.6"{dash}>'
+            f"<title>{name}</title></polyline>"
+        )
+        parts.append(
+            f'<text x="{_LEFT + 8 + 150 * at:.0f}" y="{_TOP + 10}" fill="{one.colour}" class="key">{name}</text>'
+        )
+    return _svg(height, parts)
+
+
+def graph_picture(
+    levels: Sequence[int],
+    edges: Sequence[tuple[int, int]],
+    colours: Sequence[str],
+    names: Sequence[str],
+    tips: Sequence[str],
+) -> str:
+    """Return a layered picture of a graph: one row a level, ops ordered by the mean place of what they read.
+
+    Parameters
+    ----------
+    levels
+        Level of each op, from 0; edges go to higher levels.
+    edges
+        Pairs of op indices.
+    colours, names, tips
+        Of each op; names are shown where they fit.
+    """
+    rows: list[list[int]] = [[] for _ in range(max(levels, default=0) + 1)]
+    for op, level in enumerate(levels):
+        rows[level].append(op)
+    reads: list[list[int]] = [[] for _ in levels]
+    for u, v in edges:
+        reads[v].append(u)
+    place = [0.5] * len(levels)
+    for row in rows:
+        row.sort(key=lambda op: (sum(place[u] for u in reads[op]) / max(1, len(reads[op])), op))
+        for at, op in enumerate(row):
+            place[op] = (at + 0.5) / len(row)
+    pitch = max(5.0, min(34.0, 1600.0 / len(rows)))
+    size = min(20.0, 0.62 * pitch)
+    height = _TOP + pitch * len(rows) + _TOP
+
+    def x_of(op: int) -> float:
+        return 20.0 + place[op] * (_WIDTH - 40.0)
+
+    def y_of(op: int) -> float:
+        return _TOP + pitch * (levels[op] + 0.5)
+
+    parts = [
+        f'<line x1="{x_of(u):.1f}" y1="{y_of(u) + size / 2:.1f}" x2="{x_of(v):.1f}" y2="{y_of(v) - size / 2:.1f}" '
+        f'stroke="{"#bbbbbb" if colours[u] == colours[v] else "#d62728"}" stroke-width="0.8"/>'
+        for u, v in edges
+    ]
+    for op, name in enumerate(names):
+        room = (_WIDTH - 40.0) / len(rows[levels[op]]) * 0.92
+        width = max(2.0, min(room, 150.0))
+        parts.append(
+            f'<rect x="{x_of(op) - width / 2:.1f}" y="{y_of(op) - size / 2:.1f}" width="{width:.1f}" '
+            f'height="{size:.1f}" rx="2" fill="{colours[op]}" stroke="#666666" stroke-width="0.4">'
+            f"<title>{html.escape(tips[op])}</title></rect>"
+        )
+        if size >= 12 and width > 30:
+            label = html.escape(_short(name, int(width / 6.2)))
+            parts.append(f'<text x="{x_of(op):.1f}" y="{y_of(op) + 4:.1f}" class="bar">{label}</text>')
+    return _svg(height, parts)
+
+
+def _axis(end: float, show: Callable[[float], str], height: float) -> str:
+    ticks = []
+    for at in range(6):
+        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / 5
+        ticks.append(f'<text x="{x:.0f}" y="{height - 8:.0f}" class="tick">{html.escape(show(end * at / 5))}</text>')
+        ticks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}" stroke="#eeeeee"/>')
+    return "".join(ticks)
+
+
+def _svg(height: float, parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img">{"".join(parts)}</svg>'
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= max(3, length) else "…" + text[-max(2, length - 1) :]

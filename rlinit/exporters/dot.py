@@ -1,0 +1,102 @@
+"""Graphs as Graphviz text, coloured by the device or stage that a plan gives each op."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from pathlib import Path
+
+from rlinit.errors import InvalidPlan
+from rlinit.files import write_atomically
+from rlinit.graph import Graph
+from rlinit.plan import Plan
+from rlinit.quantities import format_bytes
+
+__all__ = ["dot_text", "place_colours", "to_dot"]
+
+_COLOURS = (
+    "#8dd3c7",
+    "#ffffb3",
+    "#bebada",
+    "#fb8072",
+    "#80b1d3",
+    "#fdb462",
+    "#b3de69",
+    "#fccde5",
+    "#d9d9d9",
+    "#bc80bd",
+)
+
+
+def to_dot(graph: Graph, path: str | Path, plan: Plan | None = None) -> None:
+    """Write a graph as Graphviz text, atomically; see `dot_text`."""
+    write_atomically(path, dot_text(graph, plan))
+
+
+def dot_text(graph: Graph, plan: Plan | None = None) -> str:
+    """Return a graph as Graphviz text.
+
+    Parameters
+    ----------
+    graph
+        The graph; nodes are labelled with name and kind, edges that leave a device with the bytes they carry.
+    plan
+        Colours ops by device or stage. Ops whose inputs are dealt over several devices get stripes.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan is for another graph, or has no schedule.
+    """
+    places = _places(graph, plan) if plan is not None else {}
+    colours = place_colours(plan) if plan is not None else {}
+    lines = [f"digraph {_quoted(graph.name)} {{", "  rankdir=TB;", "  node [shape=box, style=filled, fillcolor=white];"]
+    for at, name in enumerate(graph.names):
+        label = name if not graph.kinds[at] else f"{name}\n{graph.kinds[at]}"
+        where = places.get(name, ())
+        fill = ":".join(colours[place] for place in where)
+        style = "" if not where else f", fillcolor={_quoted(fill)}, tooltip={_quoted(', '.join(where))}"
+        style += ", style=striped" if len(where) > 1 else ""
+        lines.append(f"  n{at} [label={_quoted(label)}{style}];")
+    for u, v in graph.edges.tolist():
+        apart = places.get(graph.names[u]) != places.get(graph.names[v])
+        size = graph.out_bytes[u]
+        text = f" [color=red, label={_quoted(format_bytes(float(size)))}]" if apart and not math.isnan(size) else ""
+        lines.append(f"  n{u} -> n{v}{text or (' [color=red]' if apart else '')};")
+    for at, (place, colour) in enumerate(colours.items()):
+        lines.append(f"  legend{at} [label={_quoted(place)}, shape=ellipse, fillcolor={_quoted(colour)}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def place_colours(plan: Plan) -> dict[str, str]:
+    """Return device or stage -> colour, in the plan's order; stages are called "stage j (device)"."""
+    if plan.objective in ("latency", "throughput"):
+        names = [use.device for use in plan.devices]
+    else:
+        names = [f"stage {j} ({use.device})" for j, use in enumerate(plan.stages)]
+    if len(names) <= len(_COLOURS):
+        return dict(zip(names, _COLOURS, strict=False))
+    hues = (colorsys.hls_to_rgb(at / len(names), 0.78, 0.6) for at in range(len(names)))
+    return {
+        name: "#" + "".join(f"{round(255 * part):02x}" for part in hue) for name, hue in zip(names, hues, strict=True)
+    }
+
+
+def _places(graph: Graph, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return op -> where it runs, as `place_colours` calls it."""
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to draw")
+    if plan.graph_fingerprint != graph.fingerprint():
+        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    if plan.objective in ("pipeline", "memory"):
+        return {op: (f"stage {j} ({plan.stages[int(j)].device})",) for op, j in plan.assignment.items()}
+    where: dict[str, list[str]] = {}
+    for batch in plan.batches:
+        where.setdefault(batch.op, []).append(batch.device)
+    return {op: tuple(sorted(set(devices))) for op, devices in where.items()}
+
+
+def _quoted(text: str) -> str:
+    """Return a string as Graphviz reads it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,292 @@
+"""A plan as one HTML page: graph, timeline, memory, history of the bound, what limits it. Needs no network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlinit.errors import InvalidPlan
+from rlinit.executors.simulator import simulate
+from rlinit.exporters.charts import Bar, Series, bar_chart, graph_picture, step_chart
+from rlinit.exporters.critical_path import Link, critical_path
+from rlinit.exporters.dot import place_colours
+from rlinit.files import write_atomically
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.memory_profile import memory_profile
+from rlinit.plan import Plan, StageUse
+from rlinit.quantities import format_bytes, format_seconds
+
+__all__ = ["report_html", "to_report"]
+
+_MOST_BARS = 6000
+_MOST_OPS = 3000
+_LINES = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f")
+_STYLE = """
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1080px; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ddd; }
+table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; }
+td.n { text-align: right; font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; display: block; }
+text { font: 11px system-ui, sans-serif; } .lane { text-anchor: end; } .tick, .bar { text-anchor: middle; }
+.bar { pointer-events: none; } .key { font-weight: 600; } .swatch { display: inline-block; width: .9em; height: .9em; }
+.note { color: #666; }
+"""
+
+
+def to_report(plan: Plan, graph: Graph, hardware: Hardware, path: str | Path) -> None:
+    """Write the report of a plan as one HTML file, atomically; see `report_html`."""
+    write_atomically(path, report_html(plan, graph, hardware))
+
+
+def report_html(plan: Plan, graph: Graph, hardware: Hardware) -> str:
+    """Return the report of a plan as HTML with pictures in it; it loads nothing else and runs no script.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule.
+    graph, hardware
+        What it was made for.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has no schedule, or is for another graph or hardware.
+    """
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to report")
+    if plan.graph_fingerprint != graph.fingerprint():
+        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    if plan.hardware_fingerprint != hardware.fingerprint():
+        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    title = html.escape(f"{plan.graph} on {plan.hardware}: {plan.objective}")
+    sections = [_summary(plan)]
+    if plan.batches:
+        path = critical_path(plan, graph, hardware)
+        sections += [_timeline(plan, graph, hardware, path), _limits(plan, path), _memory(plan, graph, hardware)]
+    else:
+        sections += [_stages(plan)]
+    sections += [_history(plan), _graph(plan, graph)]
+    body = "\n".join(section for section in sections if section)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def _summary(plan: Plan) -> str:
+    show = format_bytes if plan.objective == "memory" else format_seconds
+    proof = "proven optimal" if plan.status == "optimal" else f"feasible, gap {plan.gap:.3%}"
+    names = {"pipeline": "bottleneck", "memory": "peak parameters", "latency": "makespan", "throughput": "makespan"}
+    rows = [
+        (names[plan.objective], show(plan.value)),
+        ("proven lower bound", f"{show(plan.bound)} ({plan.bound_source or 'none'})"),
+        ("status", proof),
+        ("found by", plan.method),
+    ]
+    if plan.objective != "memory":
+        rows.append(("inputs a second", f"{plan.inputs_per_s:.4g}"))
+    if plan.batches:
+        rows.append(("transfers", plan.transfer_rule))
+    if plan.message:
+        rows.append(("note", plan.message))
+    return _table([], [[name, value] for name, value in rows])
+
+
+def _timeline(plan: Plan, graph: Graph, hardware: Hardware, path: Sequence[Link]) -> str:
+    """Draw who runs what when; the critical path has red edges."""
+    run = simulate(plan, graph, hardware)
+    on_path = {(link.kind, link.what, link.where, link.start_s) for link in path}
+    colours = place_colours(plan)
+    lanes = [use.device for use in plan.devices]
+    links = sorted({(move.source, move.target) for move in run.transfers})
+    place = {lane: at for at, lane in enumerate([*lanes, *(f"{source} → {target}" for source, target in links)])}
+    bars = [
+        Bar(
+            place[batch.device],
+            batch.start_s,
+            batch.end_s,
+            colours[batch.device],
+            batch.op if len(batch.shards) == plan.inputs // plan.shard_inputs else f"{batch.op} x{len(batch.shards)}",
+            f"{batch.op} on {batch.device}: {format_seconds(batch.start_s)} to {format_seconds(batch.end_s)}",
+            ("compute", batch.op, batch.device, batch.start_s) in on_path,
+        )
+        for batch in run.batches
+    ]
+    for move in run.transfers:
+        lane = f"{move.source} → {move.target}"
+        tip = f"{move.op}, {lane}: {format_seconds(move.start_s)} to {format_seconds(move.end_s)}"
+        strong = ("transfer", move.op, lane, move.start_s) in on_path
+        bars.append(Bar(place[lane], move.start_s, move.end_s, "#cccccc", "", tip, strong))
+    note = ""
+    if len(bars) > _MOST_BARS:
+        bars = sorted(bars, key=lambda bar: bar.start - bar.end)[:_MOST_BARS]
+        note = f'<p class="note">The {_MOST_BARS:,} longest of {len(run.batches) + len(run.transfers):,} are drawn.</p>'
+    lines = [(plan.bound, "#d62728", f"proven bound {format_seconds(plan.bound)}")]
+    chart = bar_chart(bars, list(place), max(plan.value, run.makespan_s), format_seconds, lines=lines)
+    return f"<h2>Timeline</h2>{chart}{note}<p class='note'>Red edges: the critical path. Dashed: the proven bound.</p>"
+
+
+def _limits(plan: Plan, path: Sequence[Link]) -> str:
+    """Say what the makespan is made of."""
+    total = max(sum(link.end_s - link.start_s for link in path), 1e-300)
+    shares: dict[tuple[str, str], float] = {}
+    for link in path:
+        key = ({"compute": "computing on", "transfer": "moving", "idle": "idle before"}[link.kind], link.where)
+        shares[key] = shares.get(key, 0.0) + link.end_s - link.start_s
+    by_share = sorted(shares.items(), key=lambda entry: -entry[1])
+    first = _table(
+        ["of the critical path", "", "seconds", "share"],
+        [
+            [what, where, format_seconds(seconds), f"{seconds / total:.1%}"]
+            for (what, where), seconds in by_share
+            if seconds
+        ],
+    )
+    longest = sorted(path, key=lambda link: link.start_s - link.end_s)[:12]
+    second = _table(
+        ["longest members", "", "starts", "seconds", "waited for"],
+        [
+            [
+                link.what,
+                link.where,
+                format_seconds(link.start_s),
+                format_seconds(link.end_s - link.start_s),
+                link.because,
+            ]
+            for link in longest
+        ],
+    )
+    busiest = max(plan.devices, key=lambda use: use.busy_s)
+    said = (
+        f"The busiest device, {busiest.device}, computes {busiest.busy_s / max(plan.value, 1e-300):.1%} of the time. "
+        f"The critical path has {len(path)} members."
+    )
+    return f"<h2>What limits the plan</h2><p>{html.escape(said)}</p>{first}{second}"
+
+
+def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
+    profiles = memory_profile(plan, graph, hardware)
+    capacity = {device.name: device.memory_bytes for device in hardware.devices}
+    series, rows = [], []
+    for at, use in enumerate(plan.devices):
+        profile = profiles[use.device]
+        colour = _LINES[at % len(_LINES)]
+        series.append(Series(use.device, profile.time_s.tolist(), profile.held_bytes.tolist(), colour))
+        rows.append(
+            [
+                use.device,
+                str(use.num_batches),
+                format_seconds(use.busy_s),
+                f"{use.busy_s / max(plan.value, 1e-300):.1%}",
+                format_bytes(profile.param_bytes),
+                format_bytes(profile.peak_bytes),
+                format_bytes(use.held_bytes),
+                format_bytes(capacity[use.device]),
+            ]
+        )
+    header = ["device", "batches", "busy", "share", "parameters", "peak", "counted by the plan", "memory"]
+    over = [use.device for use in plan.devices if profiles[use.device].peak_bytes > capacity[use.device]]
+    said = f"<p>The peak exceeds the memory of {html.escape(', '.join(over))}.</p>" if over else ""
+    chart = step_chart(series, plan.value, format_seconds, format_bytes)
+    return f"<h2>Memory by device</h2>{chart}{said}{_table(header, rows)}"
+
+
+def _stages(plan: Plan) -> str:
+    """Draw what each stage costs, and name the one that limits."""
+    show = format_bytes if plan.objective == "memory" else format_seconds
+    bars = []
+    for j, use in enumerate(plan.stages):
+        at = 0.0
+        for name, amount, colour in _stage_parts(plan, use):
+            bars.append(Bar(j, at, at + amount, colour, name, f"stage {j}: {name} {show(amount)}"))
+            at += amount
+    lanes = [f"{j} {use.device}" for j, use in enumerate(plan.stages)]
+    lines = [(plan.bound, "#d62728", f"proven bound {show(plan.bound)}")]
+    chart = bar_chart(bars, lanes, max(plan.value, 1e-300), show, lines=lines)
+    costs = [sum(amount for _, amount, _ in _stage_parts(plan, use)) for use in plan.stages]
+    worst = max(range(len(costs)), key=lambda j: costs[j])
+    name, amount, _ = max(_stage_parts(plan, plan.stages[worst]), key=lambda part: part[1])
+    said = f"Stage {worst} on {plan.stages[worst].device} limits the plan; most of it is {name} ({show(amount)})."
+    rows = [
+        [
+            str(j),
+            use.device,
+            str(use.num_ops),
+            format_bytes(use.param_bytes),
+            format_bytes(use.out_bytes),
+            show(costs[j]),
+        ]
+        for j, use in enumerate(plan.stages)
+    ]
+    header = ["stage", "device", "ops", "parameters", "bytes out", "cost"]
+    return f"<h2>Stages</h2>{chart}<h2>What limits the plan</h2><p>{html.escape(said)}</p>{_table(header, rows)}"
+
+
+def _stage_parts(plan: Plan, use: StageUse) -> list[tuple[str, float, str]]:
+    if plan.objective == "memory":
+        cached = use.param_bytes - use.off_cache_bytes
+        return [("in cache", cached, "#80b1d3"), ("off-cache", use.off_cache_bytes, "#fb8072")]
+    return [
+        ("transfer in", use.in_s, "#bebada"),
+        ("work", use.work_s, "#80b1d3"),
+        ("overflow", use.overflow_s, "#fb8072"),
+        ("transfer out", use.out_s, "#fdb462"),
+    ]
+
+
+def _history(plan: Plan) -> str:
+    if not plan.history:
+        return ""
+    show = format_bytes if plan.objective == "memory" else format_seconds
+    end = max([entry.time_s for entry in plan.history] + [sum(plan.phase_s.values())])
+    times = [entry.time_s for entry in plan.history]
+    values = [entry.values[0] if entry.values else float("nan") for entry in plan.history]
+    bounds = [entry.bounds[0] if entry.bounds else float("nan") for entry in plan.history]
+    series = [Series("value", times, values, "#222222"), Series("bound", times, bounds, "#d62728", dashed=True)]
+    rows = [
+        [format_seconds(entry.time_s), entry.phase]
+        + [show(levels[0]) if levels else "" for levels in (entry.values, entry.bounds)]
+        for entry in plan.history[-12:]
+    ]
+    chart = step_chart(series, max(end, 1e-9), format_seconds, show)
+    return f"<h2>History of value and bound</h2>{chart}{_table(['after', 'phase', 'value', 'bound'], rows)}"
+
+
+def _graph(plan: Plan, graph: Graph) -> str:
+    """Draw the graph, coloured by place; red edges leave a place."""
+    colours = place_colours(plan)
+    legend = " ".join(
+        f'<span class="swatch" style="background:{colour}"></span> {html.escape(place)}'
+        for place, colour in colours.items()
+    )
+    kinds = f"{graph.num_ops:,} ops, {graph.num_edges:,} edges, {graph.depth:,} levels"
+    if graph.num_ops > _MOST_OPS:
+        return f"<h2>Graph</h2><p>{kinds}; too many to draw here, export it as DOT.</p>"
+    places = list(colours)
+    assignment = plan.assignment or {}
+    where = [str(assignment[name]) if plan.batches else places[int(assignment[name])] for name in graph.names]
+    picture = graph_picture(
+        graph.level.tolist(),
+        [(u, v) for u, v in graph.edges.tolist()],
+        [colours[place] for place in where],
+        list(graph.names),
+        [f"{name} ({kind}) on {place}" for name, kind, place in zip(graph.names, graph.kinds, where, strict=True)],
+    )
+    return f"<h2>Graph</h2><p>{kinds}. {legend}</p>{picture}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{'' if at == 0 else _aligned(cell)}>{html.escape(cell)}</td>" for at, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table>{f'<tr>{head}</tr>' if header else ''}{body}</table>"
+
+
+def _aligned(cell: str) -> str:
+    return ' class="n"' if cell[:1].isdigit() else ""

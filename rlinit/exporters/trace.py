@@ -1,0 +1,188 @@
+"""Plans as Chrome trace JSON, which Perfetto and chrome://tracing show: devices as threads, transfers as flows.
+
+The format is the Trace Event Format: complete events ("X"), flows ("s" to "f"), counters ("C") and names ("M"); times
+are microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import InvalidPlan
+from rlinit.files import write_atomically
+from rlinit.plan import Batch, Plan
+
+if TYPE_CHECKING:
+    from rlinit.executors.simulator import Simulation
+    from rlinit.memory_profile import MemoryProfile
+
+__all__ = ["to_trace", "trace_events"]
+
+_DEVICES, _LINKS = 1, 2
+_STREAMED = 4
+"""Inputs of a stage plan that a trace shows, besides one for each stage."""
+
+
+def to_trace(
+    plan: Plan,
+    path: str | Path,
+    *,
+    measured: Sequence[Batch] | None = None,
+    simulation: Simulation | None = None,
+    memory: Iterable[MemoryProfile] = (),
+) -> None:
+    """Write a plan as trace JSON, atomically.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule and times.
+    path
+        Where to write; open it at ui.perfetto.dev or chrome://tracing.
+    measured
+        Batches as an executor measured them, shown as a second process beside the plan.
+    simulation
+        A simulated run, shown in the same way with its transfers.
+    memory
+        Memory of each device, shown as counters; see `memory_profile`.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has no schedule, or is a `memory` plan, which has no times.
+    """
+    events = trace_events(plan, measured=measured, simulation=simulation, memory=memory)
+    document = {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "graph": plan.graph,
+            "hardware": plan.hardware,
+            "objective": plan.objective,
+            "status": plan.status,
+            "value_s": plan.value,
+            "bound_s": plan.bound,
+            "bound_source": plan.bound_source,
+        },
+        "traceEvents": events,
+    }
+    write_atomically(path, json.dumps(document, allow_nan=False) + "\n")
+
+
+def trace_events(
+    plan: Plan,
+    *,
+    measured: Sequence[Batch] | None = None,
+    simulation: Simulation | None = None,
+    memory: Iterable[MemoryProfile] = (),
+) -> list[dict[str, Any]]:
+    """Return the events that `to_trace` writes."""
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
+    if plan.objective == "memory":
+        raise InvalidPlan("a memory plan has no times to export; draw it with Plan.plot")
+    writer = _Writer()
+    if plan.batches:
+        moves = [(t.op, t.source, t.target, t.start_s, t.end_s) for t in plan.transfers]
+        writer.run("plan", _DEVICES, plan.batches, moves)
+    else:
+        writer.run("plan", _DEVICES, _streamed(plan), [])
+    if simulation is not None:
+        moves = [(t.op, t.source, t.target, t.start_s, t.end_s) for t in simulation.transfers]
+        writer.run("simulated", _DEVICES + 10, simulation.batches, moves)
+    if measured is not None:
+        writer.run("measured", _DEVICES + 20, measured, [])
+    for profile in memory:
+        for time_s, held in zip(profile.time_s.tolist(), profile.held_bytes.tolist(), strict=True):
+            writer.add("C", f"memory of {profile.device}", _DEVICES, 0, time_s, args={"bytes": held})
+    return writer.events
+
+
+def _streamed(plan: Plan) -> list[Batch]:
+    """Return a few inputs as they go through the stages, one after the other (part by part: in, work, out)."""
+    batches = []
+    free = [0.0] * plan.num_stages
+    for at in range(plan.num_stages + _STREAMED):
+        ready = 0.0
+        for j, use in enumerate(plan.stages):
+            now = max(ready, free[j])
+            for part in ("in_s", "work_s", "overflow_s", "out_s"):
+                seconds = getattr(use, part)
+                if seconds > 0:
+                    name = f"input {at}" if part == "work_s" else f"input {at} {part.removesuffix('_s')}"
+                    batches.append(Batch(name, f"stage {j} on {use.device}", (at,), now, now + seconds))
+                now += seconds
+            free[j] = ready = now
+    return batches
+
+
+class _Writer:
+    """Collects events; a process shows devices, the next one links."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._threads: dict[tuple[int, str], int] = {}
+        self._num_flows = 0
+
+    def run(
+        self, name: str, process: int, batches: Iterable[Batch], moves: Iterable[tuple[str, str, str, float, float]]
+    ) -> None:
+        """Add the batches and transfers of one run."""
+        self._name(process, 0, "process_name", f"{name}: devices")
+        listed = list(batches)
+        for device in sorted({batch.device for batch in listed}):
+            self._thread(process, device)
+        for batch in listed:
+            thread = self._thread(process, batch.device)
+            args = {"shards": list(batch.shards)} if len(batch.shards) != 1 or batch.shards[0] else {}
+            self.add("X", batch.op, process, thread, batch.start_s, batch.end_s, args=args)
+        made = {(batch.op, batch.device): batch for batch in listed}
+        first = True
+        for op, source, target, start_s, end_s in moves:
+            if first:
+                self._name(process + 1, 0, "process_name", f"{name}: transfers")
+                first = False
+            link = f"{source} → {target}"
+            thread = self._thread(process + 1, link)
+            self.add("X", op, process + 1, thread, start_s, end_s)
+            producer = made.get((op, source))
+            if producer is not None:
+                # An arrow from the batch that made the tensor to its transfer.
+                self._num_flows += 1
+                self.add("s", op, process, self._thread(process, source), producer.start_s, flow=self._num_flows)
+                self.add("f", op, process + 1, thread, start_s, flow=self._num_flows)
+
+    def add(
+        self,
+        phase: str,
+        name: str,
+        process: int,
+        thread: int,
+        start_s: float,
+        end_s: float | None = None,
+        *,
+        flow: int | None = None,
+        args: dict[str, Any] | None = None,
+    ) -> None:
+        """Add one event."""
+        event: dict[str, Any] = {"ph": phase, "name": name, "pid": process, "tid": thread, "ts": start_s * 1e6}
+        if end_s is not None:
+            event["dur"] = max(0.0, end_s - start_s) * 1e6
+        if flow is not None:
+            event |= {"id": flow, "cat": "transfer"}
+            if phase == "f":
+                event["bp"] = "e"  # bind to the slice that encloses the end
+        if args:
+            event["args"] = args
+        self.events.append(event)
+
+    def _thread(self, process: int, lane: str) -> int:
+        if (process, lane) not in self._threads:
+            self._threads[process, lane] = sum(one == process for one, _ in self._threads) + 1
+            self._name(process, self._threads[process, lane], "thread_name", lane)
+        return self._threads[process, lane]
+
+    def _name(self, process: int, thread: int, what: str, name: str) -> None:
+        self.events.append({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}})

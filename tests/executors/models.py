@@ -1,0 +1,182 @@
+"""Small torch models, their graphs, and random models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlinit.graph import Graph
+from rlinit.importers.torch_writes import without_writes
+
+__all__ = ["Branches", "Chain", "Inception", "RandomNet", "TinyTransformer", "graph_of"]
+
+
+def graph_of(
+    model: nn.Module, inputs: tuple[Any, ...], *, devices: int = 4, seed: int = 0, batched: bool = False
+) -> Graph:
+    """Return the graph of a model's exported program: one op a call, ``getitem`` folded, random times."""
+    rng = np.random.default_rng(seed)
+    shapes = None
+    if batched:
+        shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
+    exported = without_writes(torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False))
+    ops: list[tuple[str, dict[str, Any]]] = []
+    edges: list[tuple[str, str]] = []
+    behind: dict[Any, set[str]] = {}
+    for node in exported.graph.nodes:
+        if node.op != "call_function":
+            continue
+        reads: set[str] = set().union(*(behind.get(other, set()) for other in node.all_input_nodes))
+        value = node.meta.get("val")
+        folded = "getitem" in str(node.target) or isinstance(value, (int, torch.SymInt)) or value is None
+        if folded:
+            behind[node] = reads
+            continue
+        name = f"op_{node.name}"
+        size = value.numel() if isinstance(value, torch.Tensor) else 0
+        seconds = float(rng.random() + 0.1)
+        ops.append(
+            (
+                name,
+                {
+                    "op": str(node.target),
+                    "node": node.name,
+                    "time_s": {f"d{i}": {b: seconds * (1 + i) for b in range(1, 9)} for i in range(devices)},
+                    "out_bytes": 4.0 * int(size) if isinstance(size, int) else 4.0,
+                    "param_bytes": 0.0,
+                    "module": [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()],
+                },
+            )
+        )
+        edges.extend((other, name) for other in reads)
+        behind[node] = {name}
+    return Graph.build(ops, edges, name=type(model).__name__)
+
+
+class Chain(nn.Module):
+    """Layers one after the other, with batch norm and in-place ReLU."""
+
+    def __init__(self, depth: int = 6, width: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.Sequential(
+            *(
+                nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+                for _ in range(depth)
+            )
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, 3, H, W) images to (B, 10) logits."""
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class Inception(nn.Module):
+    """Blocks of parallel branches, concatenated, with a skip connection over all of them."""
+
+    def __init__(self, blocks: int = 2, branches: int = 3, width: int = 6) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 1)
+        self.branches = nn.ModuleList(
+            nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(branches)) for _ in range(blocks)
+        )
+        self.joins = nn.ModuleList(nn.Conv2d(width * branches, width, 1) for _ in range(blocks))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Map (B, 3, H, W) images to pooled features, and a dictionary of extras."""
+        first = y = self.stem(x).relu()
+        for branches, join in zip(self.branches, self.joins, strict=True):
+            assert isinstance(branches, nn.ModuleList)
+            y = join(torch.cat([branch(y).relu_() for branch in branches], 1))
+        left, right = torch.chunk(y + first, 2, 1)
+        return left.mean((2, 3)), {"right": right.amax((2, 3)), "input": x}
+
+
+class TinyTransformer(nn.Module):
+    """A causal transformer with tied embeddings and positions made while running."""
+
+    def __init__(self, layers: int = 2, width: int = 16, heads: int = 2, vocabulary: int = 50) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(64, width)
+        self.heads = heads
+        self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
+        self.out = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.mlps = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            for _ in range(layers)
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map (B, T) tokens to (B, T, vocabulary) logits."""
+        batch, length = tokens.shape
+        x = self.embedding(tokens) + self.positions(torch.arange(length, device=tokens.device))
+        for qkv, out, norm, mlp in zip(self.qkv, self.out, self.norms, self.mlps, strict=True):
+            q, k, v = qkv(norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + out(y.transpose(1, 2).reshape(batch, length, -1))
+            x = x + mlp(x)
+        logits: torch.Tensor = x @ self.embedding.weight.T
+        return logits
+
+
+class Branches(nn.Module):
+    """Independent towers of matrix products that meet at the end."""
+
+    def __init__(self, towers: int = 2, depth: int = 4, width: int = 256) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(
+            nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)))
+            for _ in range(towers)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, width) to (B, width)."""
+        return torch.stack([tower(x) for tower in self.towers]).sum(0)
+
+
+class RandomNet(nn.Module):
+    """A random acyclic network over (B, width) tensors, with splits, views, in-place ops and shared layers."""
+
+    def __init__(self, seed: int, num_ops: int = 12, width: int = 4) -> None:
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        self.steps: list[tuple[str, int, int]] = []
+        for at in range(num_ops):
+            kind = str(rng.choice(["linear", "add", "relu_", "split", "tanh", "cat", "view", "softmax"]))
+            self.steps.append((kind, int(rng.integers(0, at + 1)), int(rng.integers(0, at + 1))))
+        generator = torch.Generator().manual_seed(seed)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.wide = nn.Linear(2 * width, width)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator) / width
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Map (B, width) to the last value and the sum of all of them."""
+        values = [x]
+        for kind, a, b in self.steps:
+            u, v = values[a], values[b]
+            if kind == "linear":
+                y = self.layers[b % 3](u)
+            elif kind == "add":
+                y = u + v
+            elif kind == "relu_":
+                y = (u * 1.5).relu_()
+            elif kind == "split":
+                left, right = u.chunk(2, 1)
+                y = torch.cat([right, left], 1)
+            elif kind == "tanh":
+                y = torch.tanh(u)
+            elif kind == "cat":
+                y = self.wide(torch.cat([u, v], 1))
+            elif kind == "view":
+                y = u.view(u.shape[0], 2, -1).transpose(1, 2).reshape(u.shape[0], -1)
+            else:
+                y = torch.softmax(u, 1)
+            values.append(y)
+        return values[-1], torch.stack(values).sum(0)

@@ -1,0 +1,115 @@
+"""Instructions of lanes: what they must hold whatever the plan, and the code that is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlinit.executors
+from rlinit.executors.code import lane_code
+from rlinit.executors.lanes import Begin, Call, Drop, End, Give, Lanes, Take, lower_lanes
+from rlinit.executors.program import torch_program
+from rlinit.exporters.trace import trace_events
+from rlinit.plan import Plan
+from tests.executors.models import RandomNet, graph_of
+from tests.executors.plans import random_hardware, random_plan
+
+SEEDS = st.integers(0, 100_000)
+
+
+def lanes_of(seed: int, inputs: int) -> tuple[Plan, Lanes]:
+    """Return a random plan of a random network, and its lanes."""
+    model, x = RandomNet(seed, 8).eval(), torch.randn(max(inputs, 2), 4)
+    graph = graph_of(model, (x,), batched=inputs > 1)
+    plan = random_plan(graph, random_hardware(seed, 3), seed, inputs=inputs)
+    program = torch_program(model, (x,), graph.names, graph=graph, dynamic_batch=inputs if inputs > 1 else None)
+    return plan, lower_lanes(plan, program)
+
+
+@given(seed=SEEDS, inputs=st.sampled_from([1, 4]))
+@settings(max_examples=12, deadline=None)
+def test_every_value_is_made_used_and_dropped_once(seed: int, inputs: int) -> None:
+    """On each lane a value is dropped exactly once, after its last use; every cell is given and taken once."""
+    plan, lanes = lanes_of(seed, inputs)
+    gives: list[tuple[int, int]] = []
+    takes: list[tuple[int, int]] = []
+    for lane, instructions in enumerate(lanes.instructions):
+        live: set[int] = set()
+        for one in instructions:
+            if isinstance(one, Drop):
+                assert live >= set(one.values)
+                live -= set(one.values)
+            elif isinstance(one, Give):
+                assert one.value in live
+                gives.append((one.cell, lane))
+            elif not isinstance(one, (Begin, End)):
+                assert one.value not in live
+                live.add(one.value)
+            if isinstance(one, Take):
+                takes.append((one.cell, lane))
+        assert not live or lane == len(lanes.devices)
+    assert sorted(gives) == [(cell, source) for cell, (source, _) in enumerate(lanes.cells)]
+    assert sorted(takes) == [(cell, target) for cell, (_, target) in enumerate(lanes.cells)]
+    assert len(lanes.tasks) == len(plan.batches)
+
+
+@given(seed=SEEDS, inputs=st.sampled_from([1, 4]))
+@settings(max_examples=12, deadline=None)
+def test_no_lane_waits_for_ever(seed: int, inputs: int) -> None:
+    """Lanes that run instruction by instruction, in any order, come to their ends."""
+    _, lanes = lanes_of(seed, inputs)
+    at = [0] * len(lanes.instructions)
+    full: set[int] = set()
+    moved = True
+    while moved:
+        moved = False
+        for lane, instructions in enumerate(lanes.instructions):
+            while at[lane] < len(instructions):
+                one = instructions[at[lane]]
+                if isinstance(one, Take) and one.cell not in full:
+                    break
+                if isinstance(one, Give):
+                    full.add(one.cell)
+                at[lane] += 1
+                moved = True
+    assert at == [len(instructions) for instructions in lanes.instructions]
+
+
+def test_code_of_a_lane() -> None:
+    """Code is one statement an instruction; arguments of the model appear by number only."""
+    hostile = "__import__('os').system('false')"
+
+    def target(x: torch.Tensor, text: str, device: torch.device) -> torch.Tensor:
+        assert text == hostile
+        assert device.type == "cpu"
+        return x + 1
+
+    (node,) = [n for n in torch.fx.symbolic_trace(torch.nn.Identity()).graph.nodes if n.op == "placeholder"]
+    call = Call(0, node, target, [torch.ones(1), hostile, torch.device("cuda:3")], {})
+    code = lane_code(
+        "x", [Begin(0), call, Give(0, 0), End(0), Drop((0,))], (), ["op"], 1, torch.device("cpu"), lambda n, d: n
+    )
+    assert hostile not in code.source
+    given: list[tuple[int, torch.Tensor]] = []
+    code.call([], None, None, lambda cell, value: given.append((cell, value)), None, None)
+    assert given == [(0, torch.full((1,), 2.0))]
+    assert list(code.line2op.values()) == ["op", "op"]
+
+
+def test_saved_plans_run_alike(tmp_path: Path) -> None:
+    """A plan that was saved and loaded gives the same outputs and the same trace."""
+    model, x = RandomNet(5).eval(), torch.randn(4, 4)
+    graph = graph_of(model, (x,), batched=True)
+    plan = random_plan(graph, random_hardware(5, 3), 5, inputs=4, transfers="exclusive")
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert trace_events(again) == trace_events(plan)
+    first, second = (rlinit.executors.run(one, model, x, graph=graph).outputs for one in (plan, again))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,387 @@
+"""The local executor against the unplaced model."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import rlinit.executors
+from rlinit.errors import InvalidPlan
+from rlinit.executors import ExecutionFailure
+from rlinit.executors.local import LocalExecutor
+from rlinit.graph import Graph
+from rlinit.plan import Plan
+from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of
+from tests.executors.plans import random_hardware, random_plan, stage_plan
+
+SEEDS = st.integers(0, 100_000)
+MODELS: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
+    "chain": (Chain().eval(), (torch.randn(2, 3, 8, 8),)),
+    "inception": (Inception().eval(), (torch.randn(2, 3, 8, 8),)),
+    "transformer": (TinyTransformer().eval(), (torch.randint(0, 50, (2, 7)),)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Kernels round differently with other numbers of threads; with one everywhere, results are equal bit for bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def flat(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of an output."""
+    import torch.utils._pytree as pytree
+
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def check_same(model: nn.Module, inputs: tuple[Any, ...], outputs: Any, *, exact: bool = True) -> None:
+    """Check that outputs have the structure and the values of the model's own."""
+    with torch.no_grad():
+        expected = model(*inputs)
+    assert type(outputs) is type(expected)
+    for mine, true in zip(flat(outputs), flat(expected), strict=True):
+        if exact:
+            assert torch.equal(mine, true)
+        else:
+            torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
+
+
+def placed(
+    model: nn.Module, inputs: tuple[Any, ...], seed: int, devices: int = 3, count: int = 1
+) -> tuple[Plan, Graph]:
+    """Return a random placement of a model, and its graph."""
+    graph = graph_of(model, inputs, batched=count > 1)
+    return random_plan(graph, random_hardware(seed, devices), seed, inputs=count, transfers="parallel"), graph
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_latency_equals_eager(name: str, devices: int) -> None:
+    """A random placement gives bit for bit what the model gives."""
+    model, inputs = MODELS[name]
+    plan, graph = placed(model, inputs, devices, devices)
+    result = rlinit.executors.run(plan, model, *inputs, graph=graph)
+    check_same(model, inputs, result.outputs)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_random_models_equal_eager(seed: int) -> None:
+    """Random networks on random placements give what the network gives, run after run."""
+    model, inputs = RandomNet(seed).eval(), (torch.randn(3, 4),)
+    plan, graph = placed(model, inputs, seed)
+    with LocalExecutor().load(plan, model, inputs, graph=graph) as program:
+        for _ in range(3):
+            check_same(model, inputs, program.run(*inputs).outputs)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_throughput_equals_eager(name: str, seed: int) -> None:
+    """Inputs dealt to devices shard by shard come back in order, with the model's values (up to batched kernels)."""
+    model, inputs = MODELS[name]
+    inputs = (torch.cat([inputs[0], inputs[0].flip(0)]),)
+    plan, graph = placed(model, inputs, seed, 3, count=4)
+    assert len({len(batch.shards) for batch in plan.batches}) > 1
+    result = rlinit.executors.run(plan, model, *inputs, graph=graph)
+    check_same(model, inputs, result.outputs, exact=False)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=10, deadline=None)
+def test_random_models_by_shards(seed: int) -> None:
+    """Random networks give the same when their inputs are dealt over devices."""
+    model, inputs = RandomNet(seed).eval(), (torch.randn(4, 4),)
+    plan, graph = placed(model, inputs, seed, count=4)
+    check_same(model, inputs, rlinit.executors.run(plan, model, *inputs, graph=graph).outputs, exact=False)
+
+
+def test_stage_plans_and_exported_programs_run() -> None:
+    """A stage plan runs stage by stage, also on a program that is exported already and ops named like nodes."""
+    model, inputs = MODELS["transformer"]
+    graph = graph_of(model, inputs)
+    hardware = random_hardware(0, 3)
+    stages = [3 * at // graph.num_ops for at in range(graph.num_ops)]
+    plan = stage_plan(graph, hardware, stages)
+    exported = torch.export.export(model, inputs, strict=False)
+    check_same(model, inputs, rlinit.executors.run(plan, exported, *inputs, graph=graph).outputs)
+    names = {op: str(graph.extras[i]["node"]) for i, op in enumerate(graph.names)}
+    named = dataclasses.replace(plan, assignment={names[op]: stage for op, stage in (plan.assignment or {}).items()})
+    check_same(model, inputs, rlinit.executors.run(named, exported, *inputs).outputs)
+
+
+def test_measured_batches_are_complete() -> None:
+    """Measuring gives every batch once, none overlapping another on its device."""
+    model, inputs = MODELS["inception"]
+    plan, graph = placed(model, inputs, 5)
+    result = LocalExecutor(measure=True).execute(plan, model, inputs, graph=graph)
+    assert sorted((b.op, b.device, b.shards) for b in result.batches) == sorted(
+        (b.op, b.device, b.shards) for b in plan.batches
+    )
+    for device in {batch.device for batch in result.batches}:
+        mine = [batch for batch in result.batches if batch.device == device]
+        assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(mine))
+    assert 0 < max(batch.end_s for batch in result.batches) <= result.seconds
+
+
+class Failing(nn.Module):
+    """A model with an op that fails for large indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 3)
+        self.out = nn.Linear(3, 3)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        """Look up and transform."""
+        return self.out(torch.tanh(self.table(index)))  # type: ignore[no-any-return]
+
+
+def test_failures_name_op_and_device() -> None:
+    """A failing op ends the run with its name and device, the workers go on to serve, and close leaves no thread."""
+    model, good, bad = Failing().eval(), torch.tensor([1, 2]), torch.tensor([1, 9])
+    plan, graph = placed(model, (good,), 3)
+    before = threading.active_count()
+    with LocalExecutor().load(plan, model, (good,), graph=graph) as program:
+        with pytest.raises(ExecutionFailure, match=r"op 'op_embedding' failed on device 'd\d' \(cpu\)"):
+            program.run(bad)
+        check_same(model, (good,), program.run(good).outputs)
+    assert threading.active_count() == before
+    with pytest.raises(ExecutionFailure, match="closed"):
+        program.run(good)
+
+
+def test_time_limit_ends_a_run() -> None:
+    """A run that takes too long is given up with an error."""
+    model, inputs = MODELS["chain"]
+    plan, graph = placed(model, inputs, 3)
+    with pytest.raises(ExecutionFailure, match=r"more than 0.0 s"):
+        LocalExecutor(time_limit_s=0.0).execute(plan, model, inputs, graph=graph)
+
+
+class Overwriting(nn.Module):
+    """A model that reads a tensor after overwriting it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (2 x)^+ by a view that was taken before."""
+        y = x * 2
+        view = y.view(-1)
+        y.relu_()
+        return view + 1
+
+
+def test_writes_in_place_and_training() -> None:
+    """Writes in place that a view sees are taken out first; training mode is refused with the node's name."""
+    x = (torch.randn(4, 4),)
+    model: nn.Module = Overwriting()
+    plan, graph = placed(model, x, 0)
+    check_same(model, x, rlinit.executors.run(plan, model, *x, graph=graph).outputs)
+    trained = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    plan, graph = placed(trained, x, 0)
+    with pytest.raises(InvalidPlan, match="training mode"):
+        rlinit.executors.run(plan, trained, *x, graph=graph)
+
+
+def test_imported_graphs_run() -> None:
+    """Graphs of the importer, by ops and by modules, are scheduled and run."""
+    from rlinit.importers.torch_export import export_program, from_program
+
+    for model, inputs in MODELS.values():
+        program = export_program(model, inputs)
+        for granularity in ("op", "module"):
+            graph = from_program(program, granularity=granularity)
+            timed = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
+            plan = random_plan(timed, random_hardware(1, 3), 1)
+            for runnable in (model, program):
+                check_same(model, inputs, rlinit.executors.run(plan, runnable, *inputs, graph=timed).outputs)
+
+
+class WithMask(nn.Module):
+    """A model with a mask that depends on no input, a number as an argument, and a random op that is unused."""
+
+    def forward(self, x: torch.Tensor, scale: float, *, shift: torch.Tensor | None = None) -> torch.Tensor:
+        """Mask, scale and shift."""
+        mask = torch.tril(torch.ones(x.shape[-1], x.shape[-1], device=x.device))
+        y = x @ mask * scale
+        return y if shift is None else y + shift
+
+
+def test_constants_numbers_and_keywords() -> None:
+    """What no input reaches is computed once; plain numbers are checked; keyword inputs follow positional ones."""
+    from rlinit.importers.torch_export import export_program, from_program
+
+    model, x, shift = WithMask(), torch.randn(2, 5), torch.randn(5)
+    program = export_program(model, (x, 2.0), {"shift": shift})
+    graph = from_program(program)
+    assert not {"ones", "tril"} & set(graph.names)
+    graph = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
+    plan = random_plan(graph, random_hardware(1, 2), 1)
+    result = rlinit.executors.run(plan, program, x, 2.0, shift, graph=graph)
+    assert torch.equal(result.outputs, model(x, 2.0, shift=shift))
+    for wrong, message in (
+        ((x, 3.0, shift), "is 3.0; the model was exported for 2.0"),
+        ((x, 2.0), "there are 2 inputs"),
+        ((x[:1], 2.0, shift), r"of shape \(1, 5\); the model was exported for"),
+        ((x.double(), 2.0, shift), "float64"),
+    ):
+        with pytest.raises(InvalidPlan, match=message):
+            rlinit.executors.run(plan, program, *wrong, graph=graph)
+
+
+class Centred(nn.Module):
+    """A model that subtracts the mean of the whole batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Centre."""
+        return torch.tanh(x) - torch.tanh(x).mean()
+
+
+def test_ops_that_mix_inputs_are_not_split() -> None:
+    """An op that makes one value of all inputs of a batch runs whole, and is refused where the plan splits it."""
+    model, inputs = Centred(), (torch.randn(4, 3),)
+    graph = graph_of(model, inputs, batched=True)
+    outcomes = set()
+    for seed in range(12):
+        plan = random_plan(graph, random_hardware(seed, 2), seed, inputs=4)
+        split = len([batch for batch in plan.batches if batch.op == "op_mean"]) > 1
+        if split:
+            with pytest.raises(InvalidPlan, match="'mean' makes one value of all inputs"):
+                rlinit.executors.run(plan, model, *inputs, graph=graph)
+        else:
+            check_same(model, inputs, rlinit.executors.run(plan, model, *inputs, graph=graph).outputs, exact=False)
+        outcomes.add(split)
+    assert outcomes == {True, False}
+
+
+class Reversed(nn.Module):
+    """A model that reads its inputs in both orders, in ways that shapes do not show."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add the batch and its reverse."""
+        return torch.tanh(x) + torch.tanh(x.flip(0))
+
+
+class TimeMajor(nn.Module):
+    """A model that merges (time, batch), not (batch, time)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Double, time by time."""
+        rows = torch.tanh(x.transpose(0, 1).reshape(-1, x.shape[2]))
+        return (rows * 2).view(x.shape[1], x.shape[0], -1).transpose(0, 1)
+
+
+@pytest.mark.parametrize(("model", "shape"), [(Reversed(), (4, 3)), (TimeMajor(), (4, 5, 3))])
+def test_hidden_mixing_is_found(model: nn.Module, shape: tuple[int, ...]) -> None:
+    """Plans that split what mixes inputs, or lists them in another order, are right or refused, never wrong."""
+    inputs = (torch.randn(shape),)
+    graph = graph_of(model, inputs, batched=True)
+    refused = 0
+    for seed in range(12):
+        plan = random_plan(graph, random_hardware(seed, 2), seed, inputs=4)
+        try:
+            result = rlinit.executors.run(plan, model, *inputs, graph=graph)
+        except InvalidPlan as problem:
+            refused += 1
+            assert "mixes the inputs of a batch there" in str(problem)  # noqa: PT017
+        else:
+            check_same(model, inputs, result.outputs, exact=False)
+    assert refused
+
+
+def test_other_models_and_devices_are_refused() -> None:
+    """A plan for another model, other inputs or absent devices is refused, and the message says what differs."""
+    model, inputs = MODELS["chain"]
+    plan, graph = placed(model, inputs, 1)
+    other, other_inputs = MODELS["inception"]
+    with pytest.raises(InvalidPlan, match="another model"):
+        rlinit.executors.run(plan, other, *other_inputs, graph=graph)
+    with pytest.raises(InvalidPlan, match="another graph"):
+        rlinit.executors.run(plan, model, *inputs, graph=graph_of(other, other_inputs))
+    for devices, message in (
+        ({"nowhere": "cpu"}, "which runs nothing"),
+        ({"d0": "cuda:77"}, "does not have"),
+        ({"d0": "abacus"}, "no torch device"),
+        ({"d0": "meta"}, "expected 'cpu'"),
+    ):
+        with pytest.raises(InvalidPlan, match=message):
+            rlinit.executors.run(plan, model, *inputs, graph=graph, devices=devices)
+    with pytest.raises(InvalidPlan, match="expected 'local' or 'pipeline'"):
+        rlinit.executors.run(plan, model, *inputs, executor="teleport")
+    edited = Graph.build(
+        [(name, {**graph.extras[i], "time_s": 1.0}) for i, name in enumerate(graph.names)],
+        [(graph.names[u], graph.names[v]) for u, v in graph.edges[1:]],
+    )
+    with pytest.raises(InvalidPlan, match="in the model only"):
+        rlinit.executors.run(
+            stage_plan(edited, random_hardware(0, 1), [0] * edited.num_ops), model, *inputs, graph=edited
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("count", [1, 4])
+def test_cpu_and_two_logical_gpus(count: int) -> None:
+    """A CPU and two logical devices on one GPU give the model's values."""
+    model, inputs = MODELS["inception"]
+    inputs = (torch.cat([inputs[0], inputs[0].flip(0)]),)
+    plan, graph = placed(model, inputs, 1, 3, count=count)
+    result = rlinit.executors.run(
+        plan, model, *inputs, graph=graph, devices={"d0": "cpu", "d1": "cuda:0", "d2": "cuda:0"}
+    )
+    with torch.no_grad():
+        expected = model(*inputs)
+    for mine, true in zip(flat(result.outputs), flat(expected), strict=True):
+        torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
+
+
+@torch.library.custom_op("rlinit_tests::nap", mutates_args=())
+def nap(x: torch.Tensor) -> torch.Tensor:
+    """Sleep for two seconds."""
+    time.sleep(2.0)
+    return x.clone()
+
+
+@nap.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Sleepy(nn.Module):
+    """A model with an op that takes long."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Sleep."""
+        y: torch.Tensor = torch.ops.rlinit_tests.nap(torch.tanh(x))
+        return y
+
+
+def test_the_watchdog_names_who_is_at_work() -> None:
+    """A run over its limit ends with an error that names the device at work, and the program can be closed."""
+    model, inputs = Sleepy(), (torch.randn(2),)
+    graph = graph_of(model, inputs)
+    plan = stage_plan(graph, random_hardware(0, 2), [0, 1])
+    before = threading.active_count()
+    with LocalExecutor(time_limit_s=0.3).load(plan, model, inputs, graph=graph) as program:
+        started = time.monotonic()
+        with pytest.raises(ExecutionFailure, match=r"more than 0.3 s; devices still at work: 'd1'"):
+            program.run(*inputs)
+        assert time.monotonic() - started < 6.0
+    assert threading.active_count() == before
