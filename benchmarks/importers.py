@@ -48,7 +48,7 @@ TITLES = {
     "pytorchcv": "Image models of pytorchcv",
     "transformers": "Models of transformers",
     "gpt3": "A model too large for the machine",
-    "onnx": "A large ONNX file",
+    "onnx": "A large ONNX file, by its nodes",
 }
 HEADER = """# Models that import
 
@@ -259,10 +259,11 @@ def write_docs(rows: list[dict[str, Any]]) -> None:
                 lines.append(f"| {row['model']} | not imported: {row['failed'].replace('|', '/')} | | | | | | |")
                 continue
             parameters = f"{row['parameters'] / 1e6:,.1f} M" if "parameters" in row else ""
+            modules = f"{row['modules']:,}" if "modules" in row else ""
             seconds = row.get("export_s", 0) + row["graph_s"]
             lines.append(
                 f"| {row['model']} | {parameters} | {row['ops']:,} | {row['edges']:,} | {row['depth']:,} "
-                f"| {row.get('modules', '')} | {row['flops'] / 1e9:,.1f} | {seconds:.1f} |"
+                f"| {modules} | {row['flops'] / 1e9:,.1f} | {seconds:.1f} |"
             )
     DOCS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -13,8 +13,8 @@ from rlinit.importers.tensors import TensorType
 
 __all__ = ["Prepared", "infer_types", "is_small"]
 
-_SMALL = 4096
-"""Elements of an integer constant that shape inference may want to read."""
+_MAX_INTEGERS, _MAX_FLOATS = 4096, 8
+"""Elements of a constant that shapes may be computed from: sizes and places; the scales of a Resize."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ def _without_weights(model: Any, given: Mapping[str, TensorType]) -> Any:
 
 def is_small(tensor: Any) -> bool:
     """Whether a stored tensor is one that shapes may be computed from."""
-    return tensor.data_type in (6, 7) and 0 <= math.prod(tensor.dims) <= _SMALL
+    limit = {1: _MAX_FLOATS, 6: _MAX_INTEGERS, 7: _MAX_INTEGERS, 9: _MAX_INTEGERS}.get(tensor.data_type, -1)
+    return 0 <= math.prod(tensor.dims) <= limit
 
 
 def _choose_dimensions(graph: Any, stored: set[str], batch: int | None, dims: Mapping[str, int]) -> None:

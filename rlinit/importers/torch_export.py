@@ -140,7 +140,8 @@ def from_program(
     User inputs are ops of kind "input".
 
     * ``out_bytes`` covers the outputs of an op that another op or the caller reads, all of them together.
-    * ``flops`` follows `torch.utils.flop_counter`: matrix products, convolutions, attention; elementwise ops have 0.
+    * ``flops`` follows `torch.utils.flop_counter`: matrix products, convolutions, attention; elementwise ops have 0;
+      control flow (`torch.cond`, loops) has those of its largest branch, one iteration.
     * What depends on no input (masks, positions, reshaped weights) is folded: its reader holds it. So is arithmetic
       on sizes. Random ops are never folded. `constant_nodes` names these nodes.
     * Parameters and how shared ones count: see `Holdings`.

@@ -215,7 +215,7 @@ class ProgramReader:
         row: dict[str, Any] = {
             "op": op.kind,
             "out_bytes": sum(num_bytes(tensor, self.sizes, op.name) for tensor in outputs),
-            "flops": sum(self._flops(node) for node in op.nodes),
+            "flops": sum(self._flops(node, self.program.graph_module) for node in op.nodes),
             "node": op.name if op.nodes[0].name == op.name else op.module,
             "nodes": [node.name for node in op.nodes],
             "module": op.module,
@@ -241,31 +241,24 @@ class ProgramReader:
 
     # -- operations --------------------------------------------------------------------------------------------
 
-    def _flops(self, node: Node) -> float:
+    def _flops(self, node: Node, within: torch.fx.GraphModule) -> float:
+        """Return the operations of a node of `within`; of control flow, those of its largest branch, once."""
         if node.op != "call_function":
             return 0.0
         if _is_control_flow(node):
-            bodies = [
-                getattr(self.program.graph_module, str(source.target))
-                for source in node.all_input_nodes
-                if source.op == "get_attr"
-            ]
-            counts = [
-                sum(self._flops_of_call(inner) for inner in body.graph.nodes if inner.op == "call_function")
-                for body in bodies
-                if isinstance(body, torch.fx.GraphModule)
-            ]
-            return max(counts, default=0.0)
-        return self._flops_of_call(node)
-
-    def _flops_of_call(self, node: Node) -> float:
+            found = [getattr(within, str(source.target)) for source in node.all_input_nodes if source.op == "get_attr"]
+            bodies = [body for body in found if isinstance(body, torch.fx.GraphModule)]
+            return max((sum(self._flops(inner, body) for inner in body.graph.nodes) for body in bodies), default=0.0)
         if not self.flop_table.counts(node.target):
             return 0.0
-        return self.flop_table.count(
-            node.target,
-            [self._meta(argument, node.name) for argument in node.args],
-            {key: self._meta(argument, node.name) for key, argument in node.kwargs.items()},
-        )
+        args = [self._meta(argument, node.name) for argument in node.args]
+        kwargs = {key: self._meta(argument, node.name) for key, argument in node.kwargs.items()}
+        try:
+            return self.flop_table.count(node.target, args, kwargs)
+        except Exception as problem:  # whatever the op's own checks raise
+            raise InvalidGraph(
+                f"node {node.name!r}: cannot count the operations of {node.target}: {problem}"
+            ) from problem
 
     def _meta(self, argument: Any, label: str) -> Any:
         """Return an argument with every node replaced by a tensor without storage, or the size it stands for."""

@@ -136,6 +136,15 @@ def test_shape_arithmetic_is_folded() -> None:
     assert graph.extras[3]["outputs"] == [["float32", 5, 3, 2]]
 
 
+def test_scales_are_read() -> None:
+    """The output of a Resize follows from its scales, which are constants in floating point."""
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 2, 3], np.float32), "scales")
+    resize = node("Resize", ["x", "", "scales"], ["y"], mode="nearest")
+    graph = from_onnx(model_of([resize], [value("x", ["N", 3, 4, 5])], stored=[scales]))
+    assert graph.extras[1]["outputs"] == [["float32", 1, 3, 8, 15]]
+    assert graph.param_bytes.tolist() == [0, 16]
+
+
 def test_ranges_are_bounded() -> None:
     """Positions are folded, also where their number is computed; a Range that would fill the memory is refused."""
     limits = [onnx.numpy_helper.from_array(np.array(number, np.int64), name) for number, name in [(0, "a"), (1, "c")]]

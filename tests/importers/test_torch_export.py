@@ -265,10 +265,13 @@ def test_attention_recurrence_and_control_flow_are_counted() -> None:
     assert graph.flops.sum() == 2 * 7 * 2 * 20 * 9
 
     def branch(self: Any, x: Any) -> Any:
-        return torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x + 1, (x,))
+        def deeper(x: Any) -> Any:
+            return torch.cond(x.min() > 0, lambda x: x @ x @ x, lambda x: x - 1, (x,))
+
+        return torch.cond(x.sum() > 0, deeper, lambda x: x @ x, (x,))
 
     graph = from_torch(module_of(branch), (ones(4, 4),))
-    assert graph.flops.sum() == 2 * 64
+    assert graph.flops.sum() == 2 * 2 * 64
     assert "cond" in graph.kinds[graph.num_ops - 1]
 
 
