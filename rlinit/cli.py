@@ -44,7 +44,8 @@ class Schedule:
     """Split a model over devices and prove how good the split is."""
 
     model: Model
-    """A graph or model file (.json, .json.gz, .keras), or zoo:NAME for a network of the zoo (zoo:resnet152)."""
+    """A graph or model file (.json, .json.gz, .pt2, .onnx, .tflite, .keras), or zoo:NAME for a network of the zoo
+    (zoo:resnet152)."""
     hw: str = "edge-tpu-4"
     """A hardware file (.toml, .json) or a preset (edge-tpu-K, cpu-t4-a100, moirai-inter, moirai-intra, gpt3-nodes)."""
     objective: Objective = "pipeline"
@@ -80,6 +81,12 @@ class Schedule:
     """Write the plan here as JSON."""
     plot: Path | None = None
     """Draw the plan here (.svg, .png, .pdf)."""
+    batch: int | None = None
+    """Batch size of a model file whose first dimension is dynamic."""
+    dims: tuple[str, ...] = ()
+    """Sizes of other dynamic dimensions of a model file, as NAME=SIZE."""
+    sharing: Literal["colocate", "copy"] = "colocate"
+    """Parameters that several ops read: held once, by ops that stay together, or copied to each reader."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
 
@@ -106,6 +113,12 @@ class Bound:
     """auto (cheapest first, the best is kept) or the name of one bound; an unknown name lists them."""
     time_limit_s: float | None = 60.0
     """Seconds to spend on each bound."""
+    batch: int | None = None
+    """As for schedule."""
+    dims: tuple[str, ...] = ()
+    """As for schedule."""
+    sharing: Literal["colocate", "copy"] = "colocate"
+    """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -118,6 +131,12 @@ class Inspect:
     """As for schedule."""
     ideal_cap: int = 1_000_000
     """Stop counting ideals here."""
+    batch: int | None = None
+    """As for schedule."""
+    dims: tuple[str, ...] = ()
+    """As for schedule."""
+    sharing: Literal["colocate", "copy"] = "colocate"
+    """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -146,6 +165,12 @@ class Bench:
     """Seconds for each method."""
     seed: int = 0
     """Seed of everything random."""
+    batch: int | None = None
+    """As for schedule."""
+    dims: tuple[str, ...] = ()
+    """As for schedule."""
+    sharing: Literal["colocate", "copy"] = "colocate"
+    """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -189,14 +214,20 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
-def _load_model(model: str) -> Graph:
-    if model.startswith("zoo:"):
+def _load_model(command: Schedule | Bound | Inspect | Bench) -> Graph:
+    if command.model.startswith("zoo:"):
         from rlinit.datasets import imagenet
 
-        return imagenet.load(model.removeprefix("zoo:"))
+        return imagenet.load(command.model.removeprefix("zoo:"))
     from rlinit.importers import load_graph
 
-    return load_graph(model)
+    dims = {}
+    for entry in command.dims:
+        name, _, size = entry.partition("=")
+        if not name or not size.isdigit():
+            raise RlinitError(f"--dims {entry!r}: expected NAME=SIZE")
+        dims[name] = int(size)
+    return load_graph(command.model, batch=command.batch, dims=dims, sharing=command.sharing)
 
 
 def _load_hardware(name: str, stages: int | None) -> Hardware:
@@ -220,7 +251,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
     for target in (command.out, command.plot):
         if target is not None and not target.parent.is_dir():
             raise RlinitError(f"cannot write {target}: the folder {target.parent} does not exist")
-    graph = _load_model(command.model)
+    graph = _load_model(command)
     hardware = _load_hardware(command.hw, command.stages)
     agent: str | Plan = Plan.load(command.agent) if command.agent.endswith(".json") else command.agent
     with _live_line(notes, command.objective) as line:
@@ -258,7 +289,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
 def _bound(command: Bound) -> int:
     from rlinit.solve import bound
 
-    graph = _load_model(command.model)
+    graph = _load_model(command)
     hardware = _load_hardware(command.hw, command.stages)
     proven = bound(
         graph,
@@ -286,7 +317,7 @@ def _inspect(command: Inspect) -> int:
     from rlinit.exact.ideals import count_ideals
     from rlinit.lowering import lower_stages
 
-    graph = _load_model(command.model)
+    graph = _load_model(command)
     problem = lower_stages(graph, Hardware.pipeline(1), "memory").problem
     ideals = count_ideals(problem, command.ideal_cap)
     row: dict[str, str | int | float] = {
@@ -327,7 +358,7 @@ def _bench(command: Bench, notes: Console) -> int:
 
     from rlinit.solve import schedule
 
-    graph = _load_model(command.model)
+    graph = _load_model(command)
     hardware = _load_hardware(command.hw, command.stages)
     plans: dict[str, Plan] = {}
     placed = command.objective in ("latency", "throughput")

@@ -23,7 +23,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from rlinit.files import read_json, write_json
 
 if TYPE_CHECKING:
     import networkx as nx
+    import torch
 
 __all__ = ["ANY_DEVICE", "Graph"]
 
@@ -388,6 +389,23 @@ class Graph:
         ops = [(str(node), data) for node, data in graph.nodes(data=True)]
         edges = [(str(u), str(v)) for u, v in graph.edges]
         return cls.build(ops, edges, name=str(graph.graph.get("name") or "graph"), int_names=ints and len(ops) > 0)
+
+    @classmethod
+    def from_torch(
+        cls,
+        module: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        batch: int | None = None,
+        granularity: Literal["op", "module"] = "op",
+        sharing: Literal["colocate", "copy"] = "colocate",
+        name: str | None = None,
+    ) -> Graph:
+        """Export a torch module and read it: see `rlinit.importers.torch_export.from_torch`."""
+        from rlinit.importers.torch_export import from_torch
+
+        return from_torch(module, args, kwargs, batch=batch, granularity=granularity, sharing=sharing, name=name)
 
     def to_networkx(self) -> nx.DiGraph[Any]:
         """Return the graph as a networkx DiGraph with the attributes `from_networkx` reads."""

@@ -24,8 +24,8 @@ def model() -> rlinit.Graph:
             kind: {c: (1.0 + at) * factor * (0.4 + 0.6 * c) for c in SIZES} for kind, factor in (("x", 1), ("y", 2))
         }
         ops.append((name, {"time_s": seconds, "param_bytes": 8.0, "out_bytes": 4.0}))
-    ops[1][1]["colocate"] = ops[2][1]["colocate"] = "pair"  # type: ignore[assignment]
-    ops[3][1]["forbidden"] = ["b"]  # type: ignore[assignment]
+    ops[1][1]["colocate"] = ops[2][1]["colocate"] = "pair"
+    ops[3][1]["forbidden"] = ["b"]
     return rlinit.Graph.build(ops, [("a", "b"), ("b", "c"), ("a", "d"), ("d", "e"), ("c", "f"), ("e", "f")])
 
 

@@ -131,9 +131,13 @@ class LocalProgram:
         self._lock = threading.Lock()
         self._closed = False
         self._queues: list[queue.SimpleQueue[_Run | None]] = [queue.SimpleQueue() for _ in lanes.devices]
+        # One lane that nobody watches runs in the calling thread: waking another one takes long on a busy machine.
+        self._inline = len(lanes.devices) == 1 and settings.time_limit_s is None
+        if self._inline:
+            torch.set_num_threads(share)
         self._workers = [
             threading.Thread(target=self._work, args=(lane, share), name=f"lane {device}", daemon=True)
-            for lane, device in enumerate(lanes.devices)
+            for lane, device in enumerate(() if self._inline else lanes.devices)
         ]
         for worker in self._workers:
             worker.start()
@@ -185,9 +189,11 @@ class LocalProgram:
                 raise ExecutionFailure("the program was closed")
             run = _Run(len(self._lanes.cells), list(flat), self._lanes.devices, self._settings.time_limit_s)
             started = time.perf_counter()
-            for one in self._queues:
+            for one in self._queues[: len(self._workers)]:
                 one.put(run)
             try:
+                if self._inline:
+                    self._serve(0, run)
                 outputs = self._collect(run)
                 run.join()
             except BaseException as problem:  # Ctrl-C: let the workers stop, too
@@ -211,15 +217,19 @@ class LocalProgram:
         import torch
 
         torch.set_num_threads(threads)
-        port, code = self._ports[lane], self._codes[lane]
+        while True:
+            run = self._queues[lane].get()
+            if run is None:
+                return
+            self._serve(lane, run)
+            del run
+
+    def _serve(self, lane: int, run: _Run) -> None:
+        import torch
+
         with torch.no_grad():
-            while True:
-                run = self._queues[lane].get()
-                if run is None:
-                    return
-                self._run_lane(lane, port, code, run)
-                run.done(lane)
-                del run
+            self._run_lane(lane, self._ports[lane], self._codes[lane], run)
+        run.done(lane)
 
     def _run_lane(self, lane: int, port: Port, code: LaneCode, run: _Run) -> tuple[Any, ...]:
         name = self._lanes.devices[lane] if lane < len(self._lanes.devices) else "outputs"

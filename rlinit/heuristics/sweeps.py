@@ -12,9 +12,10 @@ from rlinit.budget import Budget
 from rlinit.kernels.batch_sweeps import sweep_batches
 from rlinit.kernels.placement_sweeps import sweep
 from rlinit.kernels.placing import earliest_finish
+from rlinit.kernels.queued_annealing import anneal_queued
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray
-from rlinit.timeline import held_bytes, makespan, placement_of, shard_masks, timeline
+from rlinit.timeline import MODES, held_bytes, makespan, placement_of, shard_masks, timeline
 
 __all__ = ["earliest_finish_start", "memory_binds", "sweep_placements", "upward_ranks"]
 
@@ -35,6 +36,9 @@ _FIRST_RATE = 200_000.0
 
 _SWEEP_SHARE = 0.2
 """Part of the time left that a sweep may take."""
+
+_TIMELINE_COST = 30
+"""Moves in windows that take about the time of one whole timeline."""
 
 _FIRST_PRICE = 0.1
 """First price of an overfull device's memory, relative to the makespan over the bytes of all ops."""
@@ -177,6 +181,7 @@ def sweep_placements(
     value, moves, stalled, forwards = makespan(problem, found), _MOVES[0], 0, True
     rate = _FIRST_RATE
     priced = _Priced(problem, found) if memory_binds(problem) else None
+    queued = problem.transfers != "parallel" and problem.num_shards == 1
     turn = 0
     while left > 0 and not (budget is not None and budget.expired):
         width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
@@ -190,6 +195,8 @@ def sweep_placements(
             tried = priced.sweep(rng, forwards, width, each)
             again = tried if makespan(problem, tried) < _FAR * value else found
             search = _Ops(problem, again)
+        elif queued and turn % 2 == 1:
+            tried = _annealed(problem, found, rng, max(1, each * windows // _TIMELINE_COST))
         else:
             tried = search.sweep(rng, forwards, width, each)
         turn += 1
@@ -282,6 +289,36 @@ class _Priced(_Ops):
         full = self.held > limit
         self.price = np.where(full, np.maximum(self.price * 1.3, self.step), self.price * 0.8)
         return _relieved(self.problem, raw, self.need) if full.any() else raw
+
+
+def _annealed(problem: PlacementProblem, start: Placement, rng: np.random.Generator, moves: int) -> Placement:
+    """Anneal under the true rules of transfers that exclude each other; never worse than the start."""
+    n, d = problem.num_ops, problem.num_devices
+    sequence = start.sequence.copy()
+    scale = _typical(problem.op_time_s[np.arange(n), start.device[:, 0]])
+    anneal_queued(
+        rng,
+        moves,
+        0.5 * _HOT * scale,
+        _COLD * scale,
+        MODES[problem.transfers],
+        sequence,
+        np.bincount(problem.group, minlength=n)[problem.group] == 1,
+        problem.time_s,
+        problem.tensor_bytes,
+        problem.weight_bytes + problem.shard_bytes,
+        held_bytes(problem, start.device),
+        problem.capacity_bytes,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.pred_indptr,
+        problem.pred,
+        problem.succ_indptr,
+        problem.succ,
+    )
+    device = np.empty((n, 1), np.int64)
+    device[sequence // d, 0] = sequence % d
+    return Placement(device, sequence)
 
 
 def memory_binds(problem: PlacementProblem) -> bool:

@@ -127,7 +127,7 @@ def _without_weights(model: Any, given: Mapping[str, TensorType]) -> Any:
 def is_small(tensor: Any) -> bool:
     """Whether a stored tensor is one that shapes may be computed from."""
     limit = {1: _MAX_FLOATS, 6: _MAX_INTEGERS, 7: _MAX_INTEGERS, 9: _MAX_INTEGERS}.get(tensor.data_type, -1)
-    return 0 <= math.prod(tensor.dims) <= limit
+    return bool(0 <= math.prod(tensor.dims) <= limit)
 
 
 def _choose_dimensions(graph: Any, stored: set[str], batch: int | None, dims: Mapping[str, int]) -> None:

@@ -380,7 +380,51 @@ def _anneal_window(
             new_on = int(rng.random() * (d - 1))
             if new_on >= old_on:
                 new_on += 1
-            if not work[a, new_on] < np.inf or room[new_on] + need_bytes[ops[a]] > capacity[new_on]:
+            if not work[a, new_on] < np.inf:
+                continue
+            if room[new_on] + need_bytes[ops[a]] > capacity[new_on]:
+                # No room: change places with an op that is there.
+                b = int(rng.random() * size)
+                need = need_bytes[ops[a]] - need_bytes[ops[b]]
+                if on[b] != new_on or not movable[ops[b]] or not work[b, old_on] < np.inf:
+                    continue
+                if room[new_on] + need > capacity[new_on] or room[old_on] - need > capacity[old_on]:
+                    continue
+                on[a], on[b] = new_on, old_on
+                extra = need * (price[new_on] - price[old_on])
+                tried = (
+                    paid
+                    + extra
+                    + _window_cost(
+                        order,
+                        on,
+                        work,
+                        ready,
+                        after,
+                        before_indptr,
+                        before,
+                        ops,
+                        tensor_bytes,
+                        s_per_byte,
+                        delay_s,
+                        free,
+                        rest,
+                        ends,
+                        clock,
+                    )
+                )
+                if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
+                    cost = tried
+                    paid += extra
+                    room[old_on] -= need
+                    room[new_on] += need
+                    if cost < best:
+                        best = cost
+                        best_order[:] = order
+                        best_on[:] = on
+                        best_held[:] = room
+                else:
+                    on[a], on[b] = old_on, new_on
                 continue
         old_spot = spot[a]
         new_spot = old_spot
