@@ -12,7 +12,7 @@ from typing import Any
 from rlinit.errors import BackendUnavailable, InvalidPlan
 from rlinit.exporters.onnx_fit import OnnxFit, fit_onnx, renamed, tensor_type
 from rlinit.exporters.onnx_weights import loaded, save_onnx
-from rlinit.exporters.places import op_devices, op_stages
+from rlinit.exporters.places import op_devices, op_stages, quotient_order
 from rlinit.files import write_json
 from rlinit.graph import Graph
 from rlinit.importers.onnx_model import node_reads
@@ -205,7 +205,7 @@ class _Parts:
         self._members: dict[tuple[int, str], list[str]] = {}
         for op, key in op2key.items():
             self._members.setdefault(key, []).append(op)
-        self._order = _order(graph, op2key)
+        self._order = quotient_order(graph, op2key, op2key.values())
         home = {key: at for at, key in enumerate(self._order)}
         self._op2part = {op: home[key] for op, key in op2key.items()}
         self._readers: dict[str, set[int]] = {}
@@ -364,23 +364,3 @@ class _Writer:
         given = {attribute.name: attribute.i for attribute in node.attribute}
         part = sizes[given.get("start", 0) : given.get("end", len(sizes))]
         return onnx.helper.make_tensor(node.output[0], onnx.TensorProto.INT64, [len(part)], list(part))
-
-
-def _order(graph: Graph, op2key: Mapping[str, tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return the parts in an order in which each comes after those it reads; ties go by the keys."""
-    import networkx as nx
-
-    quotient: nx.DiGraph[tuple[int, str]] = nx.DiGraph()
-    quotient.add_nodes_from(op2key.values())
-    for u, v in graph.edges.tolist():
-        source, target = op2key.get(graph.names[u]), op2key.get(graph.names[v])
-        if source is not None and target is not None and source != target:
-            quotient.add_edge(source, target, op=graph.names[v])
-    try:
-        return list(nx.lexicographical_topological_sort(quotient))
-    except nx.NetworkXUnfeasible:
-        circle = nx.find_cycle(quotient)
-        raise InvalidPlan(
-            f"stages {sorted(source[0] for source, _ in circle)} read each other in a circle, which node "
-            f"{quotient.edges[circle[0]]['op']!r} is on; no order of files can run such a plan"
-        ) from None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
-__all__ = ["check_graph", "device_names", "op_devices", "op_stages"]
+__all__ = ["check_graph", "device_names", "op_devices", "op_stages", "quotient_order"]
+
+Part = TypeVar("Part", int, tuple[int, str])
+"""A stage, or what begins with one."""
 
 
 def check_graph(plan: Plan, graph: Graph) -> None:
@@ -83,3 +89,41 @@ def device_names(plan: Plan, graph: Graph) -> list[str]:
     used = set(op_devices(plan, graph).values())
     listed = [use.device for use in (plan.stages or plan.devices)]
     return [name for name in dict.fromkeys([*listed, *sorted(used)]) if name in used]
+
+
+def quotient_order(graph: Graph, op2part: Mapping[str, Part], parts: Iterable[Part]) -> list[Part]:
+    """Return the parts that ops belong to in an order in which each comes after those it reads; ties go by themselves.
+
+    Where no edge goes to a smaller part, that is their own order.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    op2part
+        op -> part; ops that are not named belong to none.
+    parts
+        All parts, those without ops included.
+
+    Raises
+    ------
+    InvalidPlan
+        Parts read each other in a circle; the message names an op on it.
+    """
+    import networkx as nx
+
+    quotient: nx.DiGraph[Part] = nx.DiGraph()
+    quotient.add_nodes_from(parts)
+    for u, v in graph.edges.tolist():
+        source, target = op2part.get(graph.names[u]), op2part.get(graph.names[v])
+        if source is not None and target is not None and source != target:
+            quotient.add_edge(source, target, op=graph.names[v])
+    try:
+        return list(nx.lexicographical_topological_sort(quotient))
+    except nx.NetworkXUnfeasible:
+        circle = nx.find_cycle(quotient)
+        stages = sorted(part if isinstance(part, int) else part[0] for part, _ in circle)
+        raise InvalidPlan(
+            f"stages {stages} read each other in a circle, which op "
+            f"{quotient.edges[circle[0]]['op']!r} is on; no order of stages can run such a plan"
+        ) from None

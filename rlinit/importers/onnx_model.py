@@ -23,6 +23,7 @@ __all__ = [
     "load_onnx",
     "load_values",
     "node_reads",
+    "sorted_nodes",
     "stored_tensors",
     "subgraphs_of",
 ]
@@ -132,7 +133,7 @@ def from_onnx(
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidGraph(f"{name or 'the ONNX model'} has no nodes; is this an ONNX model?")
     try:
-        prepared = infer_types(model, _sorted_nodes, batch, dims or {})
+        prepared = infer_types(model, sorted_nodes, batch, dims or {})
         return _assembled(prepared, sharing).graph(name or model.graph.name or "onnx")
     except RlinitError:
         raise
@@ -236,9 +237,10 @@ def _labels(graph: Any) -> list[str]:
     return distinct_labels(wanted, {value.name for value in graph.input})
 
 
-def _sorted_nodes(graph: Any) -> list[int]:
+def sorted_nodes(graph: Any) -> list[int]:
     """Return the places of the nodes in an order in which tensors are made before they are read."""
     given = {value.name for value in (*graph.input, *graph.initializer)}
+    given |= {sparse.values.name for sparse in graph.sparse_initializer}
     labels = _labels(graph)
     steps = [
         (label, node_reads(node), [name for name in node.output if name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ onnxruntime: Any = pytest.importorskip("onnxruntime")
 helper = onnx.helper
 
 __all__ = [
+    "KINDS",
     "check_parts",
     "device_plan",
     "feeds_of",
@@ -205,3 +206,87 @@ def check_parts(plan: Plan, graph: Graph, model: Any, feeds: dict[str, Any], fol
     for name, value in whole.items():
         np.testing.assert_allclose(results[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
     return len(files)
+
+
+def quantized() -> Any:
+    """Return a model whose weight is dequantized, transposed and annotated."""
+    scale = onnx.numpy_helper.from_array(np.float32(0.1), "scale")
+    zero = onnx.numpy_helper.from_array(np.int8(3), "zero")
+    stored = onnx.numpy_helper.from_array(np.arange(16, dtype=np.int8).reshape(4, 4), "q")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["t"], perm=[1, 0]),
+        helper.make_node(
+            "Einsum", ["x", "t"], ["a"], equation="ij,jk->ik"
+        ),  # onnxruntime would round inputs of a MatMul to 8 bits
+        helper.make_node("Einsum", ["a", "t"], ["y"], equation="ij,jk->ik"),
+    ]
+    model = model_of(nodes, stored=[scale, zero, stored])
+    note = model.graph.quantization_annotation.add(tensor_name="a")
+    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
+    return model
+
+
+def functional() -> Any:
+    """Return a model that calls a function of its own."""
+    body = [helper.make_node("Relu", ["u"], ["v"]), helper.make_node("Add", ["v", "u"], ["w"])]
+    function = helper.make_function("own", "twice", ["u"], ["w"], body, [helper.make_opsetid("", 20)])
+    model = model_of(
+        [helper.make_node("twice", ["x"], ["a"], domain="own"), helper.make_node("twice", ["a"], ["y"], domain="own")]
+    )
+    model.functions.append(function)
+    return model
+
+
+def sparse() -> Any:
+    """Return a model with a sparse weight."""
+    values = onnx.numpy_helper.from_array(np.array([1.5, -2.0], np.float32), "w")
+    places = onnx.numpy_helper.from_array(np.array([1, 6], np.int64), "places")
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Add", ["a", "x"], ["y"])])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [4, 4]))
+    return model
+
+
+def fixed_results() -> Any:
+    """Return a model that gives an input, a stored tensor, and the shape of a tensor besides what it computes."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Shape", ["a"], ["s"]),
+        helper.make_node("Neg", ["a"], ["y"]),
+    ]
+    outputs = [
+        helper.make_tensor_value_info(name, kind, None) for name, kind in (("y", 1), ("s", 7), ("w", 1), ("x", 1))
+    ]
+    return model_of(nodes, outputs=outputs, stored=[weight("w", 2, 2)])
+
+
+def disordered() -> Any:
+    """Return a model whose nodes are out of order."""
+    return model_of(
+        [
+            helper.make_node("Neg", ["a"], ["y"]),
+            helper.make_node("Relu", ["x"], ["a"]),
+            helper.make_node("Relu", ["y"], ["dead"]),
+        ]
+    )
+
+
+def old() -> Any:
+    """Return a model of an early format, in which stored tensors are inputs too."""
+    model = model_of(
+        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Neg", ["a"], ["y"])],
+        stored=[weight("w", 4, 4)],
+    )
+    model.graph.input.append(helper.make_tensor_value_info("w", 1, [4, 4]))
+    model.ir_version = 3
+    model.opset_import[0].version = 9
+    return model
+
+
+def lone() -> Any:
+    """Return a model of one node."""
+    return model_of([helper.make_node("Neg", ["x"], ["y"])])
+
+
+KINDS: list[Callable[[], Any]] = [quantized, functional, sparse, fixed_results, disordered, old, lone]
+"""Models that differ in kind."""

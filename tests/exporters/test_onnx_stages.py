@@ -23,6 +23,7 @@ from rlinit.exporters.onnx_stages import onnx_stages, run_onnx_stages, to_onnx_s
 from rlinit.graph import Graph
 from rlinit.importers.onnx_model import from_onnx
 from tests.exporters.onnx_files import (
+    KINDS,
     check_parts,
     device_plan,
     feeds_of,
@@ -97,73 +98,7 @@ def test_parts_say_what_they_are(tmp_path: Path) -> None:
     assert [row["file"] for row in listed["parts"]] == ["part_0.onnx", "part_1.onnx", "part_2.onnx"]
 
 
-def quantized() -> Any:
-    """Return a model whose weight is dequantized, transposed and annotated."""
-    scale = onnx.numpy_helper.from_array(np.float32(0.1), "scale")
-    zero = onnx.numpy_helper.from_array(np.int8(3), "zero")
-    stored = onnx.numpy_helper.from_array(np.arange(16, dtype=np.int8).reshape(4, 4), "q")
-    nodes = [
-        node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
-        node("Transpose", ["d"], ["t"], perm=[1, 0]),
-        node("Einsum", ["x", "t"], ["a"], equation="ij,jk->ik"),  # onnxruntime would round inputs of a MatMul to 8 bits
-        node("Einsum", ["a", "t"], ["y"], equation="ij,jk->ik"),
-    ]
-    model = model_of(nodes, stored=[scale, zero, stored])
-    note = model.graph.quantization_annotation.add(tensor_name="a")
-    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
-    return model
-
-
-def functional() -> Any:
-    """Return a model that calls a function of its own."""
-    body = [node("Relu", ["u"], ["v"]), node("Add", ["v", "u"], ["w"])]
-    function = helper.make_function("own", "twice", ["u"], ["w"], body, [helper.make_opsetid("", 20)])
-    model = model_of([node("twice", ["x"], ["a"], domain="own"), node("twice", ["a"], ["y"], domain="own")])
-    model.functions.append(function)
-    return model
-
-
-def sparse() -> Any:
-    """Return a model with a sparse weight."""
-    values = onnx.numpy_helper.from_array(np.array([1.5, -2.0], np.float32), "w")
-    places = onnx.numpy_helper.from_array(np.array([1, 6], np.int64), "places")
-    model = model_of([node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "x"], ["y"])])
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [4, 4]))
-    return model
-
-
-def fixed_results() -> Any:
-    """Return a model that gives an input, a stored tensor, and the shape of a tensor besides what it computes."""
-    nodes = [node("Relu", ["x"], ["a"]), node("Shape", ["a"], ["s"]), node("Neg", ["a"], ["y"])]
-    outputs = [
-        helper.make_tensor_value_info(name, kind, None) for name, kind in (("y", 1), ("s", 7), ("w", 1), ("x", 1))
-    ]
-    return model_of(nodes, outputs=outputs, stored=[weight("w", 2, 2)])
-
-
-def disordered() -> Any:
-    """Return a model whose nodes are out of order."""
-    return model_of([node("Neg", ["a"], ["y"]), node("Relu", ["x"], ["a"]), node("Relu", ["y"], ["dead"])])
-
-
-def old() -> Any:
-    """Return a model of an early format, in which stored tensors are inputs too."""
-    model = model_of([node("MatMul", ["x", "w"], ["a"]), node("Neg", ["a"], ["y"])], stored=[weight("w", 4, 4)])
-    model.graph.input.append(helper.make_tensor_value_info("w", 1, [4, 4]))
-    model.ir_version = 3
-    model.opset_import[0].version = 9
-    return model
-
-
-def lone() -> Any:
-    """Return a model of one node."""
-    return model_of([node("Neg", ["x"], ["y"])])
-
-
-KINDS: list[Callable[[], Any]] = [quantized, functional, sparse, fixed_results, disordered, old, lone]
-
-
-@pytest.mark.parametrize("make", KINDS, ids=[make.__name__ for make in KINDS])
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
 def test_kinds_of_models(make: Callable[[], Any], tmp_path: Path) -> None:
     """Models with quantized or sparse weights, functions, constant results, disorder or old formats can be cut."""
     model = make()
@@ -306,7 +241,7 @@ def test_plans_that_do_not_fit_are_refused() -> None:
         onnx_stages(plan, other, model)
     with pytest.raises(InvalidPlan, match="no schedule"):
         onnx_stages(dataclasses.replace(plan, assignment=None, status="no_solution"), graph, model)
-    with pytest.raises(InvalidPlan, match=r"stages \[0, 1\] read each other in a circle, which node 'n[012]'"):
+    with pytest.raises(InvalidPlan, match=r"stages \[0, 1\] read each other in a circle, which op 'n[012]'"):
         onnx_stages(staged(graph, [0, 0, 1, 0], 2), graph, model)
     with pytest.raises(InvalidPlan, match="op 'n1' is on stage 2; the plan has the stages 0 to 1"):
         onnx_stages(dataclasses.replace(plan, assignment={"x": 0, "n0": 0, "n1": 2, "n2": 0}), graph, model)
