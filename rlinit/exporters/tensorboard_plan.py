@@ -217,7 +217,7 @@ def _graph_contents(protos: Mapping[str, Any], plan: Plan, graph: Graph) -> Iter
 
 
 def _labels(graph: Graph) -> dict[str, str]:
-    """Return op -> its name for TensorBoard, which folds names at slashes: below its module, without other special characters."""
+    """Return op -> its name for TensorBoard, which folds at slashes: below its module, special characters replaced."""
     paths = module_paths(graph)
     wanted = [f"{paths[op].replace('.', '/')}/{op.replace('/', '.')}".lstrip("/") for op in graph.names]
     return dict(zip(graph.names, distinct_labels((_UNSAFE.sub("_", name) for name in wanted), ()), strict=True))
