@@ -15,6 +15,7 @@ import tyro
 
 import rlinit
 from rlinit.datasets import imagenet
+from rlinit.errors import InvalidPlan
 from rlinit.importers.keras_model import from_keras, import_keras
 from rlinit.quantities import format_bytes
 
@@ -78,7 +79,8 @@ def main(size: int = 224, stages: int = 6, seed: int = 0, out: Path | None = Non
 def stage_models(network: Any, graph: rlinit.Graph, plan: rlinit.Plan) -> list[StageModel]:
     """Cut a Keras model, each of whose layers is called once, into a model for each stage that has layers."""
     keras = import_keras()
-    assert plan.assignment is not None
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}: {plan.message}")
     stage = {op: int(at) for op, at in plan.assignment.items()}
     outputs = {layer.name: layer.output for layer in network.layers}
     takes: dict[int, list[str]] = {at: [] for at in range(plan.num_stages)}

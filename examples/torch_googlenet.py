@@ -24,6 +24,8 @@ from rlinit.executors import run
 from rlinit.executors.program import export_model
 from rlinit.exporters import to_report, to_trace
 from rlinit.importers.torch_export import from_program
+from rlinit.measured_transfers import measure_transfers
+from rlinit.measuring import Measuring, measure_ops
 from rlinit.quantities import format_seconds
 
 __all__ = ["BLOCKS", "GoogLeNet", "Inception", "Result", "main"]
@@ -123,12 +125,13 @@ def main(
     blocks: int = 9,
     divisor: int = 1,
     inputs: int = 4,
+    measured: bool = False,
     method: str = "auto",
     time_limit_s: float | None = 10.0,
     seed: int = 0,
     out: Path | None = None,
 ) -> Result:
-    """Plan the network for a CPU, a T4 and an A100, run the plan, and compare with the network itself.
+    """Plan the network for a CPU and two accelerators, run the plan, and compare with the network itself.
 
     Parameters
     ----------
@@ -138,6 +141,9 @@ def main(
         Pixels of the square pictures; see `GoogLeNet`.
     inputs
         Pictures for ``throughput``.
+    measured
+        Measure every op and transfer where it will run, so that what is expected can be compared with what happens;
+        else ops are timed by the roofline model of a T4 and an A100, which need not be there.
     method, time_limit_s
         How to plan, and for how many seconds; see `rlinit.schedule`.
     seed
@@ -150,8 +156,18 @@ def main(
     pictures = (torch.randn(inputs if objective == "throughput" else 1, 3, size, size),)
     program = export_model(network, pictures, dynamic_batch=inputs if objective == "throughput" else None)
     graph = from_program(program, name="GoogLeNet")
-    # Nothing is measured here: ops are timed by the roofline model of devices that are not there.
     hardware = rlinit.Hardware.preset("cpu-t4-a100")
+    accelerator = "cuda:0" if torch.cuda.is_available() else "cpu"
+    devices = {"cpu": "cpu", "t4": accelerator, "a100": accelerator}
+    if measured:
+        # Workers on the CPU share its threads.
+        share = max(1, torch.get_num_threads() // list(devices.values()).count("cpu"))
+        batches = range(1, inputs + 1) if objective == "throughput" else None
+        table = measure_ops(
+            program, pictures, graph, devices=devices, batches=batches, settings=Measuring(threads=share)
+        )
+        graph = table.apply(graph)
+        hardware = measure_transfers(devices).apply(hardware)
     count = inputs if objective == "throughput" else None
     plan = rlinit.schedule(
         graph, hardware, objective=objective, inputs=count, method=method, time_limit_s=time_limit_s, seed=seed
@@ -160,11 +176,10 @@ def main(
     print(f"{graph.num_ops} ops on {', '.join(used)}: {plan.status}, {format_seconds(plan.value)} expected,")
     print(f"at least {format_seconds(plan.bound)} by {plan.bound_source} (gap {plan.gap:.1%})")
 
-    physical = "cuda:0" if torch.cuda.is_available() else "cpu"
-    execution = run(plan, program, *pictures, graph=graph, devices={"t4": physical, "a100": physical})
+    execution = run(plan, program, *pictures, graph=graph, devices=devices)
     with torch.no_grad():
         difference = float((execution.outputs - network(*pictures)).abs().max())
-    print(f"run on cpu and {physical}: {format_seconds(execution.seconds)} here, largest difference {difference:g}")
+    print(f"run on cpu and {accelerator}: {format_seconds(execution.seconds)} here, largest difference {difference:g}")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         plan.save(out / "plan.json")

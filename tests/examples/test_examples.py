@@ -29,8 +29,8 @@ def test_resnet50_runs_in_six_stages(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("stage_*.keras"))) == 6
 
 
-@pytest.mark.parametrize("objective", ["latency", "throughput"])
-def test_googlenet_runs_on_three_devices(objective: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("objective", "measured"), [("latency", False), ("latency", True), ("throughput", False)])
+def test_googlenet_runs_on_three_devices(objective: str, measured: bool, tmp_path: Path) -> None:
     """The planned network gives what the network gives; plan, trace and report are written."""
     pytest.importorskip("torch", reason="torch is not installed")
     from examples.torch_googlenet import main
@@ -41,6 +41,7 @@ def test_googlenet_runs_on_three_devices(objective: str, tmp_path: Path) -> None
         blocks=3,
         divisor=8,
         inputs=2,
+        measured=measured,
         method="heft",
         time_limit_s=None,
         out=tmp_path,
