@@ -151,7 +151,7 @@ def _ordered(fit: OnnxFit) -> Any:
 
 def _note(model: Any, plan: Plan) -> None:
     """Say in the metadata what the plan promises."""
-    kept = [entry for entry in model.metadata_props if not entry.key.startswith("rlinit.")]
+    kept = [entry for entry in model.metadata_props if not str(entry.key).startswith("rlinit.")]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     facts = {

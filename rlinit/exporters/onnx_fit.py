@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import InvalidPlan
+from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.exporters.onnx_weights import open_onnx
 from rlinit.exporters.places import check_graph
 from rlinit.graph import Graph
@@ -87,8 +87,13 @@ def fit_onnx(plan: Plan, graph: Graph, model: Any) -> OnnxFit:
     maker = {name: place for place, node in enumerate(whole.graph.node) for name in node.output if name}
     stored = {tensor.name for tensor in whole.graph.initializer}
     stored |= {sparse.values.name for sparse in whole.graph.sparse_initializer}
+    types = _types(whole, again)
+    given = {value.name for value in whole.graph.input}
+    for value in whole.graph.output:
+        if not any(value.name in known for known in (maker, stored, given)):
+            raise InvalidGraph(f"the model gives the tensor {value.name!r}, which nothing makes")
     place2op = {place: op for op, place in op2place.items()}
-    return OnnxFit(whole, source, op2place, place2op, maker, _types(whole, again), frozenset(stored))
+    return OnnxFit(whole, source, op2place, place2op, maker, types, frozenset(stored))
 
 
 def renamed(node: Any, op: str) -> Any:

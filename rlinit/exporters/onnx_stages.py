@@ -251,7 +251,8 @@ class _Parts:
             writer.add(op, fit.model.graph.node[fit.op2place[op]], made)
         gives = [name for name in writer.made if self._leaves(name, at)]
         if last:
-            fixed = [name for name in self._results if name not in fit.types]
+            constants = fit.maker.keys() | fit.stored
+            fixed = [name for name in self._results if name in constants and name not in fit.types]
             for name in fixed:
                 writer.constant(name)
             gives += fixed

@@ -181,7 +181,7 @@ def check_location(tensor: Any, path: Path) -> None:
     InvalidGraph
         The tensor (named) says that its data lies elsewhere, or does not say where.
     """
-    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    location = str(next((entry.value for entry in tensor.external_data if entry.key == "location"), ""))
     folder = path.resolve().parent
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\")
     parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}

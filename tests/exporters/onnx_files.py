@@ -248,16 +248,19 @@ def sparse() -> Any:
 
 
 def fixed_results() -> Any:
-    """Return a model that gives an input, a stored tensor, and the shape of a tensor besides what it computes."""
+    """Return a model that gives its inputs, a weight and a shape, and has an input that nothing reads."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Shape", ["a"], ["s"]),
         helper.make_node("Neg", ["a"], ["y"]),
     ]
     outputs = [
-        helper.make_tensor_value_info(name, kind, None) for name, kind in (("y", 1), ("s", 7), ("w", 1), ("x", 1))
+        helper.make_tensor_value_info(name, kind, None)
+        for name, kind in (("y", 1), ("s", 7), ("w", 1), ("x", 1), ("z", 1))
     ]
-    return model_of(nodes, outputs=outputs, stored=[weight("w", 2, 2)])
+    model = model_of(nodes, outputs=outputs, stored=[weight("w", 2, 2)])
+    model.graph.input.append(helper.make_tensor_value_info("z", 1, ["N", 4]))
+    return model
 
 
 def disordered() -> Any:

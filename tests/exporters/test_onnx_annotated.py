@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
-from rlinit.errors import InvalidPlan
+from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
 from rlinit.exporters.onnx_annotated import annotated_onnx, read_onnx_annotations, to_onnx_annotated
+from rlinit.exporters.onnx_stages import onnx_stages
 from rlinit.importers.onnx_model import from_onnx
 from tests.exporters.onnx_files import (
     KINDS,
@@ -126,6 +127,15 @@ def test_files(tmp_path: Path) -> None:
     assert found.op2device == {"na": "d1", "ny": "d0"}
 
 
+def test_outputs_that_nothing_makes() -> None:
+    """A model that promises a tensor it does not make is refused with its name."""
+    model = two_products()
+    graph = from_onnx(model)
+    model.graph.output.append(helper.make_tensor_value_info("ghost", 1, [1]))
+    with pytest.raises(InvalidGraph, match="gives the tensor 'ghost', which nothing makes"):
+        annotated_onnx(staged(graph, [0, 0, 0], 1), graph, model)
+
+
 def test_annotations_that_make_no_sense() -> None:
     """Files without the configuration, and nodes on several or unknown devices or without name, are refused by name."""
     model = two_products()
@@ -157,3 +167,29 @@ def test_annotations_that_make_no_sense() -> None:
     ):
         with pytest.raises(InvalidPlan, match=message):
             read_onnx_annotations(changed(change))
+
+
+def test_mutated_files_never_crash(tmp_path: Path) -> None:
+    """Random changes of bytes give what the file says, or an error of this package, nothing else."""
+    model = random_model(5)
+    graph = from_onnx(model, batch=3)
+    plan = staged(graph, slices(graph, 4, np.random.default_rng(0)), 4)
+    whole = annotated_onnx(plan, graph, model).SerializeToString()
+    rng = np.random.default_rng(1)
+    calls: list[Callable[[Path], object]] = [
+        read_onnx_annotations,
+        lambda path: onnx_stages(plan, graph, path),
+        lambda path: annotated_onnx(plan, graph, path),
+    ]
+    refused = 0
+    for _ in range(120):
+        content = bytearray(whole)
+        for at in rng.integers(0, len(content), int(rng.integers(1, 4))):
+            content[at] = int(rng.integers(256))
+        (tmp_path / "m.onnx").write_bytes(content)
+        for call in calls:
+            try:
+                call(tmp_path / "m.onnx")
+            except RlinitError:
+                refused += 1
+    assert 100 < refused < 360
