@@ -19,12 +19,22 @@ from rlinit.agent.placement_features import (
     urgencies,
 )
 from rlinit.errors import CheckpointError, RlinitError
+from rlinit.kernels.placement_population import play_population
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray
+from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import makespan, placement_of
 
 __all__ = ["DecodedPlacement", "LatencyAgent", "decode_placement"]
+
+_TEMPERATURE = 1.5
+"""Divides the logits of draws."""
+
+_SURVIVORS = 4
+"""One in so many members of a population survives a cull."""
+
+_EVERY, _MOST_CULLS = 12, 100
+"""Ops from cull to cull at least, and culls at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,9 +100,9 @@ class LatencyAgent:
 
 
 def decode_placement(
-    agent: LatencyAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0, temperature: float = 1.0
+    agent: LatencyAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0
 ) -> DecodedPlacement | None:
-    """Return the best of the agent's greedy placement and some samples; None where none of them fits.
+    """Return the best of the agent's greedy placement and a population of sampled ones; None where none of them fits.
 
     Plays as if any number of transfers ran at once; every schedule is evaluated under the problem's own rules. The same
     arguments give the same placement on every machine.
@@ -104,30 +114,40 @@ def decode_placement(
     problem
         A latency problem.
     samples
-        Placements to draw besides the greedy one.
+        Placements to sample besides the greedy one, side by side: see `rlinit.kernels.placement_population`.
     seed
         Of the draws.
-    temperature
-        Divides logits of draws.
 
     Raises
     ------
     RlinitError
-        Ops of the problem are split into shards, or an argument is out of range.
+        Ops of the problem are split into shards, or `samples` is negative.
     """
     if problem.num_shards != 1:
         raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
-    if samples < 0 or not temperature > 0:
-        raise RlinitError(f"samples is {samples} and temperature {temperature}; expected at least 0, and more than 0")
+    if samples < 0:
+        raise RlinitError(f"samples is {samples}; expected at least 0")
     seen = see(problem)
     key, score, urgency = agent.opinion(seen)
     free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
     greedy = play(seen.arrays, key, score, urgency, 0.0, 1, free, rng)
-    best, at_best = _best(problem, greedy)
+    best, at_best = _best(problem, greedy.value[:, 0], greedy.device, greedy.start)
     greedy_value = at_best
     if samples:
         drawn, at_drawn = _best(
-            problem, play(seen.arrays, key, score, urgency, temperature, samples, free, rng)
+            problem,
+            *play_population(
+                seen.arrays,
+                key,
+                score,
+                urgency,
+                _TEMPERATURE,
+                samples,
+                max(1, samples // _SURVIVORS),
+                max(_EVERY, problem.num_ops // _MOST_CULLS),
+                seen.after,
+                rng,
+            ),
         )
         if at_drawn < at_best:
             best, at_best = drawn, at_drawn
@@ -136,19 +156,22 @@ def decode_placement(
     return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score, urgency))
 
 
-def _best(problem: PlacementProblem, trace: RolloutTrace) -> tuple[Placement | None, float]:
-    """Return the best placement of a trace and its makespan under the problem's rules; the first of equal ones."""
-    samples = np.flatnonzero(np.isfinite(trace.value[:, 0]))
+def _best(
+    problem: PlacementProblem, value: FloatArray, device: IntArray, start: FloatArray
+) -> tuple[Placement | None, float]:
+    """Return the best of (S, n) schedules and its makespan under the problem's rules; the first of equal ones."""
+    samples = np.flatnonzero(np.isfinite(value))
     if problem.transfers == "parallel" and len(samples):
-        samples = samples[[trace.value[samples, 0].argmin()]]
+        samples = samples[[value[samples].argmin()]]
     best: Placement | None = None
     at_best = np.inf
     for sample in samples:
-        start = np.repeat(trace.start[sample][:, None], problem.num_devices, axis=1)
-        found = placement_of(problem, trace.device[sample][:, None], start)
-        value = makespan(problem, found)
-        if value < at_best:
-            best, at_best = found, value
+        found = placement_of(
+            problem, device[sample][:, None], np.repeat(start[sample][:, None], problem.num_devices, axis=1)
+        )
+        makespan_s = makespan(problem, found)
+        if makespan_s < at_best:
+            best, at_best = found, makespan_s
     return best, at_best
 
 
