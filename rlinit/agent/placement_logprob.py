@@ -37,6 +37,8 @@ class ChoiceLists:
         (F,), (F,), (B,), (B,) the same for devices; entries are pairs (op, device).
     late
         (F,) of the entries.
+    op
+        (A + B,) the op that each choice was about, those of ops first.
     """
 
     op_entry: Tensor
@@ -48,6 +50,7 @@ class ChoiceLists:
     pair_chosen: Tensor
     pair_trajectory: Tensor
     late: Tensor
+    op: IntArray
 
 
 def choice_lists(arrays: RolloutArrays, trace: RolloutTrace) -> ChoiceLists:
@@ -99,6 +102,7 @@ def choice_lists(arrays: RolloutArrays, trace: RolloutTrace) -> ChoiceLists:
         pair_chosen=torch.from_numpy(pair_chosen),
         pair_trajectory=torch.from_numpy((graph[pair_op[pair]] * samples + pair_sample)[pair_chosen]),
         late=torch.from_numpy(trace.late[pair_sample, pair].astype(np.float32)),
+        op=np.concatenate([op[owner[entries]][op_chosen], pair_op[pair][pair_chosen]]),
     )
 
 
