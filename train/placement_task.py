@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures, join
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["PlacementBatch", "PlacementPlayed", "PlacementTask", "PlacementTaskParams"]
+__all__ = [
+    "PlacementBatch",
+    "PlacementPlayed",
+    "PlacementTask",
+    "PlacementTaskParams",
+    "credits_of",
+]
 
 _UNPLACED = -1.0
 """Reward of a schedule in which some op fits nowhere."""
@@ -250,7 +257,7 @@ class PlacementTask:
         credit = None
         samples = played.value.shape[1]
         if self.params.horizon and samples > 1:
-            by_op = _credits(batch, played.trace, self.params.horizon)
+            by_op = credits_of(batch, played.trace, self.params.horizon)
             credit = torch.from_numpy(by_op[trajectory.cpu().numpy() % samples, lists.op])
         return Choices(log_prob, entropy, trajectory, credit)
 
@@ -299,7 +306,7 @@ def _played(batch: PlacementBatch, trace: RolloutTrace) -> PlacementPlayed:
     return PlacementPlayed(trace, value, np.where(np.isfinite(value), reward, _UNPLACED))
 
 
-def _credits(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> FloatArray:
+def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> FloatArray:
     """Return (S, N) what choosing each op when and where it was did for the makespan in the ops after it.
 
     After every op the makespan is at least the latest, over ops placed so far, of an op's end and the longest way from
@@ -309,7 +316,7 @@ def _credits(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> FloatA
     """
     arrays = batch.arrays
     credit = np.zeros(trace.device.shape)
-    whole = np.isfinite(trace.value).all(axis=0)
+    whole: NDArray[np.bool_] = np.asarray(np.isfinite(trace.value).all(axis=0))
     for g, problem in enumerate(batch.problems):
         if not whole[g]:
             continue

@@ -28,8 +28,8 @@ __all__ = [
     "PAIR_FEATURES",
     "URGENCY",
     "Seen",
-    "urgencies",
     "see",
+    "urgencies",
 ]
 
 URGENCY = 4.0

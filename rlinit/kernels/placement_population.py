@@ -1,7 +1,8 @@
 """Many placements played side by side: from time to time the most promising partial ones take the others' places.
 
-A partial schedule's promise is when all would end if nothing more had to wait for a device: the latest, over ops whose
-result is still waited for, of an op's end and the longest way from there. The policy is that of
+How good a partial schedule is, is told by when all would end if nothing more had to wait for a device: the latest, over
+ops whose result is still waited for, of an op's end and the longest way from there. Members for which that is the same
+differ in how late their other open ends are, so a part of the mean over those counts too. The policy is that of
 `rlinit.kernels.placement_rollouts`; the first member plays it greedily.
 """
 
@@ -26,6 +27,10 @@ from rlinit.stages import FloatArray, IntArray
 __all__ = ["play_population"]
 
 
+_MEAN_SHARE = 0.3
+"""Weight of the mean of open ends beside the latest."""
+
+
 class _Members(NamedTuple):
     """The state of S partial schedules of a graph of n ops on d devices; one row each."""
 
@@ -38,7 +43,7 @@ class _Members(NamedTuple):
     waiting: IntArray
     unread: IntArray
     ready: IntArray
-    count: IntArray
+    num_ready: IntArray
     device: IntArray
     start: FloatArray
     end: FloatArray
@@ -73,8 +78,8 @@ def _members(a: RolloutArrays, samples: int) -> _Members:
             m.waiting[s, v] = a.pred_indptr[v + 1] - a.pred_indptr[v]
             m.unread[s, v] = a.succ_indptr[v + 1] - a.succ_indptr[v]
             if m.waiting[s, v] == 0:
-                m.ready[s, m.count[s]] = v
-                m.count[s] += 1
+                m.ready[s, m.num_ready[s]] = v
+                m.num_ready[s] += 1
     return m
 
 
@@ -93,7 +98,7 @@ def _advance(
     finish: FloatArray,
 ) -> None:
     """Let member s place one more op; its makespan becomes ``inf`` where that fits nowhere."""
-    d, count = len(a.capacity), m.count[s]
+    d, count = len(a.capacity), m.num_ready[s]
     if temperature > 0.0:
         for k in range(count):
             logit[k] = key[m.ready[s, k]]
@@ -101,8 +106,8 @@ def _advance(
     else:
         at = likeliest_op(m.ready[s], count, key, a.place)
     v = m.ready[s, at]
-    m.count[s] -= 1
-    m.ready[s, at] = m.ready[s, m.count[s]]
+    m.num_ready[s] -= 1
+    m.ready[s, at] = m.ready[s, m.num_ready[s]]
     leader = a.group[v]
     earliest = finishes(
         a,
@@ -143,22 +148,25 @@ def _advance(
         w = a.succ[e]
         m.waiting[s, w] -= 1
         if m.waiting[s, w] == 0:
-            m.ready[s, m.count[s]] = w
-            m.count[s] += 1
+            m.ready[s, m.num_ready[s]] = w
+            m.num_ready[s] += 1
     for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
         m.unread[s, a.pred[e]] -= 1
 
 
 @njit(cache=True, nogil=True)
 def _promises(m: _Members, steps: int, after: FloatArray, promise: FloatArray) -> None:
-    """Write (S,) when all would end, as far as the first `steps` ops of each member tell."""
+    """Write (S,) how late the first `steps` ops of each member leave things: less is better."""
     for s in range(len(promise)):
-        latest = m.makespan[s]
+        latest, total, count = m.makespan[s], 0.0, 0
         for k in range(steps):
             v = m.played[s, k]
             if m.unread[s, v] > 0:
-                latest = max(latest, m.end[s, v] + after[v])
-        promise[s] = latest
+                way = m.end[s, v] + after[v]
+                latest = max(latest, way)
+                total += way
+                count += 1
+        promise[s] = latest + _MEAN_SHARE * total / max(1, count)
 
 
 @njit(cache=True, nogil=True)
@@ -172,7 +180,7 @@ def _copy(m: _Members, source: int, target: int) -> None:
     m.waiting[target] = m.waiting[source]
     m.unread[target] = m.unread[source]
     m.ready[target] = m.ready[source]
-    m.count[target] = m.count[source]
+    m.num_ready[target] = m.num_ready[source]
     m.device[target] = m.device[source]
     m.start[target] = m.start[source]
     m.end[target] = m.end[source]

@@ -1,8 +1,8 @@
 """Compiled rollouts of the placement policy: op by key, device by score and earliest finish, for many problems at once.
 
 At each step an op is chosen among the ready ones by softmax of its key, then its device by softmax of
-``score[v, d] - urgency[v, d] * (finish[v, d] - earliest) / scale``, where ``finish`` is when v would end on d, inserted into
-the first idle slot, and ``earliest`` the least of it over devices. Without scores, and with one urgency for all,
+``score[v, d] - urgency[v, d] * (finish[v, d] - earliest) / scale``, where ``finish`` is when v would end on d, inserted
+into the first idle slot, and ``earliest`` the least of it over devices. Without scores and with one urgency for all,
 greedily, that is HEFT.
 Transfers are planned as if any number ran at once.
 """
