@@ -53,7 +53,7 @@ class StageParams:
     """Width of the network's node states."""
     layers: int = 4
     """Rounds of message passing."""
-    least_reward: float = -0.05
+    least_reward: float = -0.3
     """Rewards below this count as this: of orders that are bad, how bad they are teaches little and drowns the rest.
     Orders that cannot be sliced within the capacities have it, too."""
     real_models: bool = True
