@@ -134,19 +134,18 @@ class StageTask:
         return _with_values(draw_problems(self.params.draw, seed, size, count), exact=False)
 
     def validation(self, *, small: bool) -> Mapping[str, StageProblems]:
-        """Return 30-op `pipeline`, 60-op `memory`, 150-op mixed and 60-op wide problems, and the ImageNet graphs at k = 4, 5, 6."""
+        """Return 30-op `pipeline`, 60-op `memory`, 150-op mixed, 60-op wide problems, and ImageNet at k = 4, 5, 6."""
         share = 8 if small else 1
         draw = dataclasses.replace
         params = draw(self.params.draw, draws=1, wide_share=0.0)
         sets = {}
-        for i, (name, drawn, size, count) in enumerate(
-            (
-                ("pipeline-30", draw(params, memory_share=0.0, cache_share=0.0, least_power=1.0), 30, 400),
-                ("memory-60", draw(params, memory_share=1.0), 60, 160),
-                ("mixed-150", params, 150, 64),
-                ("wide-60", draw(params, wide_share=1.0), 60, 160),
-            )
-        ):
+        recipes = (
+            ("pipeline-30", draw(params, memory_share=0.0, cache_share=0.0, least_power=1.0), 30, 400),
+            ("memory-60", draw(params, memory_share=1.0), 60, 160),
+            ("mixed-150", params, 150, 64),
+            ("wide-60", draw(params, wide_share=1.0), 60, 160),
+        )
+        for i, (name, drawn, size, count) in enumerate(recipes):
             batch = draw_problems(drawn, _VALIDATION_SEED + i, size, count // share)
             sets[name] = _with_values(batch, exact=name in ("pipeline-30", "memory-60"))
         if self.params.real_models:

@@ -17,8 +17,8 @@ __all__ = ["StageChoice", "checkpoint_names", "choose_for_stages", "find_checkpo
 _MOST_NODES = 20_000
 """Larger graphs than this are given to the natural order alone: decoding takes longer than it gains."""
 
-_SAMPLES = 16
-"""Orders decoded, the greedy one included."""
+_SAMPLES, _MOST_SAMPLED = 16, 2_000
+"""Orders decoded, the greedy one included, for graphs of up to so many nodes; larger ones get the greedy one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +86,17 @@ def choose_for_stages(problem: StageProblem, name: str) -> StageChoice:
     CheckpointError
         There is no checkpoint of this name, it is not whole, or it is not for stages.
     """
-    decoding = Decoding("sample", _SAMPLES)
+    decoding = Decoding("sample", _SAMPLES) if problem.num_nodes <= _MOST_SAMPLED else Decoding()
+    how = f"best of {decoding.width} orders" if decoding.width > 1 else "greedy"
     if name != "auto":
         path = find_checkpoint(name)
         if path is None:
             known = ", ".join(checkpoint_names()) or "none"
             raise CheckpointError(f"there is no checkpoint {name!r}; those that come with rlinit: {known}")
-        return StageChoice(load_stage_agent(path), decoding, f"checkpoint {name}, best of {_SAMPLES} orders")
+        return StageChoice(load_stage_agent(path), decoding, f"checkpoint {name}, {how}")
     if problem.num_nodes > _MOST_NODES:
         return StageChoice(None, decoding, f"more than {_MOST_NODES:,} ops")
     path = shipped("stages")
     if path is None:
         return StageChoice(None, decoding, "this installation has no checkpoint for stages")
-    return StageChoice(load_stage_agent(path), decoding, f"checkpoint stages, best of {_SAMPLES} orders")
+    return StageChoice(load_stage_agent(path), decoding, f"checkpoint stages, {how}")
