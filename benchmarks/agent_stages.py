@@ -40,9 +40,11 @@ TEST_SEED = (1 << 62) + 1_000_000
 IDEAL_CAP = 100_000
 
 TESTS = {
-    "like networks, pipeline": ProblemParams(memory_share=0.0, cache_share=0.0, least_power=1.0, wide_share=0.0),
-    "wide, pipeline": ProblemParams(memory_share=0.0, cache_share=0.0, wide_share=1.0),
-    "wide, memory": ProblemParams(memory_share=1.0, wide_share=1.0),
+    "like networks, pipeline": ProblemParams(
+        memory_share=0.0, cache_share=0.0, least_power=1.0, wide_share=0.0, shuffled_share=0.0
+    ),
+    "wide, pipeline": ProblemParams(memory_share=0.0, cache_share=0.0, wide_share=1.0, shuffled_share=0.0),
+    "wide, memory": ProblemParams(memory_share=1.0, wide_share=1.0, shuffled_share=0.0),
 }
 
 

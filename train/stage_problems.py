@@ -46,18 +46,22 @@ class ProblemParams:
     wide_share
         Fraction of batches whose graphs are not like real networks but wider: parents lie farther back and merges are
         more frequent, by how much is drawn for each batch. Their orders matter more.
+    shuffled_share
+        Fraction of problems whose given order, the one to improve on, is drawn evenly instead of the natural one: an
+        agent that has seen these can also improve on its own orders.
     draws
         Problems drawn for each that is kept; see `draw_problems`.
     """
 
     least_stages: int = 2
     most_stages: int = 8
-    memory_share: float = 0.3
+    memory_share: float = 0.4
     least_transfer: float = 0.05
     most_transfer: float = 2.0
     cache_share: float = 0.3
     least_power: float = 0.25
     wide_share: float = 0.5
+    shuffled_share: float = 0.5
     draws: int = 1
 
     def __post_init__(self) -> None:
@@ -73,7 +77,7 @@ class ProblemParams:
             raise InvalidConfig(
                 f"transfers go from {self.least_transfer} to {self.most_transfer}; expected 0 < least <= most"
             )
-        for name in ("memory_share", "cache_share", "wide_share"):
+        for name in ("memory_share", "cache_share", "wide_share", "shuffled_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidConfig(f"{name} is {getattr(self, name)}; expected a fraction")
 
@@ -119,7 +123,7 @@ def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) 
     evenly not all are as good as the natural one. What is missing then are the first of the others.
     """
     drawn = _draw(params, seed, num_nodes, count * params.draws)
-    batch = _on_equal_stages(drawn)
+    batch = _with_given_orders(params, _on_equal_stages(drawn), seed)
     if params.draws == 1:
         return batch
     orders = np.empty((_TRIAL_ORDERS + 1, batch.num_nodes), np.int64)
@@ -128,7 +132,19 @@ def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) 
     orders[-1] = batch.natural
     values, _ = slice_orders(batch, orders)
     matters = values.max(axis=1) > values.min(axis=1) * (1.0 + 1e-6)
-    return _on_equal_stages(drawn.take(np.argsort(~matters, kind="stable")[:count]))
+    keep = np.argsort(~matters, kind="stable")[:count]
+    given = batch.natural.reshape(-1, num_nodes)[keep]
+    return replace(_on_equal_stages(drawn.take(keep)), natural=given.ravel())
+
+
+def _with_given_orders(params: ProblemParams, batch: StageBatch, seed: int) -> StageBatch:
+    """Return the batch with a drawn order in place of the natural one of some problems."""
+    rng = np.random.default_rng([seed, 1])
+    drawn = np.empty((1, batch.num_nodes), np.int64)
+    even = np.zeros(batch.num_nodes)
+    sample_orders(even, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, 1, seed, drawn)
+    shuffled = (rng.random(len(batch)) < params.shuffled_share)[batch.graph_of_node]
+    return replace(batch, natural=np.where(shuffled, drawn[0], batch.natural))
 
 
 def _draw(params: ProblemParams, seed: int, num_nodes: int, count: int) -> _Drawn:

@@ -137,7 +137,7 @@ class StageTask:
         """Return 30-op `pipeline`, 60-op `memory`, 150-op mixed, 60-op wide problems, and ImageNet at k = 4, 5, 6."""
         share = 8 if small else 1
         draw = dataclasses.replace
-        params = draw(self.params.draw, draws=1, wide_share=0.0)
+        params = draw(self.params.draw, draws=1, wide_share=0.0, shuffled_share=0.0)
         sets = {}
         recipes = (
             ("pipeline-30", draw(params, memory_share=0.0, cache_share=0.0, least_power=1.0), 30, 400),
