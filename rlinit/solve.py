@@ -423,10 +423,12 @@ def _solve(
     elif method == "milp":
         full_program(incumbent, limits)
     elif method == "agent":
-        coarse_by.agent(agent)
+        from rlinit.agent.choice import SHIPPED_STAGES
+
+        coarse_by.agent(SHIPPED_STAGES if agent == "auto" else agent, "natural")
     elif method == "warm":
         if start is None:
-            coarse_by.named("anneal" if agent == "auto" else agent)
+            coarse_by.named(agent)
         windows(incumbent, _gammas(window, incumbent), limits, coarse_by.doubt)
         _bounds(incumbent)
     elif method == "auto":
@@ -467,18 +469,24 @@ class _Coarse:
         coarse(self.incumbent, name, self.seed, self.limits, self.jobs)
         self.origin = f"{name}: {why}" if why else name
 
-    def agent(self, name: str) -> None:
-        """Run the agent of this name, or the heuristic that the choice of agents falls back to."""
+    def agent(self, name: str, otherwise: str | None) -> None:
+        """Run the agent of this name; where ``auto`` chooses none, or it finds nothing, the heuristic `otherwise`.
+
+        With None annealing follows anyway, and only the reason is kept.
+        """
         from rlinit.agent.choice import choose_for_stages
 
         choice = choose_for_stages(self.incumbent.problem, name)
         if choice.agent is None:
-            self.heuristic("natural", choice.reason)
+            if otherwise is not None:
+                self.heuristic(otherwise, choice.reason)
+            else:
+                self.origin = f"natural, then anneal: {choice.reason}"
             return
         self.origin = choice.reason
         self.doubt = agent_coarse(self.incumbent, choice.agent, choice.decoding, self.seed)
-        if self.doubt is None and self.incumbent.values is None:
-            self.heuristic("natural", "no order of the agent can be sliced within the capacities")
+        if otherwise is not None and self.doubt is None and self.incumbent.values is None:
+            self.heuristic(otherwise, "no order of the agent can be sliced within the capacities")
 
     def named(self, name: str) -> None:
         """Run a heuristic or a checkpoint's agent."""
@@ -487,7 +495,7 @@ class _Coarse:
         if name in STAGE_HEURISTICS:
             self.heuristic(name)
         else:
-            self.agent(name)
+            self.agent(name, "anneal")
 
 
 def _gammas(window: Window, incumbent: StageIncumbent) -> list[float]:
@@ -516,7 +524,7 @@ def _auto(incumbent: StageIncumbent, agent: str, started: bool, coarse_by: _Coar
     if exact_ideals(incumbent, _FEW_IDEALS):
         return
     if not started and agent == "auto":
-        coarse_by.agent(agent)
+        coarse_by.agent(agent, None)
     # With many stages no bound closes soon, and a better schedule is worth more than a longer search for a bound.
     _anneal(incumbent, seed, limits, jobs, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
     if incumbent.problem.objective == "pipeline":

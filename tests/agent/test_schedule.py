@@ -11,7 +11,7 @@ import pytest
 import rlinit
 from rlinit.agent.checkpoint import Card, save_checkpoint
 from rlinit.cli import main
-from rlinit.datasets import imagenet
+from rlinit.datasets import imagenet, regal
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.lowering import lower_stages
 from rlinit.plan import Plan
@@ -111,3 +111,16 @@ def test_doubt_widens_the_window() -> None:
     assert (mixed[doubt == 0.0] == narrow[doubt == 0.0]).all()
     assert narrow.sum() < mixed.sum() < wide.sum()
     assert not free_nodes(problem, stage, 0.0, doubt).any()
+
+
+def test_auto_leaves_wide_graphs_to_annealing() -> None:
+    """Where ideals are too many and the graph is wide, annealing follows the natural order, and provenance says why."""
+    graph = regal.generate(900)
+    plan = rlinit.schedule(graph, rlinit.Hardware.pipeline(3, bandwidth=1.0), time_limit_s=1.0)
+    assert str(plan.provenance["start"]).startswith("natural, then anneal: a wide graph (")
+
+
+def test_the_windows_start_from_the_agent_on_graphs_like_networks() -> None:
+    """Method "warm" takes the agent by itself where it was measured to help."""
+    plan = rlinit.schedule(xception(), TPUS, objective="memory", method="warm", window=1)
+    assert str(plan.provenance["start"]).startswith("checkpoint stages")

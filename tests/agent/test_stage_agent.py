@@ -131,6 +131,8 @@ def test_the_choice_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert str(path) in named.reason
     monkeypatch.setattr("rlinit.agent.choice.shipped", lambda _name: path)
     assert choose_for_stages(random_problem(0), "auto").agent is not None
+    chains = random_problem(0, 12, density=0.0)
+    assert choose_for_stages(chains, "auto").reason == "a wide graph (12 ops on 1 levels)"
     monkeypatch.setattr("rlinit.agent.choice._MOST_NODES", 3)
     assert choose_for_stages(random_problem(0), "auto") == StageChoice(None, Decoding("sample", 16), "more than 3 ops")
     monkeypatch.undo()
