@@ -15,6 +15,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import OPTIMALITY_TOLERANCE, Objective, Plan, StageUse
+from rlinit.plan_fit import figures_of, require_graph, require_hardware
 
 __all__ = ["stage_uses", "verify"]
 
@@ -33,10 +34,10 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
         memory overfull; a value, figure, bound or status that is not true. The message names the op, edge, stage or
         figure.
     """
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
-    if plan.hardware_fingerprint != hardware.fingerprint():
-        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    require_graph(plan, graph)
+    require_hardware(plan, hardware)
+    if plan.graph_figures and dict(plan.graph_figures) != figures_of(graph):
+        raise InvalidPlan(f"the plan gives its graph's totals as {plan.graph_figures}; expected {figures_of(graph)}")
     if plan.assignment is None:
         if plan.status in ("optimal", "feasible") or plan.values is not None:
             raise InvalidPlan(f"the plan claims to be {plan.status} but assigns nothing")

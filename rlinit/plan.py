@@ -6,10 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from rlinit.graph import Graph
+    from rlinit.hardware import Hardware
 
 __all__ = [
     "OPTIMALITY_TOLERANCE",
@@ -156,6 +160,10 @@ class Plan:
         Inputs L to finish, and inputs of one shard.
     transfer_rule, resident
         ``parallel``, ``exclusive`` or ``blocking`` transfers; whether all ``tensors`` or only ``weights`` are held.
+    graph_figures
+        Totals of the graph by name (ops, edges, param_bytes, out_bytes, flops); tells what differs from another one.
+    modules
+        op -> path of its innermost module, where the graph says.
     """
 
     objective: Objective
@@ -182,6 +190,8 @@ class Plan:
     shard_inputs: int = 1
     transfer_rule: Literal["parallel", "exclusive", "blocking"] = "parallel"
     resident: Literal["tensors", "weights"] = "tensors"
+    graph_figures: Mapping[str, float] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
@@ -251,6 +261,30 @@ class Plan:
         from rlinit.pictures import draw
 
         draw(self, path)
+
+    def to_trace(self, path: str | Path) -> None:
+        """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`, which can show more."""
+        from rlinit.exporters import to_trace
+
+        to_trace(self, path)
+
+    def to_dot(self, path: str | Path, graph: Graph) -> None:
+        """Write the graph as Graphviz text, coloured by this plan; see `rlinit.exporters.to_dot`."""
+        from rlinit.exporters import to_dot
+
+        to_dot(graph, path, self)
+
+    def to_device_map(self, *, devices: Mapping[str, str] | None = None, coarsen: bool = False) -> dict[str, str]:
+        """Return module path -> device, for ``accelerate.dispatch_model``; see `rlinit.exporters.to_device_map`."""
+        from rlinit.exporters import to_device_map
+
+        return to_device_map(self, devices=devices, coarsen=coarsen)
+
+    def report(self, path: str | Path, graph: Graph, hardware: Hardware) -> None:
+        """Write one HTML page about the plan that opens offline; see `rlinit.exporters.to_report`."""
+        from rlinit.exporters import to_report
+
+        to_report(self, graph, hardware, path)
 
 
 def _levels(values: list[float] | None) -> tuple[float, ...] | None:

@@ -16,6 +16,7 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.checker import stage_uses, verify
 from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.incumbent import PlacementIncumbent, Progress, StageIncumbent, for_placement, for_stages
@@ -23,6 +24,7 @@ from rlinit.lowering import LoweredStages, lower_stages
 from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
 from rlinit.placement import Resident, Transfers
 from rlinit.plan import Objective, Plan, Status, is_closed
+from rlinit.plan_fit import figures_of
 from rlinit.stages import StageAssignment
 
 __all__ = ["ProvenBound", "bound", "schedule"]
@@ -531,5 +533,7 @@ def _plan(
         hardware_fingerprint=hardware.fingerprint(),
         provenance=provenance,
         message=message,
+        graph_figures=figures_of(graph),
+        modules={op: path for op, path in module_paths(graph).items() if path},
         **{"assignment": None, "stages": (), **parts},
     )

@@ -10,6 +10,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
+from rlinit.plan_fit import require_graph
 from rlinit.quantities import format_bytes
 
 __all__ = ["dot_text", "place_colours", "to_dot"]
@@ -86,8 +87,7 @@ def _places(graph: Graph, plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return op -> where it runs, as `place_colours` calls it."""
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to draw")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    require_graph(plan, graph)
     if plan.objective in ("pipeline", "memory"):
         return {op: (f"stage {j} ({plan.stages[int(j)].device})",) for op, j in plan.assignment.items()}
     where: dict[str, list[str]] = {}

@@ -16,6 +16,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.memory_profile import memory_profile
 from rlinit.plan import Plan, StageUse
+from rlinit.plan_fit import require_graph, require_hardware
 from rlinit.quantities import format_bytes, format_seconds
 
 __all__ = ["report_html", "to_report"]
@@ -56,10 +57,8 @@ def report_html(plan: Plan, graph: Graph, hardware: Hardware) -> str:
     """
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to report")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
-    if plan.hardware_fingerprint != hardware.fingerprint():
-        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    require_graph(plan, graph)
+    require_hardware(plan, hardware)
     title = html.escape(f"{plan.graph} on {plan.hardware}: {plan.objective}")
     sections = [_summary(plan)]
     if plan.batches:

@@ -37,7 +37,7 @@ def test_schedules_run(objective: str, inputs: int, transfers: str, tmp_path: Pa
         options |= {"inputs": inputs}
     plan = rlinit.schedule(graph, HARDWARE, objective=objective, **options)  # type: ignore[arg-type]
     rlinit.verify(plan, graph, HARDWARE)
-    result = rlinit.executors.run(plan, model, x, graph=graph)
+    result = rlinit.executors.execute(plan, model, x, graph=graph)
     check_same(model, (x,), result.outputs, exact=False)
     run = simulate(plan, graph, HARDWARE)
     if objective != "pipeline":
