@@ -57,7 +57,7 @@ def is_closed(values: tuple[float, ...] | None, bounds: tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """What one stage does on each input: seconds of its parts, and bytes."""
+    """What one stage does on each input: seconds of its parts, and bytes; `activation_bytes` is 0 where not counted."""
 
     device: str
     num_ops: int
@@ -68,6 +68,7 @@ class StageUse:
     param_bytes: float
     off_cache_bytes: float
     out_bytes: float
+    activation_bytes: float = 0.0
 
     @property
     def time_s(self) -> float:
@@ -164,6 +165,9 @@ class Plan:
         Totals of the graph by name (ops, edges, param_bytes, out_bytes, flops); tells what differs from another one.
     modules
         op -> path of its innermost module, where the graph says.
+    stage_orders
+        Ops of each stage in the order that its peak of activation memory is for; empty where the cost of stages does
+        not count activations.
     """
 
     objective: Objective
@@ -192,6 +196,7 @@ class Plan:
     resident: Literal["tensors", "weights"] = "tensors"
     graph_figures: Mapping[str, float] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
+    stage_orders: tuple[tuple[str, ...], ...] = ()
 
     @property
     def value(self) -> float:
@@ -250,6 +255,7 @@ class Plan:
         data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))
         data["devices"] = tuple(DeviceUse(**row) for row in data.get("devices", ()))
+        data["stage_orders"] = tuple(map(tuple, data.get("stage_orders", ())))
         data["history"] = tuple(
             HistoryEntry(row["time_s"], _levels(row["values"]), _levels(row["bounds"]), row["phase"])
             for row in data["history"]
