@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -10,14 +12,14 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.partition import counted_states
 from rlinit.stage_activations import StageActivations
-from rlinit.stages import FloatArray, StageAssignment, StageResult
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray, StageAssignment, StageResult
 
 __all__ = ["MOST_IDEALS", "MOST_STAGES", "solve_activation_ideals"]
 
 MOST_IDEALS = 3_000
 """Ideals of the graph, all of which are enumerated in plain Python."""
 
-MOST_STAGES = 50_000
+MOST_STAGES = 400_000
 """Pairs of ideals whose difference is looked at as a stage."""
 
 _SAFETY = 1.0 - 1e-9
@@ -57,24 +59,56 @@ def solve_activation_ideals(problem: StageActivations, *, upper: float, budget: 
 def _ideals(problem: StageActivations) -> list[int] | None:
     """Return all ideals as bits, smaller ones first; None if there are too many."""
     base = problem.problem
-    n = base.num_nodes
-    need = [_bits(base.pred[base.pred_indptr[v] : base.pred_indptr[v + 1]].tolist()) for v in range(n)]
-    layer, found = [0], [0]
-    for _ in range(n):
-        grown: dict[int, None] = {}
-        for ideal in layer:
-            for v in range(n):
-                if not ideal >> v & 1 and not need[v] & ~ideal:
-                    grown[ideal | 1 << v] = None
-        layer = list(grown)
+    need = [_bits(row) for row in _rows(base.pred_indptr, base.pred)]
+    after = _rows(base.succ_indptr, base.succ)
+    layer = {0: tuple(v for v, mask in enumerate(need) if not mask)}
+    found = [0]
+    for _ in need:
+        grown: dict[int, tuple[int, ...]] = {}
+        for ideal, ready in layer.items():
+            for v in ready:
+                larger = ideal | 1 << v
+                if larger not in grown:
+                    freed = tuple(w for w in after[v] if not need[w] & ~larger)
+                    grown[larger] = (*(w for w in ready if w != v), *freed)
+        layer = grown
         found.extend(layer)
         if len(found) > MOST_IDEALS:
             return None
     return found
 
 
+def _rows(indptr: IntArray, values: IntArray) -> list[list[int]]:
+    return [part.tolist() for part in np.split(values, indptr[1:-1])]
+
+
 def _bits(nodes: list[int]) -> int:
     return sum(1 << v for v in nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What lies between two ideals.
+
+    Parameters
+    ----------
+    ideal
+        The larger one, as bits.
+    work_s, param_bytes, floor_bytes
+        Work on each class, parameters, and what the peak surely is.
+    enters, leaves
+        Tensors that come in and go out.
+    ready
+        Nodes that may come next.
+    """
+
+    ideal: int
+    work_s: tuple[float, ...]
+    param_bytes: float
+    floor_bytes: float
+    enters: frozenset[int]
+    leaves: frozenset[int]
+    ready: tuple[int, ...]
 
 
 class _Program:
@@ -83,12 +117,16 @@ class _Program:
         self.problem, self.base, self.ideals, self.upper, self.budget = problem, base, ideals, upper, budget
         self.number = {ideal: at for at, ideal in enumerate(ideals)}
         n = base.num_nodes
-        self.need = [_bits(base.pred[base.pred_indptr[v] : base.pred_indptr[v + 1]].tolist()) for v in range(n)]
-        self.readers = [
-            _bits(base.tensor_dst[base.tensor_indptr[t] : base.tensor_indptr[t + 1]].tolist())
-            for t in range(base.num_tensors)
-        ]
-        self.lightest = base.work_s.min(axis=0)
+        self.need = [_bits(row) for row in _rows(base.pred_indptr, base.pred)]
+        self.next = _rows(base.succ_indptr, base.succ)
+        self.readers = [_bits(row) for row in _rows(base.tensor_indptr, base.tensor_dst)]
+        self.made = [1 << u for u in base.tensor_src.tolist()]
+        self.reads, self.makes = _rows(base.in_indptr, base.in_tensor), _rows(base.out_indptr, base.out_tensor)
+        self.work = [tuple(base.work_s[:, v].tolist()) for v in range(n)]
+        self.param, self.floor = base.param_bytes.tolist(), problem.floor_bytes.tolist()
+        self.size, self.in_s, self.out_s = base.tensor_bytes.tolist(), base.in_s.tolist(), base.out_s.tolist()
+        self.cache, self.rate = base.cache_bytes.tolist(), base.overflow_s_per_byte.tolist()
+        self.memory = (base.memory_bytes * CAPACITY_SLACK).tolist()
         self.num_stages = 0
 
     def solve(self) -> StageResult | None:
@@ -125,47 +163,60 @@ class _Program:
     def _stages(self, ideal: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """Yield (number of the larger ideal, costs per class that can be reached, bounds on them) of stages to keep."""
         seen = {ideal}
-        stack = [ideal]
-        n = self.base.num_nodes
+        ready = tuple(v for v, need in enumerate(self.need) if not ideal >> v & 1 and not need & ~ideal)
+        nothing = (0.0,) * self.base.num_classes
+        stack = [_Stage(ideal, nothing, 0.0, 0.0, frozenset(), frozenset(), ready)]
         while stack:
             before = stack.pop()
-            for v in range(n):
-                larger = before | 1 << v
-                if larger == before or self.need[v] & ~before or larger in seen:
+            for v in before.ready:
+                if before.ideal | 1 << v in seen:
                     continue
-                seen.add(larger)
-                member = np.array([bool((larger ^ ideal) >> u & 1) for u in range(n)])
-                if self.lightest[member].sum() * _SAFETY >= self.upper:
+                seen.add(before.ideal | 1 << v)
+                stage = self._grown(before, v, ideal)
+                if min(stage.work_s) * _SAFETY >= self.upper:
                     continue
                 self.num_stages += 1
-                stack.append(larger)
-                priced = self._prices(ideal, larger, member)
+                stack.append(stage)
+                priced = self._prices(stage, ideal)
                 if priced is not None:
-                    yield self.number[larger], *priced
+                    yield self.number[stage.ideal], *priced
 
-    def _prices(self, ideal: int, larger: int, member: np.ndarray) -> tuple[FloatArray, FloatArray] | None:
-        base, inside = self.base, larger ^ ideal
-        enters = [
-            t for t, readers in enumerate(self.readers) if readers & inside and ideal >> int(base.tensor_src[t]) & 1
-        ]
-        leaves = [
-            t for t, readers in enumerate(self.readers) if inside >> int(base.tensor_src[t]) & 1 and readers & ~larger
-        ]
-        bare = base.work_s[:, member].sum(axis=1) + base.in_s[:, enters].sum(axis=1) + base.out_s[:, leaves].sum(axis=1)
-        bare[base.param_bytes[member].sum() > base.memory_bytes * (1.0 + 1e-12)] = np.inf
-        classes = range(base.num_classes)
-        surely = max(
-            float(self.problem.floor_bytes[member].max()),
-            float(base.tensor_bytes[enters].sum()),
-            float(base.tensor_bytes[leaves].sum()),
+    def _grown(self, stage: _Stage, v: int, ideal: int) -> _Stage:
+        """Add a node to a stage that starts at an ideal."""
+        larger = stage.ideal | 1 << v
+        enters = [t for t in self.reads[v] if self.made[t] & ideal]
+        ended = [t for t in self.reads[v] if not self.made[t] & ideal and not self.readers[t] & ~larger]
+        freed = tuple(w for w in self.next[v] if not self.need[w] & ~larger)
+        return _Stage(
+            larger,
+            tuple(map(float.__add__, stage.work_s, self.work[v])),
+            stage.param_bytes + self.param[v],
+            max(stage.floor_bytes, self.floor[v]),
+            stage.enters.union(enters),
+            stage.leaves.difference(ended).union(self.makes[v]),
+            (*(w for w in stage.ready if w != v), *freed),
         )
-        least = bare + np.array([self.problem.overflow(member, c, surely) for c in classes])
-        if least.min() * _SAFETY >= self.upper:
+
+    def _prices(self, stage: _Stage, ideal: int) -> tuple[FloatArray, FloatArray] | None:
+        """Return the costs on each class that can be reached, and bounds on them; None where they cannot matter."""
+        bare = []
+        for c, work in enumerate(stage.work_s):
+            moved = sum(self.in_s[c][t] for t in stage.enters) + sum(self.out_s[c][t] for t in stage.leaves)
+            bare.append(work + moved if stage.param_bytes <= self.memory[c] else math.inf)
+        surely = max(
+            stage.floor_bytes, sum(self.size[t] for t in stage.enters), sum(self.size[t] for t in stage.leaves)
+        )
+        least = self._with_overflow(bare, stage.param_bytes, surely)
+        if float(least.min()) * _SAFETY >= self.upper:
             return None
-        peak = self.problem.least_peak(member)
-        high = bare + np.array([self.problem.overflow(member, c, peak.peak_bytes) for c in classes])
-        low = bare + np.array([self.problem.overflow(member, c, peak.bound_bytes) for c in classes])
-        return high, np.maximum(low, least)
+        inside = stage.ideal ^ ideal
+        peak = self.problem.least_peak(np.array([bool(inside >> v & 1) for v in range(self.base.num_nodes)]))
+        high = self._with_overflow(bare, stage.param_bytes, peak.peak_bytes)
+        return high, np.maximum(self._with_overflow(bare, stage.param_bytes, peak.bound_bytes), least)
+
+    def _with_overflow(self, bare: list[float], param_bytes: float, peak_bytes: float) -> FloatArray:
+        over = (max(0.0, param_bytes + peak_bytes - cache) for cache in self.cache)
+        return np.array([one + (o * r if o > 0 else 0.0) for one, o, r in zip(bare, over, self.rate, strict=True)])
 
     def _read(self, state: int, step: np.ndarray, back: np.ndarray) -> StageAssignment:
         """Return the assignment that led to a state at the last ideal."""
