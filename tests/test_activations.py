@@ -37,7 +37,7 @@ def random_graph(seed: int, num_ops: int = 7, *, scale: float = 1.0, groups: boo
     ]
     if groups and num_ops > 1:
         for v in rng.choice(num_ops, 2, replace=False).tolist():
-            ops[v][1]["colocate"] = "together"  # type: ignore[assignment]
+            ops[v][1]["colocate"] = "together"
     edges = [(f"op{u}", f"op{v}") for u in range(num_ops) for v in range(u + 1, num_ops) if rng.random() < 0.35]
     return Graph.build(ops, edges, name=f"random-{seed}")
 
