@@ -1,4 +1,4 @@
-"""The command line: ``rlinit schedule | bound | inspect | bench | export``.
+"""The command line: ``rlinit schedule | bound | inspect | bench | run | measure | calibrate | export``.
 
 Exit codes: 0 a schedule (or figures) was printed, 2 the input is wrong, 3 proven infeasible, 4 the budget ended
 without a schedule, 130 interrupted (the incumbent is printed and saved if there is one).
@@ -17,7 +17,9 @@ import tyro
 from rlinit.cli_export import Export, export_plan
 from rlinit.cli_inputs import check_folders, load_hardware, load_model
 from rlinit.cli_output import escape_markup, live_line, print_plan, show_value
+from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.errors import RlinitError
+from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placement import Resident, Transfers
 from rlinit.plan import Objective, Plan
@@ -87,6 +89,8 @@ class Schedule:
     """Sizes of other dynamic dimensions of a model file, as NAME=SIZE."""
     sharing: Literal["colocate", "copy"] = "colocate"
     """Parameters that several ops read: held once, by ops that stay together, or copied to each reader."""
+    costs: Path | None = None
+    """Times of ops from this cost table (.csv, .json), as measure and calibrate write them."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
 
@@ -119,6 +123,8 @@ class Bound:
     """As for schedule."""
     sharing: Literal["colocate", "copy"] = "colocate"
     """As for schedule."""
+    costs: Path | None = None
+    """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -136,6 +142,8 @@ class Inspect:
     dims: tuple[str, ...] = ()
     """As for schedule."""
     sharing: Literal["colocate", "copy"] = "colocate"
+    """As for schedule."""
+    costs: Path | None = None
     """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
@@ -171,6 +179,8 @@ class Bench:
     """As for schedule."""
     sharing: Literal["colocate", "copy"] = "colocate"
     """As for schedule."""
+    costs: Path | None = None
+    """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -180,6 +190,9 @@ Command = (
     | Annotated[Bound, tyro.conf.subcommand("bound")]
     | Annotated[Inspect, tyro.conf.subcommand("inspect")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
+    | Annotated[Run, tyro.conf.subcommand("run")]
+    | Annotated[Measure, tyro.conf.subcommand("measure")]
+    | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
 )
 
@@ -203,12 +216,24 @@ def main(argv: list[str] | None = None) -> int:
             return _bound(command)
         if isinstance(command, Inspect):
             return _inspect(command)
+        if isinstance(command, Run):
+            return run_plan(command, argv)
+        if isinstance(command, Measure):
+            return measure_model(command)
+        if isinstance(command, Calibrate):
+            return calibrate_costs(command)
         if isinstance(command, Export):
             return export_plan(command)
         return _bench(command, notes)
     except (RlinitError, OSError) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         return EXIT_INPUT
+
+
+def _graph(command: Schedule | Bound | Inspect | Bench) -> Graph:
+    return load_model(
+        command.model, batch=command.batch, dims=command.dims, sharing=command.sharing, costs=command.costs
+    )
 
 
 def _window(text: str) -> int | Literal["auto"] | None:
@@ -225,7 +250,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
     from rlinit.solve import schedule
 
     check_folders(command.out, command.plot)
-    graph = load_model(command.model, batch=command.batch, dims=command.dims, sharing=command.sharing)
+    graph = _graph(command)
     hardware = load_hardware(command.hw, command.stages)
     agent: str | Plan = Plan.load(command.agent) if command.agent.endswith(".json") else command.agent
     with live_line(notes, command.objective) as line:
@@ -264,7 +289,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
 def _bound(command: Bound) -> int:
     from rlinit.solve import bound
 
-    graph = load_model(command.model, batch=command.batch, dims=command.dims, sharing=command.sharing)
+    graph = _graph(command)
     hardware = load_hardware(command.hw, command.stages)
     proven = bound(
         graph,
@@ -292,7 +317,7 @@ def _inspect(command: Inspect) -> int:
     from rlinit.exact.ideals import count_ideals
     from rlinit.lowering import lower_stages
 
-    graph = load_model(command.model, batch=command.batch, dims=command.dims, sharing=command.sharing)
+    graph = _graph(command)
     problem = lower_stages(graph, Hardware.pipeline(1), "memory").problem
     ideals = count_ideals(problem, command.ideal_cap)
     row: dict[str, str | int | float] = {
@@ -333,7 +358,7 @@ def _bench(command: Bench, notes: Console) -> int:
 
     from rlinit.solve import schedule
 
-    graph = load_model(command.model, batch=command.batch, dims=command.dims, sharing=command.sharing)
+    graph = _graph(command)
     hardware = load_hardware(command.hw, command.stages)
     plans: dict[str, Plan] = {}
     placed = command.objective in ("latency", "throughput")

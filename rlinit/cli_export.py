@@ -50,6 +50,8 @@ class Export:
     """As for schedule."""
     sharing: Literal["colocate", "copy"] = "colocate"
     """As for schedule."""
+    costs: Path | None = None
+    """The cost table that was given to schedule (.csv, .json), if one was."""
     json: bool = False
     """Print the names of the files as JSON."""
 
@@ -92,7 +94,9 @@ def export_plan(command: Export) -> int:
 def _graph(command: Export) -> Graph:
     if command.model is None:
         raise RlinitError("--dot and --report need the model that the plan was made for; give it with --model")
-    return load_model(command.model, batch=command.batch, dims=command.dims, sharing=command.sharing)
+    return load_model(
+        command.model, batch=command.batch, dims=command.dims, sharing=command.sharing, costs=command.costs
+    )
 
 
 def _hardware(command: Export) -> Hardware:

@@ -1,4 +1,4 @@
-"""What the commands read: models, hardware, and where they may write."""
+"""What several commands read from their arguments."""
 
 from __future__ import annotations
 
@@ -10,38 +10,62 @@ from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 
-__all__ = ["check_folders", "load_hardware", "load_model", "read_sizes"]
+__all__ = ["check_folders", "dimension_sizes", "load_hardware", "load_model"]
 
 
-def load_model(model: str, *, batch: int | None, dims: Sequence[str], sharing: Literal["colocate", "copy"]) -> Graph:
-    """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``."""
+def load_model(
+    model: str, *, batch: int | None, dims: Sequence[str], sharing: Literal["colocate", "copy"], costs: Path | None
+) -> Graph:
+    """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``.
+
+    Parameters
+    ----------
+    model
+        The file, or zoo:NAME.
+    batch, dims, sharing
+        As for `load_graph`, with `dims` as NAME=SIZE.
+    costs
+        A cost table to apply.
+    """
     if model.startswith("zoo:"):
         from rlinit.datasets import imagenet
 
-        return imagenet.load(model.removeprefix("zoo:"))
-    from rlinit.importers import load_graph
+        graph = imagenet.load(model.removeprefix("zoo:"))
+    else:
+        from rlinit.importers import load_graph
 
-    return load_graph(model, batch=batch, dims=read_sizes(dims), sharing=sharing)
+        graph = load_graph(model, batch=batch, dims=dimension_sizes(dims), sharing=sharing)
+    if costs is None:
+        return graph
+    from rlinit.cost_table import CostTable
+
+    return CostTable.load(costs).apply(graph)
 
 
-def load_hardware(name: str, stages: int | None) -> Hardware:
-    """Return the hardware of a file or preset, with a number of stages where one is given."""
+def load_hardware(name: str, stages: int | None = None) -> Hardware:
+    """Return the hardware of a file (.toml, .json) or preset, with k stage slots where that is asked for.
+
+    Raises
+    ------
+    InvalidHardware
+        An unknown preset, a malformed file, or devices of which k cannot be chosen.
+    """
     hardware = Hardware.load(name) if Path(name).suffix in (".toml", ".json") else Hardware.preset(name)
     return hardware if stages is None else hardware.with_stages(stages)
 
 
-def read_sizes(entries: Sequence[str]) -> dict[str, int]:
+def dimension_sizes(entries: Sequence[str]) -> dict[str, int]:
     """Return sizes by dimension, from NAME=SIZE.
 
     Raises
     ------
     RlinitError
-        An entry that reads otherwise.
+        An entry of another form.
     """
     sizes = {}
     for entry in entries:
         name, _, size = entry.partition("=")
-        if not name or not size.isdigit():
+        if not name or not size.isdecimal():
             raise RlinitError(f"--dims {entry!r}: expected NAME=SIZE")
         sizes[name] = int(size)
     return sizes

@@ -28,7 +28,7 @@ __all__ = [
 
 _METHODS = ("auto", "sweep", "warm", "milp", "split", "branch-and-bound")
 
-_STARTS = ("heft", "greedy", "best-device", "met")
+_STARTS = ("heft", "greedy", "best-device", "met", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them."""
 
 _NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
