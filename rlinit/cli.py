@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from rlinit.cli_export import Export, export_plan
-from rlinit.cli_inputs import check_folders, load_hardware, load_model
+from rlinit.cli_inputs import SharingChoice, check_folders, load_hardware, load_model
 from rlinit.cli_output import escape_markup, live_line, print_plan, show_value
 from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.errors import RlinitError
@@ -87,8 +87,9 @@ class Schedule:
     """Batch size of a model file whose first dimension is dynamic."""
     dims: tuple[str, ...] = ()
     """Sizes of other dynamic dimensions of a model file, as NAME=SIZE."""
-    sharing: Literal["colocate", "copy"] = "colocate"
-    """Parameters that several ops read: held once, by ops that stay together, or copied to each reader."""
+    sharing: SharingChoice = "auto"
+    """Parameters that several ops read: held once, by ops that stay together (colocate), or by each reader (copy);
+    auto: copy for stages, colocate for placements."""
     costs: Path | None = None
     """Times of ops from this cost table (.csv, .json), as measure and calibrate write them."""
     json: bool = False
@@ -121,7 +122,7 @@ class Bound:
     """As for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
     """As for schedule."""
     costs: Path | None = None
     """As for schedule."""
@@ -141,8 +142,8 @@ class Inspect:
     """As for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
-    """As for schedule."""
+    sharing: SharingChoice = "auto"
+    """As for schedule; auto: colocate, so that shared parameters count once."""
     costs: Path | None = None
     """As for schedule."""
     json: bool = False
@@ -177,7 +178,7 @@ class Bench:
     """As for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
     """As for schedule."""
     costs: Path | None = None
     """As for schedule."""
@@ -232,7 +233,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def _graph(command: Schedule | Bound | Inspect | Bench) -> Graph:
     return load_model(
-        command.model, batch=command.batch, dims=command.dims, sharing=command.sharing, costs=command.costs
+        command.model,
+        objective="latency" if isinstance(command, Inspect) else command.objective,
+        batch=command.batch,
+        dims=command.dims,
+        sharing=command.sharing,
+        costs=command.costs,
     )
 
 

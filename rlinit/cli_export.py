@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
-from rlinit.cli_inputs import check_folders, load_hardware, load_model
+from rlinit.cli_inputs import SharingChoice, check_folders, load_hardware, load_model
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -48,7 +48,7 @@ class Export:
     """As for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
     """As for schedule."""
     costs: Path | None = None
     """The cost table that was given to schedule (.csv, .json), if one was."""
@@ -75,8 +75,8 @@ def export_plan(command: Export) -> int:
     plan = Plan.load(command.plan)
     writers: dict[str, Callable[[Path], None]] = {
         "trace": plan.to_trace,
-        "dot": lambda path: plan.to_dot(path, _graph(command)),
-        "report": lambda path: plan.report(path, _graph(command), _hardware(command)),
+        "dot": lambda path: plan.to_dot(path, _graph(command, plan)),
+        "report": lambda path: plan.report(path, _graph(command, plan), _hardware(command)),
         "plot": lambda path: _plot(plan, path),
         "device_map": lambda path: _write_map(plan, path, coarsen=command.coarsen),
     }
@@ -91,11 +91,16 @@ def export_plan(command: Export) -> int:
     return 0
 
 
-def _graph(command: Export) -> Graph:
+def _graph(command: Export, plan: Plan) -> Graph:
     if command.model is None:
         raise RlinitError("--dot and --report need the model that the plan was made for; give it with --model")
     return load_model(
-        command.model, batch=command.batch, dims=command.dims, sharing=command.sharing, costs=command.costs
+        command.model,
+        objective=plan.objective,
+        batch=command.batch,
+        dims=command.dims,
+        sharing=command.sharing,
+        costs=command.costs,
     )
 
 

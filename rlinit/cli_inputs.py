@@ -10,11 +10,35 @@ from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 
-__all__ = ["check_folders", "dimension_sizes", "load_hardware", "load_model"]
+__all__ = ["SharingChoice", "check_folders", "chosen_sharing", "dimension_sizes", "load_hardware", "load_model"]
+
+SharingChoice = Literal["auto", "colocate", "copy"]
+"""What to do with parameters that several ops read; ``auto`` goes by the objective, see `chosen_sharing`."""
+
+_SHARING = (".onnx", ".pt2", ".tflite")
+"""Files whose shared parameters leave a choice."""
+
+
+def chosen_sharing(choice: SharingChoice, objective: str) -> Literal["colocate", "copy"]:
+    """Return how parameters are shared for an objective.
+
+    Stages take copies: colocation would put all that lies between two readers in one stage as well, which for tied
+    embeddings is the whole model. Copies are sound, since no stage holds fewer bytes than it has to. Placements
+    keep readers together, where each device then holds one.
+    """
+    if choice != "auto":
+        return choice
+    return "copy" if objective in ("pipeline", "memory") else "colocate"
 
 
 def load_model(
-    model: str, *, batch: int | None, dims: Sequence[str], sharing: Literal["colocate", "copy"], costs: Path | None
+    model: str,
+    *,
+    objective: str,
+    batch: int | None,
+    dims: Sequence[str],
+    sharing: SharingChoice,
+    costs: Path | None,
 ) -> Graph:
     """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``.
 
@@ -22,6 +46,8 @@ def load_model(
     ----------
     model
         The file, or zoo:NAME.
+    objective
+        What ``auto`` sharing goes by.
     batch, dims, sharing
         As for `load_graph`, with `dims` as NAME=SIZE.
     costs
@@ -34,7 +60,8 @@ def load_model(
     else:
         from rlinit.importers import load_graph
 
-        graph = load_graph(model, batch=batch, dims=dimension_sizes(dims), sharing=sharing)
+        how = "colocate" if sharing == "auto" and not model.lower().endswith(_SHARING) else sharing
+        graph = load_graph(model, batch=batch, dims=dimension_sizes(dims), sharing=chosen_sharing(how, objective))
     if costs is None:
         return graph
     from rlinit.cost_table import CostTable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rlinit.cli_inputs import check_folders, dimension_sizes, load_hardware
+from rlinit.cli_inputs import SharingChoice, check_folders, chosen_sharing, dimension_sizes, load_hardware
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors.execution import ExecutionFailure
 from rlinit.graph import Graph
@@ -82,7 +82,7 @@ class Run:
     """Batch size of the graph where the model's is dynamic, as for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
     """As for schedule."""
     json: bool = False
     """Print JSON instead of tables."""
@@ -164,7 +164,7 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     if command.executor == "pipeline" and "RANK" not in os.environ:
         return _start_processes(plan, sys.argv[1:] if arguments is None else arguments)
     program = _load_program(command.model)
-    graph = _graph(command, program)
+    graph = _graph(command, plan, program)
     _require_graph(command, plan, graph)
     inputs = model_inputs(
         program,
@@ -269,7 +269,7 @@ def _load_program(path: Path) -> ExportedProgram:
     return load_model(path)
 
 
-def _graph(command: Run, program: ExportedProgram) -> Graph:
+def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
     from rlinit.cost_table import CostTable
     from rlinit.importers.torch_export import from_program
@@ -278,7 +278,8 @@ def _graph(command: Run, program: ExportedProgram) -> Graph:
         graph = Graph.load(command.graph)
     else:
         dims = dimension_sizes(command.dims)
-        graph = from_program(program, batch=command.batch, dims=dims, sharing=command.sharing, name=command.model.stem)
+        sharing = chosen_sharing(command.sharing, plan.objective)
+        graph = from_program(program, batch=command.batch, dims=dims, sharing=sharing, name=command.model.stem)
     return graph if command.costs is None else CostTable.load(command.costs).apply(graph)
 
 
