@@ -183,11 +183,14 @@ def draw_table(name: str, rows: list[dict[str, Any]], inputs: int) -> None:
         ]
         axes.bar(np.arange(len(shown)) + (at - 3.5) * 0.11, heights, 0.11, label=column)
     axes.axhline(1.0, color="black", linewidth=1)
-    axes.set_ylim(0.9, 3.2)
+    axes.set_yscale("log")
+    axes.set_yticks([1, 1.1, 1.2, 1.3, 1.5, 2, 3], ["1", "1.1", "1.2", "1.3", "1.5", "2", "3"], minor=False)
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0.95)
     axes.set_xticks(range(len(shown)), [f"{c} {d}" for c, d in shown])
     axes.set_ylabel("makespan / proven bound")
     axes.set_title("ten modules of 32 nodes" + ("" if inputs == 1 else f", {inputs} inputs"))
-    axes.legend(fontsize=7, ncols=4)
+    figure.legend(fontsize=8, ncols=len(columns), loc="outside lower center")
     save_figure(name, figure)
 
 

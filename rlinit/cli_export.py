@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +12,15 @@ import tyro
 
 from rlinit.cli_inputs import SharingChoice, check_folders, load_hardware, load_model
 from rlinit.errors import RlinitError
+from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
 __all__ = ["Export", "export_plan"]
+
+_NEED_GRAPH = ("dot", "report", "split_spec", "onnx", "onnx_stages", "openvino")
+_FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Export:
     plan: Annotated[Path, tyro.conf.Positional]
     """A plan that schedule wrote (.json)."""
     model: str | None = None
-    """What the plan was made for, as for schedule; --dot and --report need it."""
+    """What the plan was made for, as for schedule; --dot, --report, --split-spec, --openvino and the ONNX files need
+    it."""
     hw: str | None = None
     """The hardware that the plan was made for, as for schedule; --report needs it."""
     trace: Path | None = None
@@ -40,6 +44,16 @@ class Export:
     """Draw the plan here (.svg, .png, .pdf)."""
     device_map: Path | None = None
     """Write which module runs on which device here (.json), for accelerate."""
+    split_spec: Path | None = None
+    """Write the modules at which stages begin here (.json), for torch.distributed.pipelining."""
+    onnx: Path | None = None
+    """Write the ONNX model with the plan in it here (.onnx)."""
+    onnx_stages: Path | None = None
+    """Write an ONNX file for each stage into this folder."""
+    openvino: Path | None = None
+    """Write affinities of OpenVINO's HETERO device here (.json, .xml)."""
+    tensorboard: Path | None = None
+    """Write a log of TensorBoard into this folder."""
     coarsen: bool = False
     """With --device-map: put modules that the plan cuts on the device of most of their ops, rather than refuse."""
     stages: int | None = None
@@ -66,22 +80,23 @@ def export_plan(command: Export) -> int:
     RlinitError
         No format was asked for, what one needs was not given, or a folder does not exist.
     """
-    targets = {name: getattr(command, name) for name in ("trace", "dot", "report", "plot", "device_map")}
+    targets = {name: getattr(command, name) for name in _FORMATS}
     wanted: dict[str, Path] = {name: path for name, path in targets.items() if path is not None}
     if not wanted:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in targets)
         raise RlinitError(f"nothing to write; give at least one of {flags}")
     check_folders(*wanted.values())
     plan = Plan.load(command.plan)
-    writers: dict[str, Callable[[Path], None]] = {
-        "trace": plan.to_trace,
-        "dot": lambda path: plan.to_dot(path, _graph(command, plan)),
-        "report": lambda path: plan.report(path, _graph(command, plan), _hardware(command)),
-        "plot": lambda path: _plot(plan, path),
-        "device_map": lambda path: _write_map(plan, path, coarsen=command.coarsen),
-    }
+    graph = None if command.model is None else _graph(command, command.model, plan)
+    needing = [name for name in wanted if graph is None and name in _NEED_GRAPH]
+    if needing:
+        flag = needing[0].replace("_", "-")
+        raise RlinitError(f"--{flag} needs the model that the plan was made for; give it with --model")
     for name, path in wanted.items():
-        writers[name](path)
+        if graph is not None and name in _NEED_GRAPH:
+            _write_with_graph(name, path, plan, graph, command)
+        else:
+            _write(name, path, plan, graph, command)
     if command.json:
         json.dump({name: str(path) for name, path in wanted.items()}, sys.stdout)
         print()
@@ -91,11 +106,9 @@ def export_plan(command: Export) -> int:
     return 0
 
 
-def _graph(command: Export, plan: Plan) -> Graph:
-    if command.model is None:
-        raise RlinitError("--dot and --report need the model that the plan was made for; give it with --model")
+def _graph(command: Export, model: str, plan: Plan) -> Graph:
     return load_model(
-        command.model,
+        model,
         objective=plan.objective,
         batch=command.batch,
         dims=command.dims,
@@ -110,13 +123,37 @@ def _hardware(command: Export) -> Hardware:
     return load_hardware(command.hw, command.stages)
 
 
-def _plot(plan: Plan, path: Path) -> None:
-    if plan.assignment is None:
-        raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
-    plan.plot(path)
+def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Export) -> None:
+    """Write a format that the plan is enough for."""
+    if name == "trace":
+        plan.to_trace(path)
+    elif name == "plot":
+        if plan.assignment is None:
+            raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
+        plan.plot(path)
+    elif name == "device_map":
+        write_atomically(path, json.dumps(plan.to_device_map(coarsen=command.coarsen), indent=1) + "\n")
+    else:
+        from rlinit.exporters import to_tensorboard
+
+        to_tensorboard(plan, path, graph=graph)
 
 
-def _write_map(plan: Plan, path: Path, *, coarsen: bool) -> None:
-    from rlinit.files import write_atomically
+def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: Export) -> None:
+    """Write a format that needs the graph, too."""
+    from rlinit import exporters
 
-    write_atomically(path, json.dumps(plan.to_device_map(coarsen=coarsen), indent=1) + "\n")
+    if name == "dot":
+        plan.to_dot(path, graph)
+    elif name == "report":
+        plan.report(path, graph, _hardware(command))
+    elif name == "openvino":
+        exporters.to_openvino_map(plan, graph, path)
+    elif name == "split_spec":
+        from rlinit.exporters.split_spec import split_points
+
+        write_atomically(path, json.dumps(split_points(plan, graph), indent=1) + "\n")
+    elif name == "onnx":
+        exporters.to_onnx_annotated(plan, graph, command.model, path)
+    else:
+        exporters.to_onnx_stages(plan, graph, command.model, path)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlinit.errors import InvalidPlan
+from rlinit.exporters.places import check_graph
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.plan_fit import require_graph
 
 __all__ = ["module_paths", "to_device_map"]
 
@@ -115,7 +115,7 @@ def _places(plan: Plan, graph: Graph | None) -> dict[str, tuple[str, ...]]:
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
     if graph is not None:
-        require_graph(plan, graph)
+        check_graph(plan, graph)
     if plan.objective in ("pipeline", "memory"):
         return {op: (plan.stages[int(j)].device,) for op, j in plan.assignment.items()}
     where: dict[str, set[str]] = {op: set() for op in plan.assignment}

@@ -6,11 +6,10 @@ import colorsys
 import math
 from pathlib import Path
 
-from rlinit.errors import InvalidPlan
+from rlinit.exporters.places import check_graph
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.plan_fit import require_graph
 from rlinit.quantities import format_bytes
 
 __all__ = ["dot_text", "place_colours", "to_dot"]
@@ -85,11 +84,9 @@ def place_colours(plan: Plan) -> dict[str, str]:
 
 def _places(graph: Graph, plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return op -> where it runs, as `place_colours` calls it."""
-    if plan.assignment is None:
-        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to draw")
-    require_graph(plan, graph)
+    check_graph(plan, graph)
     if plan.objective in ("pipeline", "memory"):
-        return {op: (f"stage {j} ({plan.stages[int(j)].device})",) for op, j in plan.assignment.items()}
+        return {op: (f"stage {j} ({plan.stages[int(j)].device})",) for op, j in (plan.assignment or {}).items()}
     where: dict[str, list[str]] = {}
     for batch in plan.batches:
         where.setdefault(batch.op, []).append(batch.device)

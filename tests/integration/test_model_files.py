@@ -109,7 +109,7 @@ def test_sharing_goes_by_the_objective(folder: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "PLAN"], "give at least one of --trace"),
+        (["export", "PLAN"], "give at least one of --trace, --plot"),
         (["export", "PLAN", "--dot", "FOLDER/g.dot"], "give it with --model"),
         (["export", "PLAN", "--report", "FOLDER/r.html", "--model", "MODEL"], "give it with --hw"),
         (["export", "PLAN", "--dot", "FOLDER/g.dot", "--model", "zoo:ResNet50"], "ops in the plan only"),
