@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from rlinit.cli_inputs import SharingChoice, check_folders, load_hardware, load_model
+from rlinit.cli_inputs import SharingChoice, check_folders, device_places, load_hardware, load_model
 from rlinit.errors import RlinitError
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
@@ -54,6 +54,8 @@ class Export:
     """Write affinities of OpenVINO's HETERO device here (.json, .xml)."""
     tensorboard: Path | None = None
     """Write a log of TensorBoard into this folder."""
+    devices: tuple[str, ...] = ()
+    """With --device-map and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
     coarsen: bool = False
     """With --device-map: put modules that the plan cuts on the device of most of their ops, rather than refuse."""
     stages: int | None = None
@@ -132,7 +134,8 @@ def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Expo
             raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
         plan.plot(path)
     elif name == "device_map":
-        write_atomically(path, json.dumps(plan.to_device_map(coarsen=command.coarsen), indent=1) + "\n")
+        mapped = plan.to_device_map(devices=device_places(command.devices), coarsen=command.coarsen)
+        write_atomically(path, json.dumps(mapped, indent=1) + "\n")
     else:
         from rlinit.exporters import to_tensorboard
 
@@ -148,7 +151,7 @@ def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: 
     elif name == "report":
         plan.report(path, graph, _hardware(command))
     elif name == "openvino":
-        exporters.to_openvino_map(plan, graph, path)
+        exporters.to_openvino_map(plan, graph, path, devices=device_places(command.devices))
     elif name == "split_spec":
         from rlinit.exporters.split_spec import split_points
 

@@ -10,7 +10,15 @@ from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 
-__all__ = ["SharingChoice", "check_folders", "chosen_sharing", "dimension_sizes", "load_hardware", "load_model"]
+__all__ = [
+    "SharingChoice",
+    "check_folders",
+    "chosen_sharing",
+    "device_places",
+    "dimension_sizes",
+    "load_hardware",
+    "load_model",
+]
 
 SharingChoice = Literal["auto", "colocate", "copy"]
 """What to do with parameters that several ops read; ``auto`` goes by the objective, see `chosen_sharing`."""
@@ -96,6 +104,23 @@ def dimension_sizes(entries: Sequence[str]) -> dict[str, int]:
             raise RlinitError(f"--dims {entry!r}: expected NAME=SIZE")
         sizes[name] = int(size)
     return sizes
+
+
+def device_places(entries: Sequence[str]) -> dict[str, str]:
+    """Return what the plan's devices are called elsewhere, from NAME=DEVICE.
+
+    Raises
+    ------
+    RlinitError
+        An entry of another form.
+    """
+    places = {}
+    for entry in entries:
+        name, _, device = entry.partition("=")
+        if not name or not device:
+            raise RlinitError(f"--devices {entry!r}: expected NAME=DEVICE, such as gpu0=cuda:0")
+        places[name] = device
+    return places
 
 
 def check_folders(*targets: Path | None) -> None:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rlinit.cli_inputs import SharingChoice, check_folders, chosen_sharing, dimension_sizes, load_hardware
+from rlinit.cli_inputs import (
+    SharingChoice,
+    check_folders,
+    chosen_sharing,
+    device_places,
+    dimension_sizes,
+    load_hardware,
+)
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors.execution import ExecutionFailure
 from rlinit.graph import Graph
@@ -174,7 +181,7 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
         batch=command.batch,
         seed=command.seed,
     )
-    places = _places(command.devices)
+    places = device_places(command.devices)
     executor = _executor(command)
     result = executor.execute(plan, program, inputs, graph=graph, devices=places or None)
     if command.executor == "pipeline" and result.outputs is None:
@@ -212,7 +219,7 @@ def measure_model(command: Measure) -> int:
     dims = dimension_sizes(command.dims)
     graph = from_program(program, dims=dims, name=command.model.stem)
     inputs = model_inputs(program, files=command.inputs, dims=dims, seed=command.seed)
-    places = _places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
+    places = device_places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
     settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s)
     hardware = None if command.hw is None else load_hardware(command.hw)
     links = measure_transfers(places, settings=settings) if hardware is not None else None
@@ -309,17 +316,6 @@ def _executor(command: Run) -> Executor:
     if command.hw is None:
         raise RlinitError("--executor simulated needs --hw, the hardware that the plan was made for")
     return SimulatorExecutor(load_hardware(command.hw))
-
-
-def _places(entries: Sequence[str]) -> dict[str, str]:
-    """Return physical devices by name, from NAME=DEVICE."""
-    places = {}
-    for entry in entries:
-        name, _, device = entry.partition("=")
-        if not name or not device:
-            raise RlinitError(f"--devices {entry!r}: expected NAME=cpu or NAME=cuda:N")
-        places[name] = device
-    return places
 
 
 def _settings(warmup: int, repeats: int, threads: int | None, time_limit_s: float | None) -> Measuring:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -182,7 +183,7 @@ def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
                 format_bytes(profile.param_bytes),
                 format_bytes(profile.peak_bytes),
                 format_bytes(use.held_bytes),
-                format_bytes(capacity[use.device]),
+                format_bytes(capacity[use.device]) if capacity[use.device] < math.inf else "unlimited",
             ]
         )
     header = ["device", "batches", "busy", "share", "parameters", "peak", "counted by the plan", "memory"]
@@ -214,12 +215,14 @@ def _stages(plan: Plan) -> str:
             use.device,
             str(use.num_ops),
             format_bytes(use.param_bytes),
+            *([format_bytes(use.activation_bytes)] if plan.stage_orders else []),
             format_bytes(use.out_bytes),
             show(costs[j]),
         ]
         for j, use in enumerate(plan.stages)
     ]
-    header = ["stage", "device", "ops", "parameters", "bytes out", "cost"]
+    peaks = ["peak activations"] if plan.stage_orders else []
+    header = ["stage", "device", "ops", "parameters", *peaks, "bytes out", "cost"]
     return f"<h2>Stages</h2>{chart}<h2>What limits the plan</h2><p>{html.escape(said)}</p>{_table(header, rows)}"
 
 

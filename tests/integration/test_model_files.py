@@ -199,3 +199,29 @@ def wait_for(*settings: str) -> list[int]:
             return found
         time.sleep(0.1)
     raise AssertionError("the processes of the pipeline did not start")
+
+
+def test_onnx_files_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan of an ONNX file becomes files of its stages that run as the whole, and every other format that fits."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from rlinit.exporters import run_onnx_stages
+    from tests.exporters.onnx_files import feeds_of, random_model, run_whole
+
+    model = random_model(3)
+    onnx.save(model, tmp_path / "net.onnx")
+    (tmp_path / "hw.toml").write_text(HARDWARE)
+    common = ["--hw", str(tmp_path / "hw.toml"), "--batch", "2"]
+    plan = str(tmp_path / "plan.json")
+    assert main(["schedule", str(tmp_path / "net.onnx"), *common, "--out", plan]) == 0
+    capsys.readouterr()
+    formats = ["--onnx-stages", "parts", "--onnx", "whole.onnx", "--openvino", "map.json"]
+    named = [part if part.startswith("--") else str(tmp_path / part) for part in formats]
+    named += ["--devices", "d0=CPU", "d1=GPU.0"]
+    assert main(["export", plan, "--model", str(tmp_path / "net.onnx"), *common, *named, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert set(written) == {"onnx_stages", "onnx", "openvino"}
+    feeds = feeds_of(model, 2)
+    parts, whole = run_onnx_stages(tmp_path / "parts", feeds), run_whole(model, feeds)
+    for name, value in whole.items():
+        np.testing.assert_allclose(parts[name], value, rtol=1e-5, atol=1e-6)
