@@ -16,11 +16,17 @@ COMMANDS = (
     ("diviml", "--part", "table1"),
     ("diviml", "--part", "table3"),
     ("diviml", "--part", "table4"),
+    ("diviml", "--part", "small", "--seeds", "10", "--peer-seconds", "0"),
     ("diviml", "--part", "zoo"),
     ("diviml", "--part", "memory"),
     ("gpt3",),
     ("moirai", "--part", "instances"),
     ("moirai", "--part", "models"),
+    ("importers",),
+    ("executors", "times"),
+    ("executors", "models"),
+    ("measured_costs",),
+    ("activations",),
 )
 
 
