@@ -22,6 +22,11 @@ COMMANDS = (
     ("gpt3",),
     ("moirai", "--part", "instances"),
     ("moirai", "--part", "models"),
+    ("importers",),
+    ("executors", "times"),
+    ("executors", "models"),
+    ("measured_costs",),
+    ("activations",),
 )
 
 

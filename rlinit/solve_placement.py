@@ -262,11 +262,15 @@ def _falls_apart(problem: PlacementProblem) -> bool:
 
 
 def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
-    """Phase 1: a named heuristic; where it finds nothing that fits, earliest finish."""
+    """Phase 1: a named heuristic; where it finds nothing that fits, earliest finish.
+
+    A first schedule is made however late it is, so that a short limit spent on loading kernels still gives a plan.
+    """
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
     from rlinit.heuristics.sweeps import earliest_finish_start
 
-    if incumbent.finished:
+    late = incumbent.values is None and not incumbent.budget.cancelled
+    if incumbent.closed or (incumbent.finished and not late):
         return
     with incumbent.in_phase(f"coarse: {name}"):
         found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=seed, budget=incumbent.budget)
