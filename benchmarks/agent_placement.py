@@ -26,7 +26,11 @@ from rlinit.lowering_placement import lower_placement
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.timeline import makespan
 
-SECONDS = (0.1, 0.3, 1.0, 3.0)
+SECONDS = (0.1, 0.3, 1.0, 2.0)
+
+_PLACED_PER_S = 80e6
+"""Ops that annealing and evolution place in a second here."""
+
 SIZES = ((1, 32), (3, 32), (10, 32), (30, 32), (150, 64))
 """Modules and nodes a module, from graphs as small as those of training to 10,000 ops."""
 
@@ -118,7 +122,10 @@ def at_equal_time(agent: LatencyAgent, problems: list[PlacementProblem]) -> list
         return sweep_placements(problem, seed=0, budget=budget, start=start)
 
     def named(name: str) -> Callable[[PlacementProblem, Budget], Placement | None]:
-        return lambda problem, budget: PLACEMENT_HEURISTICS[name](problem, seed=0, budget=budget)
+        # As many changes as fit into the time, so that annealing has cooled down when it is over.
+        return lambda problem, budget: PLACEMENT_HEURISTICS[name](
+            problem, seed=0, budget=budget, evaluations=int(budget.remaining_s * _PLACED_PER_S / problem.num_ops)
+        )
 
     methods = {
         "64 samples, then windows": from_agent,
