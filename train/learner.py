@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rlinit.errors import TrainingFailure
 from rlinit.train.config import OptimiserConfig
@@ -53,11 +54,21 @@ class Learner:
         self.dtype = _PRECISION[precision]
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=precision == "float16")
         self.skipped = 0
+        self.average: AveragedModel | None = None
+        if config.average > 0:
+            self.average = AveragedModel(self.bare, multi_avg_fn=get_ema_multi_avg_fn(config.average))
 
     @property
     def bare(self) -> nn.Module:
         """The network itself, not wrapped."""
         return unwrap(self.network)
+
+    @property
+    def judged(self) -> nn.Module:
+        """The network that is validated and kept: the average of the weights, which wobbles less than they."""
+        if self.average is None or int(self.average.n_averaged) == 0:
+            return self.bare
+        return self.average.module
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of forward passes."""
@@ -92,6 +103,8 @@ class Learner:
             self.skipped += 1
         self.scaler.step(self.optimiser)
         self.scaler.update()
+        if self.average is not None:
+            self.average.update_parameters(self.bare)
         return norm
 
 
