@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from rlinit.errors import TrainingFailure
 from rlinit.train.config import OptimiserConfig
@@ -27,6 +28,11 @@ def rate_share(config: OptimiserConfig, progress: float) -> float:
         return (progress + 1e-3) / (config.warmup + 1e-3)
     rest = min(1.0, (progress - config.warmup) / max(1e-12, 1.0 - config.warmup))
     return config.final_share + (1.0 - config.final_share) * 0.5 * (1.0 + math.cos(math.pi * rest))
+
+
+def _averaged(decay: float, average: Tensor, weight: Tensor, count: Tensor | int) -> Tensor:
+    """Return the next average; the decay grows to its own value, so that the first steps are soon forgotten."""
+    return torch.lerp(weight, average, min(decay, (1.0 + float(count)) / (10.0 + float(count))))
 
 
 class Learner:
@@ -56,7 +62,7 @@ class Learner:
         self.skipped = 0
         self.average: AveragedModel | None = None
         if config.average > 0:
-            self.average = AveragedModel(self.bare, multi_avg_fn=get_ema_multi_avg_fn(config.average))
+            self.average = AveragedModel(self.bare, avg_fn=partial(_averaged, config.average))
 
     @property
     def bare(self) -> nn.Module:

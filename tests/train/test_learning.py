@@ -173,7 +173,7 @@ def test_no_gradient_goes_through_a_wrapped_network_alone() -> None:
 
 
 def test_average_follows_the_weights() -> None:
-    """After an update the average is the weights; then it moves by one minus the decay; without decay there is none."""
+    """After an update the average is the weights; then it moves by less and less; without decay there is none."""
     learner = learner_of(average=0.9)
     algorithm = Reinforce(TASK, learner, ReinforceConfig(), 8)
     assert learner.judged is learner.bare
@@ -181,7 +181,7 @@ def test_average_follows_the_weights() -> None:
     first = copy.deepcopy(learner.bare.state_dict())
     algorithm.learn([lesson_at(1)])
     for name, weight in learner.judged.state_dict().items():
-        assert torch.allclose(weight, 0.9 * first[name] + 0.1 * learner.bare.state_dict()[name], atol=1e-7)
+        assert torch.allclose(weight, (2 * first[name] + 9 * learner.bare.state_dict()[name]) / 11, atol=1e-6)
     plain = learner_of(average=0.0)
     Reinforce(TASK, plain, ReinforceConfig(), 8).learn([lesson_at(0)])
     assert plain.judged is plain.bare
