@@ -69,7 +69,8 @@ class Reinforce:
     """Makes trajectories that came out better than the baseline more probable.
 
     The loss is ``-mean over trajectories of advantage * log-probability``, over the mean number of choices of a
-    trajectory, so that it does not grow with the size of problems.
+    trajectory, so that it does not grow with the size of problems. Where a task tells the credit of each choice, that
+    takes the place of the advantage (with the shared baseline).
     """
 
     def __init__(self, task: AnyTask, learner: Learner, config: ReinforceConfig, samples: int) -> None:
@@ -95,10 +96,16 @@ class Reinforce:
         if self.config.normalise:
             advantage = standardised(advantage)
         choices = task.choices(learner.network, batch, outputs, played)
-        log_prob = choices.per_trajectory(advantage.size)
-        weight = torch.from_numpy(advantage.ravel()).to(log_prob)
+        if choices.credit is not None and self.rival is None:
+            credit = choices.credit.to(choices.log_prob)
+            if self.config.normalise:
+                credit = credit / credit.square().mean().sqrt().clamp(min=1e-12)
+            gain = (credit * choices.log_prob).sum()
+        else:
+            log_prob = choices.per_trajectory(advantage.size)
+            gain = (torch.from_numpy(advantage.ravel()).to(log_prob) * log_prob).sum()
         entropy = mean_entropy(choices)
-        loss = -(weight * log_prob).sum() / max(1, len(choices.log_prob)) - self.config.entropy_weight * entropy
+        loss = -gain / max(1, len(choices.log_prob)) - self.config.entropy_weight * entropy
         norm = learner.update(loss, lesson.step, lesson.seed)
         return {
             "reward/mean": float(played.reward.mean()),

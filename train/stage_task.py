@@ -42,8 +42,6 @@ _VALIDATION_SEED = 1 << 62
 _IDEAL_CAP = 50_000
 """Problems of more ideals than this have no known optimum."""
 
-_WORST_REWARD = -1.0
-"""Reward of an order that cannot be sliced within the capacities, and the least reward there is."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,9 @@ class StageParams:
     """Width of the network's node states."""
     layers: int = 4
     """Rounds of message passing."""
+    least_reward: float = -0.05
+    """Rewards below this count as this: of orders that are bad, how bad they are teaches little and drowns the rest.
+    Orders that cannot be sliced within the capacities have it, too."""
     real_models: bool = True
     """Validate on the ten ImageNet graphs as well (they are never trained on, nor chosen by)."""
 
@@ -62,6 +63,8 @@ class StageParams:
         for name in ("hidden", "layers"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"problem.{name} is {getattr(self, name)}; expected at least 1")
+        if not self.least_reward < 0:
+            raise InvalidConfig(f"problem.least_reward is {self.least_reward}; expected less than 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,7 +228,7 @@ class StageTask:
         value, ends = slice_orders(batch.problems, orders, batch.reference * (1.0 + 1e-9))
         reference = batch.reference[:, None]
         ratio = np.divide(value, reference, out=np.ones_like(value), where=reference > 0)
-        reward = np.maximum(1.0 - ratio, _WORST_REWARD)
+        reward = np.maximum(1.0 - ratio, self.params.least_reward)
         return StageTrajectories(orders, ends, value, reward)
 
     def choices(
