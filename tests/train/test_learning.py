@@ -18,7 +18,8 @@ from rlinit.train.distributed import Processes
 from rlinit.train.imitation import Imitation
 from rlinit.train.learner import Learner, rate_share
 from rlinit.train.ppo import PPO
-from rlinit.train.reinforce import Lesson, Reinforce, shared_advantage, standardised
+from rlinit.train.reinforce import Lesson, Reinforce, choice_weights, shared_advantage, standardised
+from rlinit.train.tasks import Choices
 from tests.train.tiny_task import TinyParams, TinyTask
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -185,3 +186,13 @@ def test_average_follows_the_weights() -> None:
     plain = learner_of(average=0.0)
     Reinforce(TASK, plain, ReinforceConfig(), 8).learn([lesson_at(0)])
     assert plain.judged is plain.bare
+
+
+def test_credit_of_choices_takes_the_advantages_place() -> None:
+    """Where a task tells each choice's credit it is the weight, of unit size; for a frozen baseline it is not."""
+    choices = Choices(torch.zeros(4), torch.zeros(4), torch.tensor([0, 0, 1, 1]), torch.tensor([3.0, 0.0, -4.0, 0.0]))
+    advantage = np.array([[2.0, -2.0]])
+    assert choice_weights(choices, advantage, credited=False, normalise=True).tolist() == [2.0, 2.0, -2.0, -2.0]
+    assert choice_weights(choices, advantage, credited=True, normalise=False).tolist() == [3.0, 0.0, -4.0, 0.0]
+    scaled = choice_weights(choices, advantage, credited=True, normalise=True)
+    assert torch.allclose(scaled, torch.tensor([1.2, 0.0, -1.6, 0.0]))
