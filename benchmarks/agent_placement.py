@@ -69,6 +69,12 @@ def decoded(agent: LatencyAgent, problem: PlacementProblem, samples: int) -> Pla
     return found.placement
 
 
+def polished(problem: PlacementProblem, start: Placement | None, moves: int) -> Placement | None:
+    """Return a start (None: HEFT's) after so many moves an op of local search in windows."""
+    first = PLACEMENT_HEURISTICS["heft"](problem, seed=0) if start is None else start
+    return sweep_placements(problem, seed=0, evaluations=moves * problem.num_ops, start=first)
+
+
 def proposals(
     agent: LatencyAgent, untrained: LatencyAgent, problems: list[PlacementProblem]
 ) -> list[dict[str, object]]:
@@ -83,6 +89,12 @@ def proposals(
         "untrained, 64 samples": lambda p: decoded(untrained, p, 64),
         "untrained, 256 samples": lambda p: decoded(untrained, p, 256),
     }
+    for moves in (25, 100, 400):
+        methods[f"heft, then {moves} moves an op"] = lambda p, m=moves: polished(p, None, m)  # type: ignore[misc]
+        methods[f"agent, greedy, then {moves} moves an op"] = lambda p, m=moves: polished(p, decoded(agent, p, 0), m)  # type: ignore[misc]
+        methods[f"agent, 64 samples, then {moves} moves an op"] = lambda p, m=moves: polished(  # type: ignore[misc]
+            p, decoded(agent, p, 64), m
+        )
     rows: list[dict[str, object]] = []
     for name, method in methods.items():
         method(problems[0])

@@ -242,7 +242,7 @@ def equality() -> list[dict[str, Any]]:
             program = export_program(model, inputs)
             graph = from_program(program)
             plan = scattered(graph, [f"d{i}" for i in range(3)], rng)
-            outputs = rlinit.executors.run(plan, program, *inputs, graph=graph).outputs
+            outputs = rlinit.executors.execute(plan, program, *inputs, graph=graph).outputs
             with torch.no_grad():
                 expected = model(*inputs)
             pairs = list(zip(pytree.tree_leaves(outputs), pytree.tree_leaves(expected), strict=True))

@@ -49,7 +49,7 @@ _BETWEEN_OPS = 2_000
 _LP_SIZE = 40_000
 _SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
-_CHAIN_NODES = 1_000
+_CHAIN_NODES = 400
 _CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
 _NO_LIMIT = 1 << 40
 _RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
@@ -153,7 +153,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
     problem, upper
         As for `path_bound`.
     budget
-        Ends the search; without one it solves some 1,000 relaxations.
+        Ends the search; without a time limit it solves some 400 relaxations.
     """
     limited = budget or Budget()
     start = _start(problem, upper, limited)
@@ -163,7 +163,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
     if bound < upper and not limited.expired:
         search = _chain(problem, start.window, start, upper, limited)
         if search is not None:
-            bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, limited))
+            bound = max(bound, search.run(_CHAIN_NODES if limited.remaining_s == np.inf else _NO_LIMIT, limited))
     return min(bound, upper)
 
 
@@ -178,7 +178,7 @@ def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
     problem, upper
         As for `path_bound`.
     budget
-        Shared by the relaxation, the chain and both together; without one the counts of the others hold.
+        Shared by the relaxation, the chain and both together; without a time limit the counts of the others hold.
     """
     return _with_relaxation(problem, upper, budget, with_chain=problem.num_shards == 1)
 
@@ -186,6 +186,7 @@ def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
 def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | None, with_chain: bool) -> float:
     """Return the best of `around`, of the relaxation, and of the relaxation with the gaps of a chain."""
     limited = budget or Budget()
+    counted = limited.remaining_s == np.inf  # Where no clock ends it, work does.
     start = _start(problem, upper, limited)
     if start is None or start.bound_s >= upper or limited.expired:
         return upper if start is None else min(start.bound_s, upper)
@@ -198,12 +199,12 @@ def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | N
     share = limited.share(limited.remaining_s * _RELAXATION_SHARE) if with_chain else limited
     bound = max(bound, _cut_relaxation(problem, tight, bound, upper, share, pool, _ROUNDS, ()))
     search = _chain(problem, tight, start, upper, limited) if with_chain and bound < upper else None
-    turns = 0 if search is None else 1 if budget is None else _TURNS
+    turns = 0 if search is None else 1 if counted else _TURNS
     while turns > 0 and search is not None and bound < upper and not limited.expired:
         turns -= 1
         # Where the chain is behind, too much of the problem is beside it to catch up soon.
         share = limited.share(limited.remaining_s * (_CHAIN_SHARE if search.bound_s >= bound else _BEHIND_SHARE))
-        bound = max(bound, search.run(_CHAIN_NODES if budget is None else _NO_LIMIT, share))
+        bound = max(bound, search.run(_CHAIN_NODES if counted else _NO_LIMIT, share))
         if bound < upper:
             bound = max(bound, _cut_relaxation(problem, tight, bound, upper, limited, pool, _LAST_ROUNDS, search.gaps))
     return min(bound, upper)

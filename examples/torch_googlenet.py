@@ -20,7 +20,7 @@ import tyro
 from torch import nn
 
 import rlinit
-from rlinit.executors import run
+from rlinit.executors import execute
 from rlinit.executors.program import export_model
 from rlinit.exporters import to_report, to_trace
 from rlinit.importers.torch_export import from_program
@@ -176,7 +176,7 @@ def main(
     print(f"{graph.num_ops} ops on {', '.join(used)}: {plan.status}, {format_seconds(plan.value)} expected,")
     print(f"at least {format_seconds(plan.bound)} by {plan.bound_source} (gap {plan.gap:.1%})")
 
-    execution = run(plan, program, *pictures, graph=graph, devices=devices)
+    execution = execute(plan, program, *pictures, graph=graph, devices=devices)
     with torch.no_grad():
         difference = float((execution.outputs - network(*pictures)).abs().max())
     print(f"run on cpu and {accelerator}: {format_seconds(execution.seconds)} here, largest difference {difference:g}")

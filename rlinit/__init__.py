@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlinit.checker import verify
+    from rlinit.executors import run
     from rlinit.graph import Graph
     from rlinit.hardware import Device, Hardware
     from rlinit.importers import load_graph
     from rlinit.plan import Plan
     from rlinit.solve import ProvenBound, bound, schedule
 
-__all__ = ["Device", "Graph", "Hardware", "Plan", "ProvenBound", "bound", "load_graph", "schedule", "verify"]
+__all__ = ["Device", "Graph", "Hardware", "Plan", "ProvenBound", "bound", "load_graph", "run", "schedule", "verify"]
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ _HOME = {
     "ProvenBound": "solve",
     "bound": "solve",
     "load_graph": "importers",
+    "run": "executors",
     "schedule": "solve",
     "verify": "checker",
 }

@@ -166,7 +166,7 @@ def calibrate(
     Parameters
     ----------
     plan, model, inputs, devices
-        As for `rlinit.executors.run`.
+        As for `rlinit.executors.execute`.
     graph, hardware
         What the plan was made for. Stage plans need both: they hold no times of single ops.
     settings
@@ -176,7 +176,7 @@ def calibrate(
     Raises
     ------
     InvalidPlan
-        As for `rlinit.executors.run`; also a `memory` plan, which has no times, and a stage plan without graph or
+        As for `rlinit.executors.execute`; also a `memory` plan, which has no times, and a stage plan without graph or
         hardware, or with another one.
     ExecutionFailure
         An op or a device failed.

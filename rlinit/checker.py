@@ -7,7 +7,7 @@ definitions of the problems, slow and simple on purpose.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rlinit.checker_placement import check_placement
 from rlinit.costs import op_times
@@ -15,6 +15,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import OPTIMALITY_TOLERANCE, Objective, Plan, StageUse
+from rlinit.plan_fit import figures_of, require_graph, require_hardware
 
 __all__ = ["stage_uses", "verify"]
 
@@ -33,10 +34,10 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
         memory overfull; a value, figure, bound or status that is not true. The message names the op, edge, stage or
         figure.
     """
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
-    if plan.hardware_fingerprint != hardware.fingerprint():
-        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    require_graph(plan, graph)
+    require_hardware(plan, hardware)
+    if plan.graph_figures and dict(plan.graph_figures) != figures_of(graph):
+        raise InvalidPlan(f"the plan gives its graph's totals as {plan.graph_figures}; expected {figures_of(graph)}")
     if plan.assignment is None:
         if plan.status in ("optimal", "feasible") or plan.values is not None:
             raise InvalidPlan(f"the plan claims to be {plan.status} but assigns nothing")
@@ -48,7 +49,8 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
         return
     devices = [use.device for use in plan.stages]
     _check_assignment(plan.assignment, graph, hardware, devices, free_order=plan.objective == "pipeline")
-    uses = stage_uses(plan.assignment, graph, hardware, devices, plan.objective)
+    _check_orders(plan, graph)
+    uses = stage_uses(plan.assignment, graph, hardware, devices, plan.objective, orders=plan.stage_orders)
     for j, (claimed, true) in enumerate(zip(plan.stages, uses, strict=True)):
         _check_stage(j, claimed, true)
     for use, device in zip(uses, (hardware.devices[_device_index(hardware, name)] for name in devices), strict=True):
@@ -61,7 +63,13 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
 
 
 def stage_uses(
-    assignment: Mapping[str, int | str], graph: Graph, hardware: Hardware, devices: list[str], objective: Objective
+    assignment: Mapping[str, int | str],
+    graph: Graph,
+    hardware: Hardware,
+    devices: list[str],
+    objective: Objective,
+    *,
+    orders: Sequence[Sequence[str]] = (),
 ) -> tuple[StageUse, ...]:
     """Return what each stage does under an assignment, from the definitions alone (MTPP eq. 1 to 3).
 
@@ -75,6 +83,8 @@ def stage_uses(
         The problem.
     devices
         Device name of each stage.
+    orders
+        Ops of each stage in the order they run in, where the overflow counts their peak of activation memory.
     """
     k = len(devices)
     stage = [int(assignment[name]) for name in graph.names]
@@ -95,7 +105,8 @@ def stage_uses(
         device = hardware.devices[i]
         members = held[j]
         param = math.fsum(_size(graph.param_bytes[v]) for v in members)
-        spare = max(0.0, param - device.cache_bytes)
+        peak = _activation_peak([graph.index(op) for op in orders[j]], graph) if orders else 0.0
+        spare = max(0.0, param + peak - device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
         rate_in, rate_out, delay_in, delay_out = (
             _io(hardware, i) if seconds is not None else (math.inf, math.inf, 0.0, 0.0)
@@ -111,9 +122,47 @@ def stage_uses(
                 param_bytes=param,
                 off_cache_bytes=spare,
                 out_bytes=math.fsum(_size(graph.out_bytes[u]) for u in leave[j]),
+                activation_bytes=peak,
             )
         )
     return tuple(uses)
+
+
+def _activation_peak(order: Sequence[int], graph: Graph) -> float:
+    """Return the most bytes of tensors that are alive together while the ops of a stage run in an order.
+
+    Alive is what arrives from outside, until its last reader here; and what is made here, from the start of its op
+    until its last reader, or until the end if somebody reads it elsewhere or nobody at all.
+    """
+    when = {v: step for step, v in enumerate(order)}
+    spans: dict[int, tuple[int, int]] = {}  # tensor -> first and last step at which it is alive
+    for step, v in enumerate(order):
+        readers = set(graph.succ[graph.succ_indptr[v] : graph.succ_indptr[v + 1]].tolist())
+        stays = not readers or not readers <= when.keys()
+        spans[v] = (step, len(order) - 1 if stays else max(when[w] for w in readers))
+        for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist():
+            if u not in when:
+                spans[u] = (0, step)
+    alive: list[list[float]] = [[] for _ in order]
+    for tensor, (first, last) in spans.items():
+        for step in range(first, last + 1):
+            alive[step].append(_size(graph.out_bytes[tensor]))
+    return max((math.fsum(sizes) for sizes in alive), default=0.0)
+
+
+def _check_orders(plan: Plan, graph: Graph) -> None:
+    """Check that the orders of the stages, where there are any, hold the ops of each and respect their data flow."""
+    if not plan.stage_orders:
+        return
+    if plan.objective != "pipeline" or len(plan.stage_orders) != len(plan.stages):
+        raise InvalidPlan(f"the plan orders {len(plan.stage_orders)} stages; expected {len(plan.stages)} of a pipeline")
+    listed = [(op, j) for j, order in enumerate(plan.stage_orders) for op in order]
+    if sorted(listed) != sorted((plan.assignment or {}).items()):
+        raise InvalidPlan("the orders of the stages do not hold every op of each stage once")
+    step = {op: at for at, (op, _) in enumerate(listed)}
+    for u, v in graph.edges.tolist():
+        if step[graph.names[u]] > step[graph.names[v]]:
+            raise InvalidPlan(f"the order of a stage runs {graph.names[v]!r} before {graph.names[u]!r}, which it reads")
 
 
 def _size(value: float) -> float:
@@ -199,6 +248,7 @@ def _check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
         "param_bytes",
         "off_cache_bytes",
         "out_bytes",
+        "activation_bytes",
     ):
         if _differ(getattr(claimed, figure), getattr(true, figure)):
             raise InvalidPlan(

@@ -1,4 +1,4 @@
-"""The command line: ``rlinit schedule | bound | inspect | bench``.
+"""The command line: ``rlinit schedule | bound | inspect | bench | run | measure | calibrate | export``.
 
 Exit codes: 0 a schedule (or figures) was printed, 2 the input is wrong, 3 proven infeasible, 4 the budget ended
 without a schedule, 130 interrupted (the incumbent is printed and saved if there is one).
@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from rlinit.cli_export import Export, export_plan
+from rlinit.cli_inputs import SharingChoice, check_folders, load_hardware, load_model
+from rlinit.cli_output import escape_markup, live_line, print_plan, show_value
+from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placement import Resident, Transfers
-from rlinit.plan import HistoryEntry, Objective, Plan
+from rlinit.plan import Objective, Plan
 from rlinit.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 __all__ = ["main"]
 
@@ -79,6 +79,8 @@ class Schedule:
     """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
     coarsen: bool = False
     """For placements: search with fused ops and contracted chains only, which is faster on large graphs."""
+    activations: bool = False
+    """For pipeline: count the peak of activation memory against a stage's cache, too."""
     out: Path | None = None
     """Write the plan here as JSON."""
     plot: Path | None = None
@@ -87,8 +89,11 @@ class Schedule:
     """Batch size of a model file whose first dimension is dynamic."""
     dims: tuple[str, ...] = ()
     """Sizes of other dynamic dimensions of a model file, as NAME=SIZE."""
-    sharing: Literal["colocate", "copy"] = "colocate"
-    """Parameters that several ops read: held once, by ops that stay together, or copied to each reader."""
+    sharing: SharingChoice = "auto"
+    """Parameters that several ops read: held once, by ops that stay together (colocate), or by each reader (copy);
+    auto: copy for stages, colocate for placements."""
+    costs: Path | None = None
+    """Times of ops from this cost table (.csv, .json), as measure and calibrate write them."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
 
@@ -119,7 +124,9 @@ class Bound:
     """As for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
+    """As for schedule."""
+    costs: Path | None = None
     """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
@@ -137,7 +144,9 @@ class Inspect:
     """As for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
+    """As for schedule; auto: colocate, so that shared parameters count once."""
+    costs: Path | None = None
     """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
@@ -171,7 +180,9 @@ class Bench:
     """As for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
+    """As for schedule."""
+    costs: Path | None = None
     """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
@@ -182,6 +193,10 @@ Command = (
     | Annotated[Bound, tyro.conf.subcommand("bound")]
     | Annotated[Inspect, tyro.conf.subcommand("inspect")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
+    | Annotated[Run, tyro.conf.subcommand("run")]
+    | Annotated[Measure, tyro.conf.subcommand("measure")]
+    | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
 )
 
 
@@ -204,37 +219,29 @@ def main(argv: list[str] | None = None) -> int:
             return _bound(command)
         if isinstance(command, Inspect):
             return _inspect(command)
+        if isinstance(command, Run):
+            return run_plan(command, argv)
+        if isinstance(command, Measure):
+            return measure_model(command)
+        if isinstance(command, Calibrate):
+            return calibrate_costs(command)
+        if isinstance(command, Export):
+            return export_plan(command)
         return _bench(command, notes)
     except (RlinitError, OSError) as problem:
-        notes.print(f"[bold red]rlinit:[/] {_escape(str(problem))}", highlight=False)
+        notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         return EXIT_INPUT
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def _load_model(command: Schedule | Bound | Inspect | Bench) -> Graph:
-    if command.model.startswith("zoo:"):
-        from rlinit.datasets import imagenet
-
-        return imagenet.load(command.model.removeprefix("zoo:"))
-    from rlinit.importers import load_graph
-
-    dims = {}
-    for entry in command.dims:
-        name, _, size = entry.partition("=")
-        if not name or not size.isdigit():
-            raise RlinitError(f"--dims {entry!r}: expected NAME=SIZE")
-        dims[name] = int(size)
-    return load_graph(command.model, batch=command.batch, dims=dims, sharing=command.sharing)
-
-
-def _load_hardware(name: str, stages: int | None) -> Hardware:
-    hardware = Hardware.load(name) if Path(name).suffix in (".toml", ".json") else Hardware.preset(name)
-    return hardware if stages is None else hardware.with_stages(stages)
+def _graph(command: Schedule | Bound | Inspect | Bench) -> Graph:
+    return load_model(
+        command.model,
+        objective="latency" if isinstance(command, Inspect) else command.objective,
+        batch=command.batch,
+        dims=command.dims,
+        sharing=command.sharing,
+        costs=command.costs,
+    )
 
 
 def _window(text: str) -> int | Literal["auto"] | None:
@@ -250,13 +257,11 @@ def _window(text: str) -> int | Literal["auto"] | None:
 def _schedule(command: Schedule, notes: Console) -> int:
     from rlinit.solve import schedule
 
-    for target in (command.out, command.plot):
-        if target is not None and not target.parent.is_dir():
-            raise RlinitError(f"cannot write {target}: the folder {target.parent} does not exist")
-    graph = _load_model(command)
-    hardware = _load_hardware(command.hw, command.stages)
+    check_folders(command.out, command.plot)
+    graph = _graph(command)
+    hardware = load_hardware(command.hw, command.stages)
     agent: str | Plan = Plan.load(command.agent) if command.agent.endswith(".json") else command.agent
-    with _live_line(notes, command.objective) as line:
+    with live_line(notes, command.objective) as line:
         plan = schedule(
             graph,
             hardware,
@@ -272,6 +277,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
             transfers=command.transfers,
             resident=command.resident,
             coarsen=command.coarsen,
+            activations=command.activations,
             progress=line,
         )
     if command.out is not None:
@@ -291,8 +297,8 @@ def _schedule(command: Schedule, notes: Console) -> int:
 def _bound(command: Bound) -> int:
     from rlinit.solve import bound
 
-    graph = _load_model(command)
-    hardware = _load_hardware(command.hw, command.stages)
+    graph = _graph(command)
+    hardware = load_hardware(command.hw, command.stages)
     proven = bound(
         graph,
         hardware,
@@ -307,7 +313,7 @@ def _bound(command: Bound) -> int:
         json.dump({"bounds": list(proven.bounds), "source": proven.source, "seconds": proven.seconds}, sys.stdout)
         print()
         return 0
-    shown = " / ".join(_show(value, command.objective) for value in proven.bounds)
+    shown = " / ".join(show_value(value, command.objective) for value in proven.bounds)
     print(f"{graph.name} on {hardware.name}: no {command.objective} schedule is below {shown}")
     print(f"proven by {proven.source} in {format_seconds(proven.seconds)}")
     return 0
@@ -319,7 +325,7 @@ def _inspect(command: Inspect) -> int:
     from rlinit.exact.ideals import count_ideals
     from rlinit.lowering import lower_stages
 
-    graph = _load_model(command)
+    graph = _graph(command)
     problem = lower_stages(graph, Hardware.pipeline(1), "memory").problem
     ideals = count_ideals(problem, command.ideal_cap)
     row: dict[str, str | int | float] = {
@@ -360,12 +366,12 @@ def _bench(command: Bench, notes: Console) -> int:
 
     from rlinit.solve import schedule
 
-    graph = _load_model(command)
-    hardware = _load_hardware(command.hw, command.stages)
+    graph = _graph(command)
+    hardware = load_hardware(command.hw, command.stages)
     plans: dict[str, Plan] = {}
     placed = command.objective in ("latency", "throughput")
     for method in command.methods or (_PLACEMENT_METHODS if placed else _STAGE_METHODS):
-        with _live_line(notes, command.objective) as line:
+        with live_line(notes, command.objective) as line:
             plans[method] = schedule(
                 graph,
                 hardware,
@@ -398,137 +404,13 @@ def _bench(command: Bench, notes: Console) -> int:
         table.add_row(
             method,
             plan.status,
-            _show(plan.value, plan.objective),
-            _show(plan.bound, plan.objective),
+            show_value(plan.value, plan.objective),
+            show_value(plan.bound, plan.objective),
             f"{plan.gap:.2%}" if plan.values else "-",
             f"{sum(plan.phase_s.values()):.2f}",
         )
     Console().print(table)
     return 0
-
-
-def _show(value: float, objective: str) -> str:
-    return format_bytes(value) if objective == "memory" else format_seconds(value)
-
-
-def print_plan(plan: Plan) -> None:
-    """Print a plan as a table of its stages or devices, and what was proven about it."""
-    from rich.console import Console
-
-    console = Console()
-    if plan.assignment is None or plan.values is None:
-        console.print(f"[bold]{plan.status}[/]: {_escape(plan.message)}", highlight=False)
-        return
-    console.print(_device_table(plan) if plan.devices else _stage_table(plan))
-    levels = _LEVELS[plan.objective]
-    for level, value, bound in zip(levels, plan.values, plan.bounds or (), strict=False):
-        console.print(
-            f"{level}: {_show(value, plan.objective)}, proven >= {_show(bound, plan.objective)}", highlight=False
-        )
-    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.3%}"
-    console.print(
-        f"[bold]{plan.status}[/]: {proof} by {plan.bound_source or 'nothing'}; found by {plan.method}; "
-        f"{format_seconds(sum(plan.phase_s.values()))}",
-        highlight=False,
-    )
-    if plan.objective == "throughput":
-        console.print(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second", highlight=False)
-    if plan.message:
-        console.print(_escape(plan.message), highlight=False)
-
-
-_LEVELS = {
-    "memory": ("peak parameters", "off-cache total", "largest traffic"),
-    "pipeline": ("bottleneck",),
-    "latency": ("latency",),
-    "throughput": ("makespan",),
-}
-
-
-def _stage_table(plan: Plan) -> Table:
-    """Return a table of what each stage costs, the largest in bold."""
-    from rich.table import Table
-
-    table = Table(title=f"{plan.graph} on {plan.hardware}", title_justify="left")
-    table.add_column("stage", justify="right")
-    table.add_column("device")
-    piped = plan.objective == "pipeline"
-    times, sizes = ("in", "work", "overflow", "out", "total"), ("parameters", "off-cache", "sent on")
-    for heading in ("ops", *(times if piped else sizes)):
-        table.add_column(heading, justify="right")
-    for j, use in enumerate(plan.stages):
-        if piped:
-            parts = [use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s]
-            figures = [format_seconds(part) for part in parts]
-            worst = use.time_s >= plan.value * (1 - 1e-9)
-        else:
-            figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
-            worst = use.param_bytes >= plan.value
-        table.add_row(str(j), use.device, str(use.num_ops), *figures, style="bold" if worst else None)
-    return table
-
-
-def _device_table(plan: Plan) -> Table:
-    """Return a table of what each device does in a placement."""
-    from rich.table import Table
-
-    table = Table(title=f"{plan.graph} on {plan.hardware}", title_justify="left")
-    table.add_column("device")
-    for heading in ("ops" if plan.inputs == plan.shard_inputs else "batches", "busy", "of the time", "holds"):
-        table.add_column(heading, justify="right")
-    for use in plan.devices:
-        share = use.busy_s / plan.value if plan.value > 0 else 0.0
-        table.add_row(
-            use.device, str(use.num_batches), format_seconds(use.busy_s), f"{share:.0%}", format_bytes(use.held_bytes)
-        )
-    return table
-
-
-class _LiveLine:
-    """The progress line: value, bound, gap, phase and time; drawn on a terminal only."""
-
-    def __init__(self, objective: str) -> None:
-        self.objective = objective
-        self.text = ""
-        self.lock = threading.Lock()
-
-    def __call__(self, entry: HistoryEntry) -> None:
-        from rlinit.plan import relative_gap
-
-        value = _show(entry.values[0], self.objective) if entry.values else "-"
-        bound = _show(entry.bounds[0], self.objective) if entry.bounds else "-"
-        gap = f"{relative_gap(entry.values, entry.bounds):.2%}" if entry.values else "-"
-        with self.lock:
-            self.text = f"value {value}  bound {bound}  gap {gap}  [{entry.phase}]"
-
-
-@contextmanager
-def _live_line(console: Console, objective: str) -> Iterator[_LiveLine]:
-    """Show a live progress line on a terminal while the body runs."""
-    line = _LiveLine(objective)
-    if not console.is_terminal:
-        yield line
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    with Progress(
-        SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.fields[text]}"), console=console, transient=True
-    ) as bar:
-        task = bar.add_task("", text="")
-        over = threading.Event()
-
-        def refresh() -> None:
-            while not over.wait(0.1):
-                with line.lock:
-                    bar.update(task, text=_escape(line.text))
-
-        painter = threading.Thread(target=refresh, daemon=True)
-        painter.start()
-        try:
-            yield line
-        finally:
-            over.set()
-            painter.join()
 
 
 if __name__ == "__main__":

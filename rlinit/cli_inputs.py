@@ -4,11 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from rlinit.errors import RlinitError
+from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 
-__all__ = ["dimension_sizes", "load_hardware"]
+__all__ = [
+    "SharingChoice",
+    "check_folders",
+    "chosen_sharing",
+    "device_places",
+    "dimension_sizes",
+    "load_hardware",
+    "load_model",
+]
+
+SharingChoice = Literal["auto", "colocate", "copy"]
+"""What to do with parameters that several ops read; ``auto`` goes by the objective, see `chosen_sharing`."""
+
+_SHARING = (".onnx", ".pt2", ".tflite")
+"""Files whose shared parameters leave a choice."""
+
+
+def chosen_sharing(choice: SharingChoice, objective: str) -> Literal["colocate", "copy"]:
+    """Return how parameters are shared for an objective.
+
+    Stages take copies: colocation would put all that lies between two readers in one stage as well, which for tied
+    embeddings is the whole model. Copies are sound, since no stage holds fewer bytes than it has to. Placements
+    keep readers together, where each device then holds one.
+    """
+    if choice != "auto":
+        return choice
+    return "copy" if objective in ("pipeline", "memory") else "colocate"
+
+
+def load_model(
+    model: str,
+    *,
+    objective: str,
+    batch: int | None,
+    dims: Sequence[str],
+    sharing: SharingChoice,
+    costs: Path | None,
+) -> Graph:
+    """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``.
+
+    Parameters
+    ----------
+    model
+        The file, or zoo:NAME.
+    objective
+        What ``auto`` sharing goes by.
+    batch, dims, sharing
+        As for `load_graph`, with `dims` as NAME=SIZE.
+    costs
+        A cost table to apply.
+    """
+    if model.startswith("zoo:"):
+        from rlinit.datasets import imagenet
+
+        graph = imagenet.load(model.removeprefix("zoo:"))
+    else:
+        from rlinit.importers import load_graph
+
+        how = "colocate" if sharing == "auto" and not model.lower().endswith(_SHARING) else sharing
+        graph = load_graph(model, batch=batch, dims=dimension_sizes(dims), sharing=chosen_sharing(how, objective))
+    if costs is None:
+        return graph
+    from rlinit.cost_table import CostTable
+
+    return CostTable.load(costs).apply(graph)
 
 
 def load_hardware(name: str, stages: int | None = None) -> Hardware:
@@ -38,3 +104,33 @@ def dimension_sizes(entries: Sequence[str]) -> dict[str, int]:
             raise RlinitError(f"--dims {entry!r}: expected NAME=SIZE")
         sizes[name] = int(size)
     return sizes
+
+
+def device_places(entries: Sequence[str]) -> dict[str, str]:
+    """Return what the plan's devices are called elsewhere, from NAME=DEVICE.
+
+    Raises
+    ------
+    RlinitError
+        An entry of another form.
+    """
+    places = {}
+    for entry in entries:
+        name, _, device = entry.partition("=")
+        if not name or not device:
+            raise RlinitError(f"--devices {entry!r}: expected NAME=DEVICE, such as gpu0=cuda:0")
+        places[name] = device
+    return places
+
+
+def check_folders(*targets: Path | None) -> None:
+    """Refuse to start what could not be written in the end.
+
+    Raises
+    ------
+    RlinitError
+        The folder of a file does not exist.
+    """
+    for target in targets:
+        if target is not None and not target.parent.is_dir():
+            raise RlinitError(f"cannot write {target}: the folder {target.parent} does not exist")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rlinit.cli_inputs import dimension_sizes, load_hardware
+from rlinit.cli_inputs import (
+    SharingChoice,
+    check_folders,
+    chosen_sharing,
+    device_places,
+    dimension_sizes,
+    load_hardware,
+)
 from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.executors.execution import ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.plan import Plan
+from rlinit.plan_fit import require_graph
 from rlinit.quantities import format_seconds
 
 if TYPE_CHECKING:
@@ -57,8 +67,10 @@ class Run:
     outputs: Path | None = None
     """Write the outputs here (.npz)."""
     executor: Literal["local", "pipeline", "simulated"] = "local"
-    """local: this process. pipeline: a process a stage, to be started by torchrun. simulated: the times of a simulated
-    run on --hw, with the outputs of the model itself."""
+    """local: this process. pipeline: a process a stage, on this machine unless torchrun started them. simulated: the
+    times of a simulated run on --hw, with the outputs of the model itself."""
+    microbatches: int = 1
+    """With --executor pipeline: parts that the batch is dealt in, which follow each other through the stages."""
     check: bool = False
     """Also run the model without the plan and compare the outputs."""
     measure: bool = False
@@ -77,7 +89,7 @@ class Run:
     """Batch size of the graph where the model's is dynamic, as for schedule."""
     dims: tuple[str, ...] = ()
     """As for schedule."""
-    sharing: Literal["colocate", "copy"] = "colocate"
+    sharing: SharingChoice = "auto"
     """As for schedule."""
     json: bool = False
     """Print JSON instead of tables."""
@@ -133,15 +145,22 @@ class Calibrate:
     """Print JSON instead of text."""
 
 
-def run_plan(command: Run) -> int:
+def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     """Carry out ``rlinit run``; return the exit code.
+
+    Parameters
+    ----------
+    command
+        What to do.
+    arguments
+        The command line it was read from, for the processes of a pipeline; that of this process if None.
 
     Raises
     ------
     InvalidPlan, InvalidGraph, InvalidCostTable, InvalidHardware, ExecutionFailure, BackendUnavailable
         What went wrong; nothing was printed.
     """
-    _check_folders(command.outputs, command.report)
+    check_folders(command.outputs, command.report)
     if command.report is not None and not command.measure:
         raise RlinitError("--report needs --measure")
     if command.measure and command.executor != "local":
@@ -149,13 +168,11 @@ def run_plan(command: Run) -> int:
     from rlinit.model_inputs import model_inputs
 
     plan = Plan.load(command.plan)
+    if command.executor == "pipeline" and "RANK" not in os.environ:
+        return _start_processes(plan, sys.argv[1:] if arguments is None else arguments)
     program = _load_program(command.model)
-    graph = _graph(command, program)
-    if command.graph is None and graph.fingerprint() != plan.graph_fingerprint:
-        raise InvalidPlan(
-            f"the plan was made for another graph ({plan.graph!r}) than that of {command.model}; name the cost table "
-            "it was made with (--costs) and its --batch, --dims and --sharing, or give the graph itself (--graph)"
-        )
+    graph = _graph(command, plan, program)
+    _require_graph(command, plan, graph)
     inputs = model_inputs(
         program,
         files=command.inputs,
@@ -164,9 +181,11 @@ def run_plan(command: Run) -> int:
         batch=command.batch,
         seed=command.seed,
     )
-    places = _places(command.devices)
+    places = device_places(command.devices)
     executor = _executor(command)
     result = executor.execute(plan, program, inputs, graph=graph, devices=places or None)
+    if command.executor == "pipeline" and result.outputs is None:
+        return 0  # the process with the last stage tells the rest
     difference = _difference(program, inputs, result) if command.check and result.outputs is not None else None
     found = _measured(command, plan, program, inputs, graph, places) if command.measure else None
     if command.outputs is not None and result.outputs is not None:
@@ -188,7 +207,7 @@ def measure_model(command: Measure) -> int:
     InvalidPlan, InvalidGraph, InvalidCostTable, InvalidHardware, ExecutionFailure, BackendUnavailable
         What went wrong; nothing was written.
     """
-    _check_folders(command.out, command.hw_out)
+    check_folders(command.out, command.hw_out)
     if (command.hw is None) != (command.hw_out is None):
         raise RlinitError("--hw and --hw-out belong together")
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
@@ -200,7 +219,7 @@ def measure_model(command: Measure) -> int:
     dims = dimension_sizes(command.dims)
     graph = from_program(program, dims=dims, name=command.model.stem)
     inputs = model_inputs(program, files=command.inputs, dims=dims, seed=command.seed)
-    places = _places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
+    places = device_places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
     settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s)
     hardware = None if command.hw is None else load_hardware(command.hw)
     links = measure_transfers(places, settings=settings) if hardware is not None else None
@@ -234,7 +253,7 @@ def calibrate_costs(command: Calibrate) -> int:
     from rlinit.calibration import Calibration
     from rlinit.cost_table import CostTable
 
-    _check_folders(command.out)
+    check_folders(command.out)
     if not command.reports:
         raise RlinitError("give at least one report that run --measure --report wrote")
     tables = [Calibration.load(path).table() for path in command.reports]
@@ -249,12 +268,6 @@ def calibrate_costs(command: Calibrate) -> int:
 # -- what the commands read ------------------------------------------------------------------------------------
 
 
-def _check_folders(*targets: Path | None) -> None:
-    for target in targets:
-        if target is not None and not target.parent.is_dir():
-            raise RlinitError(f"cannot write {target}: the folder {target.parent} does not exist")
-
-
 def _load_program(path: Path) -> ExportedProgram:
     if path.suffix.lower() != ".pt2":
         raise RlinitError(f"{path}: running needs the model with its weights as a .pt2 file, from torch.export.save")
@@ -263,7 +276,7 @@ def _load_program(path: Path) -> ExportedProgram:
     return load_model(path)
 
 
-def _graph(command: Run, program: ExportedProgram) -> Graph:
+def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
     from rlinit.cost_table import CostTable
     from rlinit.importers.torch_export import from_program
@@ -272,15 +285,32 @@ def _graph(command: Run, program: ExportedProgram) -> Graph:
         graph = Graph.load(command.graph)
     else:
         dims = dimension_sizes(command.dims)
-        graph = from_program(program, batch=command.batch, dims=dims, sharing=command.sharing, name=command.model.stem)
+        sharing = chosen_sharing(command.sharing, plan.objective)
+        graph = from_program(program, batch=command.batch, dims=dims, sharing=sharing, name=command.model.stem)
     return graph if command.costs is None else CostTable.load(command.costs).apply(graph)
+
+
+def _require_graph(command: Run, plan: Plan, graph: Graph) -> None:
+    try:
+        require_graph(plan, graph)
+    except InvalidPlan as problem:
+        if command.graph is not None:
+            raise
+        raise InvalidPlan(
+            f"{problem}; name the cost table the plan was made with (--costs) and its --batch, --dims and --sharing, "
+            "or give the graph itself (--graph)"
+        ) from None
 
 
 def _executor(command: Run) -> Executor:
     from rlinit.executors import named_executor
 
-    if command.executor != "simulated":
-        return named_executor(command.executor)
+    if command.executor == "local":
+        return named_executor("local")
+    if command.executor == "pipeline":
+        from rlinit.executors.pipeline import PipelineExecutor
+
+        return PipelineExecutor(microbatches=command.microbatches)
     from rlinit.executors.simulated import SimulatorExecutor
 
     if command.hw is None:
@@ -288,21 +318,28 @@ def _executor(command: Run) -> Executor:
     return SimulatorExecutor(load_hardware(command.hw))
 
 
-def _places(entries: Sequence[str]) -> dict[str, str]:
-    """Return physical devices by name, from NAME=DEVICE."""
-    places = {}
-    for entry in entries:
-        name, _, device = entry.partition("=")
-        if not name or not device:
-            raise RlinitError(f"--devices {entry!r}: expected NAME=cpu or NAME=cuda:N")
-        places[name] = device
-    return places
-
-
 def _settings(warmup: int, repeats: int, threads: int | None, time_limit_s: float | None) -> Measuring:
     from rlinit.measuring import Measuring
 
     return Measuring(warmup, repeats, threads, time_limit_s)
+
+
+def _start_processes(plan: Plan, arguments: Sequence[str]) -> int:
+    """Run the command again, in as many processes as the plan has stages; end them all where one fails."""
+    import subprocess
+
+    if plan.assignment is None or not plan.stages:
+        raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; a pipeline needs them")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.num_stages)]
+    with subprocess.Popen([*launch, "-m", "rlinit.cli", *arguments]) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+    if code != 0:
+        raise ExecutionFailure("a process of the pipeline failed or was ended, and all others with it; see above")
+    return 0
 
 
 # -- what they find out ----------------------------------------------------------------------------------------
@@ -375,6 +412,7 @@ def _save_outputs(path: Path, outputs: Any) -> None:
 
 def _run_row(plan: Plan, result: Execution, difference: float | None, found: Calibration | None) -> dict[str, Any]:
     row: dict[str, Any] = {"graph": plan.graph, "objective": plan.objective, "seconds": result.seconds}
+    row["predicted_s"] = _predicted_s(plan)
     if difference is not None:
         row["difference"] = difference
     if found is not None:
@@ -386,8 +424,17 @@ def _run_row(plan: Plan, result: Execution, difference: float | None, found: Cal
     return row
 
 
+def _predicted_s(plan: Plan) -> float | None:
+    """Return the seconds of one run by the plan: the makespan, or one input through all stages; None without times."""
+    if plan.objective == "memory":
+        return None
+    return plan.value if plan.batches else sum(use.time_s for use in plan.stages)
+
+
 def _print_run(plan: Plan, result: Execution, difference: float | None, found: Calibration | None) -> None:
-    print(f"{plan.graph} on {plan.hardware}: one run took {format_seconds(result.seconds)}")
+    predicted = _predicted_s(plan)
+    says = "" if predicted is None else f"; the plan says {format_seconds(predicted)}"
+    print(f"{plan.graph} on {plan.hardware}: one run took {format_seconds(result.seconds)}{says}")
     if difference is not None:
         print(f"outputs equal the model's own (largest difference {difference:.1g} of the largest output)")
     if found is None:

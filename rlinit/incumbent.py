@@ -11,9 +11,19 @@ from typing import Generic, TypeVar
 from rlinit.budget import Budget
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import HistoryEntry, relative_gap
+from rlinit.stage_activations import StageActivations, activation_value
 from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
 
-__all__ = ["Incumbent", "PlacementIncumbent", "Progress", "StageIncumbent", "for_placement", "for_stages"]
+__all__ = [
+    "ActivationIncumbent",
+    "Incumbent",
+    "PlacementIncumbent",
+    "Progress",
+    "StageIncumbent",
+    "for_activations",
+    "for_placement",
+    "for_stages",
+]
 
 _ROUNDING = 1e-12
 """Relative difference of two float sums that is put down to the order of their terms."""
@@ -135,11 +145,19 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
 
 StageIncumbent = Incumbent[StageProblem, StageAssignment]
 PlacementIncumbent = Incumbent[PlacementProblem, Placement]
+ActivationIncumbent = Incumbent[StageActivations, StageAssignment]
 
 
 def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progress: Progress | None) -> StageIncumbent:
     """Return what is known at first about a stage problem: nothing."""
     return Incumbent(problem, evaluate, budget, target_gap, progress)
+
+
+def for_activations(
+    problem: StageActivations, budget: Budget, target_gap: float, progress: Progress | None
+) -> ActivationIncumbent:
+    """Return what is known at first about a stage problem with activations: nothing."""
+    return Incumbent(problem, activation_value, budget, target_gap, progress)
 
 
 def for_placement(

@@ -60,6 +60,7 @@ def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline"
     """
     node_of_op = _merge(graph)
     n = int(node_of_op.max()) + 1
+    _warn_of_merging(graph, node_of_op)
     device_work = _device_work(graph, hardware, objective)
     rates = [hardware.io_bandwidth(i) for i in range(hardware.num_devices)]
     if objective == "pipeline" and hardware.num_devices > 1:
@@ -119,6 +120,22 @@ def _merge(graph: Graph) -> IntArray:
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return rank[inverse].astype(np.int64)
+
+
+def _warn_of_merging(graph: Graph, node_of_op: IntArray) -> None:
+    """Warn where a colocation group swallows half of a graph, as tied embeddings at both ends of a model do."""
+    size = np.bincount(node_of_op)
+    largest = int(size.argmax())
+    grouped = np.flatnonzero((node_of_op == largest) & (graph.colocation >= 0))
+    between = int(size[largest]) - len(grouped)
+    if len(grouped) < 2 or 2 * size[largest] < graph.num_ops or between < len(grouped):
+        return
+    first, last = graph.names[grouped[0]], graph.names[grouped[-1]]
+    warnings.warn(
+        f"{size[largest]} of {graph.num_ops} ops go to one stage, because {first!r} and {last!r} are colocated and the "
+        "others lie between them; if that is for a shared parameter, import the model with sharing='copy'",
+        stacklevel=4,
+    )
 
 
 def _device_work(graph: Graph, hardware: Hardware, objective: str) -> list[FloatArray]:

@@ -18,6 +18,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
+from rlinit.plan_fit import require_graph, require_hardware
 from rlinit.stages import FloatArray
 
 __all__ = ["MemoryProfile", "memory_profile"]
@@ -64,10 +65,8 @@ def memory_profile(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, Me
     """
     if not plan.batches:
         raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no timeline; expected batches")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
-    if plan.hardware_fingerprint != hardware.fingerprint():
-        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    require_graph(plan, graph)
+    require_hardware(plan, hardware)
     events, params = _events(plan, graph, hardware)
     profiles = {}
     for device in hardware.devices:

@@ -25,7 +25,7 @@ from rlinit.stages import (
     evaluate,
 )
 
-__all__ = ["LABEL_CAP", "Lattice", "partition", "slice_order"]
+__all__ = ["LABEL_CAP", "Lattice", "counted_states", "partition", "slice_order"]
 
 LABEL_CAP = 60_000_000
 """Most labels (states times prefixes) a dynamic program may keep; 13 bytes each."""
@@ -214,7 +214,7 @@ class _Partition:
         """
         problem, lattice = self.problem, self.lattice
         ordered = problem.objective == "memory"
-        step, left = _ordered_states(problem) if ordered else _counted_states(problem)
+        step, left = _ordered_states(problem) if ordered else counted_states(problem)
         cheapest = work.min(axis=0)
         if not np.isfinite(cheapest).all():
             return np.inf, None, True
@@ -397,7 +397,7 @@ class _MemoryPartition(_Partition):
         return self.read(problem.num_stages, back, np.full(shape, -1, np.int8), step)
 
 
-def _counted_states(problem: StageProblem) -> tuple[IntArray, FloatArray]:
+def counted_states(problem: StageProblem) -> tuple[IntArray, FloatArray]:
     """Return (step, left) for states that count the stages used of each class, in mixed radix."""
     counts = problem.class_count
     radix = np.concatenate([[1], np.cumprod(counts + 1)])

@@ -6,10 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from rlinit.graph import Graph
+    from rlinit.hardware import Hardware
 
 __all__ = [
     "OPTIMALITY_TOLERANCE",
@@ -53,7 +57,7 @@ def is_closed(values: tuple[float, ...] | None, bounds: tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """What one stage does on each input: seconds of its parts, and bytes."""
+    """What one stage does on each input: seconds of its parts, and bytes; `activation_bytes` is 0 where not counted."""
 
     device: str
     num_ops: int
@@ -64,6 +68,7 @@ class StageUse:
     param_bytes: float
     off_cache_bytes: float
     out_bytes: float
+    activation_bytes: float = 0.0
 
     @property
     def time_s(self) -> float:
@@ -156,6 +161,13 @@ class Plan:
         Inputs L to finish, and inputs of one shard.
     transfer_rule, resident
         ``parallel``, ``exclusive`` or ``blocking`` transfers; whether all ``tensors`` or only ``weights`` are held.
+    graph_figures
+        Totals of the graph by name (ops, edges, param_bytes, out_bytes, flops); tells what differs from another one.
+    modules
+        op -> path of its innermost module, where the graph says.
+    stage_orders
+        Ops of each stage in the order that its peak of activation memory is for; empty where the cost of stages does
+        not count activations.
     """
 
     objective: Objective
@@ -182,6 +194,9 @@ class Plan:
     shard_inputs: int = 1
     transfer_rule: Literal["parallel", "exclusive", "blocking"] = "parallel"
     resident: Literal["tensors", "weights"] = "tensors"
+    graph_figures: Mapping[str, float] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    stage_orders: tuple[tuple[str, ...], ...] = ()
 
     @property
     def value(self) -> float:
@@ -240,6 +255,7 @@ class Plan:
         data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))
         data["devices"] = tuple(DeviceUse(**row) for row in data.get("devices", ()))
+        data["stage_orders"] = tuple(map(tuple, data.get("stage_orders", ())))
         data["history"] = tuple(
             HistoryEntry(row["time_s"], _levels(row["values"]), _levels(row["bounds"]), row["phase"])
             for row in data["history"]
@@ -251,6 +267,30 @@ class Plan:
         from rlinit.pictures import draw
 
         draw(self, path)
+
+    def to_trace(self, path: str | Path) -> None:
+        """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`, which can show more."""
+        from rlinit.exporters import to_trace
+
+        to_trace(self, path)
+
+    def to_dot(self, path: str | Path, graph: Graph) -> None:
+        """Write the graph as Graphviz text, coloured by this plan; see `rlinit.exporters.to_dot`."""
+        from rlinit.exporters import to_dot
+
+        to_dot(graph, path, self)
+
+    def to_device_map(self, *, devices: Mapping[str, str] | None = None, coarsen: bool = False) -> dict[str, str]:
+        """Return module path -> device, for ``accelerate.dispatch_model``; see `rlinit.exporters.to_device_map`."""
+        from rlinit.exporters import to_device_map
+
+        return to_device_map(self, devices=devices, coarsen=coarsen)
+
+    def report(self, path: str | Path, graph: Graph, hardware: Hardware) -> None:
+        """Write one HTML page about the plan that opens offline; see `rlinit.exporters.to_report`."""
+        from rlinit.exporters import to_report
+
+        to_report(self, graph, hardware, path)
 
 
 def _levels(values: list[float] | None) -> tuple[float, ...] | None:

@@ -16,13 +16,24 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.checker import stage_uses, verify
 from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.incumbent import PlacementIncumbent, Progress, StageIncumbent, for_placement, for_stages
+from rlinit.incumbent import (
+    ActivationIncumbent,
+    PlacementIncumbent,
+    Progress,
+    StageIncumbent,
+    for_activations,
+    for_placement,
+    for_stages,
+)
 from rlinit.lowering import LoweredStages, lower_stages
 from rlinit.phases import BOUNDS, PhaseLimits, agent_coarse, bound_phase, coarse, exact_ideals, full_program, windows
 from rlinit.placement import Resident, Transfers
 from rlinit.plan import Objective, Plan, Status, is_closed
+from rlinit.plan_fit import figures_of
+from rlinit.stage_activations import StageActivations, with_activations
 from rlinit.stages import FloatArray, StageAssignment
 
 __all__ = ["ProvenBound", "bound", "schedule"]
@@ -64,6 +75,7 @@ def schedule(
     transfers: Transfers = "parallel",
     resident: Resident = "tensors",
     coarsen: bool = False,
+    activations: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     """Schedule a graph on hardware and prove how good the schedule is.
@@ -113,6 +125,9 @@ def schedule(
     coarsen
         For placements: search with fused ops and contracted chains only (Moirai's GCOF), which is faster on large
         graphs and loses what only splitting them could gain. Bounds remain bounds of the problem itself.
+    activations
+        For ``pipeline``: count the peak of activation memory of each stage against its cache, beside its parameters
+        (MTPP eq. 2). The plan then says in which order the ops of a stage reach that peak.
     progress
         Called with every improvement.
 
@@ -140,6 +155,8 @@ def schedule(
         raise RlinitError(
             f"inputs, transfers, resident and coarsen are for latency and throughput, not for {objective}"
         )
+    if activations and objective != "pipeline":
+        raise RlinitError(f"activations is for pipeline, not for {objective}")
     provenance: dict[str, str | float | bool | None] = {
         "agent": agent if isinstance(agent, str) else "plan",
         "method": method,
@@ -149,10 +166,11 @@ def schedule(
         "gap": gap,
         "time_limit_s": time_limit_s,
         "coarsen": coarsen,
+        "activations": activations,
     }
     budget = Budget(time_limit_s)
     if objective == "latency" or objective == "throughput":
-        incumbent: StageIncumbent | PlacementIncumbent
+        incumbent: StageIncumbent | PlacementIncumbent | ActivationIncumbent
         incumbent, parts, provenance["start"] = _place(
             graph,
             hardware,
@@ -172,7 +190,7 @@ def schedule(
         )
     else:
         incumbent, parts, provenance["start"] = _stage(
-            graph, hardware, objective, agent, method, window, seed, jobs, budget, gap, progress
+            graph, hardware, objective, activations, agent, method, window, seed, jobs, budget, gap, progress
         )
     provenance["interrupted"] = budget.cancelled
     plan = _plan(incumbent, parts, graph, hardware, objective, provenance)
@@ -184,6 +202,7 @@ def _stage(
     graph: Graph,
     hardware: Hardware,
     objective: Literal["pipeline", "memory"],
+    activations: bool,
     agent: str | Plan,
     method: str,
     window: Window,
@@ -192,19 +211,34 @@ def _stage(
     budget: Budget,
     gap: float,
     progress: Progress | None,
-) -> tuple[StageIncumbent, dict[str, Any], str]:
+) -> tuple[StageIncumbent | ActivationIncumbent, dict[str, Any], str]:
     """Solve a stage problem; return the incumbent, the fields of its plan, and where the coarse schedule came from."""
     origin = "none"
     with _interruptible(budget):
         lowered = lower_stages(graph, hardware, objective)
-        incumbent = for_stages(lowered.problem, budget, gap, progress)
         limits = PhaseLimits() if budget.remaining_s == np.inf else PhaseLimits(window_nodes=None, full_nodes=None)
-        if lowered.infeasible:
-            incumbent.infeasible = lowered.infeasible
+
+        start = None if lowered.infeasible else _given_start(agent, graph, hardware, objective, lowered)
+        name = agent if isinstance(agent, str) else "auto"
+
+        def solve(one: StageIncumbent) -> None:
+            nonlocal origin
+            origin = _solve(one, method, name, start, window, seed, limits, jobs)
+
+        incumbent: StageIncumbent | ActivationIncumbent
+        if activations:
+            from rlinit.solve_activations import solve_activations
+
+            problem = with_activations(lowered.problem, lowered.node_of_op, graph)
+            incumbent = priced = for_activations(problem, budget, gap, progress)
+            if not lowered.infeasible:
+                priced.offer(start, "plan")
+                solve_activations(priced, solve)
         else:
-            start = _given_start(agent, graph, hardware, objective, lowered)
-            name = agent if isinstance(agent, str) else "auto"
-            origin = _solve(incumbent, method, name, start, window, seed, limits, jobs)
+            incumbent = plain = for_stages(lowered.problem, budget, gap, progress)
+            if not lowered.infeasible:
+                solve(plain)
+        incumbent.infeasible = incumbent.infeasible or lowered.infeasible
     return incumbent, _stage_parts(incumbent, lowered, graph, hardware), origin
 
 
@@ -424,10 +458,12 @@ def _solve(
     elif method == "milp":
         full_program(incumbent, limits)
     elif method == "agent":
-        coarse_by.agent(agent)
+        from rlinit.agent.choice import SHIPPED_STAGES
+
+        coarse_by.agent(SHIPPED_STAGES if agent == "auto" else agent, "natural")
     elif method == "warm":
         if start is None:
-            coarse_by.named("anneal" if agent == "auto" else agent)
+            coarse_by.named(agent)
         windows(incumbent, _gammas(window, incumbent), limits, coarse_by.doubt)
         _bounds(incumbent)
     elif method == "auto":
@@ -468,18 +504,24 @@ class _Coarse:
         coarse(self.incumbent, name, self.seed, self.limits, self.jobs)
         self.origin = f"{name}: {why}" if why else name
 
-    def agent(self, name: str) -> None:
-        """Run the agent of this name, or the heuristic that the choice of agents falls back to."""
+    def agent(self, name: str, otherwise: str | None) -> None:
+        """Run the agent of this name; where ``auto`` chooses none, or it finds nothing, the heuristic `otherwise`.
+
+        With None annealing follows anyway, and only the reason is kept.
+        """
         from rlinit.agent.choice import choose_for_stages
 
         choice = choose_for_stages(self.incumbent.problem, name)
         if choice.agent is None:
-            self.heuristic("natural", choice.reason)
+            if otherwise is not None:
+                self.heuristic(otherwise, choice.reason)
+            else:
+                self.origin = f"natural, then anneal: {choice.reason}"
             return
         self.origin = choice.reason
         self.doubt = agent_coarse(self.incumbent, choice.agent, choice.decoding, self.seed)
-        if self.doubt is None and self.incumbent.values is None:
-            self.heuristic("natural", "no order of the agent can be sliced within the capacities")
+        if otherwise is not None and self.doubt is None and self.incumbent.values is None:
+            self.heuristic(otherwise, "no order of the agent can be sliced within the capacities")
 
     def named(self, name: str) -> None:
         """Run a heuristic or a checkpoint's agent."""
@@ -488,7 +530,7 @@ class _Coarse:
         if name in STAGE_HEURISTICS:
             self.heuristic(name)
         else:
-            self.agent(name)
+            self.agent(name, "anneal")
 
 
 def _gammas(window: Window, incumbent: StageIncumbent) -> list[float]:
@@ -517,7 +559,7 @@ def _auto(incumbent: StageIncumbent, agent: str, started: bool, coarse_by: _Coar
     if exact_ideals(incumbent, _FEW_IDEALS):
         return
     if not started and agent == "auto":
-        coarse_by.agent(agent)
+        coarse_by.agent(agent, None)
     # With many stages no bound closes soon, and a better schedule is worth more than a longer search for a bound.
     _anneal(incumbent, seed, limits, jobs, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
     if incumbent.problem.objective == "pipeline":
@@ -547,19 +589,25 @@ def _anneal(incumbent: StageIncumbent, seed: int, limits: PhaseLimits, jobs: int
             coarse(incumbent, "anneal", seed, longer, jobs)
 
 
-def _stage_parts(incumbent: StageIncumbent, lowered: LoweredStages, graph: Graph, hardware: Hardware) -> dict[str, Any]:
+def _stage_parts(
+    incumbent: StageIncumbent | ActivationIncumbent, lowered: LoweredStages, graph: Graph, hardware: Hardware
+) -> dict[str, Any]:
     """Return the fields of a plan that describe stages; every figure comes from the checker's own arithmetic."""
     if incumbent.assignment is None:
         return {}
     stage = incumbent.assignment.stage[lowered.node_of_op].tolist()
     assignment = dict(zip(graph.names, stage, strict=True))
     devices = [hardware.devices[i].name for i in lowered.devices_of(incumbent.assignment)]
-    objective = incumbent.problem.objective
-    return {"assignment": assignment, "stages": stage_uses(assignment, graph, hardware, devices, objective)}
+    orders: tuple[tuple[str, ...], ...] = ()
+    if isinstance(incumbent.problem, StageActivations):
+        found = incumbent.problem.orders(incumbent.assignment)
+        orders = tuple(tuple(graph.names[op] for op in order) for order in found)
+    uses = stage_uses(assignment, graph, hardware, devices, lowered.problem.objective, orders=orders)
+    return {"assignment": assignment, "stages": uses, "stage_orders": orders}
 
 
 def _plan(
-    incumbent: StageIncumbent | PlacementIncumbent,
+    incumbent: StageIncumbent | PlacementIncumbent | ActivationIncumbent,
     parts: Mapping[str, Any],
     graph: Graph,
     hardware: Hardware,
@@ -595,5 +643,7 @@ def _plan(
         hardware_fingerprint=hardware.fingerprint(),
         provenance=provenance,
         message=message,
+        graph_figures=figures_of(graph),
+        modules={op: path for op, path in module_paths(graph).items() if path},
         **{"assignment": None, "stages": (), **parts},
     )

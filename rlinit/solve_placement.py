@@ -31,6 +31,9 @@ _METHODS = ("auto", "agent", "sweep", "warm", "milp", "split", "branch-and-bound
 _STARTS = ("heft", "greedy", "best-device", "met", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them."""
 
+_SAMPLING_S = 2e-3
+"""Seconds an op that must be left for the agent to draw samples, which takes about a tenth of that."""
+
 _NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
 _PROGRAM_OPS = 60
@@ -173,8 +176,11 @@ def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> str:
     choice = choose_for_latency(incumbent.problem, name)
     why = choice.reason
     if choice.agent is not None:
+        samples = choice.samples
+        if incumbent.budget.remaining_s < _SAMPLING_S * incumbent.problem.num_ops:
+            samples, why = 0, f"{why}; only the greedy one, for want of time"
         with incumbent.in_phase("agent"):
-            found = decode_placement(choice.agent, incumbent.problem, samples=choice.samples, seed=seed)
+            found = decode_placement(choice.agent, incumbent.problem, samples=samples, seed=seed)
             if found is not None:
                 incumbent.offer(found.placement, "agent")
                 return why
@@ -262,11 +268,15 @@ def _falls_apart(problem: PlacementProblem) -> bool:
 
 
 def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
-    """Phase 1: a named heuristic; where it finds nothing that fits, earliest finish."""
+    """Phase 1: a named heuristic; where it finds nothing that fits, earliest finish.
+
+    A first schedule is made however late it is, so that a short limit spent on loading kernels still gives a plan.
+    """
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
     from rlinit.heuristics.sweeps import earliest_finish_start
 
-    if incumbent.finished:
+    late = incumbent.values is None and not incumbent.budget.cancelled
+    if incumbent.closed or (incumbent.finished and not late):
         return
     with incumbent.in_phase(f"coarse: {name}"):
         found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=seed, budget=incumbent.budget)

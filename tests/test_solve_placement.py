@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
+from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.hardware import Device, Hardware
@@ -206,3 +207,16 @@ def test_plain_cases(objective: Literal["latency", "throughput"]) -> None:
     zero = rlinit.Graph.build([("a", {"time_s": 0.0}), ("b", {"time_s": 0.0})], [("a", "b")])
     plan = rlinit.schedule(zero, Hardware.mesh([Device("one"), Device("two")]), objective="latency")
     assert (plan.status, plan.value) == ("optimal", 0.0)
+
+
+@pytest.mark.parametrize("inputs", [1, 4])
+def test_a_limit_that_is_over_at_once_still_gives_a_schedule(inputs: int) -> None:
+    """A first schedule is made however short the limit is."""
+    graph = imagenet.load("mobilenetv2")
+    objective: Literal["latency", "throughput"] = "latency" if inputs == 1 else "throughput"
+    hardware = rlinit.Hardware.preset("cpu-t4-a100")
+    plan = rlinit.schedule(
+        graph, hardware, objective=objective, inputs=None if inputs == 1 else inputs, time_limit_s=1e-6
+    )
+    assert plan.status in ("feasible", "optimal")
+    rlinit.verify(plan, graph, hardware)

@@ -153,9 +153,7 @@ class _StepwiseTask(ABC):
             reward = np.maximum(-excess(value, batch.reference[:, None]), _WORST_REWARD)
         return StageTrajectories(orders, ends, value, reward)
 
-    def _similarity(
-        self, batch: LabelledProblems, orders: IntArray, ends: IntArray, value: FloatArray
-    ) -> FloatArray:
+    def _similarity(self, batch: LabelledProblems, orders: IntArray, ends: IntArray, value: FloatArray) -> FloatArray:
         """Return (B, S) cosine similarities with the labels; 0 where an order cannot be sliced."""
         from rlinit.agent.pointer import cosine_reward
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import slice_orders
+from rlinit.datasets.graph_statistics import IMAGENET
 from rlinit.datasets.synthetic import GraphBatch, batches
 from rlinit.errors import InvalidConfig
 from rlinit.kernels.stage_rollouts import sample_orders
@@ -42,17 +43,25 @@ class ProblemParams:
     least_power
         Costs are raised to a power drawn evenly from here to 1, which makes them more even than a few large
         operators leave them: a graph whose largest operator is the bottleneck teaches nothing.
+    wide_share
+        Fraction of batches whose graphs are not like real networks but wider: parents lie farther back and merges are
+        more frequent, by how much is drawn for each batch. Their orders matter more.
+    shuffled_share
+        Fraction of problems whose given order, the one to improve on, is drawn evenly instead of the natural one: an
+        agent that has seen these can also improve on its own orders.
     draws
         Problems drawn for each that is kept; see `draw_problems`.
     """
 
     least_stages: int = 2
     most_stages: int = 8
-    memory_share: float = 0.3
+    memory_share: float = 0.4
     least_transfer: float = 0.05
     most_transfer: float = 2.0
     cache_share: float = 0.3
     least_power: float = 0.25
+    wide_share: float = 0.5
+    shuffled_share: float = 0.5
     draws: int = 1
 
     def __post_init__(self) -> None:
@@ -68,7 +77,7 @@ class ProblemParams:
             raise InvalidConfig(
                 f"transfers go from {self.least_transfer} to {self.most_transfer}; expected 0 < least <= most"
             )
-        for name in ("memory_share", "cache_share"):
+        for name in ("memory_share", "cache_share", "wide_share", "shuffled_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidConfig(f"{name} is {getattr(self, name)}; expected a fraction")
 
@@ -114,7 +123,7 @@ def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) 
     evenly not all are as good as the natural one. What is missing then are the first of the others.
     """
     drawn = _draw(params, seed, num_nodes, count * params.draws)
-    batch = _on_equal_stages(drawn)
+    batch = _with_given_orders(params, _on_equal_stages(drawn), seed)
     if params.draws == 1:
         return batch
     orders = np.empty((_TRIAL_ORDERS + 1, batch.num_nodes), np.int64)
@@ -123,15 +132,35 @@ def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) 
     orders[-1] = batch.natural
     values, _ = slice_orders(batch, orders)
     matters = values.max(axis=1) > values.min(axis=1) * (1.0 + 1e-6)
-    return _on_equal_stages(drawn.take(np.argsort(~matters, kind="stable")[:count]))
+    keep = np.argsort(~matters, kind="stable")[:count]
+    given = batch.natural.reshape(-1, num_nodes)[keep]
+    return replace(_on_equal_stages(drawn.take(keep)), natural=given.ravel())
+
+
+def _with_given_orders(params: ProblemParams, batch: StageBatch, seed: int) -> StageBatch:
+    """Return the batch with a drawn order in place of the natural one of some problems."""
+    rng = np.random.default_rng([seed, 1])
+    drawn = np.empty((1, batch.num_nodes), np.int64)
+    even = np.zeros(batch.num_nodes)
+    sample_orders(even, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, 1, seed, drawn)
+    shuffled = (rng.random(len(batch)) < params.shuffled_share)[batch.graph_of_node]
+    return replace(batch, natural=np.where(shuffled, drawn[0], batch.natural))
 
 
 def _draw(params: ProblemParams, seed: int, num_nodes: int, count: int) -> _Drawn:
     rng = np.random.default_rng([seed, num_nodes, count])
     memory = rng.random(count) < params.memory_share
     low, high = np.log(params.least_transfer), np.log(params.most_transfer)
+    statistics = IMAGENET
+    if rng.random() < params.wide_share:
+        statistics = replace(
+            IMAGENET,
+            merge_rate=rng.uniform(0.05, 0.5),
+            previous_rate=rng.uniform(0.1, 0.9),
+            skip_mean=rng.uniform(2.0, 10.0),
+        )
     return _Drawn(
-        graphs=next(batches(seed, count, num_nodes=num_nodes)),
+        graphs=next(batches(seed, count, num_nodes=num_nodes, statistics=statistics)),
         stages=rng.integers(params.least_stages, params.most_stages + 1, count),
         memory=memory,
         transfer=np.exp(rng.uniform(low, high, count)),

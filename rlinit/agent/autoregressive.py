@@ -156,9 +156,9 @@ class AutoregressiveNetwork(nn.Module):
         devices, _ = to_dense_batch(features.device.to(dtype), features.device_graph, batch_size=features.num_graphs)
         nodes = self._nodes(states, features)
         place = _within(graph)[features.pair_node], _within(features.device_graph)[features.pair_device]
-        scores = self.scores(states, dataclasses.replace(
-            features, device=features.device.to(dtype), pair=features.pair.to(dtype)
-        ))
+        scores = self.scores(
+            states, dataclasses.replace(features, device=features.device.to(dtype), pair=features.pair.to(dtype))
+        )
         dense = states.new_zeros((*nodes.latent.shape[:2], devices.shape[1]))
         dense = dense.index_put((graph[features.pair_node], *place), scores.to(dtype))
         return EncodedPlacements(nodes, self.device_inputs(devices), self.device_keys(devices), dense)

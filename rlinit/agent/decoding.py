@@ -8,6 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
+
+from rlinit.agent.stage_batch import StageBatch
+from rlinit.agent.stage_features import slice_orders
 from rlinit.budget import Budget
 from rlinit.errors import RlinitError
 from rlinit.partition import slice_order
@@ -96,11 +100,27 @@ def decode_stages(
     Ends early, with what it has, when the budget does.
     """
     proposal = agent.propose(problem, decoding, seed)
+    orders = proposal.orders
+    if len(orders) > 1 and problem.num_classes == 1:
+        orders = _most_promising(problem, orders)
     best: DecodedStages | None = None
-    for order in proposal.orders:
+    for order in orders:
         found = slice_order(problem, order)
         if found is not None and (best is None or found[1] < best.value):
             best = DecodedStages(found[0], found[1], order, proposal.entropy)
         if budget is not None and budget.expired:
             break
     return best
+
+
+def _most_promising(problem: StageProblem, orders: IntArray) -> IntArray:
+    """Return the orders that are best on the first level, found by the compiled slicing of all of them.
+
+    For `pipeline` that is the only level, so one will do.
+    """
+    values = slice_orders(StageBatch.of_problem(problem), orders)[0][0]
+    if problem.objective == "pipeline":
+        return orders[[int(values.argmin())]]
+    tied = values <= values.min() * (1.0 + 1e-12)
+    kept: IntArray = np.unique(orders[tied], axis=0)
+    return kept

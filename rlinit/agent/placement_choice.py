@@ -16,7 +16,7 @@ __all__ = ["LatencyChoice", "choose_for_latency", "load_latency_agent"]
 _SAMPLES = 64
 """Placements sampled besides the greedy one."""
 
-_MOST_OPS = 5_000
+_MOST_OPS = 2_000
 """Larger problems are left to heuristics: sampling takes longer there than local search takes to pass it."""
 
 

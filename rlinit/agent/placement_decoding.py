@@ -27,13 +27,13 @@ from rlinit.timeline import makespan, placement_of
 
 __all__ = ["DecodedPlacement", "LatencyAgent", "decode_placement"]
 
-_TEMPERATURE = 1.5
+_TEMPERATURE = 2.0
 """Divides the logits of draws."""
 
 _SURVIVORS = 4
 """One in so many members of a population survives a cull."""
 
-_EVERY, _MOST_CULLS = 12, 100
+_EVERY, _MOST_CULLS = 6, 100
 """Ops from cull to cull at least, and culls at most."""
 
 

@@ -137,9 +137,7 @@ class Episodes(ABC, Generic[P]):
         self.order[row], self.steps[row], self.mistakes[row], self.invalid[row] = -1, 0, 0, False
         self.value[row], self._potential[row] = np.nan, 0.0
         self._edges[row] = -1
-        self._edges[row, : size.edges] = np.stack(
-            [np.repeat(np.arange(n), np.diff(succ_indptr)), problem.succ], axis=1
-        )
+        self._edges[row, : size.edges] = np.stack([np.repeat(np.arange(n), np.diff(succ_indptr)), problem.succ], axis=1)
         features = self._features(problem)
         self._nodes[row] = 0.0
         self._nodes[row, :n, :-_DYNAMIC] = features.node
@@ -408,4 +406,3 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
     def _finished(self, row: int) -> float:
         problem = self.problem(row)
         return makespan(problem, self.placement(row)) if self.steps[row] == problem.num_ops else np.inf
-

@@ -10,7 +10,7 @@ from rlinit.executors.execution import Execution, ExecutionFailure, Executor
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
-__all__ = ["Execution", "ExecutionFailure", "Executor", "named_executor", "run"]
+__all__ = ["Execution", "ExecutionFailure", "Executor", "execute", "named_executor", "run"]
 
 
 def run(
@@ -20,8 +20,24 @@ def run(
     graph: Graph | None = None,
     executor: str | Executor = "local",
     devices: Mapping[str, str] | None = None,
+) -> Any:
+    """Run a plan once on a model and return its outputs, which equal those of the unplaced model.
+
+    Everything is as for `execute`, which also tells the times. For many runs, load the plan once:
+    ``LocalExecutor().load(plan, model, inputs)``.
+    """
+    return execute(plan, model, *inputs, graph=graph, executor=executor, devices=devices).outputs
+
+
+def execute(
+    plan: Plan,
+    model: Any,
+    *inputs: Any,
+    graph: Graph | None = None,
+    executor: str | Executor = "local",
+    devices: Mapping[str, str] | None = None,
 ) -> Execution:
-    """Run a plan once on a model; its outputs equal those of the unplaced model.
+    """Run a plan once on a model and return outputs and times.
 
     Parameters
     ----------
@@ -32,8 +48,8 @@ def run(
     inputs
         The model's positional inputs.
     graph
-        The graph of the plan. With it, the model is checked to have the same ops and data flow; without it, the ops
-        of the plan must be named like the nodes of the exported program.
+        The graph of the plan. With it, the model is checked to have the same ops and data flow; without it, the model
+        is imported again and must have the ops and totals that the plan keeps of its graph, at op granularity.
     executor
         ``"local"`` (one process, see `LocalExecutor`), ``"pipeline"`` (a process a stage, under torchrun, see
         `PipelineExecutor`), or an executor itself, such as ``SimulatorExecutor(hardware)``.

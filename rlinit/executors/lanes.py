@@ -205,8 +205,10 @@ def _tasks(plan: Plan) -> tuple[tuple[str, ...], list[Task]]:
         index = {name: i for i, name in enumerate(names)}
         batches = sorted(plan.batches, key=lambda batch: batch.start_s)
         return tuple(names), [Task(batch.op, index[batch.device], tuple(sorted(batch.shards))) for batch in batches]
-    # Stages run whole, one after the other; the order within comes from the program.
-    return tuple(use.device for use in plan.stages), [Task(op, int(j), (0,)) for op, j in plan.assignment.items()]
+    # Stages run whole, one after the other; the order within comes from the program, unless the plan has one.
+    ordered = [(op, j) for j, order in enumerate(plan.stage_orders) for op in order]
+    listed = ordered or [(op, int(j)) for op, j in plan.assignment.items()]
+    return tuple(use.device for use in plan.stages), [Task(op, j, (0,)) for op, j in listed]
 
 
 def _ordered(tasks: list[Task], members: Mapping[str, Sequence[Node]], program: TorchProgram) -> list[Task]:

@@ -20,11 +20,13 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.code import LaneCode, lane_code
 from rlinit.executors.dealing import is_batched, probe
 from rlinit.executors.execution import Execution, ExecutionFailure
+from rlinit.executors.fitting import require_program
 from rlinit.executors.lanes import Lanes, lower_lanes
 from rlinit.executors.program import TorchProgram, on_device, torch_program
 from rlinit.executors.streams import Port, ports_of
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
+from rlinit.plan_fit import require_graph
 
 if TYPE_CHECKING:
     import torch
@@ -91,12 +93,14 @@ class LocalExecutor:
         """
         if plan.assignment is None:
             raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to run")
-        if graph is not None and graph.fingerprint() != plan.graph_fingerprint:
-            raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+        if graph is not None:
+            require_graph(plan, graph)
         sharded = plan.inputs > plan.shard_inputs
         program = torch_program(
             model, inputs, list(plan.assignment), graph=graph, dynamic_batch=plan.inputs if sharded else None
         )
+        if graph is None:
+            require_program(plan, program.exported)
         lanes = lower_lanes(plan, program)
         flat = program.flat_inputs(inputs)
         loaded = LocalProgram(program, lanes, devices or {}, self)

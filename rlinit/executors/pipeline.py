@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from rlinit.errors import InvalidPlan
 from rlinit.executors.dealing import probe, run_in_parts
 from rlinit.executors.execution import Execution, ExecutionFailure
+from rlinit.executors.fitting import require_program
 from rlinit.executors.program import TorchProgram, torch_program
 from rlinit.executors.stage_modules import StageModule, stage_modules
 from rlinit.graph import Graph
 from rlinit.plan import Plan
+from rlinit.plan_fit import require_graph
 
 if TYPE_CHECKING:
     import torch
@@ -76,8 +78,8 @@ class PipelineExecutor:
 
         if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
             raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; expected a stage plan")
-        if graph is not None and graph.fingerprint() != plan.graph_fingerprint:
-            raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+        if graph is not None:
+            require_graph(plan, graph)
         mine = _joined_group(self.time_limit_s)
         try:
             rank, size = dist.get_rank(), dist.get_world_size()
@@ -87,6 +89,8 @@ class PipelineExecutor:
             program = torch_program(
                 model, inputs, list(plan.assignment), graph=graph, dynamic_batch=microbatch and microbatch[0]
             )
+            if graph is None:
+                require_program(plan, program.exported)
             if microbatch and self.check:
                 whole, flat = microbatch[0], program.flat_inputs(inputs)
                 probe(program, lambda given: run_in_parts(program, given, whole, self.microbatches), flat, [], whole)

@@ -32,6 +32,7 @@ from rlinit.executors.replay import Activity, Link, replay
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
+from rlinit.plan_fit import require_graph, require_hardware
 
 __all__ = ["Contention", "Movement", "Perturbation", "Simulation", "movements", "planned_order", "simulate"]
 
@@ -150,10 +151,8 @@ def _check(plan: Plan, graph: Graph, hardware: Hardware, how: Perturbation, rng:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to simulate")
     if plan.objective == "memory":
         raise InvalidPlan("a memory plan has no times to simulate")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
-    if plan.hardware_fingerprint != hardware.fingerprint():
-        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    require_graph(plan, graph)
+    require_hardware(plan, hardware)
     if rng is None and (how.op_sigma > 0 or how.transfer_sigma > 0):
         raise InvalidPlan("random slow-downs need a generator; give rng=numpy.random.default_rng(seed)")
     known = {device.name for device in hardware.devices}

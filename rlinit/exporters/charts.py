@@ -178,7 +178,9 @@ def _axis(end: float, show: Callable[[float], str], height: float) -> str:
     ticks = []
     for at in range(6):
         x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / 5
-        ticks.append(f'<text x="{x:.0f}" y="{height - 8:.0f}" class="tick">{html.escape(show(end * at / 5))}</text>')
+        inside = ' style="text-anchor: end"' if at == 5 else ""  # the last one must not leave the picture
+        label = html.escape(show(end * at / 5))
+        ticks.append(f'<text x="{x:.0f}" y="{height - 8:.0f}" class="tick"{inside}>{label}</text>')
         ticks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}" stroke="#eeeeee"/>')
     return "".join(ticks)
 

@@ -15,7 +15,7 @@ __all__ = ["module_paths", "to_device_map"]
 
 def to_device_map(
     plan: Plan,
-    graph: Graph,
+    graph: Graph | None = None,
     *,
     modules: Mapping[str, str] | None = None,
     devices: Mapping[str, str] | None = None,
@@ -32,7 +32,7 @@ def to_device_map(
         A plan with a schedule; an op whose inputs are dealt over devices counts as cut.
     graph
         What it was made for; its op attribute ``module`` gives each op's innermost module path, or the list of paths
-        from the model to it.
+        from the model to it. Without a graph, the paths are those that the plan itself keeps.
     modules
         op -> module path, in place of the attribute.
     devices
@@ -48,11 +48,14 @@ def to_device_map(
         a module (named, with two ops that are apart).
     """
     where = _places(plan, graph)
-    paths = dict(modules) if modules is not None else module_paths(graph)
+    paths = dict(modules or (plan.modules if graph is None else module_paths(graph)))
     if not any(paths.values()):
-        raise InvalidPlan("no op of the graph says which module it belongs to; import the model at op granularity")
+        raise InvalidPlan(
+            "no op of the plan's graph says which module it belongs to; plan a graph imported from a torch model, "
+            "or give modules"
+        )
     ops_of: dict[str, list[str]] = {}
-    for op in graph.names:
+    for op in where:
         if not paths.get(op):
             continue  # ops of the model's own forward: accelerate runs them where their inputs are
         parts = paths[op].split(".")
@@ -108,11 +111,14 @@ def module_paths(graph: Graph) -> dict[str, str]:
     return paths
 
 
-def _places(plan: Plan, graph: Graph) -> dict[str, tuple[str, ...]]:
-    check_graph(plan, graph)
+def _places(plan: Plan, graph: Graph | None) -> dict[str, tuple[str, ...]]:
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
+    if graph is not None:
+        check_graph(plan, graph)
     if plan.objective in ("pipeline", "memory"):
-        return {op: (plan.stages[int(j)].device,) for op, j in (plan.assignment or {}).items()}
-    where: dict[str, set[str]] = {}
+        return {op: (plan.stages[int(j)].device,) for op, j in plan.assignment.items()}
+    where: dict[str, set[str]] = {op: set() for op in plan.assignment}
     for batch in plan.batches:
-        where.setdefault(batch.op, set()).add(batch.device)
+        where[batch.op].add(batch.device)
     return {op: tuple(sorted(found)) for op, found in where.items()}

@@ -8,6 +8,7 @@ from typing import TypeVar
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.plan import Plan
+from rlinit.plan_fit import require_graph
 
 __all__ = ["check_graph", "device_names", "op_devices", "op_stages", "quotient_order"]
 
@@ -25,8 +26,7 @@ def check_graph(plan: Plan, graph: Graph) -> None:
     """
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    require_graph(plan, graph)
     known = set(graph.names)
     for op in plan.assignment:
         if op not in known:

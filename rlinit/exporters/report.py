@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.memory_profile import memory_profile
 from rlinit.plan import Plan, StageUse
+from rlinit.plan_fit import require_graph, require_hardware
 from rlinit.quantities import format_bytes, format_seconds
 
 __all__ = ["report_html", "to_report"]
@@ -56,10 +58,8 @@ def report_html(plan: Plan, graph: Graph, hardware: Hardware) -> str:
     """
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to report")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
-    if plan.hardware_fingerprint != hardware.fingerprint():
-        raise InvalidPlan(f"the plan was made for other hardware ({plan.hardware!r}), not for this {hardware.name!r}")
+    require_graph(plan, graph)
+    require_hardware(plan, hardware)
     title = html.escape(f"{plan.graph} on {plan.hardware}: {plan.objective}")
     sections = [_summary(plan)]
     if plan.batches:
@@ -183,7 +183,7 @@ def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
                 format_bytes(profile.param_bytes),
                 format_bytes(profile.peak_bytes),
                 format_bytes(use.held_bytes),
-                format_bytes(capacity[use.device]),
+                format_bytes(capacity[use.device]) if capacity[use.device] < math.inf else "unlimited",
             ]
         )
     header = ["device", "batches", "busy", "share", "parameters", "peak", "counted by the plan", "memory"]
@@ -215,12 +215,14 @@ def _stages(plan: Plan) -> str:
             use.device,
             str(use.num_ops),
             format_bytes(use.param_bytes),
+            *([format_bytes(use.activation_bytes)] if plan.stage_orders else []),
             format_bytes(use.out_bytes),
             show(costs[j]),
         ]
         for j, use in enumerate(plan.stages)
     ]
-    header = ["stage", "device", "ops", "parameters", "bytes out", "cost"]
+    peaks = ["peak activations"] if plan.stage_orders else []
+    header = ["stage", "device", "ops", "parameters", *peaks, "bytes out", "cost"]
     return f"<h2>Stages</h2>{chart}<h2>What limits the plan</h2><p>{html.escape(said)}</p>{_table(header, rows)}"
 
 

@@ -128,9 +128,9 @@ def test_where_no_agent_serves_the_heuristic_is_named(checkpoint: Path) -> None:
         choose_for_latency(problem, str(checkpoint))
     with pytest.raises(CheckpointError, match="no checkpoint 'none'"):
         choose_for_latency(random_placement_problem(0, 4, 2), "none")
-    graph = rwnn("er", seed=1, num_modules=1, nodes_per_module=8, batch_sizes=(1, 2))
+    graph = rwnn("er", seed=1, num_modules=1, nodes_per_module=8, batch_sizes=(1, 2, 3, 4))
     hardware = rlinit.Hardware.preset("cpu-t4-a100")
-    plan = rlinit.schedule(graph, hardware, objective="throughput", inputs=2, method="sweep")
+    plan = rlinit.schedule(graph, hardware, objective="throughput", inputs=4, method="sweep")
     assert "no agent" in str(plan.provenance["start"])
     with pytest.raises(RlinitError, match="unknown agent"):
         rlinit.schedule(graph, hardware, objective="latency", agent="nobody")

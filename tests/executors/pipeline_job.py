@@ -35,7 +35,7 @@ def correct(size: int, most: int = 9) -> None:
         place[graph.order] = np.searchsorted(cuts, np.arange(graph.num_ops), side="left")
         # Stages in another order than their numbers are fine where nothing goes round.
         plan = stage_plan(graph, random_hardware(0, size), [size - 1 - j if at == 1 else j for j in place.tolist()])
-        result = rlinit.executors.run(plan, model, x, graph=graph, executor=PipelineExecutor(microbatches=parts))
+        result = rlinit.executors.execute(plan, model, x, graph=graph, executor=PipelineExecutor(microbatches=parts))
         if int(os.environ["RANK"]) == size - 1:
             check_same(model, (x,), result.outputs, exact=False)
         else:
@@ -50,11 +50,13 @@ def refused(size: int) -> None:
     mixing, y = Reversed(), torch.randn(4, 3)
     plan = stage_plan(graph_of(mixing, (y,)), random_hardware(0, size), [0] * 4)
     with pytest.raises(InvalidPlan, match="mixes the inputs"):
-        rlinit.executors.run(plan, mixing, y, graph=graph_of(mixing, (y,)), executor=PipelineExecutor(microbatches=2))
+        rlinit.executors.execute(
+            plan, mixing, y, graph=graph_of(mixing, (y,)), executor=PipelineExecutor(microbatches=2)
+        )
     for stages, parts, message in ((size + 1, 1, "processes"), (size, 2, "cannot be dealt")):
         plan = stage_plan(graph, random_hardware(0, stages), [0] * graph.num_ops)
         with pytest.raises(InvalidPlan, match=message):
-            rlinit.executors.run(plan, model, x, graph=graph, executor=PipelineExecutor(microbatches=parts))
+            rlinit.executors.execute(plan, model, x, graph=graph, executor=PipelineExecutor(microbatches=parts))
 
 
 def killed(size: int) -> None:
@@ -67,7 +69,7 @@ def killed(size: int) -> None:
     plan = stage_plan(graph, random_hardware(0, size), [size * at // graph.num_ops for at in range(graph.num_ops)])
     if int(os.environ["RANK"]) == size - 1:
         os._exit(7)
-    rlinit.executors.run(plan, model, x, graph=graph, executor=PipelineExecutor(time_limit_s=20.0))
+    rlinit.executors.execute(plan, model, x, graph=graph, executor=PipelineExecutor(time_limit_s=20.0))
 
 
 if __name__ == "__main__":

@@ -111,5 +111,5 @@ def test_saved_plans_run_alike(tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
     assert trace_events(again) == trace_events(plan)
-    first, second = (rlinit.executors.run(one, model, x, graph=graph).outputs for one in (plan, again))
+    first, second = (rlinit.executors.execute(one, model, x, graph=graph).outputs for one in (plan, again))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

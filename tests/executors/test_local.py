@@ -78,7 +78,7 @@ def test_latency_equals_eager(name: str, devices: int) -> None:
     """A random placement gives bit for bit what the model gives."""
     model, inputs = MODELS[name]
     plan, graph = placed(model, inputs, devices, devices)
-    result = rlinit.executors.run(plan, model, *inputs, graph=graph)
+    result = rlinit.executors.execute(plan, model, *inputs, graph=graph)
     check_same(model, inputs, result.outputs)
 
 
@@ -101,7 +101,7 @@ def test_throughput_equals_eager(name: str, seed: int) -> None:
     inputs = (torch.cat([inputs[0], inputs[0].flip(0)]),)
     plan, graph = placed(model, inputs, seed, 3, count=4)
     assert len({len(batch.shards) for batch in plan.batches}) > 1
-    result = rlinit.executors.run(plan, model, *inputs, graph=graph)
+    result = rlinit.executors.execute(plan, model, *inputs, graph=graph)
     check_same(model, inputs, result.outputs, exact=False)
 
 
@@ -111,7 +111,7 @@ def test_random_models_by_shards(seed: int) -> None:
     """Random networks give the same when their inputs are dealt over devices."""
     model, inputs = RandomNet(seed).eval(), (torch.randn(4, 4),)
     plan, graph = placed(model, inputs, seed, count=4)
-    check_same(model, inputs, rlinit.executors.run(plan, model, *inputs, graph=graph).outputs, exact=False)
+    check_same(model, inputs, rlinit.executors.execute(plan, model, *inputs, graph=graph).outputs, exact=False)
 
 
 def test_stage_plans_and_exported_programs_run() -> None:
@@ -122,10 +122,10 @@ def test_stage_plans_and_exported_programs_run() -> None:
     stages = [3 * at // graph.num_ops for at in range(graph.num_ops)]
     plan = stage_plan(graph, hardware, stages)
     exported = torch.export.export(model, inputs, strict=False)
-    check_same(model, inputs, rlinit.executors.run(plan, exported, *inputs, graph=graph).outputs)
+    check_same(model, inputs, rlinit.executors.execute(plan, exported, *inputs, graph=graph).outputs)
     names = {op: str(graph.extras[i]["node"]) for i, op in enumerate(graph.names)}
     named = dataclasses.replace(plan, assignment={names[op]: stage for op, stage in (plan.assignment or {}).items()})
-    check_same(model, inputs, rlinit.executors.run(named, exported, *inputs).outputs)
+    check_same(model, inputs, rlinit.executors.execute(named, exported, *inputs).outputs)
 
 
 def test_measured_batches_are_complete() -> None:
@@ -193,11 +193,11 @@ def test_writes_in_place_and_training() -> None:
     x = (torch.randn(4, 4),)
     model: nn.Module = Overwriting()
     plan, graph = placed(model, x, 0)
-    check_same(model, x, rlinit.executors.run(plan, model, *x, graph=graph).outputs)
+    check_same(model, x, rlinit.executors.execute(plan, model, *x, graph=graph).outputs)
     trained = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     plan, graph = placed(trained, x, 0)
     with pytest.raises(InvalidPlan, match="training mode"):
-        rlinit.executors.run(plan, trained, *x, graph=graph)
+        rlinit.executors.execute(plan, trained, *x, graph=graph)
 
 
 def test_imported_graphs_run() -> None:
@@ -211,7 +211,7 @@ def test_imported_graphs_run() -> None:
             timed = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
             plan = random_plan(timed, random_hardware(1, 3), 1)
             for runnable in (model, program):
-                check_same(model, inputs, rlinit.executors.run(plan, runnable, *inputs, graph=timed).outputs)
+                check_same(model, inputs, rlinit.executors.execute(plan, runnable, *inputs, graph=timed).outputs)
 
 
 class WithMask(nn.Module):
@@ -234,7 +234,7 @@ def test_constants_numbers_and_keywords() -> None:
     assert not {"ones", "tril"} & set(graph.names)
     graph = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
     plan = random_plan(graph, random_hardware(1, 2), 1)
-    result = rlinit.executors.run(plan, program, x, 2.0, shift, graph=graph)
+    result = rlinit.executors.execute(plan, program, x, 2.0, shift, graph=graph)
     assert torch.equal(result.outputs, model(x, 2.0, shift=shift))
     for wrong, message in (
         ((x, 3.0, shift), "is 3.0; the model was exported for 2.0"),
@@ -243,7 +243,7 @@ def test_constants_numbers_and_keywords() -> None:
         ((x.double(), 2.0, shift), "float64"),
     ):
         with pytest.raises(InvalidPlan, match=message):
-            rlinit.executors.run(plan, program, *wrong, graph=graph)
+            rlinit.executors.execute(plan, program, *wrong, graph=graph)
 
 
 class Centred(nn.Module):
@@ -264,9 +264,9 @@ def test_ops_that_mix_inputs_are_not_split() -> None:
         split = len([batch for batch in plan.batches if batch.op == "op_mean"]) > 1
         if split:
             with pytest.raises(InvalidPlan, match="'mean' makes one value of all inputs"):
-                rlinit.executors.run(plan, model, *inputs, graph=graph)
+                rlinit.executors.execute(plan, model, *inputs, graph=graph)
         else:
-            check_same(model, inputs, rlinit.executors.run(plan, model, *inputs, graph=graph).outputs, exact=False)
+            check_same(model, inputs, rlinit.executors.execute(plan, model, *inputs, graph=graph).outputs, exact=False)
         outcomes.add(split)
     assert outcomes == {True, False}
 
@@ -297,7 +297,7 @@ def test_hidden_mixing_is_found(model: nn.Module, shape: tuple[int, ...]) -> Non
     for seed in range(12):
         plan = random_plan(graph, random_hardware(seed, 2), seed, inputs=4)
         try:
-            result = rlinit.executors.run(plan, model, *inputs, graph=graph)
+            result = rlinit.executors.execute(plan, model, *inputs, graph=graph)
         except InvalidPlan as problem:
             refused += 1
             assert "mixes the inputs of a batch there" in str(problem)  # noqa: PT017
@@ -312,9 +312,9 @@ def test_other_models_and_devices_are_refused() -> None:
     plan, graph = placed(model, inputs, 1)
     other, other_inputs = MODELS["inception"]
     with pytest.raises(InvalidPlan, match="another model"):
-        rlinit.executors.run(plan, other, *other_inputs, graph=graph)
+        rlinit.executors.execute(plan, other, *other_inputs, graph=graph)
     with pytest.raises(InvalidPlan, match="another graph"):
-        rlinit.executors.run(plan, model, *inputs, graph=graph_of(other, other_inputs))
+        rlinit.executors.execute(plan, model, *inputs, graph=graph_of(other, other_inputs))
     for devices, message in (
         ({"nowhere": "cpu"}, "which runs nothing"),
         ({"d0": "cuda:77"}, "does not have"),
@@ -322,15 +322,15 @@ def test_other_models_and_devices_are_refused() -> None:
         ({"d0": "meta"}, "expected 'cpu'"),
     ):
         with pytest.raises(InvalidPlan, match=message):
-            rlinit.executors.run(plan, model, *inputs, graph=graph, devices=devices)
+            rlinit.executors.execute(plan, model, *inputs, graph=graph, devices=devices)
     with pytest.raises(InvalidPlan, match="expected 'local' or 'pipeline'"):
-        rlinit.executors.run(plan, model, *inputs, executor="teleport")
+        rlinit.executors.execute(plan, model, *inputs, executor="teleport")
     edited = Graph.build(
         [(name, {**graph.extras[i], "time_s": 1.0}) for i, name in enumerate(graph.names)],
         [(graph.names[u], graph.names[v]) for u, v in graph.edges[1:]],
     )
     with pytest.raises(InvalidPlan, match="in the model only"):
-        rlinit.executors.run(
+        rlinit.executors.execute(
             stage_plan(edited, random_hardware(0, 1), [0] * edited.num_ops), model, *inputs, graph=edited
         )
 
@@ -343,7 +343,7 @@ def test_cpu_and_two_logical_gpus(count: int) -> None:
     model, inputs = MODELS["inception"]
     inputs = (torch.cat([inputs[0], inputs[0].flip(0)]),)
     plan, graph = placed(model, inputs, 1, 3, count=count)
-    result = rlinit.executors.run(
+    result = rlinit.executors.execute(
         plan, model, *inputs, graph=graph, devices={"d0": "cpu", "d1": "cuda:0", "d2": "cuda:0"}
     )
     with torch.no_grad():

@@ -79,10 +79,10 @@ def test_circles_and_mixing_are_refused() -> None:
         stage_modules(centred, {"tanh": 0}, 1, microbatch=2)
     plan, graph, _ = random_case(1)
     with pytest.raises(InvalidPlan, match="has no stages"):
-        rlinit.executors.run(plan, model, x, executor="pipeline")
+        rlinit.executors.execute(plan, model, x, executor="pipeline")
     plan = stage_plan(graph, random_hardware(0, 2), [0] * graph.num_ops)
     with pytest.raises(InvalidPlan, match="RANK and WORLD_SIZE"):
-        rlinit.executors.run(plan, model, x, executor="pipeline")
+        rlinit.executors.execute(plan, model, x, executor="pipeline")
 
 
 def test_torchrun_with_three_processes() -> None:

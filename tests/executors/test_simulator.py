@@ -143,11 +143,11 @@ def test_simulator_is_an_executor() -> None:
     model, x = Chain(2).eval(), torch.randn(1, 3, 4, 4)
     graph, hardware = graph_of(model, (x,)), random_hardware(0, 2)
     plan = random_plan(graph, hardware, 0)
-    result = rlinit.executors.run(plan, model, x, graph=graph, executor=SimulatorExecutor(hardware))
+    result = rlinit.executors.execute(plan, model, x, graph=graph, executor=SimulatorExecutor(hardware))
     assert result.seconds == plan.value
     assert len(result.batches) == len(plan.batches)
     assert torch.equal(result.outputs, model(x))
     with pytest.raises(InvalidPlan, match="needs the plan's graph"):
-        rlinit.executors.run(plan, model, x, executor=SimulatorExecutor(hardware))
+        rlinit.executors.execute(plan, model, x, executor=SimulatorExecutor(hardware))
     with pytest.raises(InvalidPlan, match="give SimulatorExecutor"):
-        rlinit.executors.run(plan, model, x, executor="simulator")
+        rlinit.executors.execute(plan, model, x, executor="simulator")

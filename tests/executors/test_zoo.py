@@ -76,7 +76,7 @@ def test_latency(name: str, make: Callable[[str], tuple[Any, tuple[Any, ...]]]) 
     graph = from_program(program)
     graph = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
     plan = random_plan(graph, random_hardware(1, 3), 1)
-    check_same(model, inputs, rlinit.executors.run(plan, program, *inputs, graph=graph).outputs)
+    check_same(model, inputs, rlinit.executors.execute(plan, program, *inputs, graph=graph).outputs)
 
 
 @pytest.mark.parametrize(("name", "make"), CASES, ids=[name for name, _ in CASES])
@@ -87,5 +87,5 @@ def test_throughput(name: str, make: Callable[[str], tuple[Any, tuple[Any, ...]]
     graph = from_program(program)
     graph = dataclasses.replace(graph, times={("*", size): np.ones(graph.num_ops) for size in (1, 2, 3, 4)})
     plan = random_plan(graph, random_hardware(1, 3), 1, inputs=4)
-    result = rlinit.executors.run(plan, program, *inputs, graph=graph)
+    result = rlinit.executors.execute(plan, program, *inputs, graph=graph)
     check_same(model, inputs, result.outputs, exact=False)

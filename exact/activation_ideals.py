@@ -1,0 +1,241 @@
+"""The dynamic program over ideals where the overflow of a stage counts its peak of activation memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.partition import counted_states
+from rlinit.stage_activations import StageActivations
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray, StageAssignment, StageResult
+
+__all__ = ["MOST_IDEALS", "MOST_STAGES", "solve_activation_ideals"]
+
+MOST_IDEALS = 3_000
+"""Ideals of the graph, all of which are enumerated in plain Python."""
+
+MOST_STAGES = 400_000
+"""Pairs of ideals whose difference is looked at as a stage."""
+
+_SAFETY = 1.0 - 1e-9
+"""Discount of a proven bound for the rounding of sums."""
+
+
+def solve_activation_ideals(problem: StageActivations, *, upper: float, budget: Budget) -> StageResult | None:
+    """Solve a problem with activations by dynamic programming over its ideals.
+
+    Every pair of nested ideals is a stage, unless its work, its transfers and the overflow of what it surely holds cost
+    `upper` already. The others are priced twice: with the peak of the best order that was found, which can be reached,
+    and with what no order is below. The first pricing gives an assignment, the second one a bound; where all peaks are
+    exact they agree.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    upper
+        Bottleneck of a schedule at hand.
+    budget
+        When to stop.
+
+    Returns
+    -------
+    StageResult or None
+        ``optimal`` or ``feasible`` with an assignment better than `upper`, or ``infeasible`` where there is none (then
+        the bound is that of the second pricing, at most `upper`). None beyond `MOST_IDEALS` or `MOST_STAGES`, or where
+        the budget ended.
+    """
+    lattice = _ideals(problem)
+    if lattice is None:
+        return None
+    return _Program(problem, lattice, upper, budget).solve()
+
+
+def _ideals(problem: StageActivations) -> list[int] | None:
+    """Return all ideals as bits, smaller ones first; None if there are too many."""
+    base = problem.problem
+    need = [_bits(row) for row in _rows(base.pred_indptr, base.pred)]
+    after = _rows(base.succ_indptr, base.succ)
+    layer = {0: tuple(v for v, mask in enumerate(need) if not mask)}
+    found = [0]
+    for _ in need:
+        grown: dict[int, tuple[int, ...]] = {}
+        for ideal, ready in layer.items():
+            for v in ready:
+                larger = ideal | 1 << v
+                if larger not in grown:
+                    freed = tuple(w for w in after[v] if not need[w] & ~larger)
+                    grown[larger] = (*(w for w in ready if w != v), *freed)
+        layer = grown
+        found.extend(layer)
+        if len(found) > MOST_IDEALS:
+            return None
+    return found
+
+
+def _rows(indptr: IntArray, values: IntArray) -> list[list[int]]:
+    return [part.tolist() for part in np.split(values, indptr[1:-1])]
+
+
+def _bits(nodes: list[int]) -> int:
+    return sum(1 << v for v in nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What lies between two ideals.
+
+    Parameters
+    ----------
+    ideal
+        The larger one, as bits.
+    work_s, param_bytes, floor_bytes
+        Work on each class, parameters, and what the peak surely is.
+    enters, leaves
+        Tensors that come in and go out.
+    ready
+        Nodes that may come next.
+    """
+
+    ideal: int
+    work_s: tuple[float, ...]
+    param_bytes: float
+    floor_bytes: float
+    enters: frozenset[int]
+    leaves: frozenset[int]
+    ready: tuple[int, ...]
+
+
+class _Program:
+    def __init__(self, problem: StageActivations, ideals: list[int], upper: float, budget: Budget) -> None:
+        base = problem.problem
+        self.problem, self.base, self.ideals, self.upper, self.budget = problem, base, ideals, upper, budget
+        self.number = {ideal: at for at, ideal in enumerate(ideals)}
+        n = base.num_nodes
+        self.need = [_bits(row) for row in _rows(base.pred_indptr, base.pred)]
+        self.next = _rows(base.succ_indptr, base.succ)
+        self.readers = [_bits(row) for row in _rows(base.tensor_indptr, base.tensor_dst)]
+        self.made = [1 << u for u in base.tensor_src.tolist()]
+        self.reads, self.makes = _rows(base.in_indptr, base.in_tensor), _rows(base.out_indptr, base.out_tensor)
+        self.work = [tuple(base.work_s[:, v].tolist()) for v in range(n)]
+        self.param, self.floor = base.param_bytes.tolist(), problem.floor_bytes.tolist()
+        self.size, self.in_s, self.out_s = base.tensor_bytes.tolist(), base.in_s.tolist(), base.out_s.tolist()
+        self.cache, self.rate = base.cache_bytes.tolist(), base.overflow_s_per_byte.tolist()
+        self.memory = (base.memory_bytes * CAPACITY_SLACK).tolist()
+        self.num_stages = 0
+
+    def solve(self) -> StageResult | None:
+        """Return the result as `solve_activation_ideals` describes it."""
+        step, _ = counted_states(self.base)
+        shape = (len(step), len(self.ideals))
+        reached, proven = np.full(shape, np.inf), np.full(shape, np.inf)
+        reached[0, 0] = proven[0, 0] = 0.0
+        back = np.full((*shape, 2), -1, np.int64)
+        for first, ideal in enumerate(self.ideals):
+            if self.budget.expired or self.num_stages > MOST_STAGES:
+                return None
+            if not np.isfinite(proven[:, first]).any():
+                continue
+            for last, high, low in self._stages(ideal):
+                for c in range(self.base.num_classes):
+                    if low[c] >= self.upper:
+                        continue
+                    start = np.flatnonzero(step[:, c] >= 0)
+                    after = step[start, c]
+                    proven[after, last] = np.minimum(proven[after, last], np.maximum(proven[start, first], low[c]))
+                    value = np.maximum(reached[start, first], high[c])
+                    better = value < reached[after, last]
+                    reached[after[better], last] = value[better]
+                    back[after[better], last] = first, c
+        bound = min(float(proven[:, -1].min()) * _SAFETY, self.upper)
+        state = int(np.argmin(reached[:, -1]))
+        value = float(reached[state, -1])
+        if value >= self.upper:
+            return StageResult(None, None, (bound,), "infeasible", self.num_stages)
+        status: Literal["optimal", "feasible"] = "optimal" if value * _SAFETY <= bound else "feasible"
+        return StageResult(self._read(state, step, back), (value,), (bound,), status, self.num_stages)
+
+    def _stages(self, ideal: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+        """Yield (number of the larger ideal, costs per class that can be reached, bounds on them) of stages to keep."""
+        seen = {ideal}
+        ready = tuple(v for v, need in enumerate(self.need) if not ideal >> v & 1 and not need & ~ideal)
+        nothing = (0.0,) * self.base.num_classes
+        stack = [_Stage(ideal, nothing, 0.0, 0.0, frozenset(), frozenset(), ready)]
+        while stack:
+            before = stack.pop()
+            for v in before.ready:
+                if before.ideal | 1 << v in seen:
+                    continue
+                seen.add(before.ideal | 1 << v)
+                stage = self._grown(before, v, ideal)
+                if min(stage.work_s) * _SAFETY >= self.upper:
+                    continue
+                self.num_stages += 1
+                stack.append(stage)
+                priced = self._prices(stage, ideal)
+                if priced is not None:
+                    yield self.number[stage.ideal], *priced
+
+    def _grown(self, stage: _Stage, v: int, ideal: int) -> _Stage:
+        """Add a node to a stage that starts at an ideal."""
+        larger = stage.ideal | 1 << v
+        enters = [t for t in self.reads[v] if self.made[t] & ideal]
+        ended = [t for t in self.reads[v] if not self.made[t] & ideal and not self.readers[t] & ~larger]
+        freed = tuple(w for w in self.next[v] if not self.need[w] & ~larger)
+        return _Stage(
+            larger,
+            tuple(map(float.__add__, stage.work_s, self.work[v])),
+            stage.param_bytes + self.param[v],
+            max(stage.floor_bytes, self.floor[v]),
+            stage.enters.union(enters),
+            stage.leaves.difference(ended).union(self.makes[v]),
+            (*(w for w in stage.ready if w != v), *freed),
+        )
+
+    def _prices(self, stage: _Stage, ideal: int) -> tuple[FloatArray, FloatArray] | None:
+        """Return the costs on each class that can be reached, and bounds on them; None where they cannot matter."""
+        bare = []
+        for c, work in enumerate(stage.work_s):
+            moved = sum(self.in_s[c][t] for t in stage.enters) + sum(self.out_s[c][t] for t in stage.leaves)
+            bare.append(work + moved if stage.param_bytes <= self.memory[c] else math.inf)
+        surely = max(
+            stage.floor_bytes, sum(self.size[t] for t in stage.enters), sum(self.size[t] for t in stage.leaves)
+        )
+        least = self._with_overflow(bare, stage.param_bytes, surely)
+        if float(least.min()) * _SAFETY >= self.upper:
+            return None
+        inside = stage.ideal ^ ideal
+        peak = self.problem.least_peak(np.array([bool(inside >> v & 1) for v in range(self.base.num_nodes)]))
+        high = self._with_overflow(bare, stage.param_bytes, peak.peak_bytes)
+        return high, np.maximum(self._with_overflow(bare, stage.param_bytes, peak.bound_bytes), least)
+
+    def _with_overflow(self, bare: list[float], param_bytes: float, peak_bytes: float) -> FloatArray:
+        over = (max(0.0, param_bytes + peak_bytes - cache) for cache in self.cache)
+        return np.array([one + (o * r if o > 0 else 0.0) for one, o, r in zip(bare, over, self.rate, strict=True)])
+
+    def _read(self, state: int, step: np.ndarray, back: np.ndarray) -> StageAssignment:
+        """Return the assignment that led to a state at the last ideal."""
+        base = self.base
+        stage = np.zeros(base.num_nodes, np.int64)
+        at = len(self.ideals) - 1
+        cuts: list[tuple[int, int]] = []
+        while at > 0:
+            before, c = map(int, back[state, at])
+            cuts.append((self.ideals[at], c))
+            state, at = int(np.flatnonzero(step[:, c] == state)[0]), before
+        cuts.reverse()
+        below = 0
+        for j, (ideal, _) in enumerate(cuts):
+            for v in range(base.num_nodes):
+                if (ideal ^ below) >> v & 1:
+                    stage[v] = j
+            below = ideal
+        classes = [c for _, c in cuts]
+        unused = base.class_count - np.bincount(np.array(classes, np.int64), minlength=base.num_classes)
+        classes += np.repeat(np.arange(base.num_classes), unused).tolist()
+        return StageAssignment(stage, np.array(classes, np.int64))

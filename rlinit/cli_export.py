@@ -1,0 +1,162 @@
+"""``rlinit export``: plans in the formats of other tools."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rlinit.cli_inputs import SharingChoice, check_folders, device_places, load_hardware, load_model
+from rlinit.errors import RlinitError
+from rlinit.files import write_atomically
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Plan
+
+__all__ = ["Export", "export_plan"]
+
+_NEED_GRAPH = ("dot", "report", "split_spec", "onnx", "onnx_stages", "openvino")
+_FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a plan in the formats of other tools."""
+
+    plan: Annotated[Path, tyro.conf.Positional]
+    """A plan that schedule wrote (.json)."""
+    model: str | None = None
+    """What the plan was made for, as for schedule; --dot, --report, --split-spec, --openvino and the ONNX files need
+    it."""
+    hw: str | None = None
+    """The hardware that the plan was made for, as for schedule; --report needs it."""
+    trace: Path | None = None
+    """Write a timeline for Perfetto or chrome://tracing here (.json)."""
+    dot: Path | None = None
+    """Write the graph for Graphviz here (.dot), coloured by device or stage."""
+    report: Path | None = None
+    """Write one page with everything about the plan here (.html); it opens without a network."""
+    plot: Path | None = None
+    """Draw the plan here (.svg, .png, .pdf)."""
+    device_map: Path | None = None
+    """Write which module runs on which device here (.json), for accelerate."""
+    split_spec: Path | None = None
+    """Write the modules at which stages begin here (.json), for torch.distributed.pipelining."""
+    onnx: Path | None = None
+    """Write the ONNX model with the plan in it here (.onnx)."""
+    onnx_stages: Path | None = None
+    """Write an ONNX file for each stage into this folder."""
+    openvino: Path | None = None
+    """Write affinities of OpenVINO's HETERO device here (.json, .xml)."""
+    tensorboard: Path | None = None
+    """Write a log of TensorBoard into this folder."""
+    devices: tuple[str, ...] = ()
+    """With --device-map and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
+    coarsen: bool = False
+    """With --device-map: put modules that the plan cuts on the device of most of their ops, rather than refuse."""
+    stages: int | None = None
+    """Number of stages, where it was given to schedule."""
+    batch: int | None = None
+    """As for schedule."""
+    dims: tuple[str, ...] = ()
+    """As for schedule."""
+    sharing: SharingChoice = "auto"
+    """As for schedule."""
+    costs: Path | None = None
+    """The cost table that was given to schedule (.csv, .json), if one was."""
+    json: bool = False
+    """Print the names of the files as JSON."""
+
+
+def export_plan(command: Export) -> int:
+    """Carry out ``rlinit export``; return the exit code.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has no schedule, is for another model or hardware, or cannot be said in a format.
+    RlinitError
+        No format was asked for, what one needs was not given, or a folder does not exist.
+    """
+    targets = {name: getattr(command, name) for name in _FORMATS}
+    wanted: dict[str, Path] = {name: path for name, path in targets.items() if path is not None}
+    if not wanted:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in targets)
+        raise RlinitError(f"nothing to write; give at least one of {flags}")
+    check_folders(*wanted.values())
+    plan = Plan.load(command.plan)
+    graph = None if command.model is None else _graph(command, command.model, plan)
+    needing = [name for name in wanted if graph is None and name in _NEED_GRAPH]
+    if needing:
+        flag = needing[0].replace("_", "-")
+        raise RlinitError(f"--{flag} needs the model that the plan was made for; give it with --model")
+    for name, path in wanted.items():
+        if graph is not None and name in _NEED_GRAPH:
+            _write_with_graph(name, path, plan, graph, command)
+        else:
+            _write(name, path, plan, graph, command)
+    if command.json:
+        json.dump({name: str(path) for name, path in wanted.items()}, sys.stdout)
+        print()
+        return 0
+    for name, path in wanted.items():
+        print(f"{name.replace('_', ' ')}: {path}")
+    return 0
+
+
+def _graph(command: Export, model: str, plan: Plan) -> Graph:
+    return load_model(
+        model,
+        objective=plan.objective,
+        batch=command.batch,
+        dims=command.dims,
+        sharing=command.sharing,
+        costs=command.costs,
+    )
+
+
+def _hardware(command: Export) -> Hardware:
+    if command.hw is None:
+        raise RlinitError("--report needs the hardware that the plan was made for; give it with --hw")
+    return load_hardware(command.hw, command.stages)
+
+
+def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Export) -> None:
+    """Write a format that the plan is enough for."""
+    if name == "trace":
+        plan.to_trace(path)
+    elif name == "plot":
+        if plan.assignment is None:
+            raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
+        plan.plot(path)
+    elif name == "device_map":
+        mapped = plan.to_device_map(devices=device_places(command.devices), coarsen=command.coarsen)
+        write_atomically(path, json.dumps(mapped, indent=1) + "\n")
+    else:
+        from rlinit.exporters import to_tensorboard
+
+        to_tensorboard(plan, path, graph=graph)
+
+
+def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: Export) -> None:
+    """Write a format that needs the graph, too."""
+    from rlinit import exporters
+
+    if name == "dot":
+        plan.to_dot(path, graph)
+    elif name == "report":
+        plan.report(path, graph, _hardware(command))
+    elif name == "openvino":
+        exporters.to_openvino_map(plan, graph, path, devices=device_places(command.devices))
+    elif name == "split_spec":
+        from rlinit.exporters.split_spec import split_points
+
+        write_atomically(path, json.dumps(split_points(plan, graph), indent=1) + "\n")
+    elif name == "onnx":
+        exporters.to_onnx_annotated(plan, graph, command.model, path)
+    else:
+        exporters.to_onnx_stages(plan, graph, command.model, path)

@@ -1,0 +1,60 @@
+"""Whether a program is the one that a plan was made for, where the plan's graph is not at hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinit.errors import InvalidGraph, InvalidPlan
+from rlinit.plan import Plan
+from rlinit.plan_fit import figures_of
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+__all__ = ["require_program"]
+
+_LASTING = ("ops", "edges", "param_bytes")
+"""Totals that do not depend on the batch size."""
+
+
+def require_program(plan: Plan, program: ExportedProgram) -> None:
+    """Check that a program, imported op by op, has the ops and the totals that a plan keeps of its graph.
+
+    Plans made by hand keep no totals; then there is nothing to compare.
+
+    Raises
+    ------
+    InvalidPlan
+        The program has other ops, edges or parameters; the message names them.
+    """
+    if not plan.graph_figures:
+        return
+    from rlinit.importers.torch_export import from_program
+
+    advice = "give the plan's graph if it was made by hand, by module, or with other costs"
+    apart: list[str] = []
+    for sharing in ("colocate", "copy"):
+        try:
+            graph = from_program(program, sharing=sharing)
+        except InvalidGraph as problem:
+            raise InvalidPlan(
+                f"the model cannot be imported to compare it with the plan ({problem}); {advice}"
+            ) from None
+        only = sorted(set(graph.names) ^ set(plan.assignment or ()))
+        if only:
+            where = "the model" if only[0] in graph.names else "the plan"
+            raise InvalidPlan(
+                f"op {only[0]!r} is in {where} only ({len(only):,} such ops); the plan was made for another model, "
+                f"or for another version of it; {advice}"
+            )
+        found = figures_of(graph)
+        apart = [
+            f"{found[key]:,.0f} {key.replace('_', ' ')} instead of {plan.graph_figures[key]:,.0f}"
+            for key in _LASTING
+            if found[key] != plan.graph_figures.get(key)
+        ]
+        if not apart:
+            return
+    raise InvalidPlan(
+        f"the plan was made for another version of the model, which has {', '.join(apart)} now; schedule it again"
+    )

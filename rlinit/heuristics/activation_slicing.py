@@ -1,0 +1,131 @@
+"""Optimal slicing of one topological order where the overflow of a slice counts its peak in that order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlinit.kernels.activation_slices import slice_peaks, slice_transfers
+from rlinit.partition import counted_states
+from rlinit.stage_activations import StageActivations
+from rlinit.stages import FloatArray, IntArray, StageAssignment
+
+__all__ = ["MOST_CELLS", "slice_with_peaks"]
+
+MOST_CELLS = 6_000_000
+"""Most entries (classes times nodes squared) of the costs of slices; 8 bytes each."""
+
+
+def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float) -> StageAssignment | None:
+    """Return the slicing of an order of ops with the smallest bottleneck, peaks taken in that order; None without one.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    op_order
+        (n_ops,) a topological order of the ops, those of one node together.
+    upper
+        Bottleneck of a schedule at hand; slices whose work alone exceeds it are left out.
+
+    Notes
+    -----
+    Some n^2 costs for each class, of which only slices with less work than `upper` are filled in, and each peak is
+    replayed: time grows with the square of the length of slices.
+
+    References
+    ----------
+    MTPP, Algorithm 1 (SliceGraph), with the peak of the slice as written there.
+    """
+    base = problem.problem
+    nodes = problem.node_of_op[op_order]
+    order = np.ascontiguousarray(nodes[np.flatnonzero(np.diff(nodes, prepend=-1))], np.int64)
+    if base.num_classes * len(order) ** 2 > MOST_CELLS:
+        return None
+    costs = _slice_costs(problem, op_order, order, upper)
+    n = len(order)
+    step, _ = counted_states(base)
+    label = np.full((len(step), n + 1), np.inf)
+    back = np.full((len(step), n + 1), -1, np.int64)
+    via = np.zeros((len(step), n + 1), np.int64)
+    label[0, 0] = 0.0
+    for state in range(len(step)):
+        for c, after in enumerate(step[state].tolist()):
+            if after < 0 or not np.isfinite(label[state]).any():
+                continue
+            through = np.maximum(label[state, :n, None], costs[c])
+            best = through.min(axis=0)
+            better = np.flatnonzero(best < label[after, 1:])
+            label[after, 1 + better] = best[better]
+            back[after, 1 + better] = through.argmin(axis=0)[better]
+            via[after, 1 + better] = c
+    state = int(np.argmin(label[:, n]))
+    if not np.isfinite(label[state, n]):
+        return None
+    return _read(problem, order, state, step, back, via)
+
+
+def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray, upper: float) -> FloatArray:
+    """Return (c, n, n) the seconds of each slice of nodes on each class."""
+    base, tensors = problem.problem, problem.tensors
+    n, m = len(order), len(op_order)
+    work = base.work_s[:, order]
+    place = np.empty(m, np.int64)
+    place[op_order] = np.arange(m)
+    first = np.append(np.flatnonzero(np.diff(problem.node_of_op[op_order], prepend=-1)), m)
+    lightest = np.append(0.0, np.cumsum(work.min(axis=0)))
+    ends = np.searchsorted(lightest, lightest[:-1] + upper * (1.0 + 1e-9), side="right") - 1
+    ends = np.clip(ends, np.arange(n) + 1, n).astype(np.int64)
+    reads = [np.sort(place[list(tensors.reads[v])]) for v in op_order.tolist()]
+    indptr = np.append(0, np.cumsum([len(one) for one in reads])).astype(np.int64)
+    last = np.array([max((place[w] for w in tensors.readers[v]), default=m) for v in op_order.tolist()], np.int64)
+    sizes = np.array([tensors.size_bytes[v] for v in op_order.tolist()])
+    peaks = slice_peaks(ends, first, sizes, indptr, np.concatenate(reads).astype(np.int64), last)
+    position = np.empty(n, np.int64)
+    position[order] = np.arange(n)
+    held = np.append(0.0, np.cumsum(base.param_bytes[order]))
+    param = held[None, 1:] - held[:-1, None]
+    costs = np.empty((base.num_classes, n, n))
+    for c in range(base.num_classes):
+        transfers = slice_transfers(
+            ends,
+            order,
+            position,
+            base.in_s[c],
+            base.out_s[c],
+            base.out_indptr,
+            base.out_tensor,
+            base.in_indptr,
+            base.in_tensor,
+            base.tensor_src,
+            np.diff(base.tensor_indptr),
+        )
+        allowed = np.append(0, np.cumsum(~np.isfinite(work[c])))
+        spent = np.append(0.0, np.cumsum(np.where(np.isfinite(work[c]), work[c], 0.0)))
+        over = np.maximum(param + peaks - base.cache_bytes[c], 0.0)
+        rate = float(base.overflow_s_per_byte[c])
+        costs[c] = transfers + spent[None, 1:] - spent[:-1, None] + (over * rate if rate > 0 else 0.0)
+        costs[c][(allowed[None, 1:] > allowed[:-1, None]) | (param > base.memory_bytes[c])] = np.inf
+    costs[:, np.tril_indices(n, -1)[0], np.tril_indices(n, -1)[1]] = np.inf
+    return costs
+
+
+def _read(
+    problem: StageActivations, order: IntArray, state: int, step: IntArray, back: IntArray, via: IntArray
+) -> StageAssignment:
+    """Return the assignment that led to a state at the end of the order."""
+    base = problem.problem
+    stage = np.empty(base.num_nodes, np.int64)
+    slices: list[tuple[int, int, int]] = []
+    at = len(order)
+    while at > 0:
+        c, before = int(via[state, at]), int(back[state, at])
+        slices.append((before, at, c))
+        state, at = int(np.flatnonzero(step[:, c] == state)[0]), before
+    slices.reverse()
+    classes = []
+    for j, (before, end, c) in enumerate(slices):
+        stage[order[before:end]] = j
+        classes.append(c)
+    unused = base.class_count - np.bincount(np.array(classes, np.int64), minlength=base.num_classes)
+    classes += np.repeat(np.arange(base.num_classes), unused).tolist()
+    return StageAssignment(stage, np.array(classes, np.int64))
