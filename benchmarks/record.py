@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rlinit.files import write_json
+from rlinit.train.machine import machine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,24 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RESULTS", "geometric_mean", "median_seconds", "print_table", "save", "save_figure", "timed"]
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("rlinit", "numpy", "numba", "scipy", "pyscipopt", "keras", "torch")
 T = TypeVar("T")
-
-
-def machine() -> dict[str, Any]:
-    """Return what the numbers depend on besides the code."""
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = lines[0].partition(":")[2].strip() if lines else cpu
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "versions": versions}
 
 
 def timed(call: Callable[[], T]) -> tuple[T, float]:

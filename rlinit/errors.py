@@ -4,11 +4,14 @@ from __future__ import annotations
 
 __all__ = [
     "BackendUnavailable",
+    "CheckpointError",
+    "InvalidConfig",
     "InvalidGraph",
     "InvalidHardware",
     "InvalidPlan",
     "RlinitError",
     "SolverFailure",
+    "TrainingFailure",
 ]
 
 
@@ -34,3 +37,15 @@ class SolverFailure(RlinitError, RuntimeError):
 
 class BackendUnavailable(RlinitError, ImportError):
     """An optional package is missing; the message names the extra to install."""
+
+
+class InvalidConfig(RlinitError, ValueError):
+    """A configuration of a training run is malformed; the message names the field."""
+
+
+class TrainingFailure(RlinitError, RuntimeError):
+    """Training cannot go on; the message says at which step, with what seed, and what to do."""
+
+
+class CheckpointError(RlinitError, ValueError):
+    """A checkpoint is unreadable, damaged, of a newer format, or not for the network or problem it is asked for."""

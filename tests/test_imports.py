@@ -38,7 +38,7 @@ def test_public_names_exist() -> None:
 def test_declared_packages_are_the_ones_on_disk() -> None:
     """Pyproject declares every package folder and no other, and maps the linked ones."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    linked = {"exact", "datasets", "train"}
+    linked = {"exact", "datasets", "train", "checkpoints"}
     on_disk = {"rlinit"}
     for init in (ROOT / "rlinit").rglob("__init__.py"):
         if not linked & set(init.relative_to(ROOT).parts):
@@ -51,7 +51,7 @@ def test_declared_packages_are_the_ones_on_disk() -> None:
     assert set(config["packages"]) - {"rlinit.schemas"} == on_disk
 
 
-@pytest.mark.parametrize("name", ["exact", "datasets", "train"])
+@pytest.mark.parametrize("name", ["exact", "datasets", "train", "checkpoints"])
 def test_linked_packages_refuse_their_bare_names(name: str) -> None:
     """`import exact` from the repository's root is refused with the right name."""
     result = run(f"import {name}")

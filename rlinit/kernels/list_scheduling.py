@@ -19,10 +19,13 @@ __all__ = [
     "APPEND",
     "DURATION",
     "INSERT",
+    "SLOT_BLOCK",
     "PlacementArrays",
     "arrival",
     "count_bits",
     "fill_devices",
+    "idle_slot",
+    "insert_batch",
     "list_schedule",
     "split_op",
     "take_blocks",
@@ -32,7 +35,7 @@ __all__ = [
 DURATION, APPEND, INSERT = 0, 1, 2
 """What a split minimises: its longest batch; when it ends, appended; when it ends, with insertion into idle slots."""
 
-_BLOCK = 64
+SLOT_BLOCK = 64
 """Idle slots are skipped in blocks of this many that are all too short."""
 
 
@@ -86,7 +89,7 @@ def arrival(a: PlacementArrays, v: int, i: int, wanted: int, mask: IntArray, end
 
 
 @njit(cache=True, nogil=True)
-def _slot(
+def idle_slot(
     ready: float, length: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
 ) -> tuple[int, float]:
     """Return position and start of the first idle slot of a device that takes `length` from `ready` on.
@@ -102,8 +105,8 @@ def _slot(
             high = middle
     at = low
     while at < size:
-        if at % _BLOCK == 0 and at > low and widest[at // _BLOCK] < length:
-            at += _BLOCK
+        if at % SLOT_BLOCK == 0 and at > low and widest[at // SLOT_BLOCK] < length:
+            at += SLOT_BLOCK
             continue
         begin = ready if at == 0 else max(ready, ends[at - 1])
         if begin + length <= starts[at]:
@@ -113,7 +116,7 @@ def _slot(
 
 
 @njit(cache=True, nogil=True)
-def _insert(
+def insert_batch(
     at: int, begin: float, finish: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
 ) -> None:
     """Put a batch at position `at` of a device's `size` batches and bring `widest` up to date."""
@@ -122,9 +125,9 @@ def _insert(
         ends[k] = ends[k - 1]
     starts[at] = begin
     ends[at] = finish
-    for block in range(at // _BLOCK, size // _BLOCK + 1):
+    for block in range(at // SLOT_BLOCK, size // SLOT_BLOCK + 1):
         longest = 0.0
-        for k in range(block * _BLOCK, min(size + 1, (block + 1) * _BLOCK)):
+        for k in range(block * SLOT_BLOCK, min(size + 1, (block + 1) * SLOT_BLOCK)):
             longest = max(longest, starts[k] - (ends[k - 1] if k > 0 else 0.0))
         widest[block] = longest
 
@@ -167,7 +170,7 @@ def split_op(
                 elif rule == APPEND:
                     cost[i, low, c] = max(ready, free[i]) + length
                 else:
-                    cost[i, low, c] = _slot(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
+                    cost[i, low, c] = idle_slot(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
     worst = np.full((d + 1, s + 1), np.inf)
     worst[0, 0] = 0.0
     for i in range(d):
@@ -229,7 +232,7 @@ def list_schedule(
     n, d = len(a.tensor), len(a.capacity)
     slots = n if rule == INSERT else 1
     starts, ends = np.empty((d, slots)), np.empty((d, slots))
-    widest = np.zeros((d, slots // _BLOCK + 1))
+    widest = np.zeros((d, slots // SLOT_BLOCK + 1))
     size, free, room = np.zeros(d, np.int64), np.zeros(d), a.capacity.copy()
     count = np.zeros(d, np.int64)
     decided = np.zeros(n, np.bool_)
@@ -252,8 +255,8 @@ def list_schedule(
                     return False
                 length = a.time[v, i, count_bits(mask[v, i])]
                 if rule == INSERT:
-                    at, begin = _slot(ready, length, size[i], starts[i], ends[i], widest[i])
-                    _insert(at, begin, begin + length, size[i], starts[i], ends[i], widest[i])
+                    at, begin = idle_slot(ready, length, size[i], starts[i], ends[i], widest[i])
+                    insert_batch(at, begin, begin + length, size[i], starts[i], ends[i], widest[i])
                     size[i] += 1
                 else:
                     begin = max(ready, free[i])

@@ -1,0 +1,1 @@
+"""Learned agents: features, networks, checkpoints and decoding. Inference needs no torch."""

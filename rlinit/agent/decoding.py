@@ -1,0 +1,126 @@
+"""From a network's opinion to a stage schedule: orders are proposed, sliced optimally, and the best is kept.
+
+Every agent for stages is an `OrderProposer`; what makes schedules of its orders is here and the same for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from rlinit.agent.stage_batch import StageBatch
+from rlinit.agent.stage_features import slice_orders
+from rlinit.budget import Budget
+from rlinit.errors import RlinitError
+from rlinit.partition import slice_order
+from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem, Value
+
+__all__ = ["DecodedStages", "Decoding", "OrderProposer", "Proposal", "decode_stages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How orders are read off an agent.
+
+    Parameters
+    ----------
+    mode
+        ``greedy``: the likeliest op at each step; ``sample``: greedy first, then draws; ``beam``: the likeliest orders
+        a beam search finds.
+    width
+        Number of orders; 1 for ``greedy``.
+    temperature
+        Divides the logits of draws.
+    """
+
+    mode: Literal["greedy", "sample", "beam"] = "greedy"
+    width: int = 1
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("greedy", "sample", "beam"):
+            raise RlinitError(f"decoding mode is {self.mode!r}; expected greedy, sample or beam")
+        if self.width < 1 or (self.mode == "greedy" and self.width > 1):
+            raise RlinitError(f"width is {self.width}; expected at least 1, and 1 for greedy")
+        if not self.temperature > 0:
+            raise RlinitError(f"temperature is {self.temperature}; expected > 0")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """What an agent proposes for a problem.
+
+    Parameters
+    ----------
+    orders
+        (s, n) topological orders, distinct or not; the greedy one first.
+    entropy
+        (n,) how undecided the agent was where it took each node in the greedy order: entropy of the choice over the
+        logarithm of the number of ready nodes, from 0 (certain, or no choice) to 1.
+    """
+
+    orders: IntArray
+    entropy: FloatArray
+
+
+class OrderProposer(Protocol):
+    """An agent for stage problems."""
+
+    def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
+        """Return orders for a problem; the same for equal arguments, on every machine."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedStages:
+    """The best schedule among an agent's orders.
+
+    Parameters
+    ----------
+    assignment, value
+        The schedule and its value.
+    order
+        (n,) the order it is a slicing of.
+    entropy
+        (n,) as in `Proposal`.
+    """
+
+    assignment: StageAssignment
+    value: Value
+    order: IntArray
+    entropy: FloatArray
+
+
+def decode_stages(
+    agent: OrderProposer, problem: StageProblem, decoding: Decoding, *, seed: int = 0, budget: Budget | None = None
+) -> DecodedStages | None:
+    """Return the best slicing of an agent's orders, None where none of them can be sliced within the capacities.
+
+    Ends early, with what it has, when the budget does.
+    """
+    proposal = agent.propose(problem, decoding, seed)
+    orders = proposal.orders
+    if len(orders) > 1 and problem.num_classes == 1:
+        orders = _most_promising(problem, orders)
+    best: DecodedStages | None = None
+    for order in orders:
+        found = slice_order(problem, order)
+        if found is not None and (best is None or found[1] < best.value):
+            best = DecodedStages(found[0], found[1], order, proposal.entropy)
+        if budget is not None and budget.expired:
+            break
+    return best
+
+
+def _most_promising(problem: StageProblem, orders: IntArray) -> IntArray:
+    """Return the orders that are best on the first level, found by the compiled slicing of all of them.
+
+    For `pipeline` that is the only level, so one will do.
+    """
+    values = slice_orders(StageBatch.of_problem(problem), orders)[0][0]
+    if problem.objective == "pipeline":
+        return orders[[int(values.argmin())]]
+    tied = values <= values.min() * (1.0 + 1e-12)
+    kept: IntArray = np.unique(orders[tied], axis=0)
+    return kept

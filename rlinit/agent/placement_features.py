@@ -1,0 +1,278 @@
+"""What the latency agent sees of a placement problem.
+
+Times are in units of a typical op and squashed by log(1 + x), so that neither units nor the number of ops matter.
+Besides the problem the agent sees one schedule of it (that of HEFT, or its own of a pass before): which device each op
+has there, how critical it is, how busy devices are around it. Nodes see their times on the fastest devices directly, so
+that messages between nodes carry them; any number of further devices enters through the pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.agent.features import GraphFeatures
+from rlinit.agent.inference import GRID
+from rlinit.agent.placement_batch import rollout_arrays
+from rlinit.kernels.placement_features import busy_shares, least_paths, neighbour_shares, optimistic_costs
+from rlinit.kernels.placement_rollouts import RolloutArrays, play
+from rlinit.kernels.placement_sweeps import tails_of
+from rlinit.placement import PlacementProblem
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = [
+    "DEVICE_FEATURES",
+    "MOST_HASTE",
+    "NODE_FEATURES",
+    "PAIR_FEATURES",
+    "URGENCY",
+    "Seen",
+    "see",
+    "urgencies",
+]
+
+URGENCY = 4.0
+"""Weight, in the logits of devices, of ending one typical op later, where the network has no opinion on it."""
+
+MOST_HASTE = 2.5
+"""The network's opinion, a logarithm, counts up to this much either way."""
+
+_KEY_SCALE = 3.0
+"""Logit of an op whose upward rank is longer by one mean op."""
+
+_SLOTS = 4
+"""Devices that nodes see directly, the fastest first."""
+
+_REACH = 4.0
+"""Typical ops before and after an op in which devices' business is looked at."""
+
+_MOST = 6.0
+"""Features are cut off here; also what stands for an infinite one."""
+
+_OWN = 10
+PAIR_FEATURES = 10
+NODE_FEATURES = _OWN + _SLOTS * PAIR_FEATURES
+DEVICE_FEATURES = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A problem as the agent sees it, and the schedule that it sees.
+
+    Parameters
+    ----------
+    arrays
+        What rollouts need.
+    features
+        What the network needs.
+    device, start
+        (n,) the schedule seen.
+    after
+        (n,) the longest way from the end of an op to the end of all, were no device ever busy; 0 where unknown.
+    value
+        Its makespan in seconds, ``inf`` where the heuristic finds no place for some op.
+    """
+
+    arrays: RolloutArrays
+    features: GraphFeatures
+    device: IntArray
+    start: FloatArray
+    after: FloatArray
+    value: float
+
+
+def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatArray, float] | None = None) -> Seen:
+    """Return a problem's features.
+
+    Parameters
+    ----------
+    problem
+        A latency problem; ops are placed whole.
+    schedule
+        (device, start, late, value) of one rollout sample; None: HEFT's.
+
+    Raises
+    ------
+    ValueError
+        Ops are split into shards.
+    """
+    arrays, rank = rollout_arrays(problem)
+    n, d, scale = problem.num_ops, problem.num_devices, float(arrays.scale[0])
+    if schedule is None:
+        zeros = np.zeros(n * d)
+        trace = play(arrays, rank, zeros, zeros + URGENCY, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
+        schedule = (trace.device[0], trace.start[0], trace.late[0], float(trace.value[0, 0]))
+    device, start, late, value = schedule
+    seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
+    after = optimistic_costs(
+        problem.order,
+        seconds,
+        problem.tensor_bytes,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.succ_indptr,
+        problem.succ,
+    )
+    pair = _pairs(problem, seconds, device, start, after, late.reshape(n, d), scale)
+    features = GraphFeatures(
+        node=_nodes(problem, device, start, pair, scale),
+        pred_indptr=problem.pred_indptr,
+        pred=problem.pred,
+        succ_indptr=problem.succ_indptr,
+        succ=problem.succ,
+        ptr=arrays.ptr,
+        base_key=_KEY_SCALE * rank,
+        device=_devices(problem, pair, scale),
+        device_ptr=arrays.device_ptr,
+        pair=pair.reshape(n * d, PAIR_FEATURES),
+    )
+    least = after.min(axis=1)
+    return Seen(arrays, features, device, start, np.where(np.isfinite(least), least, 0.0), value)
+
+
+def urgencies(haste: FloatArray) -> FloatArray:
+    """Return the weights of late finishes that the network's hastes stand for, on a grid as all it says."""
+    y: FloatArray = np.round(URGENCY * np.exp(np.clip(haste, -MOST_HASTE, MOST_HASTE)) / GRID) * GRID
+    return y
+
+
+def _squash(x: FloatArray) -> FloatArray:
+    """Return log(1 + x) of non-negative x, cut off; infinite ones too."""
+    y: FloatArray = np.minimum(np.log1p(np.maximum(x, 0.0)), _MOST)
+    return y
+
+
+def _excess(x: FloatArray) -> FloatArray:
+    """Return (n, d) rows less their least finite entry; rows without any are zero."""
+    least = x.min(axis=1, keepdims=True)
+    y: FloatArray = x - np.where(np.isfinite(least), least, 0.0)
+    return y
+
+
+def _pairs(
+    problem: PlacementProblem,
+    seconds: FloatArray,
+    device: IntArray,
+    start: FloatArray,
+    after: FloatArray,
+    late: FloatArray,
+    scale: float,
+) -> FloatArray:
+    """Return (n, d, PAIR_FEATURES)."""
+    n, d = problem.num_ops, problem.num_devices
+    least = seconds.min(axis=1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(seconds == least, 1.0, seconds / np.where(least > 0, least, scale * 1e-3))
+    end = start + np.where(np.isfinite(seconds), seconds, 0.0)[np.arange(n), device]
+    busy = busy_shares(device, start, end, _REACH * scale, d)
+    return np.stack(
+        [
+            _squash(ratio - 1.0),
+            _squash(seconds / scale),
+            np.isfinite(seconds).astype(np.float64),
+            _squash(_excess(after) / scale),
+            _squash(late),
+            (device[:, None] == np.arange(d)).astype(np.float64),
+            busy[:, :, 0],
+            busy[:, :, 1],
+            neighbour_shares(device, problem.pred_indptr, problem.pred, d),
+            neighbour_shares(device, problem.succ_indptr, problem.succ, d),
+        ],
+        axis=2,
+    )
+
+
+def _nodes(
+    problem: PlacementProblem, device: IntArray, start: FloatArray, pair: FloatArray, scale: float
+) -> FloatArray:
+    """Return (n, NODE_FEATURES): an op's own features, then those of its pairs with the fastest devices."""
+    n, d = problem.num_ops, problem.num_devices
+    seconds = problem.op_time_s
+    runs = np.isfinite(seconds)
+    usable = np.where(runs, seconds, 0.0)
+    mean = usable.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
+    least = np.where(runs.any(axis=1), seconds.min(axis=1), 0.0)
+    path = least_paths(problem.order, least, problem.pred_indptr, problem.pred, problem.succ_indptr, problem.succ)
+    linked = ~np.eye(d, dtype=bool) & np.isfinite(problem.delay_s)
+    moved = np.zeros(n)
+    if linked.any():
+        moved = problem.delay_s[linked].mean() + problem.tensor_bytes * problem.s_per_byte[linked].mean()
+    in_degree, out_degree = np.diff(problem.pred_indptr), np.diff(problem.succ_indptr)
+    own = np.stack(
+        [
+            _squash(least / scale),
+            _squash(mean / scale),
+            _squash(moved / scale),
+            _squash((path.max() - path) / scale),
+            _squash(_slack(problem, device, start, usable) / scale),
+            _squash(in_degree.astype(np.float64)),
+            _squash(out_degree.astype(np.float64)),
+            (in_degree == 0).astype(np.float64),
+            (out_degree == 0).astype(np.float64),
+            _squash(_waiting(problem, device, start, usable) / scale),
+        ],
+        axis=1,
+    )
+    slots = np.zeros((n, _SLOTS, PAIR_FEATURES))
+    fastest = np.argsort(pair[:, :, 1].sum(axis=0), kind="stable")[:_SLOTS]
+    slots[:, : len(fastest)] = pair[:, fastest]
+    return np.concatenate([own, slots.reshape(n, -1)], axis=1)
+
+
+def _slack(problem: PlacementProblem, device: IntArray, start: FloatArray, usable: FloatArray) -> FloatArray:
+    """Return (n,) how much later each op could start without the schedule ending later."""
+    n = problem.num_ops
+    natural = np.empty(n, np.int64)
+    natural[problem.order] = np.arange(n)
+    end = start + usable[np.arange(n), device]
+    sequence = np.lexsort((natural, end, start))
+    tail, rest = np.zeros(n), np.zeros(problem.num_devices)
+    tails_of(
+        0,
+        n,
+        sequence,
+        device,
+        usable,
+        problem.tensor_bytes,
+        problem.s_per_byte,
+        np.where(np.isfinite(problem.delay_s), problem.delay_s, 0.0),
+        problem.succ_indptr,
+        problem.succ,
+        tail,
+        rest,
+    )
+    slack: FloatArray = end.max() - start - tail
+    return slack
+
+
+def _waiting(problem: PlacementProblem, device: IntArray, start: FloatArray, usable: FloatArray) -> FloatArray:
+    """Return (n,) how long each op waits after the last of its producers has ended, 0 for sources."""
+    end = start + usable[np.arange(problem.num_ops), device]
+    latest = np.zeros(problem.num_ops)
+    np.maximum.at(latest, problem.edges[:, 1], end[problem.edges[:, 0]])
+    return np.where(np.diff(problem.pred_indptr) > 0, start - latest, 0.0)
+
+
+def _devices(problem: PlacementProblem, pair: FloatArray, scale: float) -> FloatArray:
+    """Return (d, DEVICE_FEATURES)."""
+    n, d = problem.num_ops, problem.num_devices
+    bytes_moved = float(problem.tensor_bytes.mean()) if n else 0.0
+    linked = ~np.eye(d, dtype=bool) & np.isfinite(problem.delay_s)
+    seconds = np.where(linked, np.where(linked, problem.delay_s, 0.0) + bytes_moved * problem.s_per_byte, 0.0)
+    out = seconds.sum(axis=1) / np.maximum(linked.sum(axis=1), 1)
+    into = seconds.sum(axis=0) / np.maximum(linked.sum(axis=0), 1)
+    need = float((problem.weight_bytes + problem.shard_bytes).sum())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(np.isfinite(problem.capacity_bytes), problem.capacity_bytes / max(need, 1e-300), np.inf)
+    return np.stack(
+        [
+            pair[:, :, 0].mean(axis=0),
+            pair[:, :, 2].mean(axis=0),
+            pair[:, :, 5].mean(axis=0),
+            _squash(out / scale),
+            _squash(into / scale),
+            1.0 / (1.0 + np.minimum(room, 1e6)),
+        ],
+        axis=1,
+    )

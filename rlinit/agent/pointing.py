@@ -1,0 +1,106 @@
+"""The pointing decoder: an LSTM that, step after step, points at one of the ready nodes.
+
+Only ready nodes are scored, so a step costs what the ready nodes do, not what the graph does, and a node that is not
+ready has no probability at all.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rlinit.agent.inference import GRID
+
+__all__ = ["PointingDecoder", "on_grid", "ragged_log_softmax", "ready_pairs"]
+
+_CLIP = 10.0
+"""Scores lie within this far of 0, which keeps a fresh policy curious (Bello et al., A.2)."""
+
+
+def ragged_log_softmax(score: Tensor, group: Tensor, num_groups: int) -> Tensor:
+    """Return (p,) log-softmax of `score` (p,) within each group; `group` (p,) is in 0..num_groups - 1."""
+    peak = score.new_full((num_groups,), -torch.inf).scatter_reduce(0, group, score.detach(), "amax")
+    shifted = score - peak[group]
+    total = score.new_zeros(num_groups).index_add(0, group, shifted.exp())
+    return shifted - total.log()[group]
+
+
+def ready_pairs(orders: Tensor, ready_from: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return which nodes were ready at which step of given orders, as a flat list, without stepping through them.
+
+    Parameters
+    ----------
+    orders
+        (B, N) node taken at each step; -1 after the last.
+    ready_from
+        (B, N) step from which each node is ready: one more than the last of its predecessors, 0 without any.
+
+    Returns
+    -------
+    tuple
+        (row, step, node, taken) of each pair, (p,) each; `taken` is True where the node is the one that was taken.
+    """
+    num_rows, num_nodes = orders.shape
+    row, step = (orders >= 0).nonzero(as_tuple=True)
+    node = orders[row, step]
+    first = ready_from[row, node]
+    counts = step - first + 1
+    which = torch.repeat_interleave(torch.arange(len(row), device=orders.device), counts)
+    before = counts.cumsum(0) - counts
+    at = torch.arange(len(which), device=orders.device) - before[which] + first[which]
+    return row[which], at, node[which], at == step[which]
+
+
+def on_grid(score: Tensor) -> Tensor:
+    """Return scores in single precision or, in double precision, rounded to a grid far coarser than rounding errors.
+
+    So decoding in double precision takes the same choices on every machine; see `rlinit.agent.inference`. Rounding has
+    no gradient, so scores that need one are left alone.
+    """
+    if score.dtype != torch.float64:
+        return score.float()
+    return score if score.requires_grad else torch.round(score / GRID) * GRID
+
+
+class PointingDecoder(nn.Module):
+    """An LSTM decoder with additive attention over keys.
+
+    Parameters
+    ----------
+    units
+        Width H of states, keys and inputs.
+
+    References
+    ----------
+    Vinyals, Fortunato, Jaitly: Pointer networks, NeurIPS 2015, eq. 3. Inc-ILP, Phase 1.3: the first input is trained.
+    """
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.units = units
+        self.first = nn.Parameter(torch.empty(units).uniform_(-0.08, 0.08))
+        self.lstm = nn.LSTM(units, units, batch_first=True)
+        self.key = nn.Linear(units, units, bias=False)
+        self.query = nn.Linear(units, units)
+        self.score = nn.Linear(units, 1, bias=False)
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """Return (..., 4H) what an input (..., H) adds to the gates; once for all nodes is cheaper than at each step."""
+        return nn.functional.linear(inputs, self.lstm.weight_ih_l0, self.lstm.bias_ih_l0)
+
+    def step(self, projected: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the next (h, c), (B, H) each, from the projected input (B, 4H); the same cell as in `run`."""
+        gates = torch.addmm(projected + self.lstm.bias_hh_l0, state[0], self.lstm.weight_hh_l0.T)
+        keep_in, forget, candidate, out = gates.chunk(4, dim=1)
+        cell = torch.sigmoid(forget) * state[1] + torch.sigmoid(keep_in) * torch.tanh(candidate)
+        return torch.sigmoid(out) * torch.tanh(cell), cell
+
+    def run(self, inputs: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
+        """Return (B, T, H) hidden states over known inputs (B, T - 1, H), of which the trained first one is missing."""
+        first = self.first.expand(len(inputs), 1, -1)
+        hidden, _ = self.lstm(torch.cat([first, inputs], dim=1), (state[0][None], state[1][None]))
+        return torch.as_tensor(hidden)
+
+    def point(self, keys: Tensor, queries: Tensor, bias: Tensor) -> Tensor:
+        """Return (p,) scores of keys (p, H) under queries (p, H), both already projected, plus a bias (p,)."""
+        return on_grid(bias + _CLIP * torch.tanh(self.score(torch.tanh(keys + queries))[:, 0]))

@@ -1,0 +1,145 @@
+"""Agents for stages that decode step by step: from a checkpoint, or a network, to orders.
+
+They compute in double precision, one problem at a time or many together, so that the same checkpoint, graph and seed
+give the same orders on every machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from rlinit.agent.checkpoint import Card, Checkpoint, load_checkpoint
+from rlinit.agent.configuration import OneShotConfig
+from rlinit.agent.decoding import Decoding, Proposal
+from rlinit.agent.encoder import FeatureTensors
+from rlinit.agent.pointer import (
+    EncodedNodes,
+    OrderDecoding,
+    PointerBatch,
+    PointerNetwork,
+    order_choices,
+    packed,
+    ready_counts,
+)
+from rlinit.agent.sequential import beam, greedy, sample
+from rlinit.agent.stage_batch import StageBatch
+from rlinit.agent.stage_features import featurise
+from rlinit.env.rollouts import OrderRollouts
+from rlinit.errors import CheckpointError
+from rlinit.stages import StageProblem
+
+__all__ = ["StepwiseAgent", "StepwiseNetwork", "card_config", "read_stages"]
+
+NetworkKind = Literal["pointer", "autoregressive"]
+StepwiseNetwork = torch.nn.Module
+"""A `PointerNetwork` or an `AutoregressiveNetwork` for stages: called on what `read_stages` returns, it encodes."""
+
+
+def read_stages(network: StepwiseNetwork, batch: StageBatch, device: torch.device | str = "cpu") -> Any:
+    """Return stage problems as a network reads them."""
+    if isinstance(network, PointerNetwork):
+        return PointerBatch.of(batch, device)
+    return FeatureTensors.of(featurise(batch)[0], device)
+
+
+def card_config(network: StepwiseNetwork) -> dict[str, Any]:
+    """Return what a checkpoint's card says of a network's shape."""
+    if isinstance(network, PointerNetwork):
+        return {"units": network.units}
+    return dataclasses.asdict(network.config)  # type: ignore[call-overload, no-any-return]
+
+
+class StepwiseAgent:
+    """A pointer network or an autoregressive network as an agent; an `rlinit.agent.decoding.OrderProposer`.
+
+    Parameters
+    ----------
+    network
+        The network, which is copied.
+    """
+
+    def __init__(self, network: StepwiseNetwork) -> None:
+        import copy
+
+        self.network = copy.deepcopy(network).cpu().double().eval()
+
+    @classmethod
+    def load(cls, path: str | Path) -> StepwiseAgent:
+        """Read an agent from its checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            The checkpoint is not whole, or of another kind of agent.
+        """
+        return cls(_network_of(load_checkpoint(path, problem="stages"), str(path)))
+
+    def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
+        """Return orders for a problem; see `OrderProposer`."""
+        return self.propose_many([problem], decoding, seed)[0]
+
+    def propose_many(self, problems: Sequence[StageProblem], decoding: Decoding, seed: int) -> list[Proposal]:
+        """Return orders for some problems, decoded together.
+
+        Parameters
+        ----------
+        problems
+            At least one. What is drawn for one depends on how many there are, what is decoded otherwise does not.
+        decoding, seed
+            As for `propose`.
+        """
+        batch = StageBatch.join([StageBatch.of_problem(problem) for problem in problems])
+        with torch.inference_mode():
+            graphs = packed(batch)
+            encoded: EncodedNodes = self.network(read_stages(self.network, batch))
+            first = OrderDecoding(self.network.decoder, encoded, OrderRollouts(graphs))
+            greedy(first)
+            found = [first.rollouts.orders[:, None]]
+            if decoding.mode == "beam":
+                start = OrderDecoding(self.network.decoder, encoded, OrderRollouts(graphs))
+                beams, _ = beam(start, decoding.width)
+                found.append(beams.rollouts.orders.view(len(problems), decoding.width, -1)[:, : decoding.width - 1])
+            elif decoding.width > 1:
+                copies = OrderRollouts(graphs, decoding.width - 1)
+                draws = OrderDecoding(self.network.decoder, encoded, copies)
+                sample(draws, torch.Generator().manual_seed(seed), decoding.temperature)
+                found.append(draws.rollouts.orders.view(len(problems), decoding.width - 1, -1))
+            orders = torch.cat(found, dim=1).numpy()
+            _, entropy, row, _ = order_choices(self.network.decoder, encoded, graphs, first.rollouts.orders)
+            counts = ready_counts(graphs, first.rollouts.orders)
+            doubt = (entropy / torch.log(counts.clamp(min=2).to(entropy))).numpy()
+        proposals = []
+        for i, problem in enumerate(problems):
+            by_node = np.empty(problem.num_nodes)
+            by_node[orders[i, 0, : problem.num_nodes]] = doubt[row.numpy() == i]
+            proposals.append(Proposal(orders[i, :, : problem.num_nodes].copy(), by_node))
+        return proposals
+
+
+def _network_of(checkpoint: Checkpoint, source: str) -> StepwiseNetwork:
+    """Return the network a checkpoint describes."""
+    card = checkpoint.card
+    network: StepwiseNetwork
+    try:
+        network = _empty(card)
+        weights = {name: torch.from_numpy(np.array(array)) for name, array in checkpoint.arrays.items()}
+        network.load_state_dict(weights)
+    except (TypeError, RuntimeError) as failure:
+        raise CheckpointError(f"{source} is of another architecture than its card says: {failure}") from failure
+    return network
+
+
+def _empty(card: Card) -> StepwiseNetwork:
+    if card.network == "pointer":
+        return PointerNetwork(**card.config)
+    if card.network == "autoregressive":
+        from rlinit.agent.autoregressive import AutoregressiveNetwork
+
+        return AutoregressiveNetwork(OneShotConfig.from_dict(dict(card.config)))
+    raise CheckpointError(f"the checkpoint holds a {card.network!r} network; expected 'pointer' or 'autoregressive'")

@@ -1,0 +1,69 @@
+"""Gymnasium environments: stage scheduling and placement, one action an op. Importing registers them.
+
+============================  ==========================================================================
+id                            action
+============================  ==========================================================================
+``rlinit/StageScheduling-v0``  the next op, among the ready ones; the order is sliced into stages
+``rlinit/Placement-v0``        the next op, and the device it is appended to
+============================  ==========================================================================
+
+``gymnasium.make_vec(id, num_envs=B, vectorization_mode="vector_entry_point")`` gives B episodes that step together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlinit.env.sources import Limits, OneProblem, ProblemSource
+
+if TYPE_CHECKING:
+    from rlinit.env.single import PlacementEnv, StageEnv
+    from rlinit.env.vector import PlacementVectorEnv, StageVectorEnv
+
+__all__ = [
+    "PLACEMENT",
+    "STAGES",
+    "Limits",
+    "OneProblem",
+    "PlacementEnv",
+    "PlacementVectorEnv",
+    "ProblemSource",
+    "StageEnv",
+    "StageVectorEnv",
+]
+
+STAGES, PLACEMENT = "rlinit/StageScheduling-v0", "rlinit/Placement-v0"
+"""The ids."""
+
+_HOMES = {
+    "StageEnv": "rlinit.env.single",
+    "PlacementEnv": "rlinit.env.single",
+    "StageVectorEnv": "rlinit.env.vector",
+    "PlacementVectorEnv": "rlinit.env.vector",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlinit.env' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def _register() -> None:
+    from rlinit.errors import BackendUnavailable
+
+    try:
+        from gymnasium.envs.registration import register
+    except ImportError:
+        raise BackendUnavailable("the environments need gymnasium: pip install rlinit[agent]") from None
+    for name, kind in ((STAGES, "Stage"), (PLACEMENT, "Placement")):
+        register(
+            id=name,
+            entry_point=f"rlinit.env.single:{kind}Env",
+            vector_entry_point=f"rlinit.env.vector:{kind}VectorEnv",
+        )
+
+
+_register()

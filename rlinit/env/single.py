@@ -1,0 +1,200 @@
+"""The environments, one episode at a time (Gymnasium)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.env.episodes import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
+from rlinit.env.sources import Limits, ProblemSource
+from rlinit.env.spaces import action_space, observation_space
+from rlinit.errors import RlinitError
+from rlinit.placement import PlacementProblem
+from rlinit.stages import StageProblem
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = ["PlacementEnv", "StageEnv"]
+
+P = TypeVar("P", StageProblem, PlacementProblem)
+RenderMode = Literal["ansi", "rgb_array"]
+Observation = dict[str, NDArray[Any]]
+
+
+class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
+    """What both environments share.
+
+    Parameters
+    ----------
+    problems
+        A problem for each episode; None: random ones, see the class.
+    rewards
+        ``dense``: a part of the reward after every action; ``final``: all of it after the last.
+    render_mode
+        ``ansi`` (text), ``rgb_array`` (a picture) or None.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # type: ignore[misc]
+
+    def __init__(
+        self,
+        problems: ProblemSource[P] | None = None,
+        *,
+        rewards: EpisodeRewards = "final",
+        render_mode: RenderMode | None = None,
+    ) -> None:
+        if render_mode not in (None, "ansi", "rgb_array"):
+            raise RlinitError(f"render_mode is {render_mode!r}; expected 'ansi', 'rgb_array' or None")
+        self._problems: ProblemSource[P] = self._random_problems() if problems is None else problems
+        self.episodes = self._new_episodes(self._problems.limits, rewards)
+        self.observation_space = observation_space(self.episodes)
+        self.action_space = action_space(self.episodes)
+        self.render_mode = render_mode
+
+    @staticmethod
+    @abstractmethod
+    def _random_problems() -> ProblemSource[P]:
+        """Return the source of problems where none is given."""
+
+    @staticmethod
+    @abstractmethod
+    def _new_episodes(limits: Limits, rewards: EpisodeRewards) -> Episodes[P]:
+        """Return the state of one episode."""
+
+    @property
+    def problem(self) -> P:
+        """The problem of this episode."""
+        return self.episodes.problem(0)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode.
+
+        Parameters
+        ----------
+        seed
+            Seed of the problems from here on.
+        options
+            ``{"problem": p}`` plays a given problem.
+
+        Raises
+        ------
+        RlinitError
+            The problem is larger than the environment's limits, or an option is unknown.
+        """
+        super().reset(seed=seed)
+        chosen = dict(options or {})
+        problem = chosen.pop("problem", None)
+        if chosen:
+            raise RlinitError(f"unknown options {', '.join(map(repr, chosen))}; expected 'problem'")
+        self.episodes.load(0, self._problems(self.np_random) if problem is None else problem)
+        return self._observation(), self._info()
+
+    def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Take an action.
+
+        Returns
+        -------
+        tuple
+            Observation, reward, whether the schedule is finished, whether too many masked actions cut the episode
+            off, and a dict: ``action_mask`` (A,) int8, ``invalid_action``, ``reference``, and, once the schedule is
+            finished, ``value``.
+
+        Raises
+        ------
+        RlinitError
+            The episode is over, or none was begun.
+        """
+        if not self.episodes.running[0]:
+            raise RlinitError("the episode is over; call reset() before the next step()")
+        rewards, terminated, truncated = self.episodes.step(np.array([action], np.int64))
+        return self._observation(), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), self._info()
+
+    def _info(self) -> dict[str, Any]:
+        infos = self.episodes.infos()
+        return {
+            "action_mask": infos["action_mask"][0],
+            **{name: infos[name][0].item() for name in ("invalid_action", "reference")},
+            **({"value": infos["value"][0].item()} if not np.isnan(infos["value"][0]) else {}),
+        }
+
+    def _observation(self) -> Observation:
+        return {name: array[0] for name, array in self.episodes.observe().items()}
+
+    def graph_observation(self) -> Data:
+        """Return the state as a PyG graph, without padding.
+
+        `x` (n, f) are the same columns as ``nodes``, `edge_index` (2, m) runs along the data flow, `action_mask` is
+        (n,) or, for placements, (n, d); placements also have `devices` (d, f_d), `pairs` (n, d, f_p) and `finish`
+        (n, d).
+        """
+        import torch
+        from torch_geometric.data import Data
+
+        seen, problem = self._observation(), self.problem
+        n, m = len(problem.succ_indptr) - 1, len(problem.succ)
+        tensors = {
+            "x": seen["nodes"][:n],
+            "edge_index": seen["edges"][:m].T,
+            "action_mask": self.episodes.masks(0),
+        }
+        if isinstance(problem, PlacementProblem):
+            d = problem.num_devices
+            tensors["action_mask"] = tensors["action_mask"].reshape(len(seen["nodes"]), -1)[:, :d]
+            tensors["devices"] = seen["devices"][:d]
+            tensors |= {name: seen[name][:n, :d] for name in ("pairs", "finish")}
+        tensors["action_mask"] = tensors["action_mask"][:n]
+        return Data(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()})
+
+    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
+        """Return the state as text or as an (h, w, 3) picture, by `render_mode`."""
+        from rlinit.env.pictures import picture_of, text_of
+
+        if self.render_mode is None:
+            gym.logger.warn("render() was called without a render_mode; give render_mode='ansi' or 'rgb_array'")
+            return None
+        return text_of(self.episodes) if self.render_mode == "ansi" else picture_of(self.episodes)
+
+
+class StageEnv(_SchedulingEnv[StageProblem]):
+    """Take the ops of a graph one by one; the order is then sliced optimally into stages.
+
+    Actions are nodes. Without `problems`, synthetic graphs of 30 nodes on 2 to 8 equal stages.
+    """
+
+    episodes: StageEpisodes
+
+    @staticmethod
+    def _random_problems() -> ProblemSource[StageProblem]:
+        from rlinit.env.random_problems import SyntheticStages
+
+        return SyntheticStages()
+
+    @staticmethod
+    def _new_episodes(limits: Limits, rewards: EpisodeRewards) -> StageEpisodes:
+        return StageEpisodes(1, limits, rewards)
+
+
+class PlacementEnv(_SchedulingEnv[PlacementProblem]):
+    """Take the ops of a graph one by one, each with a device to which it is appended as early as its data allow.
+
+    Actions are ``op * D + device``. Without `problems`, randomly wired networks of a module on a CPU and two GPUs.
+    """
+
+    episodes: PlacementEpisodes
+
+    @staticmethod
+    def _random_problems() -> ProblemSource[PlacementProblem]:
+        from rlinit.env.random_problems import RandomlyWired
+
+        return RandomlyWired()
+
+    @staticmethod
+    def _new_episodes(limits: Limits, rewards: EpisodeRewards) -> PlacementEpisodes:
+        return PlacementEpisodes(1, limits, rewards)

@@ -1,0 +1,75 @@
+"""Compiled mean and maximum over the neighbours of each node, and their gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.stages import IntArray
+
+__all__ = ["mean_max", "mean_max_gradient"]
+
+Floats = NDArray[Any]
+"""float32 or float64."""
+
+
+@njit(cache=True, nogil=True)
+def mean_max(x: Floats, indptr: IntArray, index: IntArray) -> tuple[Floats, Floats, NDArray[np.int32]]:
+    """Return (mean, maximum, argmax) over each row's neighbours, channel by channel; 0 and -1 where there are none.
+
+    Parameters
+    ----------
+    x
+        (N, h) float32 or float64.
+    indptr, index
+        (N + 1,), (E,) neighbours of each row. Of equal maxima the first counts.
+    """
+    n, width = len(indptr) - 1, x.shape[1]
+    mean = np.zeros((n, width), x.dtype)
+    most = np.zeros((n, width), x.dtype)
+    where = np.full((n, width), -1, np.int32)
+    for v in range(n):
+        first, last = indptr[v], indptr[v + 1]
+        if first == last:
+            continue
+        u = index[first]
+        for c in range(width):
+            mean[v, c] = x[u, c]
+            most[v, c] = x[u, c]
+            where[v, c] = u
+        for e in range(first + 1, last):
+            u = index[e]
+            for c in range(width):
+                value = x[u, c]
+                mean[v, c] += value
+                if value > most[v, c]:
+                    most[v, c] = value
+                    where[v, c] = u
+        for c in range(width):
+            mean[v, c] /= last - first
+    return mean, most, where
+
+
+@njit(cache=True, nogil=True)
+def mean_max_gradient(
+    mean_grad: Floats, most_grad: Floats, where: NDArray[np.int32], indptr: IntArray, index: IntArray
+) -> Floats:
+    """Return (N, h) the gradient of `mean_max` with respect to x, from those of its mean and its maximum."""
+    n, width = mean_grad.shape
+    grad = np.zeros((n, width), mean_grad.dtype)
+    share = np.empty(width, mean_grad.dtype)
+    for v in range(n):
+        first, last = indptr[v], indptr[v + 1]
+        if first == last:
+            continue
+        for c in range(width):
+            share[c] = mean_grad[v, c] / (last - first)
+            grad[where[v, c], c] += most_grad[v, c]
+        for e in range(first, last):
+            u = index[e]
+            for c in range(width):
+                grad[u, c] += share[c]
+    return grad

@@ -1,0 +1,342 @@
+"""Compiled rollouts of the placement policy: op by key, device by score and earliest finish, for many problems at once.
+
+At each step an op is chosen among the ready ones by softmax of its key, then its device by softmax of
+``score[v, d] - urgency[v, d] * (finish[v, d] - earliest) / scale``, where ``finish`` is when v would end on d, inserted
+into the first idle slot, and ``earliest`` the least of it over devices. Without scores and with one urgency for all,
+greedily, that is HEFT.
+Transfers are planned as if any number ran at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.kernels.list_scheduling import SLOT_BLOCK, idle_slot, insert_batch
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = [
+    "RolloutArrays",
+    "RolloutTrace",
+    "arrived",
+    "draw_index",
+    "finishes",
+    "likeliest_device",
+    "likeliest_op",
+    "play",
+]
+
+
+class RolloutArrays(NamedTuple):
+    """Placement problems with whole ops (one shard), joined; G graphs, N ops, D devices, P pairs, L links.
+
+    Parameters
+    ----------
+    ptr, device_ptr, pair_ptr, link_ptr
+        (G + 1,) where each graph's ops, devices, pairs (op, device) and links (device, device) begin; pairs and links
+        row by row.
+    pred_indptr, pred, succ_indptr, succ
+        Neighbours, numbered within the batch.
+    time
+        (P,) seconds.
+    allowed
+        (P,) whether every op of the op's group may run there.
+    tensor
+        (N,) bytes of an op's output.
+    need
+        (N,) bytes of a whole group, at its member of smallest index.
+    group
+        (N,) that member.
+    capacity
+        (D,) bytes.
+    s_per_byte, delay
+        (L,) of transfers.
+    place
+        (N,) place of each op in the heuristic's order: decides between equal keys.
+    scale
+        (G,) seconds, typical of an op.
+    """
+
+    ptr: IntArray
+    device_ptr: IntArray
+    pair_ptr: IntArray
+    link_ptr: IntArray
+    pred_indptr: IntArray
+    pred: IntArray
+    succ_indptr: IntArray
+    succ: IntArray
+    time: FloatArray
+    allowed: NDArray[np.bool_]
+    tensor: FloatArray
+    need: FloatArray
+    group: IntArray
+    capacity: FloatArray
+    s_per_byte: FloatArray
+    delay: FloatArray
+    place: IntArray
+    scale: FloatArray
+
+
+class RolloutTrace(NamedTuple):
+    """What was played, S samples of each graph, and what is needed to say how probable it was.
+
+    Parameters
+    ----------
+    value
+        (S, G) makespan in seconds; ``inf`` where an op fits nowhere (the rest of that sample is then meaningless).
+    device
+        (S, N) device of each op, numbered within its graph.
+    start
+        (S, N) when each op starts.
+    chosen, ready
+        (S, N) step at which each op was chosen, and the first step at which it could have been.
+    late
+        (S, P) at the time of an op's choice, how much later than the earliest finish it would end on each device, over
+        the graph's scale; ``inf`` where it may not run.
+    """
+
+    value: FloatArray
+    device: IntArray
+    start: FloatArray
+    chosen: IntArray
+    ready: IntArray
+    late: FloatArray
+
+
+@njit(cache=True, nogil=True)
+def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: FloatArray) -> float:
+    """Return when all that op v reads is on device i of graph g."""
+    d = a.device_ptr[g + 1] - a.device_ptr[g]
+    latest = 0.0
+    for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+        u = a.pred[e]
+        at = end[u]
+        if device[u] != i:
+            link = a.link_ptr[g] + device[u] * d + i
+            at += a.delay[link] + a.tensor[u] * a.s_per_byte[link]
+        if at > latest:
+            latest = at
+    return latest
+
+
+@njit(cache=True, nogil=True)
+def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, temperature: float) -> int:
+    """Return an index below `count` drawn by softmax; minus infinity is never drawn."""
+    most = -np.inf
+    for k in range(count):
+        most = max(most, logits[k])
+    total = 0.0
+    for k in range(count):
+        total += np.exp((logits[k] - most) / temperature)
+    left = rng.random() * total
+    last = 0
+    for k in range(count):
+        if logits[k] == -np.inf:
+            continue
+        last = k
+        left -= np.exp((logits[k] - most) / temperature)
+        if left < 0.0:
+            return k
+    return last
+
+
+@njit(cache=True, nogil=True)
+def likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray) -> int:
+    """Return the index of the ready op of greatest key; ties go to the heuristic's order."""
+    best = 0
+    for k in range(1, count):
+        v, w = ready[k], ready[best]
+        if key[v] > key[w] or (key[v] == key[w] and place[v] < place[w]):
+            best = k
+    return best
+
+
+@njit(cache=True, nogil=True)
+def likeliest_device(logits: FloatArray, finish: FloatArray, time: FloatArray, count: int) -> int:
+    """Return the device of greatest logit; ties go to the earlier finish, then to the shorter time, as in HEFT."""
+    best = 0
+    for i in range(1, count):
+        if logits[i] != logits[best]:
+            better = logits[i] > logits[best]
+        elif finish[i] != finish[best]:
+            better = finish[i] < finish[best]
+        else:
+            better = time[i] < time[best]
+        if better:
+            best = i
+    return best
+
+
+@njit(cache=True, nogil=True)
+def finishes(
+    a: RolloutArrays,
+    g: int,
+    v: int,
+    decided: int,
+    device: IntArray,
+    end: FloatArray,
+    room: FloatArray,
+    size: IntArray,
+    starts: FloatArray,
+    ends: FloatArray,
+    widest: FloatArray,
+    finish: FloatArray,
+) -> float:
+    """Write when op v would end on each device (``inf``: not allowed there); return the least.
+
+    `decided` is the device of the op's group, -1 while it has none.
+    """
+    d = a.device_ptr[g + 1] - a.device_ptr[g]
+    pair = a.pair_ptr[g] + (v - a.ptr[g]) * d
+    earliest = np.inf
+    for i in range(d):
+        finish[i] = np.inf
+        if decided >= 0:
+            if i != decided:
+                continue
+        elif not a.allowed[pair + i] or a.need[a.group[v]] > room[i]:
+            continue
+        ready = arrived(a, g, v, i, device, end)
+        if ready == np.inf:
+            continue
+        length = a.time[pair + i]
+        finish[i] = idle_slot(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
+        earliest = min(earliest, finish[i])
+    return earliest
+
+
+@njit(cache=True, nogil=True)
+def _play_one(
+    a: RolloutArrays,
+    g: int,
+    key: FloatArray,
+    score: FloatArray,
+    urgency: FloatArray,
+    temperature: float,
+    forced: IntArray,
+    rng: np.random.Generator,
+    device: IntArray,
+    start: FloatArray,
+    end: FloatArray,
+    chosen: IntArray,
+    first: IntArray,
+    late: FloatArray,
+) -> float:
+    """Play one sample of graph g; return its makespan. Arrays are those of one sample, for the whole batch."""
+    low, n = a.ptr[g], a.ptr[g + 1] - a.ptr[g]
+    d = a.device_ptr[g + 1] - a.device_ptr[g]
+    starts, ends = np.empty((d, n)), np.empty((d, n))
+    widest = np.zeros((d, n // SLOT_BLOCK + 1))
+    size, room = np.zeros(d, np.int64), a.capacity[a.device_ptr[g] : a.device_ptr[g + 1]].copy()
+    decided, waiting = np.full(n, -1, np.int64), np.empty(n, np.int64)
+    ready, count = np.empty(n, np.int64), 0
+    op_logit, logit, finish = np.empty(n), np.empty(d), np.empty(d)
+    for v in range(low, low + n):
+        waiting[v - low] = a.pred_indptr[v + 1] - a.pred_indptr[v]
+        if waiting[v - low] == 0:
+            ready[count] = v
+            count += 1
+            first[v] = 0
+    makespan = 0.0
+    for step in range(n):
+        if temperature > 0.0:
+            for k in range(count):
+                op_logit[k] = key[ready[k]]
+            at = draw_index(rng, op_logit, count, temperature)
+        else:
+            at = likeliest_op(ready, count, key, a.place)
+        v = ready[at]
+        count -= 1
+        ready[at] = ready[count]
+        chosen[v] = step
+        leader = a.group[v] - low
+        earliest = finishes(a, g, v, decided[leader], device, end, room, size, starts, ends, widest, finish)
+        if earliest == np.inf:
+            return np.inf
+        pair = a.pair_ptr[g] + (v - low) * d
+        for i in range(d):
+            late[pair + i] = (finish[i] - earliest) / a.scale[g]
+            possible = finish[i] < np.inf
+            logit[i] = score[pair + i] - urgency[pair + i] * late[pair + i] if possible else -np.inf
+        if forced[v] >= 0:
+            i = forced[v]
+        elif temperature > 0.0:
+            i = draw_index(rng, logit, d, temperature)
+        else:
+            i = likeliest_device(logit, finish, a.time[pair : pair + d], d)
+        if finish[i] == np.inf:
+            return np.inf
+        if decided[leader] < 0:
+            decided[leader] = i
+            room[i] -= a.need[a.group[v]]
+        length = a.time[pair + i]
+        slot, begin = idle_slot(arrived(a, g, v, i, device, end), length, size[i], starts[i], ends[i], widest[i])
+        insert_batch(slot, begin, begin + length, size[i], starts[i], ends[i], widest[i])
+        size[i] += 1
+        device[v], start[v], end[v] = i, begin, begin + length
+        makespan = max(makespan, begin + length)
+        for e in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            w = a.succ[e]
+            waiting[w - low] -= 1
+            if waiting[w - low] == 0:
+                ready[count] = w
+                count += 1
+                first[w] = step + 1
+    return makespan
+
+
+@njit(cache=True, nogil=True)
+def play(
+    a: RolloutArrays,
+    key: FloatArray,
+    score: FloatArray,
+    urgency: FloatArray,
+    temperature: float,
+    samples: int,
+    forced: IntArray,
+    rng: np.random.Generator,
+) -> RolloutTrace:
+    """Play `samples` schedules of every graph.
+
+    Parameters
+    ----------
+    a
+        The problems.
+    key, score, urgency
+        (N,), (P,), (P,) of the network; urgencies, at least 0, weigh late finishes against scores.
+    temperature
+        Divides logits; 0: the likeliest choice always.
+    forced
+        (N,) device an op must take, -1: free.
+    rng
+        For draws.
+    """
+    graphs, n, pairs = len(a.ptr) - 1, len(a.tensor), len(a.time)
+    value = np.empty((samples, graphs))
+    device = np.zeros((samples, n), np.int64)
+    start = np.zeros((samples, n))
+    chosen, ready = np.zeros((samples, n), np.int64), np.zeros((samples, n), np.int64)
+    late = np.full((samples, pairs), np.inf)
+    end = np.zeros(n)
+    for s in range(samples):
+        for g in range(graphs):
+            value[s, g] = _play_one(
+                a,
+                g,
+                key,
+                score,
+                urgency,
+                temperature,
+                forced,
+                rng,
+                device[s],
+                start[s],
+                end,
+                chosen[s],
+                ready[s],
+                late[s],
+            )
+    return RolloutTrace(value, device, start, chosen, ready, late)

@@ -1,0 +1,413 @@
+"""Compiled rollouts of stage agents: orders drawn by a masked softmax over keys, their log-probabilities, their slices.
+
+A batch is the disjoint union of G graphs. Node v of graph g sits at ``node_ptr[g] + v`` in arrays over nodes; `succ`
+and the like hold numbers within the graph, and pointers into them count through the whole batch. Row s of `orders`
+(S, N) is the s-th order of every graph, each in its graph's slots.
+
+The policy: of the ready nodes R, those whose predecessors are all taken, the next is v with probability
+exp(key_v) / sum over u in R of exp(key_u).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.kernels.lattice import pipeline_pass
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = ["beam_orders", "choice_gradient", "choice_terms", "sample_orders", "slice_values"]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+
+
+@njit(cache=True, nogil=True)
+def _mix(z: np.uint64) -> np.uint64:
+    z = (z ^ (z >> _S30)) * _MIX1
+    z = (z ^ (z >> _S27)) * _MIX2
+    return z ^ (z >> _S31)
+
+
+@njit(cache=True, nogil=True)
+def sample_orders(
+    keys: FloatArray,
+    node_ptr: IntArray,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    pred_indptr: IntArray,
+    samples: int,
+    seed: int,
+    orders: IntArray,
+) -> None:
+    """Fill `orders` (samples, N) with draws from the policy.
+
+    Each (graph, sample) has a random stream of its own (SplitMix64), so draws do not depend on the batch beyond the
+    number of the graph in it.
+
+    Parameters
+    ----------
+    keys
+        (N,) float64, already divided by the temperature.
+    seed
+        Of the draws.
+    """
+    most = 0
+    for g in range(len(node_ptr) - 1):
+        most = max(most, node_ptr[g + 1] - node_ptr[g])
+    waiting = np.empty(most, np.int64)
+    ready = np.empty(most, np.int64)
+    weight = np.empty(most)
+    start = _mix(np.uint64(seed) + _GOLDEN)
+    for g in range(len(node_ptr) - 1):
+        base = node_ptr[g]
+        n = node_ptr[g + 1] - base
+        for s in range(samples):
+            state = _mix(start ^ _mix(np.uint64(g * samples + s) + _GOLDEN))
+            count = 0
+            for v in range(n):
+                waiting[v] = pred_indptr[base + v + 1] - pred_indptr[base + v]
+                if waiting[v] == 0:
+                    ready[count] = v
+                    count += 1
+            for i in range(n):
+                slot = 0
+                if count > 1:
+                    top = -np.inf
+                    for j in range(count):
+                        top = max(top, keys[base + ready[j]])
+                    total = 0.0
+                    for j in range(count):
+                        weight[j] = math.exp(keys[base + ready[j]] - top)
+                        total += weight[j]
+                    state += _GOLDEN
+                    left = float(_mix(state) >> _S11) / (1 << 53) * total
+                    while slot < count - 1 and left >= weight[slot]:
+                        left -= weight[slot]
+                        slot += 1
+                u = ready[slot]
+                count -= 1
+                ready[slot] = ready[count]
+                orders[s, base + i] = u
+                for e in range(succ_indptr[base + u], succ_indptr[base + u + 1]):
+                    v = succ[e]
+                    waiting[v] -= 1
+                    if waiting[v] == 0:
+                        ready[count] = v
+                        count += 1
+
+
+@njit(cache=True, nogil=True)
+def choice_terms(
+    keys: FloatArray,
+    node_ptr: IntArray,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    pred_indptr: IntArray,
+    orders: IntArray,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Return (S, N) log-probability, entropy in nats and number of candidates of the choice at each place of `orders`.
+
+    The first two are 0 where there was one candidate.
+    """
+    log_prob, entropy = np.zeros(orders.shape), np.zeros(orders.shape)
+    num_ready = np.empty(orders.shape, np.int64)
+    most = 0
+    for g in range(len(node_ptr) - 1):
+        most = max(most, node_ptr[g + 1] - node_ptr[g])
+    waiting = np.empty(most, np.int64)
+    ready = np.empty(most, np.int64)
+    place = np.empty(most, np.int64)
+    for g in range(len(node_ptr) - 1):
+        base = node_ptr[g]
+        n = node_ptr[g + 1] - base
+        for s in range(len(orders)):
+            count = 0
+            for v in range(n):
+                waiting[v] = pred_indptr[base + v + 1] - pred_indptr[base + v]
+                if waiting[v] == 0:
+                    ready[count] = v
+                    place[v] = count
+                    count += 1
+            for i in range(n):
+                u = orders[s, base + i]
+                num_ready[s, base + i] = count
+                if count > 1:
+                    top = -np.inf
+                    for j in range(count):
+                        top = max(top, keys[base + ready[j]])
+                    total = 0.0
+                    mean = 0.0
+                    for j in range(count):
+                        key = keys[base + ready[j]] - top
+                        weight = math.exp(key)
+                        total += weight
+                        mean += weight * key
+                    log_total = math.log(total)
+                    log_prob[s, base + i] = keys[base + u] - top - log_total
+                    entropy[s, base + i] = log_total - mean / total
+                count -= 1
+                moved = ready[count]
+                ready[place[u]] = moved
+                place[moved] = place[u]
+                for e in range(succ_indptr[base + u], succ_indptr[base + u + 1]):
+                    v = succ[e]
+                    waiting[v] -= 1
+                    if waiting[v] == 0:
+                        ready[count] = v
+                        place[v] = count
+                        count += 1
+    return log_prob, entropy, num_ready
+
+
+@njit(cache=True, nogil=True)
+def choice_gradient(
+    keys: FloatArray,
+    node_ptr: IntArray,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    pred_indptr: IntArray,
+    orders: IntArray,
+    log_prob_grad: FloatArray,
+    entropy_grad: FloatArray,
+) -> FloatArray:
+    """Return (N,) the gradient of `choice_terms` with respect to the keys.
+
+    With p the softmax over the ready nodes and H its entropy, d log p_u / d key_v = [u = v] - p_v and
+    d H / d key_v = -p_v (log p_v + H).
+    """
+    grad = np.zeros(len(keys))
+    most = 0
+    for g in range(len(node_ptr) - 1):
+        most = max(most, node_ptr[g + 1] - node_ptr[g])
+    waiting = np.empty(most, np.int64)
+    ready = np.empty(most, np.int64)
+    place = np.empty(most, np.int64)
+    weight = np.empty(most)
+    for g in range(len(node_ptr) - 1):
+        base = node_ptr[g]
+        n = node_ptr[g + 1] - base
+        for s in range(len(orders)):
+            count = 0
+            for v in range(n):
+                waiting[v] = pred_indptr[base + v + 1] - pred_indptr[base + v]
+                if waiting[v] == 0:
+                    ready[count] = v
+                    place[v] = count
+                    count += 1
+            for i in range(n):
+                u = orders[s, base + i]
+                if count > 1:
+                    top = -np.inf
+                    for j in range(count):
+                        top = max(top, keys[base + ready[j]])
+                    total = 0.0
+                    mean = 0.0
+                    for j in range(count):
+                        key = keys[base + ready[j]] - top
+                        weight[j] = math.exp(key)
+                        total += weight[j]
+                        mean += weight[j] * key
+                    log_total = math.log(total)
+                    entropy = log_total - mean / total
+                    by_log_prob, by_entropy = log_prob_grad[s, base + i], entropy_grad[s, base + i]
+                    for j in range(count):
+                        p = weight[j] / total
+                        log_p = keys[base + ready[j]] - top - log_total
+                        grad[base + ready[j]] -= p * (by_log_prob + by_entropy * (log_p + entropy))
+                    grad[base + u] += by_log_prob
+                count -= 1
+                moved = ready[count]
+                ready[place[u]] = moved
+                place[moved] = place[u]
+                for e in range(succ_indptr[base + u], succ_indptr[base + u + 1]):
+                    v = succ[e]
+                    waiting[v] -= 1
+                    if waiting[v] == 0:
+                        ready[count] = v
+                        place[v] = count
+                        count += 1
+    return grad
+
+
+@njit(cache=True, nogil=True)
+def beam_orders(
+    keys: FloatArray, succ_indptr: IntArray, succ: IntArray, pred_indptr: IntArray, width: int
+) -> tuple[IntArray, FloatArray]:
+    """Return (orders (w, n), log-probabilities (w,)) of one graph by beam search, likeliest first; w <= width.
+
+    Ties go to the beam and then the node of smaller number.
+    """
+    n = len(keys)
+    orders = np.empty((width, n), np.int64)
+    waiting = np.empty((width, n), np.int64)
+    score = np.zeros(width)
+    beams = 1
+    for v in range(n):
+        waiting[0, v] = pred_indptr[v + 1] - pred_indptr[v]
+    most = width * n
+    for i in range(n):
+        total = np.empty(most)
+        source = np.empty(most, np.int64)
+        node = np.empty(most, np.int64)
+        count = 0
+        for b in range(beams):
+            first = count
+            top = -np.inf
+            for v in range(n):
+                if waiting[b, v] == 0:
+                    source[count] = b
+                    node[count] = v
+                    top = max(top, keys[v])
+                    count += 1
+            mass = 0.0
+            for c in range(first, count):
+                mass += math.exp(keys[node[c]] - top)
+            log_mass = math.log(mass)
+            for c in range(first, count):
+                total[c] = score[b] + keys[node[c]] - top - log_mass
+        rank = np.argsort(-total[:count], kind="mergesort")
+        kept = min(width, count)
+        new_orders = np.empty((width, n), np.int64)
+        new_waiting = np.empty((width, n), np.int64)
+        new_score = np.zeros(width)
+        for j in range(kept):
+            c = rank[j]
+            b, u = source[c], node[c]
+            new_orders[j, :i] = orders[b, :i]
+            new_waiting[j] = waiting[b]
+            new_orders[j, i] = u
+            new_waiting[j, u] = -1
+            new_score[j] = total[c]
+            for e in range(succ_indptr[u], succ_indptr[u + 1]):
+                new_waiting[j, succ[e]] -= 1
+        orders, waiting, score, beams = new_orders, new_waiting, new_score, kept
+    return orders[:beams], score[:beams]
+
+
+@njit(cache=True, nogil=True)
+def slice_values(
+    orders: IntArray,
+    first_guess: FloatArray,
+    ordered: NDArray[np.bool_],
+    num_stages: IntArray,
+    node_ptr: IntArray,
+    tensor_ptr: IntArray,
+    load: FloatArray,
+    param: FloatArray,
+    cache: FloatArray,
+    memory: FloatArray,
+    overflow: FloatArray,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    out_indptr: IntArray,
+    out_tensor: IntArray,
+    in_indptr: IntArray,
+    in_tensor: IntArray,
+    tensor_src: IntArray,
+    num_consumers: IntArray,
+    values: FloatArray,
+    ends: IntArray,
+) -> None:
+    """Fill `values` (G, S) with the bottleneck of the best slicing of each order, inf where none is allowed.
+
+    All stages of a graph are of one class. The passes under a threshold are those of `rlinit.partition`, with
+    thresholds that grow faster, since most orders are about as good as the guess.
+
+    Parameters
+    ----------
+    first_guess
+        (G,) a value most orders reach.
+    ordered
+        (G,) bool: stages may stay empty (`memory`).
+    load, param
+        (N,) seconds (bytes for `memory`) and bytes of each node.
+    cache, memory, overflow
+        (G,) as in a `StageProblem`.
+    in_s, out_s
+        (M,) seconds of each tensor.
+    ends
+        (S, K) overwritten: the nodes in the stages up to and including each, for the graphs one after another (K is
+        the sum of their numbers of stages).
+    """
+    num_graphs, samples = values.shape
+    stage_base = 0
+    for g in range(num_graphs):
+        base, tensor_base = node_ptr[g], tensor_ptr[g]
+        n, m, k = node_ptr[g + 1] - base, tensor_ptr[g + 1] - tensor_base, num_stages[g]
+        stop, tensor_stop = base + n, tensor_base + m
+        indptr = np.minimum(np.arange(n + 2), n)
+        after = np.arange(1, n + 1)
+        step = np.empty((k + 1, 1), np.int64)
+        left = np.empty(k + 1)
+        for s in range(k + 1):
+            step[s, 0] = s + 1 if s < k else -1
+            left[s] = k - s
+        mine = load[base:stop].copy().reshape((1, n))
+        enter = in_s[tensor_base:tensor_stop].copy().reshape((1, m))
+        leave = out_s[tensor_base:tensor_stop].copy().reshape((1, m))
+        whole = mine.sum() + enter.sum() + leave.sum() + overflow[g] * param[base:stop].sum()
+        ceiling = whole * (1.0 + 1e-9)
+        rest = np.empty(n + 1)
+        label = np.empty((k + 1, n + 1))
+        back = np.empty((k + 1, n + 1), np.int32)
+        back_class = np.empty((k + 1, n + 1), np.int8)
+        visited = np.empty(n + 1, np.int64)
+        for s in range(samples):
+            order = orders[s, base:stop]
+            rest[n] = 0.0
+            for i in range(n - 1, -1, -1):
+                rest[i] = rest[i + 1] + mine[0, order[i]]
+            threshold = min(max(first_guess[g], rest[0] / k), ceiling)
+            values[g, s] = np.inf
+            while True:
+                label[:] = np.inf
+                visited[:] = -1
+                label[0, 0] = 0.0
+                pipeline_pass(
+                    threshold,
+                    0,
+                    n + 1,
+                    ordered[g],
+                    indptr,
+                    order,
+                    after,
+                    rest,
+                    step,
+                    left,
+                    mine,
+                    param[base:stop],
+                    cache[g : g + 1],
+                    memory[g : g + 1],
+                    overflow[g : g + 1],
+                    enter,
+                    leave,
+                    out_indptr[base : stop + 1],
+                    out_tensor,
+                    in_indptr[base : stop + 1],
+                    in_tensor,
+                    tensor_src[tensor_base:tensor_stop],
+                    num_consumers[tensor_base:tensor_stop],
+                    label,
+                    back,
+                    back_class,
+                    visited,
+                )
+                state = np.argmin(label[:, n])
+                if label[state, n] < np.inf:
+                    values[g, s] = label[state, n]
+                    at = n
+                    for j in range(k - 1, -1, -1):
+                        ends[s, stage_base + j] = at
+                        if j < state:
+                            at = back[j + 1, at]
+                    break
+                if threshold >= ceiling:
+                    break
+                threshold = min(threshold * 1.3, ceiling) if threshold > 0.0 else ceiling
+        stage_base += k

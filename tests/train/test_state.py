@@ -1,0 +1,108 @@
+"""The full state of a run: whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from rlinit.errors import CheckpointError, TrainingFailure
+from rlinit.train.config import OptimiserConfig, ReinforceConfig
+from rlinit.train.distributed import Processes
+from rlinit.train.learner import Learner
+from rlinit.train.reinforce import Lesson, Reinforce
+from rlinit.train.state import STATE_FILE, Progress, load_state, load_weights, save_state
+from tests.train.tiny_task import TinyParams, TinyTask
+
+TASK = TinyTask(TinyParams())
+
+
+def trained() -> Learner:
+    """Return a learner after two steps, so that the optimiser has moments."""
+    learner = Learner(TASK.network(0), OptimiserConfig(), "float32", Processes(0, 1, torch.device("cpu")))
+    for step in range(2):
+        Reinforce(TASK, learner, ReinforceConfig(), 4).learn([Lesson(step, step, TASK.generate(step, 5, 8))])
+    return learner
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    """Weights, moments, other networks and progress come back bit by bit."""
+    learner, rival = trained(), TASK.network(5)
+    progress = Progress(7, 1.5, 70, 0.25, 5, 1, False, [{"step": 5, "measures": {"a": {"gap": 0.5}}}])
+    save_state(tmp_path, learner, {"rival": rival}, progress)
+    other = Learner(TASK.network(9), OptimiserConfig(), "float32", learner.group)
+    other_rival = TASK.network(10)
+    assert load_state(tmp_path, other, {"rival": other_rival}) == progress
+    for ours, theirs in ((learner.bare, other.bare), (rival, other_rival)):
+        assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    save_state(tmp_path, other, {"rival": other_rival}, progress)
+    moments = [entry["exp_avg"] for entry in learner.optimiser.state.values()]
+    assert all(torch.equal(a, b["exp_avg"]) for a, b in zip(moments, other.optimiser.state.values(), strict=True))
+    fresh = TASK.network(11)
+    load_weights(tmp_path, fresh)
+    assert all(torch.equal(a, b) for a, b in zip(learner.judged.parameters(), fresh.parameters(), strict=True))
+
+
+def test_progress_before_any_validation_comes_back(tmp_path: Path) -> None:
+    """A best score of minus infinity survives the file."""
+    learner = trained()
+    save_state(tmp_path, learner, {}, Progress())
+    assert load_state(tmp_path, learner, {}) == Progress()
+
+
+def test_a_full_disk_leaves_the_last_good_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where writing fails, the error says so, the state saved before is untouched, and nothing else is left."""
+    learner = trained()
+    save_state(tmp_path, learner, {}, Progress(3))
+    before = (tmp_path / STATE_FILE).read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(TrainingFailure, match=r"state of step 4 .*No space left.*make room and resume"):
+        save_state(tmp_path, learner, {}, Progress(4))
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
+    assert (tmp_path / STATE_FILE).read_bytes() == before
+    assert load_state(tmp_path, learner, {}).step == 3
+
+
+def rewritten(path: Path, **changes: object) -> None:
+    """Change entries of a state's header."""
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["training"])
+    save_file(load_file(path), path, {"training": json.dumps({**about, **changes})})
+
+
+def test_states_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """Missing, truncated, newer, of another architecture or algorithm, or with NaN: an error that says so."""
+    learner = trained()
+    path = tmp_path / STATE_FILE
+    with pytest.raises(CheckpointError, match="nothing to resume from"):
+        load_state(tmp_path, learner, {})
+    save_state(tmp_path, learner, {}, Progress())
+    with pytest.raises(CheckpointError, match="does not fit this rival"):
+        load_state(tmp_path, learner, {"rival": TASK.network(0)})
+    wide = Learner(TinyTask(TinyParams(hidden=9)).network(0), OptimiserConfig(), "float32", learner.group)
+    with pytest.raises(CheckpointError, match="does not fit this network"):
+        load_state(tmp_path, wide, {})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_state(tmp_path, learner, {})
+    path.write_bytes(whole)
+    rewritten(path, format=99)
+    with pytest.raises(CheckpointError, match="format 99"):
+        load_state(tmp_path, learner, {})
+    with torch.no_grad():
+        next(learner.bare.parameters()).fill_(float("nan"))
+    save_state(tmp_path, learner, {}, Progress())
+    with pytest.raises(CheckpointError, match="not finite"):
+        load_state(tmp_path, learner, {})

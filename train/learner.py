@@ -1,0 +1,121 @@
+"""One network being trained: precision, optimiser, learning rate, and the step from a loss to new weights."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from rlinit.errors import TrainingFailure
+from rlinit.train.config import OptimiserConfig
+from rlinit.train.distributed import Processes, unwrap
+
+__all__ = ["Learner", "rate_share"]
+
+_PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_SKIPS = 50
+"""float16 updates in a row that may be skipped while the loss's scale is sought; the scale halves at each."""
+
+
+def rate_share(config: OptimiserConfig, progress: float) -> float:
+    """Return the learning rate at `progress` (0 to 1) as a share of the highest: warm-up, then half a cosine."""
+    if progress < config.warmup:
+        return (progress + 1e-3) / (config.warmup + 1e-3)
+    rest = min(1.0, (progress - config.warmup) / max(1e-12, 1.0 - config.warmup))
+    return config.final_share + (1.0 - config.final_share) * 0.5 * (1.0 + math.cos(math.pi * rest))
+
+
+def _averaged(decay: float, average: Tensor, weight: Tensor, count: Tensor | int) -> Tensor:
+    """Return the next average; the decay grows to its own value, so that the first steps are soon forgotten."""
+    return torch.lerp(weight, average, min(decay, (1.0 + float(count)) / (10.0 + float(count))))
+
+
+class Learner:
+    """A network with its optimiser.
+
+    Parameters
+    ----------
+    network
+        Moved to the processes' device, and wrapped where there are several.
+    config
+        Optimiser.
+    precision
+        ``float32``, ``bfloat16`` or ``float16``: autocast of forward passes. Weights stay float32.
+    group
+        The processes that train together.
+    """
+
+    def __init__(self, network: nn.Module, config: OptimiserConfig, precision: str, group: Processes) -> None:
+        self.config = config
+        self.group = group
+        self.network = group.wrap(network.to(group.device))
+        self.optimiser = torch.optim.AdamW(
+            self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self.dtype = _PRECISION[precision]
+        self.scaler = torch.amp.GradScaler(group.device.type, enabled=precision == "float16")
+        self.skipped = 0
+        self.average: AveragedModel | None = None
+        if config.average > 0:
+            self.average = AveragedModel(self.bare, avg_fn=partial(_averaged, config.average))
+
+    @property
+    def bare(self) -> nn.Module:
+        """The network itself, not wrapped."""
+        return unwrap(self.network)
+
+    @property
+    def judged(self) -> nn.Module:
+        """The network that is validated and kept: the average of the weights, which wobbles less than they."""
+        if self.average is None or int(self.average.n_averaged) == 0:
+            return self.bare
+        return self.average.module
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context of forward passes."""
+        return torch.autocast(self.group.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+
+    def set_rate(self, progress: float) -> float:
+        """Set and return the learning rate at `progress`."""
+        rate = self.config.learning_rate * rate_share(self.config, progress)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        return rate
+
+    def update(self, loss: Tensor, step: int, seed: int) -> float:
+        """Take one step down the gradient of a loss; return the gradient's norm before clipping.
+
+        Raises
+        ------
+        TrainingFailure
+            The loss or the gradient is not finite. Weights and optimiser are left as they were.
+        """
+        if not bool(torch.isfinite(loss)):
+            raise TrainingFailure(_diverged("loss", float(loss.detach()), step, seed))
+        self.optimiser.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.unscale_(self.optimiser)
+        norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm))
+        if math.isfinite(norm):
+            self.skipped = 0
+        elif not self.scaler.is_enabled() or self.skipped >= _SKIPS:
+            raise TrainingFailure(_diverged("gradient's norm", norm, step, seed))
+        else:
+            self.skipped += 1
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update_parameters(self.bare)
+        return norm
+
+
+def _diverged(what: str, value: float, step: int, seed: int) -> str:
+    return (
+        f"the {what} is {value} at step {step}, on the batch of seed {seed}: training stops, and the state saved last "
+        "is good. Resume with a lower learning rate (optimiser.learning_rate), or generate that batch again to see why"
+    )

@@ -1,0 +1,218 @@
+"""Random placement problems for training: parts of randomly wired networks, and layered graphs on random devices.
+
+Training draws from seeds of its own: none of the networks of seeds below `FIRST_SEED` is ever part of a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from rlinit.datasets.rwnn import WIRINGS, rwnn
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.lowering_placement import lower_placement
+from rlinit.placement import PlacementProblem
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = ["FIRST_SEED", "ProblemMix", "layered_problem", "network_problem", "random_problems", "whole_network"]
+
+FIRST_SEED = 1_000_000
+"""Least seed of a network that training is made of."""
+
+_MODULES = 10
+_NETWORKS = 400
+"""Networks that problems are parts of, made once in each process; times are drawn anew for every problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemMix:
+    """Shares of kinds of problems; what is left are networks on a CPU, a T4 and an A100.
+
+    Parameters
+    ----------
+    other_devices
+        Networks on two to five other devices.
+    layered
+        Layered graphs with random costs.
+    """
+
+    other_devices: float = 0.15
+    layered: float = 0.1
+
+
+def random_problems(rng: np.random.Generator, size: int, count: int, mix: ProblemMix) -> list[PlacementProblem]:
+    """Return `count` problems of about `size` ops."""
+    problems: list[PlacementProblem] = []
+    while len(problems) < count:
+        kind = rng.random()
+        if kind < mix.layered:
+            problems.append(layered_problem(rng, size))
+            continue
+        whole = _network(int(rng.integers(_NETWORKS)))
+        problem = network_problem(rng, whole, size)
+        problems.append(_elsewhere(rng, problem) if kind < mix.layered + mix.other_devices else problem)
+    return problems
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Network:
+    """A lowered network and (n,) the module of each op, and whether it is an inner node."""
+
+    problem: PlacementProblem
+    module: IntArray
+    inner: IntArray
+
+
+def whole_network(
+    wiring: str, seed: int, channels: int, dependence: str, *, modules: int = _MODULES, nodes: int = 32
+) -> PlacementProblem:
+    """Return a whole network on a CPU, a T4 and an A100, for validation."""
+    graph = rwnn(
+        wiring,  # type: ignore[arg-type]
+        seed=seed,
+        num_modules=modules,
+        nodes_per_module=nodes,
+        channels=channels,
+        dependence=dependence,  # type: ignore[arg-type]
+    )
+    return lower_placement(graph, Hardware.preset("cpu-t4-a100"), "latency").problem
+
+
+@lru_cache(maxsize=None)
+def _network(number: int) -> _Network:
+    """Return one of the networks that problems are parts of."""
+    rng = np.random.default_rng([FIRST_SEED, number])
+    nodes = int(rng.choice([20, 24, 32, 32, 32, 40]))
+    channels = int(rng.integers(1, 5))
+    wiring: Literal["er", "ws", "ba"] = WIRINGS[int(rng.integers(len(WIRINGS)))]  # type: ignore[assignment]
+    graph = rwnn(
+        wiring,
+        seed=FIRST_SEED + number,
+        num_modules=_MODULES,
+        nodes_per_module=nodes,
+        channels=channels,
+        dependence="strong" if rng.random() < 0.5 else "weak",
+    )
+    return _Network(lower_placement(graph, Hardware.preset("cpu-t4-a100"), "latency").problem, *_modules(graph))
+
+
+def _modules(graph: Graph) -> tuple[IntArray, IntArray]:
+    parts = [name.split(".") for name in graph.names]
+    return (
+        np.array([int(part[0][1:]) for part in parts], np.int64),
+        np.array([part[1][0] == "n" for part in parts], np.int64),
+    )
+
+
+def network_problem(rng: np.random.Generator, network: _Network, size: int) -> PlacementProblem:
+    """Return consecutive modules of a network, about `size` ops, with the times of each module's nodes shuffled.
+
+    Each kind of device is shuffled on its own: that draws the nodes' independent factors anew.
+    """
+    whole = network.problem
+    each = np.bincount(network.module)
+    modules = int(np.clip(round(size / each.mean()), 1, len(each)))
+    first = int(rng.integers(len(each) - modules + 1))
+    kept = np.flatnonzero((network.module >= first) & (network.module < first + modules))
+    time_s = whole.time_s.copy()
+    for number in range(first, first + modules):
+        nodes = np.flatnonzero((network.module == number) & (network.inner == 1))
+        for i in range(whole.num_devices):
+            time_s[nodes, i] = whole.time_s[rng.permutation(nodes), i]
+    return _part(whole, kept, time_s)
+
+
+def _part(whole: PlacementProblem, kept: IntArray, time_s: FloatArray) -> PlacementProblem:
+    """Return the problem of some ops, in their order."""
+    number = np.full(whole.num_ops, -1, np.int64)
+    number[kept] = np.arange(len(kept))
+    edges = number[whole.edges]
+    return PlacementProblem(
+        objective=whole.objective,
+        transfers=whole.transfers,
+        shard_inputs=1,
+        time_s=np.ascontiguousarray(time_s[kept]),
+        tensor_bytes=whole.tensor_bytes[kept],
+        weight_bytes=whole.weight_bytes[kept],
+        shard_bytes=whole.shard_bytes[kept],
+        capacity_bytes=whole.capacity_bytes,
+        s_per_byte=whole.s_per_byte,
+        delay_s=whole.delay_s,
+        edges=np.ascontiguousarray(edges[(edges >= 0).all(axis=1)]),
+        order=number[whole.order][number[whole.order] >= 0],
+        group=np.arange(len(kept)),
+    )
+
+
+def _elsewhere(rng: np.random.Generator, problem: PlacementProblem) -> PlacementProblem:
+    """Return the problem on two to five devices of other speeds and links."""
+    d = int(rng.integers(2, 6))
+    source = rng.integers(problem.num_devices, size=d)
+    if (source == 0).all():
+        source[0] = 1
+    speed = np.exp(0.3 * rng.standard_normal(d))
+    noise = np.exp(rng.uniform(0.0, 0.6) * rng.standard_normal((problem.num_ops, d)))
+    op_s = problem.op_time_s[:, source] * speed * noise
+    rate = np.exp(rng.uniform(np.log(1e9), np.log(1e11)))
+    return _on_devices(rng, problem, op_s, 1.0 / rate, float(rng.choice([0.0, 0.0, 1e-5, 1e-4])))
+
+
+def _on_devices(
+    rng: np.random.Generator, problem: PlacementProblem, op_s: FloatArray, s_per_byte: float, delay_s: float
+) -> PlacementProblem:
+    n, d = op_s.shape
+    apart = ~np.eye(d, dtype=bool)
+    slower = np.exp(0.3 * rng.standard_normal((d, d)))
+    return PlacementProblem(
+        objective="latency",
+        transfers="parallel",
+        shard_inputs=1,
+        time_s=np.ascontiguousarray(np.stack([np.zeros((n, d)), op_s], axis=2)),
+        tensor_bytes=problem.tensor_bytes,
+        weight_bytes=problem.weight_bytes,
+        shard_bytes=problem.shard_bytes,
+        capacity_bytes=np.full(d, np.inf),
+        s_per_byte=np.where(apart, slower * s_per_byte, 0.0),
+        delay_s=np.where(apart, delay_s, 0.0),
+        edges=problem.edges,
+        order=problem.order,
+        group=problem.group,
+    )
+
+
+def layered_problem(rng: np.random.Generator, size: int) -> PlacementProblem:
+    """Return a random graph of layers with log-normal costs on two to five devices."""
+    n, d = max(2, size), int(rng.integers(2, 6))
+    layers = max(1, round(n / rng.uniform(2.0, 8.0)))
+    layer = np.sort(rng.integers(layers, size=n))
+    reach = int(rng.integers(1, 4))
+    edges = {(0, 0)}
+    for v in range(n):
+        before = np.flatnonzero((layer < layer[v]) & (layer >= layer[v] - reach))
+        for u in rng.choice(before, min(len(before), int(rng.integers(1, 4))), replace=False) if len(before) else ():
+            edges.add((int(u), v))
+    edges.discard((0, 0))
+    work = np.exp(rng.uniform(0.2, 1.0) * rng.standard_normal(n))
+    op_s = work[:, None] * np.exp(rng.uniform(0.0, 0.8) * rng.standard_normal((n, d)))
+    op_s = 1e-3 * op_s * np.exp(rng.uniform(0.0, 1.0) * rng.standard_normal(d))
+    size_bytes = np.exp(0.5 * rng.standard_normal(n))
+    bare = PlacementProblem(
+        objective="latency",
+        transfers="parallel",
+        shard_inputs=1,
+        time_s=np.stack([np.zeros((n, d)), op_s], axis=2),
+        tensor_bytes=size_bytes,
+        weight_bytes=np.zeros(n),
+        shard_bytes=np.zeros(n),
+        capacity_bytes=np.full(d, np.inf),
+        s_per_byte=np.zeros((d, d)),
+        delay_s=np.zeros((d, d)),
+        edges=np.array(sorted(edges), np.int64).reshape(-1, 2),
+        order=np.arange(n),
+        group=np.arange(n),
+    )
+    return _on_devices(rng, bare, op_s, 1e-3 * float(np.exp(rng.uniform(np.log(0.03), np.log(3.0)))), 0.0)

@@ -1,0 +1,381 @@
+"""Training the one-shot agent on placements: which op next, and on which device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.agent.configuration import OneShotConfig
+from rlinit.agent.features import GraphFeatures, join
+from rlinit.agent.placement_batch import join_problems
+from rlinit.agent.placement_features import (
+    DEVICE_FEATURES,
+    MOST_HASTE,
+    NODE_FEATURES,
+    PAIR_FEATURES,
+    URGENCY,
+    see,
+    urgencies,
+)
+from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.plan import Plan
+from rlinit.stages import FloatArray, IntArray
+from rlinit.train.placement_problems import ProblemMix, layered_problem, random_problems, whole_network
+from rlinit.train.tasks import Choices, Labels
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = [
+    "PlacementBatch",
+    "PlacementPlayed",
+    "PlacementTask",
+    "PlacementTaskParams",
+    "credits_of",
+]
+
+_UNPLACED = -1.0
+"""Reward of a schedule in which some op fits nowhere."""
+
+_STRETCH = 6
+"""Ops whose choices share their credit."""
+
+_VALIDATION_SEED = 1_000
+"""Networks of validation have seeds from here on, far below those of training."""
+
+
+@dataclass(frozen=True)
+class PlacementTaskParams:
+    """Parameters of the latency task."""
+
+    hidden: int = 64
+    """Width of the network."""
+    layers: int = 4
+    """Rounds of message passing."""
+    other_devices: float = 0.15
+    """Share of problems that are networks on two to five devices of random speeds."""
+    layered: float = 0.1
+    """Share of problems that are layered graphs with random costs."""
+    label_evaluations: int = 2000
+    """Evaluations an op that the search behind a label may spend."""
+    explore: float = 1.0
+    """Temperature of sampled choices."""
+    horizon: int = 36
+    """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
+
+    def __post_init__(self) -> None:
+        if min(self.other_devices, self.layered) < 0 or self.other_devices + self.layered > 1:
+            raise ValueError(f"shares are {self.other_devices} and {self.layered}; expected >= 0, together at most 1")
+        if self.label_evaluations < 1:
+            raise ValueError(f"label_evaluations is {self.label_evaluations}; expected at least 1")
+        if self.horizon < 0:
+            raise ValueError(f"horizon is {self.horizon}; expected at least 0")
+        if not self.explore > 0:
+            raise ValueError(f"explore is {self.explore}; expected more than 0")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementBatch:
+    """B placement problems: themselves, and joined for rollouts and the network.
+
+    `after` is (N,) the longest way from the end of each op to the end of all, were no device ever busy.
+    """
+
+    problems: tuple[PlacementProblem, ...]
+    arrays: RolloutArrays
+    features: GraphFeatures
+    reference: FloatArray
+    optimum: FloatArray
+    bound: FloatArray
+    after: FloatArray
+
+    @classmethod
+    def of(cls, problems: Sequence[PlacementProblem]) -> PlacementBatch:
+        """Join problems; references are HEFT's makespans."""
+        seen = [see(problem) for problem in problems]
+        unknown = np.full(len(problems), np.nan)
+        return cls(
+            tuple(problems),
+            join_problems([one.arrays for one in seen]),
+            join([one.features for one in seen]),
+            np.array([one.value for one in seen]),
+            unknown,
+            unknown,
+            np.concatenate([one.after for one in seen]),
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Ops of all problems together."""
+        return len(self.arrays.tensor)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementPlayed:
+    """Schedules that were played; (B, S) values and rewards."""
+
+    trace: RolloutTrace
+    value: FloatArray
+    reward: FloatArray
+
+
+class PlacementTask:
+    """See `rlinit.train.tasks.Task`."""
+
+    params_class: ClassVar[type] = PlacementTaskParams
+    selection: ClassVar[tuple[str, ...]] = ("rwnn-10x32",)
+
+    def __init__(self, params: PlacementTaskParams) -> None:
+        self.params = params
+        self.mix = ProblemMix(params.other_devices, params.layered)
+
+    def generate(self, seed: int, size: int, count: int) -> PlacementBatch:
+        """Return problems; their references are HEFT's."""
+        return PlacementBatch.of(random_problems(np.random.default_rng([seed, 0]), size, count, self.mix))
+
+    def validation(self, *, small: bool) -> Mapping[str, PlacementBatch]:
+        """Return networks of DIVIML's size and larger, and layered graphs, none of them seen in training."""
+        kinds = [("er", 1, "strong"), ("ws", 2, "weak"), ("ba", 4, "strong"), ("er", 3, "weak"), ("ws", 1, "strong")]
+        kinds += [("ba", 2, "weak"), ("er", 4, "strong"), ("ws", 3, "strong"), ("ba", 1, "strong")]
+        seeds = range(1 if small else 2)
+        rng = np.random.default_rng(_VALIDATION_SEED)
+        networks = [
+            whole_network(wiring, _VALIDATION_SEED + seed, channels, dependence)
+            for seed in seeds
+            for wiring, channels, dependence in (kinds[:3] if small else kinds)
+        ]
+        sets = {
+            "rwnn-10x32": PlacementBatch.of(networks),
+            "layered-60": PlacementBatch.of([layered_problem(rng, 60) for _ in range(4 if small else 16)]),
+        }
+        if not small:
+            larger = [whole_network("ws", _VALIDATION_SEED, 2, "weak", modules=30)]
+            sets["rwnn-30x32"] = PlacementBatch.of(larger)
+        return sets
+
+    def label(self, batch: PlacementBatch) -> Labels:
+        """Return the best schedules that local search finds: (B, n) device and place of each op, -1 past the end."""
+        from rlinit.heuristics.sweeps import sweep_placements
+        from rlinit.timeline import makespan
+
+        most = max(problem.num_ops for problem in batch.problems)
+        device, place = np.full((len(batch), most), -1, np.int8), np.full((len(batch), most), -1, np.int32)
+        value = np.full(len(batch), np.nan)
+        for at, problem in enumerate(batch.problems):
+            n, d = problem.num_ops, problem.num_devices
+            found = sweep_placements(problem, seed=0, evaluations=self.params.label_evaluations * n)
+            if found is not None:
+                device[at, :n] = found.device[:, 0]
+                place[at, found.sequence // d] = np.arange(n)
+                value[at] = makespan(problem, found)
+        return {"device": device, "place": place, "value": value}
+
+    def network(self, seed: int) -> nn.Module:
+        """Return a fresh network."""
+        import torch
+
+        from rlinit.agent.oneshot import OneShot
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return OneShot(self._config())
+
+    def _config(self) -> OneShotConfig:
+        return OneShotConfig(
+            problem="latency",
+            node_features=NODE_FEATURES,
+            device_features=DEVICE_FEATURES,
+            pair_features=PAIR_FEATURES,
+            hidden=self.params.hidden,
+            layers=self.params.layers,
+        )
+
+    def forward(
+        self, network: nn.Module, batch: PlacementBatch, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys (N,), and scores and hastes (P, 2)."""
+        from rlinit.agent.encoder import FeatureTensors
+
+        key, pair = network(FeatureTensors.of(batch.features, device))
+        return key, pair
+
+    def rollout(
+        self,
+        network: nn.Module,
+        batch: PlacementBatch,
+        outputs: tuple[torch.Tensor, torch.Tensor],
+        *,
+        samples: int,
+        seed: int,
+        greedy: bool = False,
+    ) -> PlacementPlayed:
+        """Return schedules."""
+        key, pair = (x.detach().double().cpu().numpy() for x in outputs)
+        free = np.full(batch.num_nodes, -1, np.int64)
+        temperature = 0.0 if greedy else self.params.explore
+        rng = np.random.default_rng(seed)
+        trace = play(
+            batch.arrays,
+            key,
+            np.ascontiguousarray(pair[:, 0]),
+            urgencies(pair[:, 1]),
+            temperature,
+            samples,
+            free,
+            rng,
+        )
+        return _played(batch, trace)
+
+    def choices(
+        self,
+        network: nn.Module,
+        batch: PlacementBatch,
+        outputs: tuple[torch.Tensor, torch.Tensor],
+        played: PlacementPlayed,
+    ) -> Choices:
+        """Return log-probabilities and entropies, at the temperature of exploration."""
+        import torch
+
+        from rlinit.agent.placement_logprob import choice_lists, log_probabilities
+
+        lists = choice_lists(batch.arrays, played.trace)
+        t = self.params.explore
+        pair = outputs[1].float()
+        urgency = URGENCY * torch.exp(pair[:, 1].clamp(-MOST_HASTE, MOST_HASTE))
+        log_prob, entropy, trajectory = log_probabilities(lists, outputs[0] / t, pair[:, 0] / t, urgency / t)
+        credit = None
+        samples = played.value.shape[1]
+        if self.params.horizon and samples > 1:
+            by_op = credits_of(batch, played.trace, self.params.horizon)
+            credit = torch.from_numpy(by_op[trajectory.cpu().numpy() % samples, lists.op])
+        return Choices(log_prob, entropy, trajectory, credit)
+
+    def imitation_loss(
+        self,
+        network: nn.Module,
+        batch: PlacementBatch,
+        outputs: tuple[torch.Tensor, torch.Tensor],
+        labels: Labels,
+    ) -> torch.Tensor:
+        """Return the mean over choices of minus the log-probability of playing the labels."""
+        place, device = _unpadded(batch, labels["place"]), _unpadded(batch, labels["device"])
+        pairs = np.zeros(len(batch.arrays.time))
+        rng = np.random.default_rng(0)
+        trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
+        choices = self.choices(network, batch, outputs, _played(batch, trace))
+        return -choices.log_prob.mean()
+
+    def plan(self, batch: PlacementBatch, played: PlacementPlayed, problem: int, sample: int) -> Plan:
+        """Return a schedule as a plan of a graph without names."""
+        arrays, trace, d = batch.arrays, played.trace, batch.problems[problem].num_devices
+        mine = slice(int(arrays.ptr[problem]), int(arrays.ptr[problem + 1]))
+        device, start = trace.device[sample, mine], trace.start[sample, mine]
+        return plan_of(batch.problems[problem], device, np.repeat(start[:, None], d, axis=1))
+
+    def embeddings(
+        self, batch: PlacementBatch, outputs: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[FloatArray, list[str]] | None:
+        """Return nothing: outputs hold no states."""
+        return None
+
+    def export(self, network: nn.Module, path: Path, card: Mapping[str, Any]) -> None:
+        """Write the checkpoint."""
+        from rlinit.agent.checkpoint import Card, save_checkpoint
+
+        config = dataclasses.asdict(self._config())
+        arrays = network.arrays()  # type: ignore[operator]
+        save_checkpoint(path, arrays, Card("oneshot", "latency", config, card["training"], card["quality"]))
+
+
+def _played(batch: PlacementBatch, trace: RolloutTrace) -> PlacementPlayed:
+    value = np.ascontiguousarray(trace.value.T)
+    reference = batch.reference[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reward = np.where(reference > 0, 1.0 - value / reference, 0.0)
+    return PlacementPlayed(trace, value, np.where(np.isfinite(value), reward, _UNPLACED))
+
+
+def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> FloatArray:
+    """Return (S, N) what choosing each op when and where it was did for the makespan in the ops after it.
+
+    After every op the makespan is at least the latest, over ops placed so far, of an op's end and the longest way from
+    there. This bound only rises, from op to op, and ends at the makespan: how much less than in the other samples of
+    the problem it rises over the next `horizon` ops is a choice's credit, in typical ops. Choices are taken together in
+    stretches of `_STRETCH` ops.
+    """
+    arrays = batch.arrays
+    credit = np.zeros(trace.device.shape)
+    whole: NDArray[np.bool_] = np.asarray(np.isfinite(trace.value).all(axis=0))
+    for g, problem in enumerate(batch.problems):
+        if not whole[g]:
+            continue
+        n, mine = problem.num_ops, slice(int(arrays.ptr[g]), int(arrays.ptr[g + 1]))
+        seconds = np.take_along_axis(problem.op_time_s, trace.device[:, mine].T, axis=1).T
+        least = trace.start[:, mine] + seconds + batch.after[mine]
+        rising = np.empty((len(least), n + 1))
+        rising[:, 0] = 0.0
+        np.put_along_axis(rising[:, 1:], trace.chosen[:, mine], least, axis=1)
+        rising = np.maximum.accumulate(rising, axis=1)
+        rising[:, 0] = rising[:, 1].min()
+        first = np.arange(0, n, _STRETCH)
+        risen = (rising[:, np.minimum(first + horizon, n)] - rising[:, first]) / arrays.scale[g]
+        others = (risen.sum(axis=0) - risen) / max(1, len(risen) - 1)
+        credit[:, mine] = np.take_along_axis(others - risen, trace.chosen[:, mine] // _STRETCH, axis=1)
+    return credit
+
+
+def _unpadded(batch: PlacementBatch, rows: np.ndarray) -> IntArray:
+    """Return (N,) what (B, n) rows hold for the ops there are."""
+    sizes = np.diff(batch.arrays.ptr)
+    return np.concatenate([row[:size] for row, size in zip(rows, sizes, strict=True)]).astype(np.int64)
+
+
+def plan_of(problem: PlacementProblem, device: IntArray, start_s: FloatArray) -> Plan:
+    """Return the plan of a placement of whole ops, for pictures: of a graph and devices with numbers for names."""
+    from rlinit.graph import Graph
+    from rlinit.hardware import Device, Hardware
+    from rlinit.placement_plan import placement_parts
+    from rlinit.timeline import makespan, placement_of
+
+    placement: Placement = placement_of(problem, device[:, None], start_s)
+    n, d = problem.num_ops, problem.num_devices
+    graph = Graph(
+        names=tuple(map(str, range(n))),
+        kinds=("op",) * n,
+        edges=problem.edges,
+        param_bytes=problem.weight_bytes,
+        out_bytes=problem.tensor_bytes,
+        flops=np.zeros(n),
+        times={(f"d{i}", 1): problem.op_time_s[:, i] for i in range(d)},
+    )
+    with np.errstate(divide="ignore"):
+        bandwidth = np.where(problem.s_per_byte > 0, 1.0 / problem.s_per_byte, np.inf)
+    devices = tuple(Device(f"d{i}", f"d{i}", problem.capacity_bytes[i]) for i in range(d))
+    hardware = Hardware(devices, bandwidth, problem.delay_s)
+    return Plan(
+        objective="latency",
+        status="feasible",
+        values=(makespan(problem, placement),),
+        bounds=None,
+        bound_source="",
+        method="agent",
+        stages=(),
+        history=(),
+        phase_s={},
+        graph=graph.name,
+        graph_fingerprint=graph.fingerprint(),
+        hardware=hardware.name,
+        hardware_fingerprint=hardware.fingerprint(),
+        **placement_parts(problem, placement, graph, hardware, "weights"),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,277 @@
+"""The stage task for networks that decode step by step: the pointer network and the autoregressive agent.
+
+Problems, values and labels are those of the one-shot agent's task. The pointer network can also be rewarded as in
+Inc-ILP, by the cosine similarity of its stages with those of an exact solution.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from rlinit.agent.stage_features import slice_orders
+from rlinit.errors import InvalidConfig
+from rlinit.plan import Plan
+from rlinit.stages import FloatArray, IntArray
+from rlinit.train.stage_problems import ProblemParams
+from rlinit.train.stage_task import StageParams, StageProblems, StageTask, StageTrajectories
+from rlinit.train.tasks import Choices, Labels
+
+if TYPE_CHECKING:
+    import torch
+
+    from rlinit.agent.pointer import EncodedNodes
+
+__all__ = ["AutoregressiveParams", "AutoregressiveTask", "LabelledProblems", "PointerParams", "PointerTask"]
+
+_WORST_REWARD = -1.0
+"""Reward of an order that cannot be sliced within the capacities, and the least improvement on the reference."""
+
+
+@dataclass(frozen=True)
+class PointerParams:
+    """Problems, reward and network of the pointer network's task."""
+
+    draw: ProblemParams = field(default_factory=ProblemParams)
+    reward: Literal["cosine", "value"] = "cosine"
+    """cosine: similarity of stages with an exact solution's (Inc-ILP, equations 1 and 2). value: improvement on the
+    sliced natural order."""
+    units: int = 256
+    """Width of both LSTMs."""
+    real_models: bool = True
+    """Validate on the ten ImageNet graphs as well."""
+
+    def __post_init__(self) -> None:
+        if self.units < 1:
+            raise InvalidConfig(f"problem.units is {self.units}; expected at least 1")
+
+
+@dataclass(frozen=True)
+class AutoregressiveParams:
+    """Problems and network of the autoregressive agent's task."""
+
+    draw: ProblemParams = field(default_factory=ProblemParams)
+    hidden: int = 64
+    """Width of node states and of the decoder."""
+    layers: int = 4
+    """Rounds of message passing."""
+    real_models: bool = True
+    """Validate on the ten ImageNet graphs as well."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "layers"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(f"problem.{name} is {getattr(self, name)}; expected at least 1")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledProblems(StageProblems):
+    """Stage problems with the stage of each node, (N,) from 1, in an exact solution or, where none is known, in the
+    best one at hand; (0,) where nothing asks for it."""
+
+    label: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class _StepwiseTask(ABC):
+    """See `rlinit.train.tasks.Task`."""
+
+    selection: ClassVar[tuple[str, ...]] = StageTask.selection
+
+    def __init__(self, stages: StageTask, cosine: bool) -> None:
+        self.stages = stages
+        self.cosine = cosine
+
+    def generate(self, seed: int, size: int, count: int) -> LabelledProblems:
+        """Return training problems with reference values and, for the cosine reward, exact stages."""
+        return self._labelled(self.stages.generate(seed, size, count))
+
+    def validation(self, *, small: bool) -> Mapping[str, LabelledProblems]:
+        """Return the one-shot agent's validation sets."""
+        return {name: self._labelled(batch) for name, batch in self.stages.validation(small=small).items()}
+
+    def _labelled(self, batch: StageProblems) -> LabelledProblems:
+        known = (batch.problems, batch.features, batch.reference, batch.optimum, batch.bound, batch.names)
+        if not self.cosine:
+            return LabelledProblems(*known)
+        order = self.stages.label(batch)["order"].reshape(1, -1).astype(np.int64)
+        _, ends = slice_orders(batch.problems, order)
+        return LabelledProblems(*known, _stages_of(batch, order, ends)[0])
+
+    def label(self, batch: StageProblems) -> Labels:
+        """Return the orders that the one-shot agent imitates."""
+        return self.stages.label(batch)
+
+    @abstractmethod
+    def network(self, seed: int) -> torch.nn.Module:
+        """Return a fresh network."""
+
+    def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> EncodedNodes:
+        """Return the encoded graphs."""
+        from rlinit.agent.stepwise import read_stages
+        from rlinit.train.distributed import unwrap
+
+        encoded: EncodedNodes = network(read_stages(unwrap(network), batch.problems, device))
+        return encoded.single()
+
+    def rollout(
+        self,
+        network: torch.nn.Module,
+        batch: LabelledProblems,
+        outputs: EncodedNodes,
+        *,
+        samples: int,
+        seed: int,
+        greedy: bool = False,
+    ) -> StageTrajectories:
+        """Return sliced orders that the network points out."""
+        import torch
+
+        from rlinit.agent import sequential
+        from rlinit.agent.pointer import OrderDecoding, packed
+        from rlinit.env.rollouts import OrderRollouts
+        from rlinit.train.distributed import unwrap
+        from rlinit.train.validation import excess
+
+        with torch.no_grad():
+            graphs = packed(batch.problems, outputs.inputs.device)
+            decoding = OrderDecoding(unwrap(network).decoder, outputs, OrderRollouts(graphs, 1 if greedy else samples))
+            if greedy:
+                sequential.greedy(decoding)
+            else:
+                sequential.sample(decoding, torch.Generator().manual_seed(seed))
+        padded = decoding.rollouts.orders.cpu().numpy().reshape(len(batch), -1, graphs.width)
+        orders = np.ascontiguousarray(padded.transpose(1, 0, 2)[:, _real(batch, graphs.width)])
+        value, ends = slice_orders(batch.problems, orders, batch.reference * (1.0 + 1e-9))
+        if self.cosine:
+            reward = self._similarity(batch, orders, ends, value)
+        else:
+            reward = np.maximum(-excess(value, batch.reference[:, None]), _WORST_REWARD)
+        return StageTrajectories(orders, ends, value, reward)
+
+    def _similarity(self, batch: LabelledProblems, orders: IntArray, ends: IntArray, value: FloatArray) -> FloatArray:
+        """Return (B, S) cosine similarities with the labels; 0 where an order cannot be sliced."""
+        from rlinit.agent.pointer import cosine_reward
+
+        stage = _stages_of(batch, orders, ends)
+        ptr = batch.problems.node_ptr
+        similar = [
+            cosine_reward(stage[:, a:b].astype(np.float64), np.broadcast_to(batch.label[a:b], (len(orders), b - a)))
+            for a, b in zip(ptr[:-1], ptr[1:], strict=True)
+        ]
+        return np.where(np.isfinite(value), np.stack(similar), 0.0)
+
+    def choices(
+        self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, played: StageTrajectories
+    ) -> Choices:
+        """Return log-probability and entropy of every choice, those among one ready node included."""
+        return Choices(*self._replay(network, batch, outputs, played.orders))
+
+    def _replay(
+        self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, orders: IntArray
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        from rlinit.agent.pointer import order_choices, packed
+        from rlinit.train.distributed import unwrap
+
+        device = outputs.inputs.device
+        graphs = packed(batch.problems, device)
+        padded = np.full((len(orders), len(batch), graphs.width), -1, np.int64)
+        padded[:, _real(batch, graphs.width)] = orders
+        rows = torch.from_numpy(padded.transpose(1, 0, 2).reshape(-1, graphs.width).copy()).to(device)
+        return order_choices(unwrap(network).decoder, outputs, graphs, rows)[:3]
+
+    def imitation_loss(
+        self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, labels: Labels
+    ) -> torch.Tensor:
+        """Return the mean negative log-probability of the labelled orders."""
+        orders = labels["order"].reshape(1, -1).astype(np.int64)
+        return -self._replay(network, batch, outputs, orders)[0].sum() / len(batch)
+
+    def plan(self, batch: StageProblems, played: StageTrajectories, problem: int, sample: int) -> Plan:
+        """Return one schedule as a Plan on a pipeline of equal stages."""
+        return self.stages.plan(batch, played, problem, sample)
+
+    def embeddings(self, batch: StageProblems, outputs: EncodedNodes) -> tuple[FloatArray, list[str]] | None:
+        """Return what the decoder points at, for each node."""
+        latent = outputs.latent.detach().cpu().numpy()
+        return latent[_real(batch, latent.shape[1])], [str(v) for v in range(batch.num_nodes)]
+
+    def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
+        """Write the product's checkpoint."""
+        from rlinit.agent.checkpoint import Card, save_checkpoint
+        from rlinit.agent.pointer import PointerNetwork
+        from rlinit.agent.stepwise import card_config
+
+        kind = "pointer" if isinstance(network, PointerNetwork) else "autoregressive"
+        arrays = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
+        about = Card(kind, "stages", card_config(network), card["training"], card["quality"])
+        save_checkpoint(path, arrays, about)
+
+
+class PointerTask(_StepwiseTask):
+    """Trains `rlinit.agent.pointer.PointerNetwork`."""
+
+    params_class: ClassVar[type] = PointerParams
+
+    def __init__(self, params: PointerParams) -> None:
+        super().__init__(StageTask(StageParams(params.draw, real_models=params.real_models)), params.reward == "cosine")
+        self.params = params
+
+    def network(self, seed: int) -> torch.nn.Module:
+        """Return a fresh pointer network."""
+        import torch
+
+        from rlinit.agent.pointer import PointerNetwork
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return PointerNetwork(self.params.units)
+
+
+class AutoregressiveTask(_StepwiseTask):
+    """Trains `rlinit.agent.autoregressive.AutoregressiveNetwork` on stages."""
+
+    params_class: ClassVar[type] = AutoregressiveParams
+
+    def __init__(self, params: AutoregressiveParams) -> None:
+        super().__init__(StageTask(StageParams(params.draw, real_models=params.real_models)), cosine=False)
+        self.params = params
+
+    def network(self, seed: int) -> torch.nn.Module:
+        """Return a fresh autoregressive network."""
+        import torch
+
+        from rlinit.agent.autoregressive import AutoregressiveNetwork
+        from rlinit.agent.configuration import OneShotConfig
+        from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+
+        config = OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=self.params.hidden, layers=self.params.layers)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return AutoregressiveNetwork(config)
+
+
+def _real(batch: StageProblems, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Return (B, width) bool: which places of a padded batch hold nodes."""
+    real: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = np.arange(width) < np.diff(batch.problems.node_ptr)[:, None]
+    return real
+
+
+def _stages_of(batch: StageProblems, orders: IntArray, ends: IntArray) -> IntArray:
+    """Return (S, N) the stage of each node, from 1, from orders (S, N) and where stages end in them, (S, K)."""
+    problems = batch.problems
+    graph, k = problems.graph_of_node, problems.num_stages
+    place = np.arange(problems.num_nodes) - problems.node_ptr[graph]
+    first = (np.cumsum(k) - k)[graph]
+    at_place = np.ones(orders.shape, np.int64)
+    for j in range(int(k.max()) - 1):
+        at_place += (j < k[graph] - 1) & (place >= ends[:, first + np.minimum(j, k[graph] - 1)])
+    stage = np.empty_like(at_place)
+    np.put_along_axis(stage, orders + problems.node_ptr[graph], at_place, axis=1)
+    return stage

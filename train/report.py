@@ -1,0 +1,76 @@
+"""The report at a run's end: what was trained, how, and how much better it got, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlinit.files import write_atomically, write_json
+from rlinit.train.machine import machine
+from rlinit.train.state import Progress
+
+__all__ = ["training_card", "write_report"]
+
+_COLUMNS = (
+    ("below_reference", "below reference", "{:+.2%}"),
+    ("gap_to_optimum", "gap to optimum", "{:.2%}"),
+    ("gap_to_bound", "gap to bound", "{:.2%}"),
+    ("sampled_below_reference", "sampled: below reference", "{:+.2%}"),
+    ("sampled_gap_to_optimum", "sampled: gap to optimum", "{:.2%}"),
+    ("ms", "ms a problem", "{:.2f}"),
+)
+
+
+def training_card(config: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
+    """Return what a checkpoint's card says of its training."""
+    return {
+        "command": command,
+        "config": dict(config),
+        "seed": config["seed"],
+        "steps": progress.step,
+        "graphs": progress.graphs,
+        "seconds": round(progress.seconds, 1),
+        "machine": machine(),
+    }
+
+
+def write_report(folder: Path, config: Mapping[str, Any], command: str, progress: Progress) -> None:
+    """Write ``report.json`` and ``report.md`` into the run's folder."""
+    first = progress.history[0]
+    best = next(entry for entry in progress.history if entry["step"] == progress.best_step)
+    card = training_card(config, command, progress)
+    rate = progress.graphs / max(progress.seconds, 1e-9)
+    data = {
+        "training": card,
+        "graphs_per_s": round(rate, 1),
+        "best_step": progress.best_step,
+        "history": progress.history,
+    }
+    write_json(folder / "report.json", data)
+    lines = [
+        f"# {config['task']}: {config['network']} agent by {config['algorithm']}",
+        "",
+        f"- command: `{command}`",
+        f"- {progress.step:,} steps, {progress.graphs:,} graphs, {progress.seconds:,.0f} s ({rate:,.0f} graphs/s)",
+        f"- best checkpoint: step {progress.best_step}, by validation on problems that training does not see",
+        f"- machine: {card['machine']['cpu']}, {card['machine']['cores']} cores",
+        "",
+        "Greedy schedules unless it says sampled. `below reference`: how much smaller than the heuristic's value.",
+        "",
+        *_table(first, best),
+        "",
+    ]
+    write_atomically(folder / "report.md", "\n".join(lines))
+
+
+def _table(first: dict[str, Any], best: dict[str, Any]) -> list[str]:
+    """Return a Markdown table with a row for each validation set at the first and at the best step."""
+    known = [column for column in _COLUMNS if any(column[0] in found for found in best["measures"].values())]
+    rows = ["| set | step | " + " | ".join(title for _, title, _ in known) + " |", "|---" * (len(known) + 2) + "|"]
+    for name in best["measures"]:
+        for entry in (first, best):
+            found = entry["measures"][name]
+            cells = [form.format(found[key]) if key in found else "" for key, _, form in known]
+            rows.append(f"| {name} | {entry['step']} | " + " | ".join(cells) + " |")
+    return rows
