@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from rlinit.agent.pointer import EncodedNodes
+    from rlinit.agent.pointing import StepwiseNetwork
 
 __all__ = ["AutoregressiveParams", "AutoregressiveTask", "LabelledProblems", "PointerParams", "PointerTask"]
 
@@ -72,7 +74,8 @@ class AutoregressiveParams:
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledProblems(StageProblems):
     """Stage problems with the stage of each node, (N,) from 1, in an exact solution or, where none is known, in the
-    best one at hand; (0,) where nothing asks for it."""
+    best one at hand; (0,) where nothing asks for it.
+    """
 
     label: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -113,9 +116,8 @@ class _StepwiseTask(ABC):
     def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> EncodedNodes:
         """Return the encoded graphs."""
         from rlinit.agent.stepwise import read_stages
-        from rlinit.train.distributed import unwrap
 
-        encoded: EncodedNodes = network(read_stages(unwrap(network), batch.problems, device))
+        encoded: EncodedNodes = network(read_stages(_bare(network), batch.problems, device))
         return encoded.single()
 
     def rollout(
@@ -134,12 +136,11 @@ class _StepwiseTask(ABC):
         from rlinit.agent import sequential
         from rlinit.agent.pointer import OrderDecoding, packed
         from rlinit.env.rollouts import OrderRollouts
-        from rlinit.train.distributed import unwrap
         from rlinit.train.validation import excess
 
         with torch.no_grad():
             graphs = packed(batch.problems, outputs.inputs.device)
-            decoding = OrderDecoding(unwrap(network).decoder, outputs, OrderRollouts(graphs, 1 if greedy else samples))
+            decoding = OrderDecoding(_bare(network).decoder, outputs, OrderRollouts(graphs, 1 if greedy else samples))
             if greedy:
                 sequential.greedy(decoding)
             else:
@@ -153,9 +154,7 @@ class _StepwiseTask(ABC):
             reward = np.maximum(-excess(value, batch.reference[:, None]), _WORST_REWARD)
         return StageTrajectories(orders, ends, value, reward)
 
-    def _similarity(
-        self, batch: LabelledProblems, orders: IntArray, ends: IntArray, value: FloatArray
-    ) -> FloatArray:
+    def _similarity(self, batch: LabelledProblems, orders: IntArray, ends: IntArray, value: FloatArray) -> FloatArray:
         """Return (B, S) cosine similarities with the labels; 0 where an order cannot be sliced."""
         from rlinit.agent.pointer import cosine_reward
 
@@ -163,7 +162,7 @@ class _StepwiseTask(ABC):
         ptr = batch.problems.node_ptr
         similar = [
             cosine_reward(stage[:, a:b].astype(np.float64), np.broadcast_to(batch.label[a:b], (len(orders), b - a)))
-            for a, b in zip(ptr[:-1], ptr[1:], strict=True)
+            for a, b in pairwise(ptr)
         ]
         return np.where(np.isfinite(value), np.stack(similar), 0.0)
 
@@ -179,14 +178,13 @@ class _StepwiseTask(ABC):
         import torch
 
         from rlinit.agent.pointer import order_choices, packed
-        from rlinit.train.distributed import unwrap
 
         device = outputs.inputs.device
         graphs = packed(batch.problems, device)
         padded = np.full((len(orders), len(batch), graphs.width), -1, np.int64)
         padded[:, _real(batch, graphs.width)] = orders
         rows = torch.from_numpy(padded.transpose(1, 0, 2).reshape(-1, graphs.width).copy()).to(device)
-        return order_choices(unwrap(network).decoder, outputs, graphs, rows)[:3]
+        return order_choices(_bare(network).decoder, outputs, graphs, rows)[:3]
 
     def imitation_loss(
         self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, labels: Labels
@@ -212,7 +210,7 @@ class _StepwiseTask(ABC):
 
         kind = "pointer" if isinstance(network, PointerNetwork) else "autoregressive"
         arrays = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
-        about = Card(kind, "stages", card_config(network), card["training"], card["quality"])
+        about = Card(kind, "stages", card_config(_bare(network)), card["training"], card["quality"])
         save_checkpoint(path, arrays, about)
 
 
@@ -257,6 +255,17 @@ class AutoregressiveTask(_StepwiseTask):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return AutoregressiveNetwork(config)
+
+
+def _bare(network: torch.nn.Module) -> StepwiseNetwork:
+    """Return the network itself where it is wrapped for several processes."""
+    from rlinit.agent.pointing import StepwiseNetwork
+    from rlinit.train.distributed import unwrap
+
+    bare = unwrap(network)
+    if not isinstance(bare, StepwiseNetwork):
+        raise TypeError(f"expected a network that decodes step by step, got {type(bare).__name__}")
+    return bare
 
 
 def _real(batch: StageProblems, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:

@@ -24,7 +24,7 @@ from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.encoder import FeatureTensors
 from rlinit.agent.oneshot import DeviceHead
 from rlinit.agent.pointer import EncodedNodes, OrderDecoding, order_choices
-from rlinit.agent.pointing import PointingDecoder, on_grid
+from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, on_grid
 from rlinit.env.rollouts import PlacementRollouts
 
 __all__ = ["AutoregressiveNetwork", "EncodedPlacements", "PlacedRows", "PlacementDecoding", "pyg_batch"]
@@ -118,7 +118,7 @@ class PlacedRows:
     lateness: Tensor
 
 
-class AutoregressiveNetwork(nn.Module):
+class AutoregressiveNetwork(StepwiseNetwork):
     """Graph encoder, pointing decoder and device head.
 
     Parameters
@@ -156,9 +156,9 @@ class AutoregressiveNetwork(nn.Module):
         devices, _ = to_dense_batch(features.device.to(dtype), features.device_graph, batch_size=features.num_graphs)
         nodes = self._nodes(states, features)
         place = _within(graph)[features.pair_node], _within(features.device_graph)[features.pair_device]
-        scores = self.scores(states, dataclasses.replace(
-            features, device=features.device.to(dtype), pair=features.pair.to(dtype)
-        ))
+        scores = self.scores(
+            states, dataclasses.replace(features, device=features.device.to(dtype), pair=features.pair.to(dtype))
+        )
         dense = states.new_zeros((*nodes.latent.shape[:2], devices.shape[1]))
         dense = dense.index_put((graph[features.pair_node], *place), scores.to(dtype))
         return EncodedPlacements(nodes, self.device_inputs(devices), self.device_keys(devices), dense)
@@ -239,7 +239,7 @@ class PlacementDecoding(OrderDecoding):
         self.network = network
         self.encoded = encoded
         self.placing = rollouts
-        self._from_device = nn.functional.linear(encoded.device_inputs, network.decoder.lstm.weight_ih_l0)
+        self._from_device = nn.functional.linear(encoded.device_inputs, network.decoder.gates[0])
         self._scale_s = scale_s
         self._op: Tensor | None = None
         self.failed = torch.zeros(rollouts.num_rows, dtype=torch.bool, device=scale_s.device)

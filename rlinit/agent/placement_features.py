@@ -125,7 +125,12 @@ def _excess(x: FloatArray) -> FloatArray:
 
 
 def _pairs(
-    problem: PlacementProblem, arrays: RolloutArrays, device: IntArray, start: FloatArray, late: FloatArray, scale: float
+    problem: PlacementProblem,
+    arrays: RolloutArrays,
+    device: IntArray,
+    start: FloatArray,
+    late: FloatArray,
+    scale: float,
 ) -> FloatArray:
     """Return (n, d, PAIR_FEATURES)."""
     n, d = problem.num_ops, problem.num_devices
@@ -172,9 +177,7 @@ def _nodes(
     usable = np.where(runs, seconds, 0.0)
     mean = usable.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
     least = np.where(runs.any(axis=1), seconds.min(axis=1), 0.0)
-    path = least_paths(
-        problem.order, least, problem.pred_indptr, problem.pred, problem.succ_indptr, problem.succ
-    )
+    path = least_paths(problem.order, least, problem.pred_indptr, problem.pred, problem.succ_indptr, problem.succ)
     linked = ~np.eye(d, dtype=bool) & np.isfinite(problem.delay_s)
     moved = np.zeros(n)
     if linked.any():

@@ -82,9 +82,11 @@ def choice_lists(arrays: RolloutArrays, trace: RolloutTrace) -> ChoiceLists:
     pair_sample, pair = np.nonzero(allowed & many[:, pair_op])
     device_number = (np.cumsum(many.ravel()) - 1).reshape(many.shape)
     pair_choice = device_number[pair_sample, pair_op[pair]]
-    within = pair - arrays.pair_ptr[graph[pair_op[pair]]] - (
-        pair_op[pair] - arrays.ptr[graph[pair_op[pair]]]
-    ) * width[pair_op[pair]]
+    within = (
+        pair
+        - arrays.pair_ptr[graph[pair_op[pair]]]
+        - (pair_op[pair] - arrays.ptr[graph[pair_op[pair]]]) * width[pair_op[pair]]
+    )
     pair_taken = np.flatnonzero(within == trace.device[pair_sample, pair_op[pair]])
     pair_chosen = _by_choice(pair_choice, pair_taken)
     return ChoiceLists(
