@@ -54,10 +54,12 @@ class Schedule:
     stages: int | None = None
     """Number of stages, where the hardware does not say."""
     method: str = "auto"
-    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), or a heuristic's name. For stages also ideals; for
-    placements also sweep, split and branch-and-bound. An unknown name lists them all."""
+    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), or a heuristic's name. For stages also agent (the
+    learned one alone) and ideals; for placements also sweep, split and branch-and-bound. An unknown name lists them
+    all."""
     agent: str = "auto"
-    """Where the coarse schedule comes from: auto, a heuristic's name, or a saved plan (.json) to refine."""
+    """Where the coarse schedule comes from: auto, a heuristic's name, a learned agent (a checkpoint's name or a path
+    ending in .safetensors), or a saved plan (.json) to refine."""
     window: str = "auto"
     """Levels around the stage boundaries (placements: ops at a time) that the exact solver may change: a number, auto,
     or full."""

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.incumbent import StageIncumbent
-from rlinit.stages import StageAssignment, StageResult, Value
+from rlinit.stages import FloatArray, StageAssignment, StageResult, Value
 from rlinit.window import free_nodes
 
-__all__ = ["BOUNDS", "PhaseLimits", "bound_phase", "coarse", "exact_ideals", "full_program", "windows"]
+if TYPE_CHECKING:
+    from rlinit.agent.decoding import Decoding, OrderProposer
+
+__all__ = ["BOUNDS", "PhaseLimits", "agent_coarse", "bound_phase", "coarse", "exact_ideals", "full_program", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,20 @@ def coarse(incumbent: StageIncumbent, heuristic: str, seed: int, limits: PhaseLi
         for found in runs:
             if found is not None:
                 incumbent.offer(found[0], heuristic)
+
+
+def agent_coarse(incumbent: StageIncumbent, agent: OrderProposer, decoding: Decoding, seed: int) -> FloatArray | None:
+    """Phase 1 by a learned agent; return (n,) its doubt about each node, None where it gave no schedule."""
+    from rlinit.agent.decoding import decode_stages
+
+    if incumbent.finished:
+        return None
+    with incumbent.in_phase("agent"):
+        found = decode_stages(agent, incumbent.problem, decoding, seed=seed, budget=incumbent.budget)
+        if found is None:
+            return None
+        incumbent.offer(found.assignment, "agent")
+        return found.entropy
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------
@@ -210,14 +228,19 @@ def exact_ideals(incumbent: StageIncumbent, ideal_cap: int) -> bool:
     return incumbent.closed
 
 
-def windows(incumbent: StageIncumbent, gammas: list[float], limits: PhaseLimits) -> None:
-    """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen."""
+def windows(
+    incumbent: StageIncumbent, gammas: list[float], limits: PhaseLimits, doubt: FloatArray | None = None
+) -> None:
+    """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen.
+
+    `doubt` (n,) is how undecided an agent was about each node; see `free_nodes`.
+    """
     if not _fits_scip(incumbent):
         return
     for gamma in gammas:
         if incumbent.finished or incumbent.assignment is None:
             return
-        free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma)
+        free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, doubt)
         with incumbent.in_phase(f"window: gamma {gamma:g}"):
             result = _milp(incumbent, incumbent.assignment, free, limits.window_nodes)
             _take(incumbent, result, "window", full=bool(free.all()))

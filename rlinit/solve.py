@@ -20,10 +20,10 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.incumbent import PlacementIncumbent, Progress, StageIncumbent, for_placement, for_stages
 from rlinit.lowering import LoweredStages, lower_stages
-from rlinit.phases import BOUNDS, PhaseLimits, bound_phase, coarse, exact_ideals, full_program, windows
+from rlinit.phases import BOUNDS, PhaseLimits, agent_coarse, bound_phase, coarse, exact_ideals, full_program, windows
 from rlinit.placement import Resident, Transfers
 from rlinit.plan import Objective, Plan, Status, is_closed
-from rlinit.stages import StageAssignment
+from rlinit.stages import FloatArray, StageAssignment
 
 __all__ = ["ProvenBound", "bound", "schedule"]
 
@@ -83,15 +83,17 @@ def schedule(
     stages
         Number of stages k, where the hardware does not say.
     agent
-        Where the coarse schedule comes from: ``auto``, a heuristic's name, or a Plan to refine.
+        Where the coarse schedule comes from: ``auto``, a heuristic's name, a learned agent (the name of a checkpoint
+        that comes with rlinit, or the path of one, ``*.safetensors``), or a Plan to refine. The plan's provenance
+        says under ``start`` what it was.
     window
         For ``warm``: the levels around stage boundaries the exact solver may change; ``auto`` widens 1, 2, 4, ...;
         None frees everything. For placements: the ops it may move at a time.
     method
         ``auto``: whatever proves the optimum soonest. ``warm``: coarse schedule, windows on SCIP, bounds. ``milp``:
         the full program on SCIP from nothing. A heuristic's name: that alone, with the cheapest bounds. For stages
-        also ``ideals``: dynamic programming over ideals. For placements also ``sweep``: local search; ``split``:
-        module by module; ``branch-and-bound``.
+        also ``agent``: the learned agent alone; ``ideals``: dynamic programming over ideals. For placements also
+        ``sweep``: local search; ``split``: module by module; ``branch-and-bound``.
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s
@@ -169,7 +171,9 @@ def schedule(
             progress,
         )
     else:
-        incumbent, parts = _stage(graph, hardware, objective, agent, method, window, seed, jobs, budget, gap, progress)
+        incumbent, parts, provenance["start"] = _stage(
+            graph, hardware, objective, agent, method, window, seed, jobs, budget, gap, progress
+        )
     provenance["interrupted"] = budget.cancelled
     plan = _plan(incumbent, parts, graph, hardware, objective, provenance)
     verify(plan, graph, hardware)
@@ -188,8 +192,9 @@ def _stage(
     budget: Budget,
     gap: float,
     progress: Progress | None,
-) -> tuple[StageIncumbent, dict[str, Any]]:
-    """Solve a stage problem; return the incumbent and the fields of its plan."""
+) -> tuple[StageIncumbent, dict[str, Any], str]:
+    """Solve a stage problem; return the incumbent, the fields of its plan, and where the coarse schedule came from."""
+    origin = "none"
     with _interruptible(budget):
         lowered = lower_stages(graph, hardware, objective)
         incumbent = for_stages(lowered.problem, budget, gap, progress)
@@ -198,8 +203,9 @@ def _stage(
             incumbent.infeasible = lowered.infeasible
         else:
             start = _given_start(agent, graph, hardware, objective, lowered)
-            _solve(incumbent, method, agent if isinstance(agent, str) else "auto", start, window, seed, limits, jobs)
-    return incumbent, _stage_parts(incumbent, lowered, graph, hardware)
+            name = agent if isinstance(agent, str) else "auto"
+            origin = _solve(incumbent, method, name, start, window, seed, limits, jobs)
+    return incumbent, _stage_parts(incumbent, lowered, graph, hardware), origin
 
 
 def _place(
@@ -405,29 +411,83 @@ def _solve(
     seed: int,
     limits: PhaseLimits,
     jobs: int,
-) -> None:
-    """Run the phases a method consists of."""
-    from rlinit.heuristics import STAGE_HEURISTICS
-
-    for what, name, others in (("method", method, ("auto", "warm", "milp", "ideals")), ("agent", agent, ("auto",))):
-        if name not in STAGE_HEURISTICS and name not in others:
-            raise RlinitError(f"unknown {what} {name!r}; expected {', '.join((*others, *STAGE_HEURISTICS))}")
+) -> str:
+    """Run the phases a method consists of; return where the coarse schedule came from."""
+    _check_names(method, agent)
     incumbent.offer(start, "plan")
     bound_phase(incumbent, "simple")
-    if method in STAGE_HEURISTICS:
-        coarse(incumbent, method, seed, limits, jobs)
-    elif method == "ideals":
-        coarse(incumbent, "natural", seed, limits)
+    coarse_by = _Coarse(incumbent, seed, limits, jobs)
+    if method == "ideals":
+        coarse_by.heuristic("natural")
         exact_ideals(incumbent, limits.ideal_cap)
     elif method == "milp":
         full_program(incumbent, limits)
+    elif method == "agent":
+        coarse_by.agent(agent)
     elif method == "warm":
         if start is None:
-            coarse(incumbent, "anneal" if agent == "auto" else agent, seed, limits, jobs)
-        windows(incumbent, _gammas(window, incumbent), limits)
+            coarse_by.named("anneal" if agent == "auto" else agent)
+        windows(incumbent, _gammas(window, incumbent), limits, coarse_by.doubt)
         _bounds(incumbent)
+    elif method == "auto":
+        _auto(incumbent, agent, start is not None, coarse_by)
     else:
-        _auto(incumbent, agent, start, seed, limits, jobs)
+        coarse_by.heuristic(method)
+    return "plan" if start is not None else coarse_by.origin
+
+
+def _check_names(method: str, agent: str) -> None:
+    """Raise RlinitError for a method or agent that does not exist, listing those that do."""
+    from rlinit.agent.choice import checkpoint_names, find_checkpoint
+    from rlinit.heuristics import STAGE_HEURISTICS
+
+    methods = ("auto", "warm", "milp", "ideals", "agent", *STAGE_HEURISTICS)
+    if method not in methods:
+        raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
+    agents = ("auto", *STAGE_HEURISTICS, *checkpoint_names())
+    if agent not in agents and find_checkpoint(agent) is None:
+        raise RlinitError(f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors")
+    if method == "agent" and agent in STAGE_HEURISTICS:
+        raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
+
+
+@dataclass(slots=True)
+class _Coarse:
+    """Phase 1 by name: a heuristic's or an agent's. Keeps where the schedule came from, and the agent's doubt."""
+
+    incumbent: StageIncumbent
+    seed: int
+    limits: PhaseLimits
+    jobs: int
+    origin: str = "none"
+    doubt: FloatArray | None = None
+
+    def heuristic(self, name: str, why: str = "") -> None:
+        """Run a heuristic."""
+        coarse(self.incumbent, name, self.seed, self.limits, self.jobs)
+        self.origin = f"{name}: {why}" if why else name
+
+    def agent(self, name: str) -> None:
+        """Run the agent of this name, or the heuristic that the choice of agents falls back to."""
+        from rlinit.agent.choice import choose_for_stages
+
+        choice = choose_for_stages(self.incumbent.problem, name)
+        if choice.agent is None:
+            self.heuristic("natural", choice.reason)
+            return
+        self.origin = choice.reason
+        self.doubt = agent_coarse(self.incumbent, choice.agent, choice.decoding, self.seed)
+        if self.doubt is None and self.incumbent.values is None:
+            self.heuristic("natural", "no order of the agent can be sliced within the capacities")
+
+    def named(self, name: str) -> None:
+        """Run a heuristic or a checkpoint's agent."""
+        from rlinit.heuristics import STAGE_HEURISTICS
+
+        if name in STAGE_HEURISTICS:
+            self.heuristic(name)
+        else:
+            self.agent(name)
 
 
 def _gammas(window: Window, incumbent: StageIncumbent) -> list[float]:
@@ -446,14 +506,17 @@ def _bounds(incumbent: StageIncumbent) -> None:
         bound_phase(incumbent, name)
 
 
-def _auto(
-    incumbent: StageIncumbent, agent: str, start: StageAssignment | None, seed: int, limits: PhaseLimits, jobs: int
-) -> None:
+def _auto(incumbent: StageIncumbent, agent: str, started: bool, coarse_by: _Coarse) -> None:
     """Prove the optimum by the cheapest means that can."""
-    if start is None:
-        coarse(incumbent, "natural" if agent == "auto" else agent, seed, limits, jobs)
+    seed, limits, jobs = coarse_by.seed, coarse_by.limits, coarse_by.jobs
+    if not started and agent == "auto":
+        coarse_by.heuristic("natural", "the dynamic program over ideals needs no better start")
+    elif not started:
+        coarse_by.named(agent)
     if exact_ideals(incumbent, _FEW_IDEALS):
         return
+    if not started and agent == "auto":
+        coarse_by.agent(agent)
     # With many stages no bound closes soon, and a better schedule is worth more than a longer search for a bound.
     _anneal(incumbent, seed, limits, jobs, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
     if incumbent.problem.objective == "pipeline":
@@ -462,7 +525,7 @@ def _auto(
     if exact_ideals(incumbent, limits.ideal_cap):
         return
     with incumbent.within(0.1):
-        windows(incumbent, [1.0, 2.0, 4.0], limits)
+        windows(incumbent, [1.0, 2.0, 4.0], limits, coarse_by.doubt)
     if incumbent.problem.objective == "pipeline":
         # Few large blocks first: their programs close long before that of all stages does.
         for name, blocks in (("merged-2", 2), ("merged-4", 4)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.stages import IntArray, StageProblem
+from rlinit.stages import FloatArray, IntArray, StageProblem
 
 __all__ = ["boundary_spans", "free_nodes"]
 
@@ -33,16 +33,29 @@ def boundary_spans(problem: StageProblem, stage: IntArray) -> list[tuple[int, in
     return spans
 
 
-def free_nodes(problem: StageProblem, stage: IntArray, gamma: float) -> NDArray[np.bool_]:
+def free_nodes(
+    problem: StageProblem, stage: IntArray, gamma: float, doubt: FloatArray | None = None
+) -> NDArray[np.bool_]:
     """Return (n,) bool: the nodes within `gamma` levels of a boundary's level span; none for gamma = 0.
 
     With gamma = inf every node is free, also where no edge is cut.
+
+    Parameters
+    ----------
+    problem, stage
+        The stage problem, and (n,) the coarse assignment.
+    gamma
+        Half-width of the window.
+    doubt
+        (n,) from 0 to 1: how undecided an agent was about each node. A node is free from as far as
+        ``gamma * (1 + doubt)`` levels. None: no doubt.
     """
     free = np.zeros(problem.num_nodes, np.bool_)
     if gamma == np.inf:
         return ~free
     if gamma <= 0:
         return free
+    reach = gamma if doubt is None else gamma * (1.0 + doubt)
     for low, high in boundary_spans(problem, stage):
-        free |= (problem.level >= low - gamma) & (problem.level <= high + gamma)
+        free |= (problem.level >= low - reach) & (problem.level <= high + reach)
     return free

@@ -104,6 +104,8 @@ def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
 def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray, FloatArray]:
     """Return (keys, scores): (N,) and (P,) or (0,), multiples of `GRID`.
 
+    Every graph must have a node.
+
     Guarantees what `rlinit.agent.oneshot.OneShot` computes, up to rounding of float32.
     """
     h = weights.linear("encoder.embed", features.node)
@@ -115,8 +117,7 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
         succ = mean_max(x, features.succ_indptr, features.succ)
         read = weights.linear(f"{name}.read", np.concatenate([x, pred[0], pred[1], succ[0], succ[1]], axis=1))
         size = np.maximum(np.diff(features.ptr), 1)[:, None]
-        mean = np.zeros((features.num_graphs, x.shape[1]))
-        np.add.at(mean, graph, x)
+        mean = np.add.reduceat(x, features.ptr[:-1], axis=0)
         read += weights.linear(f"{name}.context", mean / size)[graph]
         h = h + weights.linear(f"{name}.write", np.maximum(read, 0.0))
     states = weights.norm("encoder.norm", h)

@@ -1,0 +1,101 @@
+"""Which agent schedules a problem: by name, by path, or chosen by problem and size from what was measured."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from rlinit.agent.checkpoint import load_checkpoint, shipped
+from rlinit.agent.decoding import Decoding, OrderProposer
+from rlinit.errors import CheckpointError
+from rlinit.stages import StageProblem
+
+__all__ = ["StageChoice", "checkpoint_names", "choose_for_stages", "find_checkpoint", "load_stage_agent"]
+
+_MOST_NODES = 20_000
+"""Larger graphs than this are given to the natural order alone: decoding takes longer than it gains."""
+
+_SAMPLES = 16
+"""Orders decoded, the greedy one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """Who proposes orders, how they are read off, and why; without an agent, `reason` says why not."""
+
+    agent: OrderProposer | None
+    decoding: Decoding
+    reason: str
+
+
+def checkpoint_names() -> list[str]:
+    """Return the names of the checkpoints that come with the package."""
+    folder = resources.files("rlinit.checkpoints")
+    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".safetensors"))
+
+
+def find_checkpoint(agent: str) -> Path | None:
+    """Return the weights' path of an agent given by name or by path, None if it is neither.
+
+    A path is told by its suffix ``.safetensors``; whether it can be read shows when it is loaded.
+    """
+    return Path(agent) if agent.endswith(".safetensors") else shipped(agent)
+
+
+def load_stage_agent(path: Path) -> OrderProposer:
+    """Return the stage agent of a checkpoint, whatever its network; read once for each version of the file.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is not whole, or not for stages.
+    """
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError as failure:
+        raise CheckpointError(f"cannot read {path}: {failure}") from failure
+    return _load(path.resolve(), stamp)
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: Path, _stamp: int) -> OrderProposer:
+    network = load_checkpoint(path, problem="stages").card.network
+    if network == "oneshot":
+        from rlinit.agent.stage_agent import OneShotStageAgent
+
+        return OneShotStageAgent.load(path)
+    from rlinit.agent.stepwise import StepwiseAgent
+
+    return StepwiseAgent.load(path)
+
+
+def choose_for_stages(problem: StageProblem, name: str) -> StageChoice:
+    """Return the agent for a stage problem.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    name
+        ``auto``, or the name or path of a checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint of this name, it is not whole, or it is not for stages.
+    """
+    decoding = Decoding("sample", _SAMPLES)
+    if name != "auto":
+        path = find_checkpoint(name)
+        if path is None:
+            known = ", ".join(checkpoint_names()) or "none"
+            raise CheckpointError(f"there is no checkpoint {name!r}; those that come with rlinit: {known}")
+        return StageChoice(load_stage_agent(path), decoding, f"checkpoint {name}, best of {_SAMPLES} orders")
+    if problem.num_nodes > _MOST_NODES:
+        return StageChoice(None, decoding, f"more than {_MOST_NODES:,} ops")
+    path = shipped("stages")
+    if path is None:
+        return StageChoice(None, decoding, "this installation has no checkpoint for stages")
+    return StageChoice(load_stage_agent(path), decoding, f"checkpoint stages, best of {_SAMPLES} orders")
