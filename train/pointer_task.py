@@ -136,7 +136,6 @@ class _StepwiseTask(ABC):
         from rlinit.agent import sequential
         from rlinit.agent.pointer import OrderDecoding, packed
         from rlinit.env.rollouts import OrderRollouts
-        from rlinit.train.validation import excess
 
         with torch.no_grad():
             graphs = packed(batch.problems, outputs.inputs.device)
@@ -147,6 +146,12 @@ class _StepwiseTask(ABC):
                 sequential.sample(decoding, torch.Generator().manual_seed(seed))
         padded = decoding.rollouts.orders.cpu().numpy().reshape(len(batch), -1, graphs.width)
         orders = np.ascontiguousarray(padded.transpose(1, 0, 2)[:, _real(batch, graphs.width)])
+        return self._rewarded(batch, orders)
+
+    def _rewarded(self, batch: LabelledProblems, orders: IntArray) -> StageTrajectories:
+        """Return orders (S, N), sliced, with their rewards."""
+        from rlinit.train.validation import excess
+
         value, ends = slice_orders(batch.problems, orders, batch.reference * (1.0 + 1e-9))
         if self.cosine:
             reward = self._similarity(batch, orders, ends, value)
