@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AutoregressiveParams", "AutoregressiveTask", "LabelledProblems", "PointerParams", "PointerTask"]
 
+_IDEAL_CAP = 50_000
+"""Problems of more ideals than this are labelled by the natural order."""
+
 _WORST_REWARD = -1.0
 """Reward of an order that cannot be sliced within the capacities, and the least improvement on the reference."""
 
@@ -73,9 +76,7 @@ class AutoregressiveParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledProblems(StageProblems):
-    """Stage problems with the stage of each node, (N,) from 1, in an exact solution or, where none is known, in the
-    best one at hand; (0,) where nothing asks for it.
-    """
+    """Stage problems with the stage of each node, (N,) from 1, in an exact solution; (0,) where nothing asks for it."""
 
     label: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -99,11 +100,7 @@ class _StepwiseTask(ABC):
 
     def _labelled(self, batch: StageProblems) -> LabelledProblems:
         known = (batch.problems, batch.features, batch.reference, batch.optimum, batch.bound, batch.names)
-        if not self.cosine:
-            return LabelledProblems(*known)
-        order = self.stages.label(batch)["order"].reshape(1, -1).astype(np.int64)
-        _, ends = slice_orders(batch.problems, order)
-        return LabelledProblems(*known, _stages_of(batch, order, ends)[0])
+        return LabelledProblems(*known, _exact_stages(batch)) if self.cosine else LabelledProblems(*known)
 
     def label(self, batch: StageProblems) -> Labels:
         """Return the orders that the one-shot agent imitates."""
@@ -260,6 +257,24 @@ class AutoregressiveTask(_StepwiseTask):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return AutoregressiveNetwork(config)
+
+
+def _exact_stages(batch: StageProblems) -> IntArray:
+    """Return (N,) the stage of each node, from 1: in the sliced natural order where that is optimal, else exact."""
+    from rlinit.exact.ideal_program import solve_ideals
+
+    problems = batch.problems
+    natural = problems.natural[None, :]
+    label = _stages_of(batch, natural, slice_orders(problems, natural)[1])[0]
+    for g, (first, stop) in enumerate(pairwise(problems.node_ptr)):
+        enough = batch.reference[g] * (1.0 - 1e-9)
+        if batch.optimum[g] >= enough:
+            continue
+        result = solve_ideals(problems.problem(g), _IDEAL_CAP)
+        if result is not None and result.assignment is not None and result.value is not None:
+            if result.value[0] < enough:
+                label[first:stop] = result.assignment.stage + 1
+    return label
 
 
 def _bare(network: torch.nn.Module) -> StepwiseNetwork:

@@ -12,9 +12,10 @@ import torch
 from rlinit.agent.decoding import Decoding
 from rlinit.agent.stepwise import StepwiseAgent
 from rlinit.errors import InvalidConfig
+from rlinit.stages import memory_value
 from rlinit.train.pointer_task import AutoregressiveParams, AutoregressiveTask, PointerParams, PointerTask
 from rlinit.train.stage_problems import ProblemParams
-from rlinit.train.stage_task import StageTask
+from rlinit.train.stage_task import optimal_values
 
 CPU = torch.device("cpu")
 DRAW = ProblemParams(memory_share=1.0)
@@ -49,12 +50,19 @@ def test_values_are_the_one_shot_tasks_and_choices_exact(name: str) -> None:
     assert max(use.param_bytes for use in plan.stages) == pytest.approx(plan.value)
 
 
-def test_cosine_reward_is_one_for_the_labelled_order() -> None:
-    """Slicing the labelled orders themselves gives the labelled stages: cosine similarity 1, and no other does more."""
+def test_cosine_reward_holds_against_exact_stages() -> None:
+    """Labels are the stages of optimal schedules; where the natural order is one, slicing it is worth 1, the most."""
     task = tasks()["cosine"]
     batch = task.generate(9, 30, 8)
-    order = StageTask(task.stages.params).label(batch)["order"].reshape(1, -1).astype(np.int64)
-    assert task._rewarded(batch, order).reward == pytest.approx(np.ones((8, 1)))
+    problems, best = batch.problems, optimal_values(batch.problems)
+    for g in range(8):
+        stage = batch.label[problems.node_ptr[g] : problems.node_ptr[g + 1]] - 1
+        assert memory_value(problems.problem(g), stage)[0] == pytest.approx(best[g])
+    natural = task._rewarded(batch, problems.natural[None, :]).reward[:, 0]
+    optimal = batch.reference <= best * (1 + 1e-9)
+    assert 0 < optimal.sum() < 8
+    assert natural[optimal] == pytest.approx(1.0)
+    assert (natural[~optimal] < 1.0).all()
     network = task.network(0)
     played = task.rollout(network, batch, task.forward(network, batch, CPU), samples=8, seed=0)
     assert (played.reward <= 1.0 + 1e-12).all()
