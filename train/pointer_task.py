@@ -76,7 +76,7 @@ class AutoregressiveParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledProblems(StageProblems):
-    """Stage problems with the stage of each node, (N,) from 1, in an exact solution; (0,) where nothing asks for it."""
+    """Stage problems with exact labels: (N,) the stage of each node, from 1; (0,) where nothing asks for them."""
 
     label: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -271,9 +271,10 @@ def _exact_stages(batch: StageProblems) -> IntArray:
         if batch.optimum[g] >= enough:
             continue
         result = solve_ideals(problems.problem(g), _IDEAL_CAP)
-        if result is not None and result.assignment is not None and result.value is not None:
-            if result.value[0] < enough:
-                label[first:stop] = result.assignment.stage + 1
+        if result is None or result.assignment is None or result.value is None:
+            continue
+        if result.value[0] < enough:
+            label[first:stop] = result.assignment.stage + 1
     return label
 
 

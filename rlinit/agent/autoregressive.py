@@ -279,9 +279,9 @@ class PlacementDecoding(OrderDecoding):
         self._lateness[:, step], self._devices[:, step] = self._lateness_now(), device
         self.placing.place(op, device, self._finish_s)
         self._op = None
-        if not self.done:
-            fed = self._projected[graph, op.clamp(min=0)] + self._from_device[graph, device.clamp(min=0)]
-            self._state = self.decoder.step(fed, self._state)
+        rows = self.rollouts.ready.any(dim=1).nonzero()[:, 0]
+        at = graph[rows]
+        self._feed(rows, self._projected[at, op[rows]] + self._from_device[at, device[rows]])
 
     def played(self) -> PlacedRows:
         """Return what was chosen in the rows that did not fail; those that did are empty."""

@@ -276,20 +276,30 @@ class OrderDecoding:
 
     def log_probs(self) -> Tensor:
         """Return (B, N) log-probabilities of the next node."""
-        row, node = self.rollouts.ready.nonzero(as_tuple=True)
-        query, graph = self.decoder.query(self._state[0]), self.rollouts.graph_of_row[row]
-        score = self.decoder.point(self._keys[graph, node], query[row], self._bias[graph, node])
-        full = score.new_full(self.rollouts.ready.shape, -torch.inf)
-        full[~self.rollouts.ready.any(dim=1), 0] = 0.0
+        ready = self.rollouts.ready
+        count = ready.sum(dim=1)
+        # Where one node is ready there is nothing to score, and in networks that is most of the time.
+        full = torch.where(ready & (count == 1)[:, None], 0.0, -torch.inf).to(self._keys)
+        full[count == 0, 0] = 0.0
+        row, node = (ready & (count > 1)[:, None]).nonzero(as_tuple=True)
+        asked, query = torch.unique_consecutive(row, return_inverse=True)
+        queries, graph = self.decoder.query(self._state[0][asked]), self.rollouts.graph_of_row[row]
+        score = self.decoder.point(self._keys[graph, node], queries[query], self._bias[graph, node])
         full[row, node] = ragged_log_softmax(score, row, self.num_rows)
         return full
 
     def choose(self, choice: Tensor) -> None:
         """Take one node in each row, (B,); rows that are finished stay as they are."""
-        graph = self.rollouts.graph_of_row
         self.rollouts.take(torch.where(self.rollouts.ready.any(dim=1), choice, -1))
-        if not self.done:
-            self._state = self.decoder.step(self._projected[graph, choice], self._state)
+        rows = self.rollouts.ready.any(dim=1).nonzero()[:, 0]
+        self._feed(rows, self._projected[self.rollouts.graph_of_row[rows], choice[rows]])
+
+    def _feed(self, rows: Tensor, projected: Tensor) -> None:
+        """Bring the decoder's states of some rows (r,) to the next step; finished rows need none."""
+        hidden, cell = self.decoder.step(projected, (self._state[0][rows], self._state[1][rows]))
+        if len(rows) < self.num_rows:
+            hidden, cell = self._state[0].index_copy(0, rows, hidden), self._state[1].index_copy(0, rows, cell)
+        self._state = (hidden, cell)
 
     def select(self, rows: Tensor) -> Self:
         """Return a copy whose row i is row ``rows[i]`` of this one."""
