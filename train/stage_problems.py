@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import slice_orders
+from rlinit.datasets.graph_statistics import IMAGENET
 from rlinit.datasets.synthetic import GraphBatch, batches
 from rlinit.errors import InvalidConfig
 from rlinit.kernels.stage_rollouts import sample_orders
@@ -42,6 +43,9 @@ class ProblemParams:
     least_power
         Costs are raised to a power drawn evenly from here to 1, which makes them more even than a few large
         operators leave them: a graph whose largest operator is the bottleneck teaches nothing.
+    wide_share
+        Fraction of batches whose graphs are not like real networks but wider: parents lie farther back and merges are
+        more frequent, by how much is drawn for each batch. Their orders matter more.
     draws
         Problems drawn for each that is kept; see `draw_problems`.
     """
@@ -53,6 +57,7 @@ class ProblemParams:
     most_transfer: float = 2.0
     cache_share: float = 0.3
     least_power: float = 0.25
+    wide_share: float = 0.5
     draws: int = 1
 
     def __post_init__(self) -> None:
@@ -68,7 +73,7 @@ class ProblemParams:
             raise InvalidConfig(
                 f"transfers go from {self.least_transfer} to {self.most_transfer}; expected 0 < least <= most"
             )
-        for name in ("memory_share", "cache_share"):
+        for name in ("memory_share", "cache_share", "wide_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidConfig(f"{name} is {getattr(self, name)}; expected a fraction")
 
@@ -130,8 +135,16 @@ def _draw(params: ProblemParams, seed: int, num_nodes: int, count: int) -> _Draw
     rng = np.random.default_rng([seed, num_nodes, count])
     memory = rng.random(count) < params.memory_share
     low, high = np.log(params.least_transfer), np.log(params.most_transfer)
+    statistics = IMAGENET
+    if rng.random() < params.wide_share:
+        statistics = replace(
+            IMAGENET,
+            merge_rate=rng.uniform(0.05, 0.5),
+            previous_rate=rng.uniform(0.1, 0.9),
+            skip_mean=rng.uniform(2.0, 10.0),
+        )
     return _Drawn(
-        graphs=next(batches(seed, count, num_nodes=num_nodes)),
+        graphs=next(batches(seed, count, num_nodes=num_nodes, statistics=statistics)),
         stages=rng.integers(params.least_stages, params.most_stages + 1, count),
         memory=memory,
         transfer=np.exp(rng.uniform(low, high, count)),

@@ -42,9 +42,6 @@ _VALIDATION_SEED = 1 << 62
 _IDEAL_CAP = 50_000
 """Problems of more ideals than this have no known optimum."""
 
-_WORST_REWARD = -1.0
-"""Reward of an order that cannot be sliced within the capacities, and the least reward there is."""
-
 
 @dataclass(frozen=True)
 class StageParams:
@@ -55,6 +52,9 @@ class StageParams:
     """Width of the network's node states."""
     layers: int = 4
     """Rounds of message passing."""
+    least_reward: float = -0.3
+    """Rewards below this count as this: of orders that are bad, how bad they are teaches little and drowns the rest.
+    Orders that cannot be sliced within the capacities have it, too."""
     real_models: bool = True
     """Validate on the ten ImageNet graphs as well (they are never trained on, nor chosen by)."""
 
@@ -62,6 +62,8 @@ class StageParams:
         for name in ("hidden", "layers"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"problem.{name} is {getattr(self, name)}; expected at least 1")
+        if not self.least_reward < 0:
+            raise InvalidConfig(f"problem.least_reward is {self.least_reward}; expected less than 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +124,7 @@ class StageTask:
     """See `rlinit.train.tasks.Task`."""
 
     params_class: ClassVar[type] = StageParams
-    selection: ClassVar[tuple[str, ...]] = ("pipeline-30", "memory-60", "mixed-150")
+    selection: ClassVar[tuple[str, ...]] = ("pipeline-30", "memory-60", "mixed-150", "wide-60")
 
     def __init__(self, params: StageParams) -> None:
         self.params = params
@@ -132,20 +134,21 @@ class StageTask:
         return _with_values(draw_problems(self.params.draw, seed, size, count), exact=False)
 
     def validation(self, *, small: bool) -> Mapping[str, StageProblems]:
-        """Return 30-op `pipeline`, 60-op `memory`, 150-op mixed problems, and the ImageNet graphs at k = 4, 5, 6."""
+        """Return 30-op `pipeline`, 60-op `memory`, 150-op mixed and 60-op wide problems, and the ImageNet graphs at k = 4, 5, 6."""
         share = 8 if small else 1
         draw = dataclasses.replace
-        params = draw(self.params.draw, draws=1)
+        params = draw(self.params.draw, draws=1, wide_share=0.0)
         sets = {}
         for i, (name, drawn, size, count) in enumerate(
             (
                 ("pipeline-30", draw(params, memory_share=0.0, cache_share=0.0, least_power=1.0), 30, 400),
                 ("memory-60", draw(params, memory_share=1.0), 60, 160),
                 ("mixed-150", params, 150, 64),
+                ("wide-60", draw(params, wide_share=1.0), 60, 160),
             )
         ):
             batch = draw_problems(drawn, _VALIDATION_SEED + i, size, count // share)
-            sets[name] = _with_values(batch, exact=size <= 60)
+            sets[name] = _with_values(batch, exact=name in ("pipeline-30", "memory-60"))
         if self.params.real_models:
             sets["imagenet-memory"] = _imagenet(2 if small else 10, (4,) if small else (4, 5, 6))
         return sets
@@ -225,7 +228,7 @@ class StageTask:
         value, ends = slice_orders(batch.problems, orders, batch.reference * (1.0 + 1e-9))
         reference = batch.reference[:, None]
         ratio = np.divide(value, reference, out=np.ones_like(value), where=reference > 0)
-        reward = np.maximum(1.0 - ratio, _WORST_REWARD)
+        reward = np.maximum(1.0 - ratio, self.params.least_reward)
         return StageTrajectories(orders, ends, value, reward)
 
     def choices(

@@ -1,7 +1,7 @@
-"""Checkpoints: a safetensors file of weights and, beside it, a JSON card that says what they are. Never pickle.
+"""Checkpoints: a safetensors file of weights and the card that says what they are. Never pickle.
 
-``NAME.safetensors`` holds float32 arrays; ``NAME.json`` the card. The weights' file repeats the card's fingerprint
-of architecture, so that a card and weights of different trainings are not taken for a pair.
+``NAME.safetensors`` holds float32 arrays and, in its metadata, the card; being one file, they change together or not
+at all. ``NAME.json`` beside it is a copy of the card for people and tools.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ __all__ = ["FORMAT", "Card", "Checkpoint", "load_checkpoint", "save_checkpoint",
 FORMAT = 1
 """Version of the checkpoint format; newer ones are refused."""
 
+_CARD_KEY = "card"
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -44,7 +46,7 @@ class Card:
     quality
         Measured quality by name.
     weights_sha256
-        Of the weights' file; filled in when saved.
+        Of the weights' names, shapes and bytes; filled in when saved.
     """
 
     network: str
@@ -65,15 +67,12 @@ class Checkpoint:
 
 
 def save_checkpoint(path: str | Path, arrays: Mapping[str, NDArray[np.float32]], card: Card) -> None:
-    """Write weights and card, each atomically, so that a full disk or a kill leaves the last good pair.
-
-    The weights are written under their own digest first and the card, which names it, is renamed last; see
-    `load_checkpoint` for what happens to a pair that does not match.
+    """Write a checkpoint atomically: a full disk or a kill leaves the last good one.
 
     Parameters
     ----------
     path
-        ``NAME.safetensors``; the card goes to ``NAME.json``.
+        ``NAME.safetensors``; a copy of the card goes to ``NAME.json``.
     arrays
         Weights by name.
     card
@@ -89,10 +88,9 @@ def save_checkpoint(path: str | Path, arrays: Mapping[str, NDArray[np.float32]],
     target = Path(path)
     check_finite(arrays, str(target))
     ordered = {name: np.ascontiguousarray(arrays[name], np.float32) for name in sorted(arrays)}
-    data = save(ordered)
-    card = dataclasses.replace(card, weights_sha256=hashlib.sha256(data).hexdigest())
+    card = dataclasses.replace(card, weights_sha256=_digest(ordered))
     text = json.dumps(dataclasses.asdict(card), indent=1, allow_nan=False) + "\n"
-    write_atomically(target, data)
+    write_atomically(target, save(ordered, {_CARD_KEY: text}))
     write_atomically(target.with_suffix(".json"), text)
 
 
@@ -102,47 +100,54 @@ def load_checkpoint(path: str | Path, *, network: str | None = None, problem: st
     Raises
     ------
     CheckpointError
-        A file is missing, truncated or malformed, of a newer format, of another network or problem than asked for,
+        The file is missing, truncated or malformed, of a newer format, of another network or problem than asked for,
         or a weight is not finite.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
+    from safetensors import SafetensorError, safe_open
 
     target = Path(path)
-    card = _read_card(target.with_suffix(".json"))
+    try:
+        with safe_open(target, framework="numpy") as file:
+            text = (file.metadata() or {}).get(_CARD_KEY)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as failure:
+        raise CheckpointError(f"cannot read {target}: {failure}") from failure
+    except (SafetensorError, ValueError) as failure:
+        raise CheckpointError(f"{target} is not a whole safetensors file (truncated?): {failure}") from failure
+    if text is None:
+        raise CheckpointError(f"{target} holds weights without a card: rlinit did not write it")
+    card = _parse_card(text, target)
     for what, wanted, found in (("network", network, card.network), ("problem", problem, card.problem)):
         if wanted is not None and wanted != found:
             raise CheckpointError(f"{target} is for {what} {found!r}; expected {wanted!r}")
-    try:
-        data = target.read_bytes()
-    except OSError as failure:
-        raise CheckpointError(f"cannot read {target}: {failure}") from failure
-    if hashlib.sha256(data).hexdigest() != card.weights_sha256:
-        raise CheckpointError(f"{target} is not the file its card describes: truncated, damaged or of another training")
-    try:
-        arrays = load(data)
-    except (SafetensorError, ValueError) as failure:
-        raise CheckpointError(f"{target} is not a safetensors file: {failure}") from failure
+    if _digest(arrays) != card.weights_sha256:
+        raise CheckpointError(f"{target} is damaged: its weights are not those its card describes")
     check_finite(arrays, str(target))
     return Checkpoint(arrays, card)
 
 
-def _read_card(path: Path) -> Card:
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
+
+
+def _parse_card(text: str, source: Path) -> Card:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as failure:
-        raise CheckpointError(f"cannot read the checkpoint's card {path}: {failure}") from failure
+        data = json.loads(text)
     except ValueError as failure:
-        raise CheckpointError(f"{path} is not valid JSON (truncated?): {failure}") from failure
+        raise CheckpointError(f"{source}: the card is not valid JSON: {failure}") from failure
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise CheckpointError(f"{path} is not a checkpoint's card: it names no format")
+        raise CheckpointError(f"{source}: the card names no format")
     if data["format"] > FORMAT:
         raise CheckpointError(
-            f"{path} has format {data['format']}; this version reads up to {FORMAT}. Install a newer rlinit."
+            f"{source} has format {data['format']}; this version reads up to {FORMAT}. Install a newer rlinit."
         )
     known = {f.name for f in dataclasses.fields(Card)}
     if set(data) != known:
-        raise CheckpointError(f"{path} is not a checkpoint's card: expected the keys {', '.join(sorted(known))}")
+        raise CheckpointError(f"{source}: expected a card with the keys {', '.join(sorted(known))}")
     return Card(**data)
 
 

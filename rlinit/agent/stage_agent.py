@@ -20,8 +20,9 @@ from rlinit.stages import FloatArray, IntArray, StageProblem
 
 __all__ = ["OneShotStageAgent", "choice_entropy"]
 
-_TEMPERATURES = (1.0, 2.0, 4.0)
-"""Draws take these in turn, times the temperature asked for: a sure agent that is wrong needs a wider net."""
+_TEMPERATURES = (1.0, 8.0, 1e9)
+"""Draws take these in turn, times the temperature asked for: as the agent says, loosely so, and evenly. Measured: with
+one temperature a sure agent draws the same orders again, and 64 draws were worse than 64 even ones on small graphs."""
 
 
 class OneShotStageAgent:

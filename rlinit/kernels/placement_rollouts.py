@@ -262,9 +262,7 @@ def _play_one(
             decided[leader] = i
             room[i] -= a.need[a.group[v]]
         length = a.time[pair + i]
-        slot, begin = idle_slot(
-            _arrived(a, g, v, i, device, end), length, size[i], starts[i], ends[i], widest[i]
-        )
+        slot, begin = idle_slot(_arrived(a, g, v, i, device, end), length, size[i], starts[i], ends[i], widest[i])
         insert_batch(slot, begin, begin + length, size[i], starts[i], ends[i], widest[i])
         size[i] += 1
         device[v], start[v], end[v] = i, begin, begin + length

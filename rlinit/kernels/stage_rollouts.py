@@ -363,7 +363,7 @@ def slice_values(
             rest[n] = 0.0
             for i in range(n - 1, -1, -1):
                 rest[i] = rest[i + 1] + mine[0, order[i]]
-            threshold = min(first_guess[g], ceiling)
+            threshold = min(max(first_guess[g], rest[0] / k), ceiling)
             values[g, s] = np.inf
             while True:
                 label[:] = np.inf
@@ -409,5 +409,5 @@ def slice_values(
                     break
                 if threshold >= ceiling:
                     break
-                threshold = min(threshold * 1.3, ceiling)
+                threshold = min(threshold * 1.3, ceiling) if threshold > 0.0 else ceiling
         stage_base += k

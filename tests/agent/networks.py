@@ -1,0 +1,44 @@
+"""Untrained networks with weights that are not zero, and problems for them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from rlinit.agent.configuration import OneShotConfig
+from rlinit.agent.inference import OneShotWeights
+from rlinit.agent.oneshot import OneShot
+from rlinit.agent.stage_agent import OneShotStageAgent
+from rlinit.agent.stage_batch import StageBatch
+from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.stages import StageProblem
+from tests.problems import random_problem
+
+__all__ = ["random_agent", "random_network", "some_problems"]
+
+
+def random_network(seed: int, *, spread: float = 0.2) -> OneShot:
+    """Return a small stage network all of whose weights are drawn."""
+    network = OneShot(OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=16, layers=2))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_(spread * torch.randn(weight.shape, generator=generator))
+    return network
+
+
+def random_agent(seed: int, *, spread: float = 0.2) -> OneShotStageAgent:
+    """Return the agent of `random_network`."""
+    network = random_network(seed, spread=spread)
+    return OneShotStageAgent(OneShotWeights(network.config, network.arrays()))
+
+
+def some_problems(count: int, objective: Literal["pipeline", "memory"] = "pipeline") -> list[StageProblem]:
+    """Return small problems of several sizes, one of them with a single node."""
+    return [random_problem(i, 1 if i == 0 else 4 + i, 2 + i % 3, objective=objective) for i in range(count)]
+
+
+def joined(problems: list[StageProblem]) -> StageBatch:
+    """Return problems as one batch."""
+    return StageBatch.join([StageBatch.of_problem(problem) for problem in problems])

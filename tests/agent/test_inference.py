@@ -1,0 +1,153 @@
+"""Inference without torch: the network's own numbers, equivariance, and the heuristic where nothing was learned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinit.agent.configuration import OneShotConfig
+from rlinit.agent.encoder import FeatureTensors
+from rlinit.agent.features import GraphFeatures, join
+from rlinit.agent.inference import GRID, OneShotWeights, infer
+from rlinit.agent.oneshot import OneShot
+from rlinit.agent.stage_features import featurise
+from rlinit.errors import CheckpointError
+from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from tests.agent.networks import joined, random_network, some_problems
+
+
+def random_features(rng: np.random.Generator, num_nodes: int, num_devices: int) -> GraphFeatures:
+    """Return random features of a random graph with devices."""
+    u, v = np.nonzero(np.triu(rng.random((num_nodes, num_nodes)) < 0.3, 1))
+
+    def csr(rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        order = np.lexsort((cols, rows))
+        counts = np.bincount(rows, minlength=num_nodes)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), cols[order].astype(np.int64)
+
+    pred_indptr, pred = csr(v, u)
+    succ_indptr, succ = csr(u, v)
+    return GraphFeatures(
+        node=rng.standard_normal((num_nodes, 5)),
+        pred_indptr=pred_indptr,
+        pred=pred,
+        succ_indptr=succ_indptr,
+        succ=succ,
+        ptr=np.array([0, num_nodes]),
+        base_key=rng.standard_normal(num_nodes),
+        device=rng.standard_normal((num_devices, 3)),
+        device_ptr=np.array([0, num_devices]),
+        pair=rng.standard_normal((num_nodes * num_devices, 2)),
+    )
+
+
+def latency_network(seed: int) -> OneShot:
+    """Return a network with a device head, all weights drawn."""
+    network = OneShot(OneShotConfig("latency", 5, 3, 2, hidden=8, layers=2))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    return network
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_inference_equals_the_network(seed: int) -> None:
+    """Keys and device scores without torch are the network's, up to float32, for several graphs at once."""
+    rng = np.random.default_rng(seed)
+    features = join([random_features(rng, 1, 2), random_features(rng, 9, 4), random_features(rng, 6, 1)])
+    network = latency_network(seed)
+    with torch.no_grad():
+        keys, scores = network(FeatureTensors.of(features))
+    found = infer(OneShotWeights(network.config, network.arrays()), features)
+    assert np.allclose(found[0], keys.numpy(), atol=1e-4)
+    assert np.allclose(found[1], scores.numpy(), atol=1e-4)
+
+
+def test_stage_keys_equal_the_networks() -> None:
+    """The same for stage problems, and every key is on the grid."""
+    features, _ = featurise(joined(some_problems(6)))
+    network = random_network(1)
+    with torch.no_grad():
+        keys, scores = network(FeatureTensors.of(features))
+    found, none = infer(OneShotWeights(network.config, network.arrays()), features)
+    assert np.allclose(found, keys.numpy(), atol=1e-4)
+    assert len(scores) == len(none) == 0
+    assert np.allclose(found / GRID, np.round(found / GRID), atol=1e-6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6))
+def test_relabelling_nodes_relabels_keys(seed: int) -> None:
+    """Numbering the nodes of a graph otherwise permutes keys and scores, and changes nothing else."""
+    rng = np.random.default_rng(seed)
+    features = random_features(rng, int(rng.integers(1, 12)), int(rng.integers(1, 4)))
+    n, d = features.num_nodes, len(features.device)
+    new = rng.permutation(n)  # node v becomes new[v]
+    old = np.argsort(new)
+
+    def relabelled(indptr: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = [new[index[indptr[v] : indptr[v + 1]]] for v in old]
+        return np.concatenate([[0], np.cumsum([len(r) for r in rows])]), np.concatenate(rows).astype(np.int64)
+
+    pred_indptr, pred = relabelled(features.pred_indptr, features.pred)
+    succ_indptr, succ = relabelled(features.succ_indptr, features.succ)
+    other = GraphFeatures(
+        node=features.node[old],
+        pred_indptr=pred_indptr,
+        pred=pred,
+        succ_indptr=succ_indptr,
+        succ=succ,
+        ptr=features.ptr,
+        base_key=features.base_key[old],
+        device=features.device,
+        device_ptr=features.device_ptr,
+        pair=features.pair.reshape(n, d, -1)[old].reshape(n * d, -1),
+    )
+    network = latency_network(seed % 5)
+    weights = OneShotWeights(network.config, network.arrays())
+    keys, scores = infer(weights, features)
+    other_keys, other_scores = infer(weights, other)
+    assert np.allclose(keys[old], other_keys, atol=2 * GRID)
+    assert np.allclose(scores.reshape(n, d)[old].ravel(), other_scores, atol=2 * GRID)
+
+
+def test_a_fresh_network_gives_the_heuristics_keys() -> None:
+    """The last layers start at zero, so that learning starts from the heuristic."""
+    features, _ = featurise(joined(some_problems(6)))
+    network = OneShot(OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=16, layers=2))
+    keys, _ = infer(OneShotWeights(network.config, network.arrays()), features)
+    assert np.allclose(keys, features.base_key, atol=GRID)
+    rng = np.random.default_rng(0)
+    placed = random_features(rng, 7, 3)
+    fresh = OneShot(OneShotConfig("latency", 5, 3, 2, hidden=8, layers=2))
+    assert (infer(OneShotWeights(fresh.config, fresh.arrays()), placed)[1] == 0.0).all()
+
+
+def test_gradients_of_the_compiled_aggregation_are_those_of_torch() -> None:
+    """Mean and maximum over neighbours have the gradient that finite differences give."""
+    from rlinit.agent.encoder import neighbour_mean_max
+
+    features = random_features(np.random.default_rng(2), 8, 1)
+    x = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    indptr, index = torch.from_numpy(features.pred_indptr), torch.from_numpy(features.pred)
+    assert torch.autograd.gradcheck(lambda y: neighbour_mean_max(y, indptr, index), (x,))
+
+
+def test_weights_of_another_architecture_are_refused() -> None:
+    """A weight that is missing, unknown or of another shape is an error that names it."""
+    network = random_network(0)
+    arrays = network.arrays()
+    with pytest.raises(CheckpointError, match=r"key_out\.weight.*architecture"):
+        OneShotWeights(network.config, {name: a for name, a in arrays.items() if name != "key_out.weight"})
+    with pytest.raises(CheckpointError, match="unknown weight 'more'"):
+        OneShotWeights(network.config, {**arrays, "more": np.zeros(1, np.float32)})
+    with pytest.raises(CheckpointError, match="has shape"):
+        OneShotWeights(network.config, {**arrays, "key_out.weight": np.zeros((1, 3), np.float32)})
+    with pytest.raises(CheckpointError, match="unknown keys"):
+        OneShotConfig.from_dict({"problem": "stages", "node_features": 3, "depth": 2})
+    with pytest.raises(CheckpointError, match="incomplete"):
+        OneShotConfig.from_dict({"problem": "stages"})
