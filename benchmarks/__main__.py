@@ -16,6 +16,7 @@ COMMANDS = (
     ("diviml", "--part", "table1"),
     ("diviml", "--part", "table3"),
     ("diviml", "--part", "table4"),
+    ("diviml", "--part", "small", "--seeds", "10", "--peer-seconds", "0"),
     ("diviml", "--part", "zoo"),
     ("diviml", "--part", "memory"),
     ("gpt3",),

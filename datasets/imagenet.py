@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -75,7 +76,8 @@ def build(name: str) -> Graph:
     name = _canonical(name)
     keras = import_keras()
     keras.backend.clear_session()
-    return from_keras(getattr(keras.applications, name)(weights=None), name=name)
+    graph = from_keras(getattr(keras.applications, name)(weights=None), name=name)
+    return replace(graph, extras={})  # ops bear their layers' names; the files say nothing twice
 
 
 def _canonical(name: str) -> str:

@@ -37,7 +37,8 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     """Return (n,) seconds by the roofline model; NaN for ops whose `flops` were not given.
 
     The time of an op is the larger of its operations over ``flops_per_s`` and its bytes over ``bytes_per_s`` (where
-    the device gives that), plus ``launch_s``. Operations and tensors grow with the batch, parameters are read once.
+    the device gives that), plus ``launch_s``. Operations and tensors grow with the batch, parameters are read once. A
+    view of a tensor (``view`` in the op's extras, as importers note it) moves no bytes.
 
     References
     ----------
@@ -48,6 +49,7 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     seconds = batch * graph.flops / device.flops_per_s
     if device.bytes_per_s is not None:
         moved_s = moved_bytes(graph, batch) / device.bytes_per_s
+        moved_s[[v for v, row in graph.extras.items() if row.get("view")]] = 0.0
         seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_s))
     return seconds + device.launch_s
 

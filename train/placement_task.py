@@ -13,7 +13,15 @@ import numpy as np
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures, join
 from rlinit.agent.placement_batch import join_problems
-from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, URGENCY, see
+from rlinit.agent.placement_features import (
+    DEVICE_FEATURES,
+    MOST_HASTE,
+    NODE_FEATURES,
+    PAIR_FEATURES,
+    URGENCY,
+    see,
+    urgencies,
+)
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import Plan
@@ -177,11 +185,11 @@ class PlacementTask:
     def forward(
         self, network: nn.Module, batch: PlacementBatch, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (keys, scores)."""
+        """Return keys (N,), and scores and hastes (P, 2)."""
         from rlinit.agent.encoder import FeatureTensors
 
-        key, score = network(FeatureTensors.of(batch.features, device))
-        return key, score
+        key, pair = network(FeatureTensors.of(batch.features, device))
+        return key, pair
 
     def rollout(
         self,
@@ -194,11 +202,20 @@ class PlacementTask:
         greedy: bool = False,
     ) -> PlacementPlayed:
         """Return schedules."""
-        key, score = (x.detach().double().cpu().numpy() for x in outputs)
+        key, pair = (x.detach().double().cpu().numpy() for x in outputs)
         free = np.full(batch.num_nodes, -1, np.int64)
         temperature = 0.0 if greedy else self.params.explore
         rng = np.random.default_rng(seed)
-        trace = play(batch.arrays, key, score, URGENCY, temperature, samples, free, rng)
+        trace = play(
+            batch.arrays,
+            key,
+            np.ascontiguousarray(pair[:, 0]),
+            urgencies(pair[:, 1]),
+            temperature,
+            samples,
+            free,
+            rng,
+        )
         return _played(batch, trace)
 
     def choices(
@@ -209,11 +226,15 @@ class PlacementTask:
         played: PlacementPlayed,
     ) -> Choices:
         """Return log-probabilities and entropies, at the temperature of exploration."""
+        import torch
+
         from rlinit.agent.placement_logprob import choice_lists, log_probabilities
 
         lists = choice_lists(batch.arrays, played.trace)
         t = self.params.explore
-        return Choices(*log_probabilities(lists, outputs[0] / t, outputs[1] / t, URGENCY / t))
+        pair = outputs[1].float()
+        urgency = URGENCY * torch.exp(pair[:, 1].clamp(-MOST_HASTE, MOST_HASTE))
+        return Choices(*log_probabilities(lists, outputs[0] / t, pair[:, 0] / t, urgency / t))
 
     def imitation_loss(
         self,
@@ -226,7 +247,7 @@ class PlacementTask:
         place, device = _unpadded(batch, labels["place"]), _unpadded(batch, labels["device"])
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
-        trace = play(batch.arrays, -place.astype(np.float64), pairs, URGENCY, 0.0, 1, device, rng)
+        trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
         choices = self.choices(network, batch, outputs, _played(batch, trace))
         return -choices.log_prob.mean()
 

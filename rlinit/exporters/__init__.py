@@ -1,4 +1,19 @@
-"""Plans in the formats of other tools: traces, Graphviz, device maps, HTML reports."""
+"""Plans in the formats of other tools.
+
+=========================  ======================================================================
+function                   writes
+=========================  ======================================================================
+`to_device_map`            a device map of accelerate
+`to_dot`                   Graphviz text
+`to_onnx_annotated`        an ONNX model with the plan in it; `read_onnx_annotations` reads it back
+`to_onnx_stages`           an ONNX file for each stage; `run_onnx_stages` runs them
+`to_openvino_map`          affinities of OpenVINO's HETERO device
+`to_report`                an HTML page
+`to_split_spec`            a split specification of `torch.distributed.pipelining`
+`to_tensorboard`           a log folder of TensorBoard
+`to_trace`                 a trace for Perfetto or Chrome
+=========================  ======================================================================
+"""
 
 from __future__ import annotations
 
@@ -8,12 +23,41 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlinit.exporters.device_map import to_device_map
     from rlinit.exporters.dot import to_dot
+    from rlinit.exporters.onnx_annotated import read_onnx_annotations, to_onnx_annotated
+    from rlinit.exporters.onnx_stages import run_onnx_stages, to_onnx_stages
+    from rlinit.exporters.openvino_map import to_openvino_map
     from rlinit.exporters.report import to_report
+    from rlinit.exporters.split_spec import to_split_spec
+    from rlinit.exporters.tensorboard_plan import to_tensorboard
     from rlinit.exporters.trace import to_trace
 
-__all__ = ["to_device_map", "to_dot", "to_report", "to_trace"]
+__all__ = [
+    "read_onnx_annotations",
+    "run_onnx_stages",
+    "to_device_map",
+    "to_dot",
+    "to_onnx_annotated",
+    "to_onnx_stages",
+    "to_openvino_map",
+    "to_report",
+    "to_split_spec",
+    "to_tensorboard",
+    "to_trace",
+]
 
-_HOME = {"to_device_map": "device_map", "to_dot": "dot", "to_report": "report", "to_trace": "trace"}
+_HOME = {
+    "read_onnx_annotations": "onnx_annotated",
+    "run_onnx_stages": "onnx_stages",
+    "to_device_map": "device_map",
+    "to_dot": "dot",
+    "to_onnx_annotated": "onnx_annotated",
+    "to_onnx_stages": "onnx_stages",
+    "to_openvino_map": "openvino_map",
+    "to_report": "report",
+    "to_split_spec": "split_spec",
+    "to_tensorboard": "tensorboard_plan",
+    "to_trace": "trace",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -65,17 +65,18 @@ def critical_path(plan: Plan, graph: Graph, hardware: Hardware) -> list[Link]:
         return []
     history = _History(run, plan, graph)
     tolerance = 1e-12 * run.makespan_s
-    at: Batch | Movement | None = max(run.batches, key=lambda batch: batch.end_s)
+    at: Batch | Movement = max(run.batches, key=lambda batch: batch.end_s)
     path: list[Link] = []
-    seen: set[int] = set()
-    while at is not None and id(at) not in seen:  # activities of no length may stand in a circle of equal times
-        seen.add(id(at))
-        before, because = history.waited_for(at)
-        kind: Literal["compute", "transfer"] = "compute" if isinstance(at, Batch) else "transfer"
-        path.append(Link(kind, at.op, _lane(at), at.start_s, at.end_s, because))
-        if before is not None and before.end_s < at.start_s - tolerance:
-            path.append(Link("idle", at.op, _lane(at), before.end_s, at.start_s, "start"))
-        at = before
+    while at.start_s > 0.0:
+        members = history.waited_for(at, tolerance)
+        if len(members) == 1:  # it waits for nothing and does not start
+            path += [_link(at, "start"), Link("idle", at.op, _lane(at), 0.0, at.start_s, "start")]
+            return path[::-1]
+        path.extend(_link(member, because) for member, because in members[:-1])
+        after, at = members[-2][0], members[-1][0]
+        if at.end_s < after.start_s - tolerance:
+            path.append(Link("idle", after.op, _lane(after), at.end_s, after.start_s, "start"))
+    path.append(_link(at, "start"))
     return path[::-1]
 
 
@@ -97,27 +98,49 @@ class _History:
             elif self._rule == "blocking":
                 self._lanes.setdefault(f"device {move.target}", []).append(move)
         for members in self._lanes.values():
-            members.sort(key=_span)
+            members.sort(key=_end)
 
-    def waited_for(self, one: Batch | Movement) -> tuple[Batch | Movement | None, Because]:
-        """Return what ended last of all that an activity had to wait for."""
+    def waited_for(self, one: Batch | Movement, tolerance: float) -> list[tuple[Batch | Movement, Because]]:
+        """Return an activity, what it waited for, what that waited for ..., up to the first that started earlier.
+
+        Each comes with why it waited for the next. Between them are activities of no length, all at one time, among
+        which the search goes any way that leads further back.
+        """
+        trail: dict[int, list[tuple[Batch | Movement, Because]]] = {id(one): []}
+        stack: list[Batch | Movement] = [one]
+        while stack:
+            at = stack.pop()
+            for before, because in reversed(self._before(at)):
+                if id(before) in trail or before.end_s < at.start_s - tolerance:
+                    continue
+                trail[id(before)] = [*trail[id(at)], (at, because)]
+                if before.start_s < one.start_s - tolerance or before.start_s == 0.0:
+                    return [*trail[id(before)], (before, "start")]
+                stack.append(before)
+        options = self._before(one)
+        return [(one, options[0][1]), (options[0][0], "start")] if options else [(one, "start")]
+
+    def _before(self, one: Batch | Movement) -> list[tuple[Batch | Movement, Because]]:
+        """Return what an activity had to wait for, the last to end first, and data before lanes."""
         found: list[tuple[float, int, Batch | Movement, Because]] = []
+        because: Because = "device"
         if isinstance(one, Batch):
             found.extend((other.end_s, 1, other, "data") for other in self._inputs_of(one))
-            lane, because = f"device {one.device}", "device"
+            lane = f"device {one.device}"
         else:
             found.extend((b.end_s, 1, b, "data") for b in self._made[one.op] if b.device == one.source)
-            blocking = self._rule == "blocking"
-            lane, because = (f"device {one.target}", "device") if blocking else (f"link {_lane(one)}", "link")
+            if self._rule == "blocking":
+                lane = f"device {one.target}"
+            else:
+                lane, because = f"link {_lane(one)}", "link"
         members = self._lanes.get(lane, [])
-        place = bisect.bisect_left(members, _span(one), key=_span)
-        if place:
-            before = members[place - 1]
-            found.append((before.end_s, 0, before, "device" if because == "device" else "link"))
-        if not found:
-            return None, "start"
-        _, _, last, why = max(found, key=lambda entry: entry[:2])
-        return (last, why) if last.end_s > 0.0 or why == "data" else (None, "start")
+        # All that ended just when this one started, since their order is not known, and the last one before.
+        first = bisect.bisect_left(members, one.start_s, key=_end)
+        last = bisect.bisect_right(members, one.start_s, key=_end)
+        near = members[max(0, first - 1) : last]
+        found.extend((other.end_s, 0, other, because) for other in near if other is not one)
+        found.sort(key=lambda entry: entry[:2], reverse=True)
+        return [(other, why) for _, _, other, why in found]
 
     def _inputs_of(self, one: Batch) -> Iterator[Batch | Movement]:
         graph, v, shards = self._graph, self._graph.index(one.op), set(one.shards)
@@ -129,8 +152,14 @@ class _History:
                     yield move
 
 
-def _span(one: Batch | Movement) -> tuple[float, float]:
-    return one.start_s, one.end_s
+def _end(one: Batch | Movement) -> float:
+    return one.end_s
+
+
+def _link(one: Batch | Movement, because: Because) -> Link:
+    return Link(
+        "compute" if isinstance(one, Batch) else "transfer", one.op, _lane(one), one.start_s, one.end_s, because
+    )
 
 
 def _lane(one: Batch | Movement) -> str:

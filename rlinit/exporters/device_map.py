@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlinit.errors import InvalidPlan
+from rlinit.exporters.places import check_graph
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
@@ -108,12 +109,9 @@ def module_paths(graph: Graph) -> dict[str, str]:
 
 
 def _places(plan: Plan, graph: Graph) -> dict[str, tuple[str, ...]]:
-    if plan.assignment is None:
-        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    check_graph(plan, graph)
     if plan.objective in ("pipeline", "memory"):
-        return {op: (plan.stages[int(j)].device,) for op, j in plan.assignment.items()}
+        return {op: (plan.stages[int(j)].device,) for op, j in (plan.assignment or {}).items()}
     where: dict[str, set[str]] = {}
     for batch in plan.batches:
         where.setdefault(batch.op, set()).add(batch.device)

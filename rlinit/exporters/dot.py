@@ -6,7 +6,7 @@ import colorsys
 import math
 from pathlib import Path
 
-from rlinit.errors import InvalidPlan
+from rlinit.exporters.places import check_graph
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
@@ -84,12 +84,9 @@ def place_colours(plan: Plan) -> dict[str, str]:
 
 def _places(graph: Graph, plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return op -> where it runs, as `place_colours` calls it."""
-    if plan.assignment is None:
-        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to draw")
-    if plan.graph_fingerprint != graph.fingerprint():
-        raise InvalidPlan(f"the plan was made for another graph ({plan.graph!r}), not for this {graph.name!r}")
+    check_graph(plan, graph)
     if plan.objective in ("pipeline", "memory"):
-        return {op: (f"stage {j} ({plan.stages[int(j)].device})",) for op, j in plan.assignment.items()}
+        return {op: (f"stage {j} ({plan.stages[int(j)].device})",) for op, j in (plan.assignment or {}).items()}
     where: dict[str, list[str]] = {}
     for batch in plan.batches:
         where.setdefault(batch.op, []).append(batch.device)

@@ -16,7 +16,17 @@ from rlinit.importers.onnx_shapes import Prepared, infer_types, is_small
 from rlinit.importers.parameters import Sharing
 from rlinit.importers.tensors import TensorType
 
-__all__ = ["from_onnx", "import_onnx", "load_onnx"]
+__all__ = [
+    "check_location",
+    "from_onnx",
+    "import_onnx",
+    "load_onnx",
+    "load_values",
+    "node_reads",
+    "sorted_nodes",
+    "stored_tensors",
+    "subgraphs_of",
+]
 
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -70,11 +80,11 @@ def load_onnx(
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
     except Exception as problem:  # protobuf's DecodeError is not among its public names
         raise InvalidGraph(f"cannot read {path} as an ONNX model: {problem}") from problem
-    for tensor in _tensors(model.graph):
+    for tensor in stored_tensors(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _check_location(tensor, Path(path))
+            check_location(tensor, Path(path))
             if is_small(tensor):
-                _load_small(tensor, Path(path))
+                load_values(tensor, Path(path))
     return from_onnx(model, batch=batch, dims=dims, sharing=sharing, name=Path(path).stem)
 
 
@@ -123,7 +133,7 @@ def from_onnx(
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidGraph(f"{name or 'the ONNX model'} has no nodes; is this an ONNX model?")
     try:
-        prepared = infer_types(model, _sorted_nodes, batch, dims or {})
+        prepared = infer_types(model, sorted_nodes, batch, dims or {})
         return _assembled(prepared, sharing).graph(name or model.graph.name or "onnx")
     except RlinitError:
         raise
@@ -148,7 +158,7 @@ def _assembled(prepared: Prepared, sharing: Sharing) -> Assembly:
 # -- external data -------------------------------------------------------------------------------------------------
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
+def stored_tensors(graph: Any) -> Iterator[Any]:
     """Yield every tensor stored in a graph, its subgraphs included."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
@@ -159,13 +169,19 @@ def _tensors(graph: Any) -> Iterator[Any]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            for subgraph in _subgraphs_of(attribute):
-                yield from _tensors(subgraph)
+            for subgraph in subgraphs_of(attribute):
+                yield from stored_tensors(subgraph)
 
 
-def _check_location(tensor: Any, path: Path) -> None:
-    """Refuse external data outside the model's folder."""
-    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+def check_location(tensor: Any, path: Path) -> None:
+    """Refuse external data outside the model's folder.
+
+    Raises
+    ------
+    InvalidGraph
+        The tensor (named) says that its data lies elsewhere, or does not say where.
+    """
+    location = str(next((entry.value for entry in tensor.external_data if entry.key == "location"), ""))
     folder = path.resolve().parent
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\")
     parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
@@ -176,31 +192,40 @@ def _check_location(tensor: Any, path: Path) -> None:
         )
 
 
-def _load_small(tensor: Any, path: Path) -> None:
-    """Read external data that shapes may be computed from."""
+def load_values(tensor: Any, path: Path) -> None:
+    """Read the external data of a tensor of the model at `path` into the tensor itself.
+
+    Raises
+    ------
+    InvalidGraph
+        The file with the data cannot be read, or is too short.
+    """
     from onnx import external_data_helper
 
     try:
         external_data_helper.load_external_data_for_tensor(tensor, str(path.resolve().parent))
     except Exception as problem:  # OSError, ValueError, and the checker's ValidationError
         raise InvalidGraph(f"{path}: cannot read the external data of tensor {tensor.name!r}: {problem}") from problem
+    tensor.ClearField("data_location")
+    del tensor.external_data[:]
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def _subgraphs_of(attribute: Any) -> list[Any]:
+def subgraphs_of(attribute: Any) -> list[Any]:
+    """Return the subgraphs that an attribute of a node holds."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
-def _reads(node: Any) -> list[str]:
+def node_reads(node: Any) -> list[str]:
     """Return the tensors a node reads, those its subgraphs take from outside included."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
-        for subgraph in _subgraphs_of(attribute):
+        for subgraph in subgraphs_of(attribute):
             inner = {value.name for value in (*subgraph.input, *subgraph.initializer)}
             for step in subgraph.node:
-                names += [name for name in _reads(step) if name not in inner]
+                names += [name for name in node_reads(step) if name not in inner]
                 inner.update(step.output)
             names += [value.name for value in subgraph.output if value.name not in inner]
     return names
@@ -212,12 +237,13 @@ def _labels(graph: Any) -> list[str]:
     return distinct_labels(wanted, {value.name for value in graph.input})
 
 
-def _sorted_nodes(graph: Any) -> list[int]:
+def sorted_nodes(graph: Any) -> list[int]:
     """Return the places of the nodes in an order in which tensors are made before they are read."""
     given = {value.name for value in (*graph.input, *graph.initializer)}
+    given |= {sparse.values.name for sparse in graph.sparse_initializer}
     labels = _labels(graph)
     steps = [
-        (label, _reads(node), [name for name in node.output if name])
+        (label, node_reads(node), [name for name in node.output if name])
         for label, node in zip(labels, graph.node, strict=True)
     ]
     return order_of(steps, given)
@@ -237,7 +263,7 @@ def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) ->
     return Step(
         label,
         node.op_type if standard else f"{node.domain}.{node.op_type}",
-        _reads(node),
+        node_reads(node),
         makes,
         constant=constant,
         relabels=relabels,
@@ -249,7 +275,7 @@ def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) ->
 
 def _flops(node: Any, types: Mapping[str, TensorType]) -> float:
     """Return the operations of a node, those of its largest subgraph where it has some."""
-    branches = [subgraph for attribute in node.attribute for subgraph in _subgraphs_of(attribute)]
+    branches = [subgraph for attribute in node.attribute for subgraph in subgraphs_of(attribute)]
     if branches:
         return max(sum(_flops(step, types) for step in branch.node) for branch in branches)
     attributes = {attribute.name: attribute.s or attribute.i for attribute in node.attribute}

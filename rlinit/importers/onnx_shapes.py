@@ -11,7 +11,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.importers.onnx_inference import element_name, inferred_types
 from rlinit.importers.tensors import TensorType
 
-__all__ = ["Prepared", "infer_types", "is_small"]
+__all__ = ["Prepared", "infer_types", "inlined", "is_small"]
 
 _MAX_INTEGERS, _MAX_FLOATS = 4096, 8
 """Elements of a constant that shapes may be computed from: sizes and places; the scales of a Resize."""
@@ -60,7 +60,7 @@ def infer_types(
     """
     import onnx
 
-    whole = _inlined(model)
+    whole = inlined(model)
     given = _initializer_types(whole.graph)
     light = _without_weights(whole, given)
     order = sorted_nodes(light.graph)
@@ -74,8 +74,14 @@ def infer_types(
     return Prepared(light.graph, order, types, frozenset(given))
 
 
-def _inlined(model: Any) -> Any:
-    """Return the model with its functions put in place of their calls."""
+def inlined(model: Any) -> Any:
+    """Return the model with its functions put in place of their calls; itself where it has none.
+
+    Raises
+    ------
+    InvalidGraph
+        The functions contradict each other.
+    """
     if not model.functions:
         return model
     from onnx import inliner
@@ -117,7 +123,9 @@ def _without_weights(model: Any, given: Mapping[str, TensorType]) -> Any:
             graph.input.append(onnx.helper.make_tensor_value_info(name, elements[name], tensor.shape))
     unknown = {name for node in graph.node if not onnx.defs.has(node.op_type, node.domain) for name in node.output}
     graph.value_info.extend(value for value in model.graph.value_info if value.name in unknown)
-    graph.output.extend(model.graph.output)
+    # Inference takes an output's type even where it is an input too, and its shape may be for another batch size.
+    known = {value.name for value in graph.input} | kept
+    graph.output.extend(value for value in model.graph.output if value.name not in known)
     for value in graph.output:
         if value.name not in unknown:  # declared for another batch size, maybe
             value.type.tensor_type.ClearField("shape")

@@ -9,6 +9,7 @@ from rlinit.heuristics.placement.favourites import m_sct
 from rlinit.heuristics.placement.list_scheduling import best_device, greedy, heft, minimum_execution_time
 from rlinit.heuristics.placement.related import getf
 from rlinit.heuristics.placement.search import anneal, evolve, tabu
+from rlinit.heuristics.placement.segments import segments
 from rlinit.heuristics.placement.topological import m_etf, m_topo
 
 __all__ = ["PLACEMENT_HEURISTICS", "PlacementHeuristic"]
@@ -25,5 +26,6 @@ PLACEMENT_HEURISTICS: Mapping[str, PlacementHeuristic] = {
     "sa": anneal,
     "ea": evolve,
     "tabu": tabu,
+    "segments": segments,
 }
 """name -> call(problem, seed=, evaluations=, budget=) -> placement, or None where it finds no feasible one."""

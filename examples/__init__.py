@@ -1,0 +1,1 @@
+"""End-to-end flows to read and change; each is run as ``python -m examples.NAME --help``."""

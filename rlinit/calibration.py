@@ -1,0 +1,314 @@
+"""Predicted against measured: what a plan said its ops and its whole run would take, and what they took.
+
+A `Calibration` is made by `calibrate`, which runs a plan by the local executor, or read from a file. Its `table` holds
+the measured seconds, to be put into the cost table that the next plan is made from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rlinit.cost_table import CostRow, CostTable, InvalidCostTable
+from rlinit.errors import InvalidPlan
+from rlinit.files import read_json, write_json
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.measuring import Measuring, device_versions, figure_of, physical_device, torch_threads
+from rlinit.plan import Batch, Plan
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from rlinit.executors.local import LocalExecutor
+
+__all__ = ["Calibration", "OpTiming", "calibrate", "rank_correlation"]
+
+_Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpTiming:
+    """Predicted and measured seconds of one op on one device at one batch size.
+
+    Parameters
+    ----------
+    op, device, batch
+        Name of the op, name of the plan's device, inputs that ran at once.
+    predicted_s
+        What the plan said.
+    measured_s, spread_s, repeats
+        Median and interquartile range of so many measurements.
+    """
+
+    op: str
+    device: str
+    batch: int
+    predicted_s: float
+    measured_s: float
+    spread_s: float
+    repeats: int
+
+    @property
+    def error_s(self) -> float:
+        """Measured minus predicted seconds."""
+        return self.measured_s - self.predicted_s
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Predicted and measured times of a plan.
+
+    Parameters
+    ----------
+    name, objective
+        Of the graph and of the plan.
+    predicted_s
+        What the plan said the whole run takes: the makespan; of stages, the sum of their seconds, since one input goes
+        through all of them.
+    measured_s, spread_s, least_s, repeats
+        Median, interquartile range and least of whole runs in which nothing else was measured. On a busy machine the
+        median exceeds what its ops add up to, since other work interrupts few ops but most runs.
+    ops
+        Every op that computes; inputs of the model do not.
+    notes
+        What the devices are.
+    """
+
+    name: str
+    objective: Literal["pipeline", "latency", "throughput"]
+    predicted_s: float
+    measured_s: float
+    spread_s: float
+    least_s: float
+    repeats: int
+    ops: tuple[OpTiming, ...]
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Spearman's rank correlation of predicted with measured seconds of ops; see `rank_correlation`."""
+        return rank_correlation([row.predicted_s for row in self.ops], [row.measured_s for row in self.ops])
+
+    @property
+    def correlation(self) -> float | None:
+        """Pearson's correlation of predicted with measured seconds of ops; None as for `rank_correlation`."""
+        return _pearson(np.array([row.predicted_s for row in self.ops]), np.array([row.measured_s for row in self.ops]))
+
+    @property
+    def factor(self) -> float:
+        """Measured over predicted seconds of the whole run; inf where nothing was predicted to take time."""
+        return self.measured_s / self.predicted_s if self.predicted_s > 0 else math.inf
+
+    def device_factors(self) -> dict[str, float]:
+        """Return for each device the measured over the predicted seconds of its ops; inf as for `factor`."""
+        found = {}
+        for device in dict.fromkeys(row.device for row in self.ops):
+            rows = [row for row in self.ops if row.device == device]
+            predicted_s = math.fsum(row.predicted_s for row in rows)
+            measured_s = math.fsum(row.measured_s for row in rows)
+            found[device] = measured_s / predicted_s if predicted_s > 0 else math.inf
+        return found
+
+    def disagreements(self, count: int = 10) -> tuple[OpTiming, ...]:
+        """Return the ops whose measured seconds lie furthest from the predicted ones, the furthest first."""
+        return tuple(sorted(self.ops, key=lambda row: (-abs(row.error_s), row.op, row.device, row.batch))[:count])
+
+    def table(self) -> CostTable:
+        """Return the measured seconds as a cost table; `CostTable.updated` puts them into another one."""
+        rows = [CostRow(row.op, row.device, row.batch, row.measured_s, row.spread_s, row.repeats) for row in self.ops]
+        return CostTable(tuple(rows), " ".join(self.name.split()) or "costs", dict(self.notes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form (schema `rlinit/schemas/calibration.schema.json`)."""
+        data = {"format": "rlinit-calibration", "version": 1, **dataclasses.asdict(self)}
+        return {**data, "ops": [dataclasses.asdict(row) for row in self.ops], "notes": dict(self.notes)}
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, atomically."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        InvalidCostTable
+            Unreadable file, truncated JSON, or JSON that breaks the schema; the message gives the path in it.
+        """
+        data = read_json(path, "calibration", InvalidCostTable)
+        rows = tuple(OpTiming(**row) for row in data["ops"])
+        return cls(**{key: value for key, value in data.items() if key not in ("format", "version", "ops")}, ops=rows)
+
+
+def calibrate(
+    plan: Plan,
+    model: Any,
+    inputs: Sequence[Any],
+    *,
+    graph: Graph | None = None,
+    hardware: Hardware | None = None,
+    devices: Mapping[str, str] | None = None,
+    settings: Measuring | None = None,
+) -> Calibration:
+    """Run a plan by the local executor and compare its times with what it said.
+
+    The plan runs twice over: op by op between readings of the clock, and undisturbed for the time of the whole.
+
+    Parameters
+    ----------
+    plan, model, inputs, devices
+        As for `rlinit.executors.run`.
+    graph, hardware
+        What the plan was made for. Stage plans need both: they hold no times of single ops.
+    settings
+        Warm-up, repeats, and the time limit of each of the two. Threads are those of each CPU device of the plan, as
+        when its costs were measured; None: the devices share what torch uses now.
+
+    Raises
+    ------
+    InvalidPlan
+        As for `rlinit.executors.run`; also a `memory` plan, which has no times, and a stage plan without graph or
+        hardware, or with another one.
+    ExecutionFailure
+        An op or a device failed.
+    """
+    from rlinit.executors.local import LocalExecutor
+    from rlinit.executors.program import export_model
+
+    settings = settings or Measuring()
+    predicted = _predicted(plan, graph, hardware)
+    sharded = plan.inputs > plan.shard_inputs
+    exported = export_model(model, inputs, dynamic_batch=plan.inputs if sharded else None)
+    idle = _inputs(exported, plan, graph)
+    places = _places(plan, devices or {})
+    threads = None
+    if settings.threads is not None:
+        threads = settings.threads * max(1, sum(device == "cpu" for device in places.values()))
+    samples, _ = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads, measure=True))
+    _, walls = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads))
+    ops = []
+    for key, expected_s in predicted.items():
+        if key[0] not in idle:
+            one = figure_of(samples[key])
+            ops.append(OpTiming(*key, expected_s, one.seconds, one.spread_s, one.repeats))
+    whole = figure_of(walls)
+    total_s = sum(use.time_s for use in plan.stages) if plan.objective == "pipeline" else plan.value
+    return Calibration(
+        plan.graph,
+        plan.objective,  # type: ignore[arg-type]  # memory plans were refused
+        float(total_s),
+        whole.seconds,
+        whole.spread_s,
+        min(walls),
+        whole.repeats,
+        tuple(ops),
+        _notes(places, settings.threads),
+    )
+
+
+def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation, ties ranked by their mean; None for fewer than two or all equal numbers.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
+    0.5
+    """
+    from scipy.stats import rankdata
+
+    return _pearson(rankdata(predicted), rankdata(measured))
+
+
+def _pearson(x: np.ndarray[Any, np.dtype[np.float64]], y: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    # Scaled first, so that neither tiny nor huge seconds leave the range of numbers.
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    x, y = x - x.mean(), y - y.mean()
+    return float(np.clip((x @ y) / math.sqrt(float(x @ x) * float(y @ y)), -1.0, 1.0))
+
+
+def _predicted(plan: Plan, graph: Graph | None, hardware: Hardware | None) -> dict[_Key, float]:
+    """Return the seconds that the plan expects of each op on each device at each batch size."""
+    if plan.assignment is None:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to run")
+    if plan.objective == "memory":
+        raise InvalidPlan("a memory plan has no times to compare with")
+    if plan.objective != "pipeline":
+        found: dict[_Key, list[float]] = {}
+        for batch in plan.batches:
+            found.setdefault(_key(batch, plan), []).append(batch.end_s - batch.start_s)
+        return {key: max(0.0, math.fsum(values) / len(values)) for key, values in found.items()}
+    if graph is None or hardware is None:
+        raise InvalidPlan("a stage plan holds no times of single ops; give its graph and its hardware, too")
+    if graph.fingerprint() != plan.graph_fingerprint or hardware.fingerprint() != plan.hardware_fingerprint:
+        raise InvalidPlan(
+            f"the plan was made for another graph or hardware ({plan.graph!r} on {plan.hardware!r}), not for "
+            f"{graph.name!r} on {hardware.name!r} as given"
+        )
+    from rlinit.costs import op_times
+
+    by_name = {device.name: device for device in hardware.devices}
+    seconds = [op_times(graph, by_name[use.device]) for use in plan.stages]
+    return {
+        (op, plan.stages[int(stage)].device, 1): float(seconds[int(stage)][graph.index(op)])
+        for op, stage in plan.assignment.items()
+    }
+
+
+def _key(batch: Batch, plan: Plan) -> _Key:
+    return batch.op, batch.device, len(batch.shards) * plan.shard_inputs
+
+
+def _inputs(exported: ExportedProgram, plan: Plan, graph: Graph | None) -> set[str]:
+    """Return the ops that are inputs of the model, which compute nothing."""
+    from rlinit.executors.program import op_nodes
+
+    owners = op_nodes(list(plan.assignment or ()), graph)
+    return {owners[node] for node in exported.graph_signature.user_inputs if isinstance(node, str) and node in owners}
+
+
+def _runs(
+    plan: Plan,
+    exported: ExportedProgram,
+    inputs: Sequence[Any],
+    graph: Graph | None,
+    devices: Mapping[str, str] | None,
+    settings: Measuring,
+    executor: LocalExecutor,
+) -> tuple[dict[_Key, list[float]], list[float]]:
+    """Run a plan again and again; return the seconds of each batch where those are measured, and of each run."""
+    samples: dict[_Key, list[float]] = {}
+    walls: list[float] = []
+    started = time.perf_counter()
+    with executor.load(plan, exported, inputs, graph=graph, devices=devices) as program:
+        for at in range(settings.warmup + settings.repeats):
+            late = settings.time_limit_s is not None and time.perf_counter() - started > settings.time_limit_s
+            if late and len(walls) >= 2:
+                break
+            result = program.run(*inputs)
+            if at >= settings.warmup:
+                walls.append(result.seconds)
+                for batch in result.batches:
+                    samples.setdefault(_key(batch, plan), []).append(max(0.0, batch.end_s - batch.start_s))
+    return samples, walls
+
+
+def _places(plan: Plan, devices: Mapping[str, str]) -> dict[str, str]:
+    """Return the physical device of each device that runs something, by the rule of the local executor."""
+    names = [use.device for use in plan.devices if use.num_batches] or [use.device for use in plan.stages]
+    return {name: devices.get(name, name if name.startswith("cuda") else "cpu") for name in names}
+
+
+def _notes(places: Mapping[str, str], threads: int | None) -> dict[str, str]:
+    """Return what the devices are."""
+    with torch_threads(threads):
+        found = {name: device_versions(physical_device(device)) for name, device in places.items()}
+    return {f"device {name}".replace(":", "."): text for name, text in found.items()}

@@ -1,0 +1,421 @@
+"""The commands that need the model itself, not only its graph: ``rlinit run | measure | calibrate``.
+
+They read ``.pt2`` files, whose weights are loaded without opening a pickle (see `rlinit.importers.torch_weights`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from rlinit.cli_inputs import dimension_sizes, load_hardware
+from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.graph import Graph
+from rlinit.plan import Plan
+from rlinit.quantities import format_seconds
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from rlinit.calibration import Calibration
+    from rlinit.cost_table import CostTable
+    from rlinit.executors import Execution, Executor
+    from rlinit.measuring import Measuring
+
+__all__ = ["Calibrate", "Measure", "Run", "calibrate_costs", "measure_model", "run_plan"]
+
+_TOLERANCE = 1e-3
+"""Relative to the largest output: how far kernels of other devices and batch sizes may round differently."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a plan on its model, and compare its times with what it promised."""
+
+    plan: Annotated[Path, tyro.conf.Positional]
+    """A plan that schedule wrote (.json)."""
+    model: Annotated[Path, tyro.conf.Positional]
+    """The model with its weights (.pt2, from torch.export.save)."""
+    graph: Path | None = None
+    """The graph that the plan was made for (.json); without it, the one of the model."""
+    costs: Path | None = None
+    """The cost table that was given when the plan was made (.csv, .json), if one was."""
+    hw: str | None = None
+    """What the plan was made for, as for schedule; --measure needs it for stage plans, and --executor simulated."""
+    devices: tuple[str, ...] = ()
+    """Where the plan's devices are, as NAME=cpu or NAME=cuda:N; several may share one. By default cuda:N is what it
+    says and everything else the CPU."""
+    inputs: tuple[Path, ...] = ()
+    """Inputs of the model (.npy), in order; without them, random numbers."""
+    outputs: Path | None = None
+    """Write the outputs here (.npz)."""
+    executor: Literal["local", "pipeline", "simulated"] = "local"
+    """local: this process. pipeline: a process a stage, to be started by torchrun. simulated: the times of a simulated
+    run on --hw, with the outputs of the model itself."""
+    check: bool = False
+    """Also run the model without the plan and compare the outputs."""
+    measure: bool = False
+    """Run again and again, and report predicted and measured times."""
+    report: Path | None = None
+    """With --measure: write the report here (.json), for calibrate."""
+    warmup: int = 2
+    """Runs that do not count."""
+    repeats: int = 10
+    """Runs that count."""
+    threads: int | None = None
+    """With --measure: CPU threads of each device, as given to measure; without it, devices share what torch takes."""
+    seed: int = 0
+    """Seed of the random inputs."""
+    batch: int | None = None
+    """Batch size of the graph where the model's is dynamic, as for schedule."""
+    dims: tuple[str, ...] = ()
+    """As for schedule."""
+    sharing: Literal["colocate", "copy"] = "colocate"
+    """As for schedule."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measure every op of a model on the devices of this machine, and write a cost table."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """The model with its weights (.pt2, from torch.export.save)."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """Write the cost table here (.csv, .json)."""
+    devices: tuple[str, ...] = ("cpu",)
+    """Devices to measure, as cpu, cuda:N, or NAME=cuda:N where the hardware has other names for them."""
+    batches: tuple[int, ...] = ()
+    """Batch sizes, where the model's is dynamic."""
+    hw: str | None = None
+    """Hardware file or preset whose links shall be measured, too; its devices are those named by --devices."""
+    hw_out: Path | None = None
+    """Write the hardware with the measured links here (.json)."""
+    cache: Path | None = None
+    """Folder that keeps figures, so that an op is measured once on a device."""
+    inputs: tuple[Path, ...] = ()
+    """Inputs of the model (.npy), in order; without them, random numbers."""
+    warmup: int = 2
+    """Runs that do not count."""
+    repeats: int = 10
+    """Runs that count."""
+    time_limit_s: float | None = None
+    """Stop repeating after this many seconds for a device and batch size."""
+    threads: int | None = None
+    """CPU threads of an op; without it, as many as torch takes."""
+    seed: int = 0
+    """Seed of the random inputs."""
+    dims: tuple[str, ...] = ()
+    """As for schedule."""
+    json: bool = False
+    """Print JSON instead of text."""
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Put measured times of plans into a cost table."""
+
+    reports: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Reports that run --measure --report wrote; later ones win."""
+    out: Path
+    """Write the cost table here (.csv, .json)."""
+    costs: Path | None = None
+    """The table that they correct; without it, a table of what was measured alone."""
+    json: bool = False
+    """Print JSON instead of text."""
+
+
+def run_plan(command: Run) -> int:
+    """Carry out ``rlinit run``; return the exit code.
+
+    Raises
+    ------
+    InvalidPlan, InvalidGraph, InvalidCostTable, InvalidHardware, ExecutionFailure, BackendUnavailable
+        What went wrong; nothing was printed.
+    """
+    _check_folders(command.outputs, command.report)
+    if command.report is not None and not command.measure:
+        raise RlinitError("--report needs --measure")
+    if command.measure and command.executor != "local":
+        raise RlinitError("--measure needs --executor local")
+    from rlinit.model_inputs import model_inputs
+
+    plan = Plan.load(command.plan)
+    program = _load_program(command.model)
+    graph = _graph(command, program)
+    if command.graph is None and graph.fingerprint() != plan.graph_fingerprint:
+        raise InvalidPlan(
+            f"the plan was made for another graph ({plan.graph!r}) than that of {command.model}; name the cost table "
+            "it was made with (--costs) and its --batch, --dims and --sharing, or give the graph itself (--graph)"
+        )
+    inputs = model_inputs(
+        program,
+        files=command.inputs,
+        dims=dimension_sizes(command.dims),
+        inputs=plan.inputs,
+        batch=command.batch,
+        seed=command.seed,
+    )
+    places = _places(command.devices)
+    executor = _executor(command)
+    result = executor.execute(plan, program, inputs, graph=graph, devices=places or None)
+    difference = _difference(program, inputs, result) if command.check and result.outputs is not None else None
+    found = _measured(command, plan, program, inputs, graph, places) if command.measure else None
+    if command.outputs is not None and result.outputs is not None:
+        _save_outputs(command.outputs, result.outputs)
+    if found is not None and command.report is not None:
+        found.save(command.report)
+    if command.json:
+        print(json.dumps(_run_row(plan, result, difference, found), indent=1))
+    else:
+        _print_run(plan, result, difference, found)
+    return 0
+
+
+def measure_model(command: Measure) -> int:
+    """Carry out ``rlinit measure``; return the exit code.
+
+    Raises
+    ------
+    InvalidPlan, InvalidGraph, InvalidCostTable, InvalidHardware, ExecutionFailure, BackendUnavailable
+        What went wrong; nothing was written.
+    """
+    _check_folders(command.out, command.hw_out)
+    if (command.hw is None) != (command.hw_out is None):
+        raise RlinitError("--hw and --hw-out belong together")
+    program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
+    from rlinit.importers.torch_export import from_program
+    from rlinit.measured_transfers import measure_transfers
+    from rlinit.measuring import measure_ops
+    from rlinit.model_inputs import model_inputs
+
+    dims = dimension_sizes(command.dims)
+    graph = from_program(program, dims=dims, name=command.model.stem)
+    inputs = model_inputs(program, files=command.inputs, dims=dims, seed=command.seed)
+    places = _places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
+    settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s)
+    hardware = None if command.hw is None else load_hardware(command.hw)
+    links = measure_transfers(places, settings=settings) if hardware is not None else None
+    changed = links.apply(hardware) if links is not None and hardware is not None else None
+    table = measure_ops(
+        program,
+        inputs,
+        graph,
+        devices=places,
+        batches=command.batches or None,
+        settings=settings,
+        cache=command.cache,
+    )
+    table.save(command.out)
+    if changed is not None and command.hw_out is not None:
+        changed.save(command.hw_out)
+    _print_table(table, as_json=command.json)
+    if links is not None and not command.json:
+        print(links)
+    return 0
+
+
+def calibrate_costs(command: Calibrate) -> int:
+    """Carry out ``rlinit calibrate``; return the exit code.
+
+    Raises
+    ------
+    InvalidCostTable
+        A report or table that cannot be read, or no report.
+    """
+    from rlinit.calibration import Calibration
+    from rlinit.cost_table import CostTable
+
+    _check_folders(command.out)
+    if not command.reports:
+        raise RlinitError("give at least one report that run --measure --report wrote")
+    tables = [Calibration.load(path).table() for path in command.reports]
+    table = tables[0] if command.costs is None else CostTable.load(command.costs).updated(tables[0])
+    for other in tables[1:]:
+        table = table.updated(other)
+    table.save(command.out)
+    _print_table(table, as_json=command.json)
+    return 0
+
+
+# -- what the commands read ------------------------------------------------------------------------------------
+
+
+def _check_folders(*targets: Path | None) -> None:
+    for target in targets:
+        if target is not None and not target.parent.is_dir():
+            raise RlinitError(f"cannot write {target}: the folder {target.parent} does not exist")
+
+
+def _load_program(path: Path) -> ExportedProgram:
+    if path.suffix.lower() != ".pt2":
+        raise RlinitError(f"{path}: running needs the model with its weights as a .pt2 file, from torch.export.save")
+    from rlinit.importers.torch_weights import load_model
+
+    return load_model(path)
+
+
+def _graph(command: Run, program: ExportedProgram) -> Graph:
+    """Return the graph that the plan was made for."""
+    from rlinit.cost_table import CostTable
+    from rlinit.importers.torch_export import from_program
+
+    if command.graph is not None:
+        graph = Graph.load(command.graph)
+    else:
+        dims = dimension_sizes(command.dims)
+        graph = from_program(program, batch=command.batch, dims=dims, sharing=command.sharing, name=command.model.stem)
+    return graph if command.costs is None else CostTable.load(command.costs).apply(graph)
+
+
+def _executor(command: Run) -> Executor:
+    from rlinit.executors import named_executor
+
+    if command.executor != "simulated":
+        return named_executor(command.executor)
+    from rlinit.executors.simulated import SimulatorExecutor
+
+    if command.hw is None:
+        raise RlinitError("--executor simulated needs --hw, the hardware that the plan was made for")
+    return SimulatorExecutor(load_hardware(command.hw))
+
+
+def _places(entries: Sequence[str]) -> dict[str, str]:
+    """Return physical devices by name, from NAME=DEVICE."""
+    places = {}
+    for entry in entries:
+        name, _, device = entry.partition("=")
+        if not name or not device:
+            raise RlinitError(f"--devices {entry!r}: expected NAME=cpu or NAME=cuda:N")
+        places[name] = device
+    return places
+
+
+def _settings(warmup: int, repeats: int, threads: int | None, time_limit_s: float | None) -> Measuring:
+    from rlinit.measuring import Measuring
+
+    return Measuring(warmup, repeats, threads, time_limit_s)
+
+
+# -- what they find out ----------------------------------------------------------------------------------------
+
+
+def _measured(
+    command: Run,
+    plan: Plan,
+    program: ExportedProgram,
+    inputs: tuple[Any, ...],
+    graph: Graph,
+    places: Mapping[str, str],
+) -> Calibration:
+    from rlinit.calibration import calibrate
+
+    return calibrate(
+        plan,
+        program,
+        inputs,
+        graph=graph,
+        hardware=None if command.hw is None else load_hardware(command.hw),
+        devices=places or None,
+        settings=_settings(command.warmup, command.repeats, command.threads, None),
+    )
+
+
+def _difference(program: ExportedProgram, inputs: tuple[Any, ...], result: Execution) -> float:
+    """Return the largest difference from the unplaced model, relative to the largest output.
+
+    Raises
+    ------
+    InvalidPlan
+        It is more than rounding explains.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    with torch.no_grad():
+        expected = program.module()(*inputs)
+    worst = 0.0
+    for mine, true in zip(pytree.tree_leaves(result.outputs), pytree.tree_leaves(expected), strict=True):
+        if isinstance(true, torch.Tensor) and true.numel():
+            same = (mine == true) | (mine.isnan() & true.isnan())
+            apart = torch.where(same, 0.0, (mine - true).abs().double()).nan_to_num(nan=math.inf)
+            size = true.abs().double()
+            largest = torch.where(size.isfinite(), size, 0.0).max().clamp(min=1e-30)
+            worst = max(worst, float(apart.max() / largest))
+    if worst > _TOLERANCE:
+        raise InvalidPlan(
+            f"the plan's outputs differ from the model's own by {worst:.2g} of the largest; more than {_TOLERANCE:g} "
+            "is not rounding (random ops such as dropout would do it: export in eval mode)"
+        )
+    return worst
+
+
+def _save_outputs(path: Path, outputs: Any) -> None:
+    import numpy as np
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    # NumPy knows no bfloat16.
+    arrays = [(leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy() for leaf in leaves]
+    with path.open("wb") as file:
+        np.savez(file, **{f"output{at}": array for at, array in enumerate(arrays)})  # type: ignore[arg-type]
+
+
+# -- what they print -------------------------------------------------------------------------------------------
+
+
+def _run_row(plan: Plan, result: Execution, difference: float | None, found: Calibration | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"graph": plan.graph, "objective": plan.objective, "seconds": result.seconds}
+    if difference is not None:
+        row["difference"] = difference
+    if found is not None:
+        row["measured"] = {
+            **found.to_dict(),
+            "rank_correlation": found.rank_correlation,
+            "correlation": found.correlation,
+        }
+    return row
+
+
+def _print_run(plan: Plan, result: Execution, difference: float | None, found: Calibration | None) -> None:
+    print(f"{plan.graph} on {plan.hardware}: one run took {format_seconds(result.seconds)}")
+    if difference is not None:
+        print(f"outputs equal the model's own (largest difference {difference:.1g} of the largest output)")
+    if found is None:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    spread = found.spread_s / found.measured_s if found.measured_s > 0 else 0.0
+    print(
+        f"predicted {format_seconds(found.predicted_s)}, measured {format_seconds(found.measured_s)} "
+        f"(median of {found.repeats}, spread {spread:.0%}, least {format_seconds(found.least_s)}): "
+        f"factor {found.factor:.2f}"
+    )
+    rank = found.rank_correlation
+    print("ops: " + ("too few to correlate" if rank is None else f"rank correlation {rank:.3f}"))
+    for device, factor in found.device_factors().items():
+        print(f"  {device}: its ops take {factor:.2f} times as long as predicted")
+    table = Table("op", "device", "batch", "predicted", "measured", "spread", title="furthest from the prediction")
+    for row in found.disagreements():
+        figures = (format_seconds(value) for value in (row.predicted_s, row.measured_s, row.spread_s))
+        table.add_row(row.op, row.device, str(row.batch), *figures)
+    Console().print(table)
+
+
+def _print_table(table: CostTable, *, as_json: bool) -> None:
+    if as_json:
+        json.dump(table.to_dict(), sys.stdout, indent=1)
+        print()
+        return
+    for noise in table.noise():
+        print(noise)

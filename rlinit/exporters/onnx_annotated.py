@@ -1,0 +1,214 @@
+"""Plans written into ONNX models: a device configuration, and the place of each node in it; written and read back.
+
+Since IR version 11 a model can name the devices it is meant for (``ModelProto.configuration``), and a node its pipeline
+stage and the devices of its tensors (``NodeProto.device_configurations``). Runtimes that do not know these fields
+ignore them.
+
+References
+----------
+The ONNX intermediate representation, "Multi-device execution".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlinit.errors import InvalidPlan
+from rlinit.exporters.onnx_fit import OnnxFit, fit_onnx, renamed
+from rlinit.exporters.onnx_weights import loaded, open_onnx, save_onnx
+from rlinit.exporters.places import device_names, op_devices, op_stages, quotient_order
+from rlinit.graph import Graph
+from rlinit.importers.onnx_model import sorted_nodes
+from rlinit.plan import Plan
+
+__all__ = ["OnnxAnnotations", "annotated_onnx", "read_onnx_annotations", "to_onnx_annotated"]
+
+_CONFIGURATION = "rlinit"
+_LEAST_IR = 11
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxAnnotations:
+    """What an annotated model says.
+
+    Parameters
+    ----------
+    devices
+        The devices of the configuration; for stage plans one for each stage.
+    op2device
+        Name of each annotated node -> device.
+    op2stage
+        The same -> stage in the order in which stages run; empty for placements.
+    graph_fingerprint
+        Of the graph that the plan was made for; "" where the file does not say.
+    """
+
+    devices: tuple[str, ...]
+    op2device: Mapping[str, str]
+    op2stage: Mapping[str, int]
+    graph_fingerprint: str
+
+
+def to_onnx_annotated(plan: Plan, graph: Graph, model: Any, path: str | Path) -> None:
+    """Write an ONNX model with a plan in it, atomically; see `annotated_onnx`.
+
+    Weights are held in memory while the file is written; beyond 1 GiB they go into ``<stem>.data`` beside it.
+
+    Raises
+    ------
+    InvalidPlan, InvalidGraph, BackendUnavailable
+        As for `annotated_onnx`.
+    """
+    save_onnx(annotated_onnx(plan, graph, model), Path(path))
+
+
+def annotated_onnx(plan: Plan, graph: Graph, model: Any) -> Any:
+    """Return a copy of an ONNX model in which each op of a plan has its device and, for stage plans, its stage.
+
+    The copy computes what the model does: its sizes stay dynamic and nothing is folded. It is of IR version 11 at
+    least, its functions are inlined and its nodes are in order and called like their ops, so that its import is the
+    graph again.
+
+    The configuration ``rlinit`` names the devices; stage plans have one for each stage, in the order in which stages
+    run (which is the plan's own unless an edge goes to a smaller stage). All inputs and outputs of a node are
+    given the node's device. The metadata ``rlinit.*`` say what the plan promises.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule in which each op runs on one device.
+    graph
+        What it was made for, as `rlinit.load_graph` or `from_onnx` gives it.
+    model
+        The ``.onnx`` file that the graph is of, or the `onnx.ModelProto`.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan is not for the graph or the graph not for the model, an op is dealt over devices, or stages read each
+        other in a circle; the message names the node.
+    InvalidGraph
+        The model cannot be read.
+    BackendUnavailable
+        onnx is not installed.
+    """
+    fit = fit_onnx(plan, graph, model)
+    devices, op2place, is_staged = _places(plan, graph)
+    copied = _ordered(fit)
+    configuration = copied.configuration.add(name=_CONFIGURATION, num_devices=len(devices))
+    configuration.device.extend(devices)
+    for node in copied.graph.node:
+        if node.name in fit.op2place:
+            entry = node.device_configurations.add(configuration_id=_CONFIGURATION)
+            if is_staged:
+                entry.pipeline_stage = op2place[node.name]
+            for tensor in dict.fromkeys(name for name in (*node.input, *node.output) if name):
+                entry.sharding_spec.add(tensor_name=tensor, device=[op2place[node.name]])
+    _note(copied, plan)
+    return copied
+
+
+def _places(plan: Plan, graph: Graph) -> tuple[list[str], dict[str, int], bool]:
+    """Return the devices, op -> its place among them, and whether these are stages."""
+    if plan.objective not in ("pipeline", "memory"):
+        devices = device_names(plan, graph)
+        return devices, {op: devices.index(name) for op, name in op_devices(plan, graph).items()}, False
+    stages = op_stages(plan, graph)
+    order = quotient_order(graph, stages, range(plan.num_stages))
+    place = {stage: at for at, stage in enumerate(order)}
+    return [plan.stages[stage].device for stage in order], {op: place[stage] for op, stage in stages.items()}, True
+
+
+def _ordered(fit: OnnxFit) -> Any:
+    """Return a copy of the model with its weights, its nodes in order and called like their ops."""
+    copied = type(fit.model)()
+    copied.CopyFrom(fit.model)
+    graph = copied.graph
+    if copied.ir_version < 4:  # stored tensors had to be inputs, which nobody means to override
+        given = [value for value in graph.input if value.name not in fit.stored]
+        del graph.input[:]
+        graph.input.extend(given)
+    copied.ir_version = max(copied.ir_version, _LEAST_IR)
+    del graph.node[:]
+    for at in sorted_nodes(fit.model.graph):
+        node = fit.model.graph.node[at]
+        graph.node.append(renamed(node, fit.place2op.get(at, node.name)))
+    for node in graph.node:
+        earlier = [entry for entry in node.device_configurations if entry.configuration_id != _CONFIGURATION]
+        del node.device_configurations[:]
+        node.device_configurations.extend(earlier)
+    earlier = [entry for entry in copied.configuration if entry.name != _CONFIGURATION]
+    del copied.configuration[:]
+    copied.configuration.extend(earlier)
+    if fit.source is not None:
+        for tensor in graph.initializer:
+            tensor.CopyFrom(loaded(tensor, fit.source))
+    return copied
+
+
+def _note(model: Any, plan: Plan) -> None:
+    """Say in the metadata what the plan promises."""
+    kept = [entry for entry in model.metadata_props if not str(entry.key).startswith("rlinit.")]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    facts = {
+        "objective": plan.objective,
+        "status": plan.status,
+        "value": repr(plan.value),
+        "bound": repr(plan.bound),
+        "bound_source": plan.bound_source,
+        "hardware": plan.hardware,
+        "graph_fingerprint": plan.graph_fingerprint,
+    }
+    for key, value in facts.items():
+        model.metadata_props.add(key=f"rlinit.{key}", value=value)
+
+
+def read_onnx_annotations(model: Any, configuration: str = _CONFIGURATION) -> OnnxAnnotations:
+    """Return what the nodes of an annotated ONNX model say about devices and stages.
+
+    Parameters
+    ----------
+    model
+        An ``.onnx`` file or an `onnx.ModelProto`.
+    configuration
+        Which of its configurations to read.
+
+    Raises
+    ------
+    InvalidPlan
+        The model has no such configuration, or a node (named) says something that is not one stage on one of its
+        devices, or has no name of its own.
+    InvalidGraph
+        The file cannot be read.
+    BackendUnavailable
+        onnx is not installed.
+    """
+    proto, _ = open_onnx(model)
+    found = [entry for entry in proto.configuration if entry.name == configuration]
+    if len(found) != 1:
+        names = [entry.name for entry in proto.configuration]
+        raise InvalidPlan(f"the model has the device configurations {names}; expected one called {configuration!r}")
+    devices = tuple(found[0].device)
+    op2device: dict[str, str] = {}
+    op2stage: dict[str, int] = {}
+    for node in proto.graph.node:
+        entries = [entry for entry in node.device_configurations if entry.configuration_id == configuration]
+        if not entries:
+            continue
+        if len(entries) > 1 or not node.name or node.name in op2device:
+            raise InvalidPlan(f"node {node.name!r} is annotated twice, or has no name of its own")
+        used = {device for spec in entries[0].sharding_spec for device in spec.device}
+        is_staged = entries[0].HasField("pipeline_stage")
+        if len(used) != 1 or not 0 <= min(used) < len(devices) or (is_staged and entries[0].pipeline_stage < 0):
+            raise InvalidPlan(
+                f"node {node.name!r} is on the devices {sorted(used)} of {len(devices)}; expected one of them"
+            )
+        op2device[node.name] = devices[min(used)]
+        if is_staged:
+            op2stage[node.name] = int(entries[0].pipeline_stage)
+    facts = {entry.key: entry.value for entry in proto.metadata_props}
+    return OnnxAnnotations(devices, op2device, op2stage, facts.get("rlinit.graph_fingerprint", ""))

@@ -1,0 +1,185 @@
+"""Plans laid over the ONNX model they were made for: which node each op is, and what every tensor is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlinit.errors import InvalidGraph, InvalidPlan
+from rlinit.exporters.onnx_weights import open_onnx
+from rlinit.exporters.places import check_graph
+from rlinit.graph import Graph
+from rlinit.importers.onnx_inference import element_name
+from rlinit.importers.onnx_model import from_onnx, import_onnx, node_reads
+from rlinit.importers.onnx_shapes import inlined
+from rlinit.plan import Plan
+
+__all__ = ["OnnxFit", "fit_onnx", "renamed", "tensor_type"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxFit:
+    """A model whose nodes are known to be the ops of a graph.
+
+    Parameters
+    ----------
+    model
+        An ONNX `ModelProto`, the model's functions inlined.
+    source
+        The file beside which its large weights lie; None: it has none.
+    op2place
+        op -> place of its node in the model's graph; inputs of the model have none. In an order in which tensors are
+        made before they are read.
+    place2op
+        The inverse. Nodes that are not in it compute constants, or shapes, which are all known.
+    maker
+        tensor -> place of the node that makes it.
+    types
+        (element type as ONNX numbers it, dimensions) of the model's inputs and of the ops' outputs.
+    stored
+        Names of the tensors whose values the model holds.
+    """
+
+    model: Any
+    source: Path | None
+    op2place: Mapping[str, int]
+    place2op: Mapping[int, str]
+    maker: Mapping[str, int]
+    types: Mapping[str, tuple[int, tuple[int, ...]]]
+    stored: frozenset[str]
+
+
+def fit_onnx(plan: Plan, graph: Graph, model: Any) -> OnnxFit:
+    """Check that a plan and a graph belong to an ONNX model, and return how.
+
+    The model is imported again, with the sizes of its unknown dimensions that the graph has, and compared op by op.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule.
+    graph
+        What the plan was made for, as `rlinit.load_graph` or `from_onnx` gives it; costs may have been added.
+    model
+        The ``.onnx`` file, or an `onnx.ModelProto` whose weights are loaded; it is not changed.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan is not for the graph, or the graph not for the model; the message names the first node that differs.
+    InvalidGraph
+        The model cannot be read.
+    BackendUnavailable
+        onnx is not installed.
+    """
+    check_graph(plan, graph)
+    proto, source = open_onnx(model)
+    whole = inlined(proto)
+    again = from_onnx(whole, dims=_dims_of(whole, graph), name=graph.name)
+    _compare(graph, again)
+    op2place: dict[str, int] = {}
+    for at, op in enumerate(again.names):
+        if again.kinds[at] != "input":
+            op2place[op] = int(again.extras[at]["nodes"][0])
+    maker = {name: place for place, node in enumerate(whole.graph.node) for name in node.output if name}
+    stored = {tensor.name for tensor in whole.graph.initializer}
+    stored |= {sparse.values.name for sparse in whole.graph.sparse_initializer}
+    types = _types(whole, again)
+    given = {value.name for value in whole.graph.input}
+    for value in whole.graph.output:
+        if not any(value.name in known for known in (maker, stored, given)):
+            raise InvalidGraph(f"the model gives the tensor {value.name!r}, which nothing makes")
+    place2op = {place: op for op, place in op2place.items()}
+    return OnnxFit(whole, source, op2place, place2op, maker, types, frozenset(stored))
+
+
+def renamed(node: Any, op: str) -> Any:
+    """Return a node called like its op, a copy if it is not: names of nodes may be missing, and need not be distinct.
+
+    An import of the copy calls the op the same.
+    """
+    if node.name == op:
+        return node
+    copied = type(node)()
+    copied.CopyFrom(node)
+    copied.name = op
+    return copied
+
+
+def tensor_type(name: str, types: Mapping[str, tuple[int, tuple[int, ...]]]) -> Any:
+    """Return the `ValueInfoProto` of a tensor."""
+    onnx = import_onnx()
+    element, shape = types[name]
+    return onnx.helper.make_tensor_value_info(name, element, list(shape))
+
+
+def _dims_of(model: Any, graph: Graph) -> dict[str, int]:
+    """Return the values that the graph was imported with for the unknown dimensions of the model's inputs."""
+    sizes: dict[str, Sequence[int]] = {}
+    for at, row in graph.extras.items():
+        outputs = row.get("outputs")
+        if graph.kinds[at] == "input" and outputs:
+            sizes[graph.names[at]] = [int(size) for size in outputs[0][1:]]
+    stored = {tensor.name for tensor in model.graph.initializer}
+    unknown: list[tuple[str, int, str]] = []
+    for value in model.graph.input:
+        if value.name not in stored:
+            axes = enumerate(value.type.tensor_type.shape.dim)
+            unknown += [(value.name, axis, d.dim_param) for axis, d in axes if not d.HasField("dim_value")]
+    symbols = {symbol: sizes[name][axis] for name, axis, symbol in unknown if axis < len(sizes.get(name, ()))}
+    dims = {}
+    for name, axis, symbol in unknown:
+        given = sizes.get(name, ())
+        # An input that nothing reads is no op; any size does for it.
+        dims[f"{name}[{axis}]"] = given[axis] if axis < len(given) else symbols.get(symbol, 1) if symbol else 1
+    return dims
+
+
+def _compare(graph: Graph, again: Graph) -> None:
+    """Refuse a graph that is not the model's."""
+    known = set(graph.names)
+    for name in again.names:
+        if name not in known:
+            raise InvalidPlan(f"the model has the node {name!r}, which the plan's graph {graph.name!r} does not have")
+    there_are = set(again.names)
+    for name in graph.names:
+        if name not in there_are:
+            raise InvalidPlan(f"the plan's graph {graph.name!r} has the op {name!r}, which the model does not have")
+    for at, name in enumerate(graph.names):
+        there = again.index(name)
+        if graph.kinds[at] != again.kinds[there]:
+            raise InvalidPlan(f"node {name!r} is {again.kinds[there]!r} in the model, {graph.kinds[at]!r} in the plan")
+        mine, other = graph.extras.get(at, {}), again.extras[there]
+        for key in ("tensors", "outputs"):
+            if key in mine and mine[key] != other[key]:
+                raise InvalidPlan(f"node {name!r} makes {other[key]} in the model, {mine[key]} in the plan's graph")
+        for what, ours, theirs in (
+            ("output bytes", graph.out_bytes[at], again.out_bytes[there]),
+            ("operations", graph.flops[at], again.flops[there]),
+        ):
+            if not math.isnan(ours) and ours != theirs:
+                raise InvalidPlan(f"node {name!r} has {theirs:g} {what} in the model, {ours:g} in the plan's graph")
+    ours = {(graph.names[u], graph.names[v]) for u, v in graph.edges.tolist()}
+    theirs = {(again.names[u], again.names[v]) for u, v in again.edges.tolist()}
+    if ours != theirs:
+        u, v = min(ours ^ theirs)
+        owner = "the plan's graph" if (u, v) in ours else "the model"
+        raise InvalidPlan(f"node {v!r} reads node {u!r} only in {owner}")
+
+
+def _types(model: Any, graph: Graph) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Return the types of what ops make; the importer lists those of tensors that are read, in their order."""
+    numbers = {element_name(number): number for number in import_onnx().TensorProto.DataType.values()}
+    read = {name for node in model.graph.node for name in node_reads(node)} | {
+        value.name for value in model.graph.output
+    }
+    types = {}
+    for at in range(len(graph)):
+        row = graph.extras[at]
+        made = [name for name in row["tensors"] if name in read] or list(row["tensors"])
+        for name, (element, *sizes) in zip(made, row["outputs"], strict=True):
+            types[name] = (numbers[str(element)], tuple(int(size) for size in sizes))
+    return types

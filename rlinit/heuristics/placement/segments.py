@@ -1,0 +1,117 @@
+"""Consecutive segments of a topological order, each on a device of its own: where memory makes a model spread."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.heuristics.placement.assembly import breadth_first, placed_in_order
+from rlinit.kernels.segments import cut_order, cut_order_in_turn
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.timeline import makespan
+
+__all__ = ["segments"]
+
+_EXACT_DEVICES = 6
+"""Devices up to which every subset in every turn is tried."""
+
+_CUTS = 256
+"""Places of an order where it may be cut."""
+
+
+def segments(
+    problem: PlacementProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
+) -> Placement | None:
+    """Cut topological orders into consecutive segments on different devices, by dynamic programming.
+
+    The natural and the breadth-first order are cut where the sum of op times and of the largest tensor over each cut is
+    least and every segment fits its device's memory, and the better schedule is kept. With up to 6 devices that is
+    exact over the subsets and turns of the devices; with more, they come in the order of their numbers or by their
+    time for the whole model. Orders of more than 256 ops are cut at the 256 places with the smallest tensors, one in
+    each part. Colocated ops follow the one that holds most. All shards of an op stay together.
+
+    References
+    ----------
+    Slicing an order is MTPP's SliceGraph (section 4), here for unequal devices that run one after another.
+    """
+    best: Placement | None = None
+    value = np.inf
+    for order in (problem.order, breadth_first(problem)):
+        for device in _cut(problem, order):
+            found = placed_in_order(problem, _masks(problem, device), order)
+            if found is not None and (seconds := makespan(problem, found)) < value:
+                best, value = found, seconds
+    return best
+
+
+def _cut(problem: PlacementProblem, order: IntArray) -> list[IntArray]:
+    """Return (n,) devices, for each way that devices may take turns."""
+    n, d = problem.num_ops, problem.num_devices
+    if n == 0:
+        return [np.zeros(0, np.int64)]
+    crossing = _crossing_bytes(problem, order)
+    cuts = _cut_places(crossing)
+    time = problem.op_time_s[order]
+    barred = np.zeros((d, n + 1), np.int64)
+    barred[:, 1:] = np.cumsum(~np.isfinite(time), axis=0).T
+    work = np.zeros((d, n + 1))
+    work[:, 1:] = np.cumsum(np.where(np.isfinite(time), time, 0.0), axis=0).T
+    held = np.zeros(n + 1)
+    held[1:] = np.cumsum((problem.weight_bytes + problem.num_shards * problem.shard_bytes)[order])
+    volume = problem.num_shards * crossing[cuts]
+    move = problem.delay_s + volume[:, None, None] * problem.s_per_byte
+    if d <= _EXACT_DEVICES:
+        turns, cut = [np.arange(d)], cut_order
+    else:
+        turns, cut = [np.arange(d), np.argsort(work[:, -1], kind="stable")], cut_order_in_turn
+    found = []
+    for turn in turns:
+        block, seconds = cut(
+            np.ascontiguousarray(work[turn][:, cuts]),
+            np.ascontiguousarray(barred[turn][:, cuts]),
+            held[cuts],
+            problem.capacity_bytes[turn] * CAPACITY_SLACK,
+            np.ascontiguousarray(move[:, turn][:, :, turn]),
+        )
+        if np.isfinite(seconds):
+            device = np.empty(n, np.int64)
+            device[order] = np.repeat(turn[block], np.diff(cuts))
+            found.append(device)
+    return found
+
+
+def _crossing_bytes(problem: PlacementProblem, order: IntArray) -> FloatArray:
+    """Return (n + 1,) bytes of the largest tensor (one shard of it) that crosses each place of an order."""
+    n = problem.num_ops
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    last = place.copy()
+    np.maximum.at(last, problem.edges[:, 0], place[problem.edges[:, 1]])
+    crossing = np.zeros(n + 1)
+    for v in np.argsort(problem.tensor_bytes, kind="stable"):
+        crossing[place[v] + 1 : last[v] + 1] = problem.tensor_bytes[v]
+    return crossing
+
+
+def _cut_places(crossing: FloatArray) -> IntArray:
+    """Return both ends of an order and, of each part of it, the place with the smallest tensors."""
+    n = len(crossing) - 1
+    if n <= _CUTS:
+        return np.arange(n + 1)
+    edges = np.linspace(1, n, _CUTS, dtype=np.int64)
+    inner = [first + int(np.argmin(crossing[first:end])) for first, end in pairwise(edges)]
+    return np.array([0, *inner, n])
+
+
+def _masks(problem: PlacementProblem, device: IntArray) -> IntArray:
+    """Return (n, d) shards as bits, colocated ops on the device of the one that holds most."""
+    held = problem.weight_bytes + problem.num_shards * problem.shard_bytes
+    leader = np.arange(problem.num_ops)
+    for v in np.argsort(held, kind="stable"):
+        leader[problem.group[v]] = v
+    mask = np.zeros((problem.num_ops, problem.num_devices), np.int64)
+    mask[np.arange(problem.num_ops), device[leader[problem.group]]] = (1 << problem.num_shards) - 1
+    return mask

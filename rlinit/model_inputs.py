@@ -1,0 +1,99 @@
+"""Inputs for running a model: from files, or random ones of the right shapes and types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import InvalidPlan
+from rlinit.importers.torch_export import import_torch
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+__all__ = ["model_inputs"]
+
+
+def model_inputs(
+    program: ExportedProgram,
+    *,
+    files: Sequence[str | Path] = (),
+    inputs: int = 1,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> tuple[Any, ...]:
+    """Return positional inputs of an exported program.
+
+    Parameters
+    ----------
+    program
+        The program; plain numbers among its inputs are those that it was exported for.
+    files
+        One ``.npy`` file for each tensor, in order; none: normal random numbers, and zeros and ones where the type is
+        no floating-point one, which are legal indices.
+    inputs
+        Inputs of the plan; first dimensions that are dynamic hold `batch` rows for each of them.
+    batch, dims
+        Values of dynamic dimensions, as for `rlinit.importers.torch_export.from_program`; without `batch`, one row.
+    seed
+        Of the random numbers.
+
+    Raises
+    ------
+    InvalidPlan
+        A file that cannot be read, too many or few of them, or a program with keyword arguments.
+    InvalidGraph
+        A dynamic dimension that no value was chosen for.
+    BackendUnavailable
+        torch is not installed.
+    """
+    torch = import_torch()
+    from torch.utils import _pytree as pytree
+
+    from rlinit.importers.torch_sizes import SizeTable
+
+    sizes = SizeTable(program, batch, dims or {})
+    generator = torch.Generator().manual_seed(seed)
+    wanted = set(program.graph_signature.user_inputs)
+    leaves: list[Any] = []
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in wanted:
+            continue
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            leaves.append(value)
+            continue
+        shape = sizes.shape(value, node.name)
+        if value.dim() and isinstance(value.shape[0], torch.SymInt):
+            shape[0] = inputs * (batch or 1)
+        leaves.append(_random(shape, value.dtype, generator))
+    if files:
+        tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        if len(files) != len(tensors):
+            raise InvalidPlan(f"there are {len(files)} files of inputs; the model has {len(tensors)} tensors as inputs")
+        for at, path in zip(tensors, files, strict=True):
+            leaves[at] = torch.from_numpy(_array(path)).to(leaves[at].dtype)
+    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    if kwargs:
+        raise InvalidPlan(f"the model was exported with keyword arguments {sorted(kwargs)}; export it without")
+    return tuple(args)
+
+
+def _random(shape: Sequence[int], dtype: Any, generator: Any) -> Any:
+    """Return normal numbers, or zeros and ones, which are legal where integers are indices."""
+    import torch
+
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(tuple(shape), generator=generator, dtype=torch.float32).to(dtype)
+    return torch.randint(0, 2, tuple(shape), generator=generator).to(dtype)
+
+
+def _array(path: str | Path) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as problem:
+        raise InvalidPlan(f"cannot read {path} as a .npy file: {problem}") from problem
