@@ -159,7 +159,7 @@ class TrainConfig(Generic[P]):
     samples: int = 8
     """Trajectories of each problem."""
     init: Path | None = None
-    """Start from the weights of another run: its folder."""
+    """Start from these weights: another run's folder (its last ones) or a checkpoint (its best.safetensors)."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the network lives. cuda is an error where there is none."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from rlinit.agent.checkpoint import load_checkpoint
 from rlinit.errors import CheckpointError, TrainingFailure
 from rlinit.files import write_atomically
 from rlinit.train.learner import Learner
@@ -123,17 +124,20 @@ def load_state(folder: Path, learner: Learner, others: dict[str, nn.Module]) -> 
     return Progress(**about["progress"])
 
 
-def load_weights(folder: Path, network: nn.Module) -> None:
-    """Put the weights of another run's state into a network.
+def load_weights(source: Path, network: nn.Module) -> None:
+    """Put weights into a network: the last ones of a run's folder, or those of a checkpoint's file.
 
     Raises
     ------
     CheckpointError
-        As for `load_state`.
+        As for `load_state` and `load_checkpoint`.
     """
-    path = folder / STATE_FILE
-    tensors, _ = _read(path)
-    _fill(network, "network", tensors, path)
+    if source.is_dir():
+        tensors, _ = _read(source / STATE_FILE)
+    else:
+        arrays = load_checkpoint(source).arrays
+        tensors = {f"network.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+    _fill(network, "network", tensors, source)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
