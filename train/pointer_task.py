@@ -265,7 +265,7 @@ def _exact_stages(batch: StageProblems) -> IntArray:
 
     problems = batch.problems
     natural = problems.natural[None, :]
-    label = _stages_of(batch, natural, slice_orders(problems, natural)[1])[0]
+    label: IntArray = _stages_of(batch, natural, slice_orders(problems, natural)[1])[0]
     for g, (first, stop) in enumerate(pairwise(problems.node_ptr)):
         enough = batch.reference[g] * (1.0 - 1e-9)
         if batch.optimum[g] >= enough:
