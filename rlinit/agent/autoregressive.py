@@ -24,7 +24,7 @@ from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.encoder import FeatureTensors
 from rlinit.agent.oneshot import DeviceHead
 from rlinit.agent.pointer import EncodedNodes, OrderDecoding, order_choices
-from rlinit.agent.pointing import PointingDecoder, on_grid
+from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, on_grid
 from rlinit.env.rollouts import PlacementRollouts
 
 __all__ = ["AutoregressiveNetwork", "EncodedPlacements", "PlacedRows", "PlacementDecoding", "pyg_batch"]
@@ -118,7 +118,7 @@ class PlacedRows:
     lateness: Tensor
 
 
-class AutoregressiveNetwork(nn.Module):
+class AutoregressiveNetwork(StepwiseNetwork):
     """Graph encoder, pointing decoder and device head.
 
     Parameters
@@ -239,7 +239,7 @@ class PlacementDecoding(OrderDecoding):
         self.network = network
         self.encoded = encoded
         self.placing = rollouts
-        self._from_device = nn.functional.linear(encoded.device_inputs, network.decoder.lstm.weight_ih_l0)
+        self._from_device = nn.functional.linear(encoded.device_inputs, network.decoder.gates[0])
         self._scale_s = scale_s
         self._op: Tensor | None = None
         self.failed = torch.zeros(rollouts.num_rows, dtype=torch.bool, device=scale_s.device)
@@ -279,9 +279,9 @@ class PlacementDecoding(OrderDecoding):
         self._lateness[:, step], self._devices[:, step] = self._lateness_now(), device
         self.placing.place(op, device, self._finish_s)
         self._op = None
-        if not self.done:
-            fed = self._projected[graph, op.clamp(min=0)] + self._from_device[graph, device.clamp(min=0)]
-            self._state = self.decoder.step(fed, self._state)
+        rows = self.rollouts.ready.any(dim=1).nonzero()[:, 0]
+        at = graph[rows]
+        self._feed(rows, self._projected[at, op[rows]] + self._from_device[at, device[rows]])
 
     def played(self) -> PlacedRows:
         """Return what was chosen in the rows that did not fail; those that did are empty."""
