@@ -19,6 +19,7 @@ COMMANDS = (
     ("diviml", "--part", "small", "--seeds", "10", "--peer-seconds", "0"),
     ("diviml", "--part", "zoo"),
     ("diviml", "--part", "memory"),
+    ("agent_placement", "--seeds", "1"),
     ("gpt3",),
     ("moirai", "--part", "instances"),
     ("moirai", "--part", "models"),

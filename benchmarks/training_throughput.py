@@ -78,7 +78,7 @@ class Made:
 
 
 def measure(config: TrainConfig[Any], task: AnyTask, steps: int) -> dict[str, float]:
-    """Return graphs a second and each part's share of the time of a step."""
+    """Return graphs a second, by the clock and by this process's CPU time, and each part's share of the clock's."""
     warm = 5
     torch.set_num_threads(config.threads)
     learner = Learner(task.network(0), config.optimiser, config.precision, Processes(0, 1, torch.device(config.device)))
@@ -91,20 +91,21 @@ def measure(config: TrainConfig[Any], task: AnyTask, steps: int) -> dict[str, fl
     graphs, waited = 0, 0.0
     with Prefetcher(plan, Made(task), 0, warm + steps, workers=config.workers, ahead=config.ahead) as loader:
         batches = iter(loader)
-        started = 0.0
+        started = worked = 0.0
         for step in range(warm + steps):
             if step == warm:
-                started, graphs, waited = time.perf_counter(), 0, 0.0
+                started, worked, graphs, waited = time.perf_counter(), time.process_time(), 0, 0.0
                 timed.seconds.clear()
             before = time.perf_counter()
             asked, batch = next(batches)
             waited += time.perf_counter() - before
             algorithm.learn([Lesson(step, asked.request.seed, batch)])
             graphs += len(batch)
-        seconds = time.perf_counter() - started
+        seconds, worked = time.perf_counter() - started, time.process_time() - worked
     parts = {"waiting": waited, **{name: timed.seconds.get(name, 0.0) for name in ("forward", "rollout", "choices")}}
     parts["backward and update"] = seconds - sum(parts.values())
-    return {"graphs_per_s": graphs / seconds, **{name: part / seconds for name, part in parts.items()}}
+    rates = {"graphs_per_s": graphs / seconds, "graphs_per_cpu_s": graphs / worked}
+    return {**rates, **{name: part / seconds for name, part in parts.items()}}
 
 
 def main() -> None:

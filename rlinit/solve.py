@@ -171,7 +171,7 @@ def schedule(
     budget = Budget(time_limit_s)
     if objective == "latency" or objective == "throughput":
         incumbent: StageIncumbent | PlacementIncumbent | ActivationIncumbent
-        incumbent, parts = _place(
+        incumbent, parts, provenance["start"] = _place(
             graph,
             hardware,
             objective,
@@ -258,13 +258,14 @@ def _place(
     budget: Budget,
     gap: float,
     progress: Progress | None,
-) -> tuple[PlacementIncumbent, dict[str, Any]]:
-    """Solve a placement problem; return the incumbent and the fields of its plan."""
+) -> tuple[PlacementIncumbent, dict[str, Any], str]:
+    """Solve a placement problem; return the incumbent, the fields of its plan, and where its start came from."""
     from rlinit.lowering_placement import lower_placement
     from rlinit.placement_plan import placement_from_plan, placement_parts
     from rlinit.solve_placement import search_coarse, solve_placement
 
     timed = budget.remaining_s < np.inf
+    origin = "none"
     with _interruptible(budget):
         lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident=resident)
         problem = lowered.problem
@@ -275,11 +276,11 @@ def _place(
             start = None if isinstance(agent, str) else placement_from_plan(agent, problem, graph, hardware)
             name = agent if isinstance(agent, str) else "auto"
             if coarsen:
-                search_coarse(
+                origin = search_coarse(
                     incumbent, graph, method=method, agent=name, start=start, seed=seed, jobs=jobs, timed=timed
                 )
             else:
-                solve_placement(
+                origin = solve_placement(
                     incumbent, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
                 )
     parts: dict[str, Any] = {
@@ -290,7 +291,7 @@ def _place(
     }
     if incumbent.assignment is not None:
         parts |= placement_parts(problem, incumbent.assignment, graph, hardware, resident)
-    return incumbent, parts
+    return incumbent, parts, origin
 
 
 def bound(

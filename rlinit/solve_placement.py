@@ -26,10 +26,13 @@ __all__ = [
     "solve_placement",
 ]
 
-_METHODS = ("auto", "sweep", "warm", "milp", "split", "branch-and-bound")
+_METHODS = ("auto", "agent", "sweep", "warm", "milp", "split", "branch-and-bound")
 
 _STARTS = ("heft", "greedy", "best-device", "met", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them."""
+
+_SAMPLING_S = 2e-3
+"""Seconds an op that must be left for the agent to draw samples, which takes about a tenth of that."""
 
 _NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
@@ -93,8 +96,8 @@ def solve_placement(
     seed: int,
     jobs: int,
     timed: bool,
-) -> None:
-    """Run the phases a method consists of.
+) -> str:
+    """Run the phases a method consists of; return where the coarse schedule came from.
 
     Raises
     ------
@@ -103,26 +106,28 @@ def solve_placement(
     """
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 
-    for what, name, others in (("method", method, _METHODS), ("agent", agent, ("auto",))):
-        if name not in PLACEMENT_HEURISTICS and name not in others:
-            raise RlinitError(f"unknown {what} {name!r}; expected {', '.join((*others, *PLACEMENT_HEURISTICS))}")
+    _check_names(method, agent)
+    origin = "plan" if start is not None else "none"
     limits = PlacementLimits(window_nodes=500, full_nodes=None) if timed else PlacementLimits()
     incumbent.offer(start, "plan")
-    for name in ("path", "load"):
-        placement_bound_phase(incumbent, name)
+    placement_bound_phase(incumbent, "path", late=True)
+    placement_bound_phase(incumbent, "load")
     if method in PLACEMENT_HEURISTICS:
         _heuristic(incumbent, method, seed)
+        origin = method
+    elif method == "agent":
+        origin = _learned(incumbent, agent, seed)
     elif method == "milp":
         _milp(incumbent, limits)
     elif method == "branch-and-bound":
         _branch_and_bound(incumbent)
     elif method == "split":
         _heuristic(incumbent, "heft", seed)
+        origin = "heft"
         _split(incumbent, limits, jobs, "auto")
     else:
         if start is None:
-            for name in _STARTS if agent == "auto" else (agent,):
-                _heuristic(incumbent, name, seed)
+            origin = _coarse(incumbent, agent, seed)
         if method == "sweep":
             _sweep(incumbent, seed, jobs, share=1.0)
         elif method == "warm":
@@ -130,6 +135,60 @@ def solve_placement(
             _bounds(incumbent)
         else:
             _auto(incumbent, seed, limits, jobs)
+    return origin
+
+
+def _check_names(method: str, agent: str) -> None:
+    """Raise RlinitError for a method or agent that does not exist, listing those that do."""
+    from rlinit.agent.choice import checkpoint_names, find_checkpoint
+    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+
+    methods, agents = method_names(), ("auto", *PLACEMENT_HEURISTICS, *checkpoint_names())
+    if method not in methods:
+        raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
+    if agent not in agents and find_checkpoint(agent) is None:
+        raise RlinitError(f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors")
+    if method == "agent" and agent in PLACEMENT_HEURISTICS:
+        raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
+
+
+def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> str:
+    """Phase 1: a named heuristic, a named agent, or all quick ones, the best of them; return what it was."""
+    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+
+    if agent in PLACEMENT_HEURISTICS:
+        _heuristic(incumbent, agent, seed)
+        return agent
+    if agent != "auto":
+        return _learned(incumbent, agent, seed)
+    for name in _STARTS:
+        _heuristic(incumbent, name, seed)
+    return f"{', '.join(_STARTS)}; {_learned(incumbent, 'auto', seed)}"
+
+
+def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> str:
+    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing; return which, and why."""
+    from rlinit.agent.placement_choice import choose_for_latency
+    from rlinit.agent.placement_decoding import decode_placement
+
+    if incumbent.finished:
+        return "no agent: done before"
+    choice = choose_for_latency(incumbent.problem, name)
+    why = choice.reason
+    if choice.agent is not None:
+        samples = choice.samples
+        if incumbent.budget.remaining_s < _SAMPLING_S * incumbent.problem.num_ops:
+            samples, why = 0, f"{why}; only the greedy one, for want of time"
+        with incumbent.in_phase("agent"):
+            found = decode_placement(choice.agent, incumbent.problem, samples=samples, seed=seed)
+            if found is not None:
+                incumbent.offer(found.placement, "agent")
+                return why
+        why = "none of the agent's placements fits"
+    if incumbent.values is None:
+        _heuristic(incumbent, "heft", seed)
+        return f"heft: {why}"
+    return f"no agent: {why}"
 
 
 def search_coarse(
@@ -142,8 +201,8 @@ def search_coarse(
     seed: int,
     jobs: int,
     timed: bool,
-) -> None:
-    """Search the coarse problem, bound the whole one.
+) -> str:
+    """Search the coarse problem, bound the whole one; return where the coarse problem's schedule came from.
 
     What is proven about the coarse problem holds for schedules that keep fused ops together, so none of it is taken.
     """
@@ -155,7 +214,7 @@ def search_coarse(
     with incumbent.within(0.6):
         inner = for_placement(problem, incumbent.budget, incumbent.target_gap, None)
         with incumbent.in_phase(f"search of {problem.num_ops} coarse ops"):
-            solve_placement(
+            origin = solve_placement(
                 inner,
                 method="sweep" if method == "auto" else method,
                 agent=agent,
@@ -168,9 +227,10 @@ def search_coarse(
             if inner.assignment is not None:
                 incumbent.offer(expand_placement(coarse, incumbent.problem, inner.assignment), f"coarse {inner.method}")
     incumbent.offer(start, "plan")
-    for name in ("path", "load"):
-        placement_bound_phase(incumbent, name)
+    placement_bound_phase(incumbent, "path", late=True)
+    placement_bound_phase(incumbent, "load")
     _bounds(incumbent)
+    return origin
 
 
 def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int) -> None:
@@ -428,11 +488,11 @@ def _bounds(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
             placement_bound_phase(incumbent, name)
 
 
-def placement_bound_phase(incumbent: PlacementIncumbent, name: str) -> None:
-    """Raise the bound by one named method, unless there is nothing left to do."""
+def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool = False) -> None:
+    """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 
-    if incumbent.finished:
+    if incumbent.finished and not (late and not incumbent.closed and not incumbent.budget.cancelled):
         return
     with incumbent.in_phase(f"bound: {name}"):
         bound = PLACEMENT_BOUNDS[name](

@@ -6,6 +6,7 @@ Training draws from seeds of its own: none of the networks of seeds below `FIRST
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -23,8 +24,8 @@ FIRST_SEED = 1_000_000
 """Least seed of a network that training is made of."""
 
 _MODULES = 10
-_COPIES = 4
-"""Problems made of one wiring, each with times drawn anew from those of its module."""
+_NETWORKS = 400
+"""Networks that problems are parts of, made once in each process; times are drawn anew for every problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,15 @@ class ProblemMix:
 
 def random_problems(rng: np.random.Generator, size: int, count: int, mix: ProblemMix) -> list[PlacementProblem]:
     """Return `count` problems of about `size` ops."""
-    hardware = Hardware.preset("cpu-t4-a100")
     problems: list[PlacementProblem] = []
     while len(problems) < count:
         kind = rng.random()
         if kind < mix.layered:
             problems.append(layered_problem(rng, size))
             continue
-        whole = _network(rng, size, hardware)
-        for _ in range(min(_COPIES, count - len(problems))):
-            problem = network_problem(rng, whole, size)
-            problems.append(_elsewhere(rng, problem) if kind < mix.layered + mix.other_devices else problem)
+        whole = _network(int(rng.integers(_NETWORKS)))
+        problem = network_problem(rng, whole, size)
+        problems.append(_elsewhere(rng, problem) if kind < mix.layered + mix.other_devices else problem)
     return problems
 
 
@@ -83,19 +82,22 @@ def whole_network(
     return lower_placement(graph, Hardware.preset("cpu-t4-a100"), "latency").problem
 
 
-def _network(rng: np.random.Generator, size: int, hardware: Hardware) -> _Network:
+@cache
+def _network(number: int) -> _Network:
+    """Return one of the networks that problems are parts of."""
+    rng = np.random.default_rng([FIRST_SEED, number])
     nodes = int(rng.choice([20, 24, 32, 32, 32, 40]))
     channels = int(rng.integers(1, 5))
     wiring: Literal["er", "ws", "ba"] = WIRINGS[int(rng.integers(len(WIRINGS)))]  # type: ignore[assignment]
     graph = rwnn(
         wiring,
-        seed=FIRST_SEED + int(rng.integers(2**40)),
+        seed=FIRST_SEED + number,
         num_modules=_MODULES,
         nodes_per_module=nodes,
         channels=channels,
         dependence="strong" if rng.random() < 0.5 else "weak",
     )
-    return _Network(lower_placement(graph, hardware, "latency").problem, *_modules(graph))
+    return _Network(lower_placement(graph, Hardware.preset("cpu-t4-a100"), "latency").problem, *_modules(graph))
 
 
 def _modules(graph: Graph) -> tuple[IntArray, IntArray]:

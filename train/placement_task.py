@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures, join
 from rlinit.agent.placement_batch import join_problems
-from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, URGENCY, see
+from rlinit.agent.placement_features import (
+    DEVICE_FEATURES,
+    MOST_HASTE,
+    NODE_FEATURES,
+    PAIR_FEATURES,
+    URGENCY,
+    see,
+    urgencies,
+)
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import Plan
@@ -25,10 +34,19 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["PlacementBatch", "PlacementPlayed", "PlacementTask", "PlacementTaskParams"]
+__all__ = [
+    "PlacementBatch",
+    "PlacementPlayed",
+    "PlacementTask",
+    "PlacementTaskParams",
+    "credits_of",
+]
 
 _UNPLACED = -1.0
 """Reward of a schedule in which some op fits nowhere."""
+
+_STRETCH = 6
+"""Ops whose choices share their credit."""
 
 _VALIDATION_SEED = 1_000
 """Networks of validation have seeds from here on, far below those of training."""
@@ -50,19 +68,26 @@ class PlacementTaskParams:
     """Evaluations an op that the search behind a label may spend."""
     explore: float = 1.0
     """Temperature of sampled choices."""
+    horizon: int = 36
+    """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
 
     def __post_init__(self) -> None:
         if min(self.other_devices, self.layered) < 0 or self.other_devices + self.layered > 1:
             raise ValueError(f"shares are {self.other_devices} and {self.layered}; expected >= 0, together at most 1")
         if self.label_evaluations < 1:
             raise ValueError(f"label_evaluations is {self.label_evaluations}; expected at least 1")
+        if self.horizon < 0:
+            raise ValueError(f"horizon is {self.horizon}; expected at least 0")
         if not self.explore > 0:
             raise ValueError(f"explore is {self.explore}; expected more than 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementBatch:
-    """B placement problems: themselves, and joined for rollouts and the network."""
+    """B placement problems: themselves, and joined for rollouts and the network.
+
+    `after` is (N,) the longest way from the end of each op to the end of all, were no device ever busy.
+    """
 
     problems: tuple[PlacementProblem, ...]
     arrays: RolloutArrays
@@ -70,6 +95,7 @@ class PlacementBatch:
     reference: FloatArray
     optimum: FloatArray
     bound: FloatArray
+    after: FloatArray
 
     @classmethod
     def of(cls, problems: Sequence[PlacementProblem]) -> PlacementBatch:
@@ -83,6 +109,7 @@ class PlacementBatch:
             np.array([one.value for one in seen]),
             unknown,
             unknown,
+            np.concatenate([one.after for one in seen]),
         )
 
     @property
@@ -177,11 +204,11 @@ class PlacementTask:
     def forward(
         self, network: nn.Module, batch: PlacementBatch, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (keys, scores)."""
+        """Return keys (N,), and scores and hastes (P, 2)."""
         from rlinit.agent.encoder import FeatureTensors
 
-        key, score = network(FeatureTensors.of(batch.features, device))
-        return key, score
+        key, pair = network(FeatureTensors.of(batch.features, device))
+        return key, pair
 
     def rollout(
         self,
@@ -194,11 +221,20 @@ class PlacementTask:
         greedy: bool = False,
     ) -> PlacementPlayed:
         """Return schedules."""
-        key, score = (x.detach().double().cpu().numpy() for x in outputs)
+        key, pair = (x.detach().double().cpu().numpy() for x in outputs)
         free = np.full(batch.num_nodes, -1, np.int64)
         temperature = 0.0 if greedy else self.params.explore
         rng = np.random.default_rng(seed)
-        trace = play(batch.arrays, key, score, URGENCY, temperature, samples, free, rng)
+        trace = play(
+            batch.arrays,
+            key,
+            np.ascontiguousarray(pair[:, 0]),
+            urgencies(pair[:, 1]),
+            temperature,
+            samples,
+            free,
+            rng,
+        )
         return _played(batch, trace)
 
     def choices(
@@ -209,11 +245,21 @@ class PlacementTask:
         played: PlacementPlayed,
     ) -> Choices:
         """Return log-probabilities and entropies, at the temperature of exploration."""
+        import torch
+
         from rlinit.agent.placement_logprob import choice_lists, log_probabilities
 
         lists = choice_lists(batch.arrays, played.trace)
         t = self.params.explore
-        return Choices(*log_probabilities(lists, outputs[0] / t, outputs[1] / t, URGENCY / t))
+        pair = outputs[1].float()
+        urgency = URGENCY * torch.exp(pair[:, 1].clamp(-MOST_HASTE, MOST_HASTE))
+        log_prob, entropy, trajectory = log_probabilities(lists, outputs[0] / t, pair[:, 0] / t, urgency / t)
+        credit = None
+        samples = played.value.shape[1]
+        if self.params.horizon and samples > 1:
+            by_op = credits_of(batch, played.trace, self.params.horizon)
+            credit = torch.from_numpy(by_op[trajectory.cpu().numpy() % samples, lists.op])
+        return Choices(log_prob, entropy, trajectory, credit)
 
     def imitation_loss(
         self,
@@ -226,7 +272,7 @@ class PlacementTask:
         place, device = _unpadded(batch, labels["place"]), _unpadded(batch, labels["device"])
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
-        trace = play(batch.arrays, -place.astype(np.float64), pairs, URGENCY, 0.0, 1, device, rng)
+        trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
         choices = self.choices(network, batch, outputs, _played(batch, trace))
         return -choices.log_prob.mean()
 
@@ -258,6 +304,35 @@ def _played(batch: PlacementBatch, trace: RolloutTrace) -> PlacementPlayed:
     with np.errstate(divide="ignore", invalid="ignore"):
         reward = np.where(reference > 0, 1.0 - value / reference, 0.0)
     return PlacementPlayed(trace, value, np.where(np.isfinite(value), reward, _UNPLACED))
+
+
+def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> FloatArray:
+    """Return (S, N) what choosing each op when and where it was did for the makespan in the ops after it.
+
+    After every op the makespan is at least the latest, over ops placed so far, of an op's end and the longest way from
+    there. This bound only rises, from op to op, and ends at the makespan: how much less than in the other samples of
+    the problem it rises over the next `horizon` ops is a choice's credit, in typical ops. Choices are taken together in
+    stretches of `_STRETCH` ops.
+    """
+    arrays = batch.arrays
+    credit = np.zeros(trace.device.shape)
+    whole: NDArray[np.bool_] = np.asarray(np.isfinite(trace.value).all(axis=0))
+    for g, problem in enumerate(batch.problems):
+        if not whole[g]:
+            continue
+        n, mine = problem.num_ops, slice(int(arrays.ptr[g]), int(arrays.ptr[g + 1]))
+        seconds = np.take_along_axis(problem.op_time_s, trace.device[:, mine].T, axis=1).T
+        least = trace.start[:, mine] + seconds + batch.after[mine]
+        rising = np.empty((len(least), n + 1))
+        rising[:, 0] = 0.0
+        np.put_along_axis(rising[:, 1:], trace.chosen[:, mine], least, axis=1)
+        rising = np.maximum.accumulate(rising, axis=1)
+        rising[:, 0] = rising[:, 1].min()
+        first = np.arange(0, n, _STRETCH)
+        risen = (rising[:, np.minimum(first + horizon, n)] - rising[:, first]) / arrays.scale[g]
+        others = (risen.sum(axis=0) - risen) / max(1, len(risen) - 1)
+        credit[:, mine] = np.take_along_axis(others - risen, trace.chosen[:, mine] // _STRETCH, axis=1)
+    return credit
 
 
 def _unpadded(batch: PlacementBatch, rows: np.ndarray) -> IntArray:

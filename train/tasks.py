@@ -98,11 +98,15 @@ class Choices:
         (C,) float, with gradients: entropy of that choice in nats.
     trajectory
         (C,) int64: problem * S + sample that the choice belongs to.
+    credit
+        (C,) what each choice did for the outcome, relative to the other samples of its problem, where a task can tell;
+        None: every choice has its trajectory's part in it.
     """
 
     log_prob: torch.Tensor
     entropy: torch.Tensor
     trajectory: torch.Tensor
+    credit: torch.Tensor | None = None
 
     def per_trajectory(self, num_trajectories: int) -> torch.Tensor:
         """Return (B * S,) the log-probability of each trajectory: the sum over its choices."""

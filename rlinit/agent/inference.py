@@ -97,12 +97,12 @@ def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
         linear("devices.node", 2 * h, h)
         linear("devices.device", h, h, bias=False)
         linear("devices.pair", config.pair_features, h, bias=False)
-        linear("devices.out", h, 1)
+        linear("devices.out", h, 2)
     return shapes
 
 
 def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray, FloatArray]:
-    """Return (keys, scores): (N,) and (P,) or (0,), multiples of `GRID`.
+    """Return (keys, scores): (N,) and (P, 2), score and haste, or (0, 2); multiples of `GRID`.
 
     Every graph must have a node.
 
@@ -124,12 +124,12 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
     key = weights.linear("key_out", np.maximum(weights.linear("key_hidden", states), 0.0))[:, 0]
     keys = _on_grid(features.base_key + key)
     if weights.config.problem == "stages":
-        return keys, np.zeros(0)
+        return keys, np.zeros((0, 2))
     return keys, _on_grid(_device_scores(weights, features, states))
 
 
 def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: FloatArray) -> FloatArray:
-    """Return (P,) the device head's scores; see `rlinit.agent.oneshot.DeviceHead`."""
+    """Return (P, 2) the device head's scores and hastes; see `rlinit.agent.oneshot.DeviceHead`."""
     node, device = features.pair_ends()
     embedded = weights.linear("devices.embed", features.device)
     embedded = embedded + weights.linear("devices.mix", np.maximum(embedded, 0.0))
@@ -144,7 +144,7 @@ def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: Flo
     np.add.at(seen, node, weights.linear("devices.value", embedded)[device] * weight[:, None])
     hidden = weights.linear("devices.node", np.concatenate([states, seen], axis=1))[node]
     hidden += weights.linear("devices.device", embedded)[device] + weights.linear("devices.pair", features.pair)
-    return weights.linear("devices.out", np.maximum(hidden, 0.0))[:, 0]
+    return weights.linear("devices.out", np.maximum(hidden, 0.0))
 
 
 def _on_grid(x: FloatArray) -> FloatArray:

@@ -25,7 +25,9 @@ class DeviceHead(nn.Module):
 
         a_vd  = softmax over d of (q_v . k_d / sqrt(h) + b . pair_vd)
         s_v   = sum over d of a_vd value_d
-        score = w . relu(W [h_v, s_v] + U e_d + P pair_vd)
+        (score, haste) = w relu(W [h_v, s_v] + U e_d + P pair_vd)
+
+    The score speaks for a device; haste is the logarithm of how much more than usual ending late there counts.
     """
 
     def __init__(self, config: OneShotConfig) -> None:
@@ -40,12 +42,12 @@ class DeviceHead(nn.Module):
         self.node = nn.Linear(2 * h, h)
         self.device = nn.Linear(h, h, bias=False)
         self.pair = nn.Linear(config.pair_features, h, bias=False)
-        self.out = nn.Linear(h, 1)
+        self.out = nn.Linear(h, 2)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
     def forward(self, states: Tensor, features: FeatureTensors) -> Tensor:
-        """Return (P,) scores of pairs (node, device) from node states (N, h)."""
+        """Return (P, 2) score and haste of pairs (node, device) from node states (N, h)."""
         node, device = features.pair_node, features.pair_device
         embedded = self.embed(features.device)
         embedded = embedded + self.mix(torch.relu(embedded))
@@ -61,7 +63,7 @@ class DeviceHead(nn.Module):
         seen = torch.zeros_like(states).index_add(0, node, value.to(states.dtype))
         about = self.node(torch.cat([states, seen], dim=1)).index_select(0, node)
         hidden = about + self.device(embedded).index_select(0, device) + self.pair(features.pair)
-        return self.out(torch.relu(hidden)).squeeze(1)  # type: ignore[no-any-return]
+        return self.out(torch.relu(hidden))  # type: ignore[no-any-return]
 
 
 class OneShot(nn.Module):
@@ -77,11 +79,11 @@ class OneShot(nn.Module):
         self.devices = DeviceHead(config) if config.problem == "latency" else None
 
     def forward(self, features: FeatureTensors) -> tuple[Tensor, Tensor]:
-        """Return (keys, scores): (N,) float32, the heuristic's keys included, and (P,) or (0,)."""
+        """Return (keys, scores): (N,) float32, the heuristic's keys included, and (P, 2) score and haste, or (0, 2)."""
         states = self.encoder(features)
         key = features.base_key + self.key_out(torch.relu(self.key_hidden(states))).squeeze(1)
         if self.devices is None:
-            return key, key.new_zeros(0)
+            return key, key.new_zeros(0, 2)
         return key, self.devices(states, features)
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlinit.heuristics.placement.assembly import mean_work_s
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
 from rlinit.kernels.placement_rollouts import RolloutArrays
 from rlinit.placement import PlacementProblem
@@ -15,7 +16,7 @@ __all__ = ["join_problems", "rollout_arrays"]
 
 
 def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray]:
-    """Return one problem's arrays and (n,) its upward ranks in units of a typical op.
+    """Return one problem's arrays and (n,) its upward ranks over the mean of the ops' own part of them.
 
     Raises
     ------
@@ -55,7 +56,8 @@ def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray
         place=place,
         scale=np.array([scale]),
     )
-    return arrays, rank / scale
+    work = float(mean_work_s(problem).mean()) if n else 0.0
+    return arrays, rank / (work if work > 0 else scale)
 
 
 def _typical_s(problem: PlacementProblem) -> float:

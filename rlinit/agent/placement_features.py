@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.agent.features import GraphFeatures
+from rlinit.agent.inference import GRID
 from rlinit.agent.placement_batch import rollout_arrays
 from rlinit.kernels.placement_features import busy_shares, least_paths, neighbour_shares, optimistic_costs
 from rlinit.kernels.placement_rollouts import RolloutArrays, play
@@ -22,18 +23,23 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "DEVICE_FEATURES",
+    "MOST_HASTE",
     "NODE_FEATURES",
     "PAIR_FEATURES",
     "URGENCY",
     "Seen",
     "see",
+    "urgencies",
 ]
 
 URGENCY = 4.0
-"""Weight, in the logits of devices, of ending one typical op later."""
+"""Weight, in the logits of devices, of ending one typical op later, where the network has no opinion on it."""
 
-_KEY_SCALE = 4.0
-"""Logits of ops that an upward rank one typical op longer adds."""
+MOST_HASTE = 2.5
+"""The network's opinion, a logarithm, counts up to this much either way."""
+
+_KEY_SCALE = 3.0
+"""Logit of an op whose upward rank is longer by one mean op."""
 
 _SLOTS = 4
 """Devices that nodes see directly, the fastest first."""
@@ -62,6 +68,8 @@ class Seen:
         What the network needs.
     device, start
         (n,) the schedule seen.
+    after
+        (n,) the longest way from the end of an op to the end of all, were no device ever busy; 0 where unknown.
     value
         Its makespan in seconds, ``inf`` where the heuristic finds no place for some op.
     """
@@ -70,6 +78,7 @@ class Seen:
     features: GraphFeatures
     device: IntArray
     start: FloatArray
+    after: FloatArray
     value: float
 
 
@@ -92,10 +101,20 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
     n, d, scale = problem.num_ops, problem.num_devices, float(arrays.scale[0])
     if schedule is None:
         zeros = np.zeros(n * d)
-        trace = play(arrays, rank, zeros, 1.0, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
+        trace = play(arrays, rank, zeros, zeros + URGENCY, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
         schedule = (trace.device[0], trace.start[0], trace.late[0], float(trace.value[0, 0]))
     device, start, late, value = schedule
-    pair = _pairs(problem, arrays, device, start, late.reshape(n, d), scale)
+    seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
+    after = optimistic_costs(
+        problem.order,
+        seconds,
+        problem.tensor_bytes,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.succ_indptr,
+        problem.succ,
+    )
+    pair = _pairs(problem, seconds, device, start, after, late.reshape(n, d), scale)
     features = GraphFeatures(
         node=_nodes(problem, device, start, pair, scale),
         pred_indptr=problem.pred_indptr,
@@ -108,7 +127,14 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
         device_ptr=arrays.device_ptr,
         pair=pair.reshape(n * d, PAIR_FEATURES),
     )
-    return Seen(arrays, features, device, start, value)
+    least = after.min(axis=1)
+    return Seen(arrays, features, device, start, np.where(np.isfinite(least), least, 0.0), value)
+
+
+def urgencies(haste: FloatArray) -> FloatArray:
+    """Return the weights of late finishes that the network's hastes stand for, on a grid as all it says."""
+    y: FloatArray = np.round(URGENCY * np.exp(np.clip(haste, -MOST_HASTE, MOST_HASTE)) / GRID) * GRID
+    return y
 
 
 def _squash(x: FloatArray) -> FloatArray:
@@ -126,35 +152,25 @@ def _excess(x: FloatArray) -> FloatArray:
 
 def _pairs(
     problem: PlacementProblem,
-    arrays: RolloutArrays,
+    seconds: FloatArray,
     device: IntArray,
     start: FloatArray,
+    after: FloatArray,
     late: FloatArray,
     scale: float,
 ) -> FloatArray:
     """Return (n, d, PAIR_FEATURES)."""
     n, d = problem.num_ops, problem.num_devices
-    allowed = arrays.allowed.reshape(n, d)
-    seconds = np.where(allowed, problem.op_time_s, np.inf)
     least = seconds.min(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(seconds == least, 1.0, seconds / np.where(least > 0, least, scale * 1e-3))
-    after = optimistic_costs(
-        problem.order,
-        seconds,
-        problem.tensor_bytes,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.succ_indptr,
-        problem.succ,
-    )
     end = start + np.where(np.isfinite(seconds), seconds, 0.0)[np.arange(n), device]
     busy = busy_shares(device, start, end, _REACH * scale, d)
     return np.stack(
         [
             _squash(ratio - 1.0),
             _squash(seconds / scale),
-            allowed.astype(np.float64),
+            np.isfinite(seconds).astype(np.float64),
             _squash(_excess(after) / scale),
             _squash(late),
             (device[:, None] == np.arange(d)).astype(np.float64),

@@ -2,7 +2,7 @@
 
 Op v is chosen at step c_v among the ops w that are ready then, r_w <= c_v <= c_w, with probability
 ``exp(key_v) / sum exp(key_w)``; then device i with probability proportional to
-``exp(score_vi - urgency * late_vi)`` over devices where it may run. See `rlinit.kernels.placement_rollouts`.
+``exp(score_vi - urgency_vi * late_vi)`` over devices where it may run. See `rlinit.kernels.placement_rollouts`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class ChoiceLists:
         (F,), (F,), (B,), (B,) the same for devices; entries are pairs (op, device).
     late
         (F,) of the entries.
+    op
+        (A + B,) the op that each choice was about, those of ops first.
     """
 
     op_entry: Tensor
@@ -48,6 +50,7 @@ class ChoiceLists:
     pair_chosen: Tensor
     pair_trajectory: Tensor
     late: Tensor
+    op: IntArray
 
 
 def choice_lists(arrays: RolloutArrays, trace: RolloutTrace) -> ChoiceLists:
@@ -99,6 +102,7 @@ def choice_lists(arrays: RolloutArrays, trace: RolloutTrace) -> ChoiceLists:
         pair_chosen=torch.from_numpy(pair_chosen),
         pair_trajectory=torch.from_numpy((graph[pair_op[pair]] * samples + pair_sample)[pair_chosen]),
         late=torch.from_numpy(trace.late[pair_sample, pair].astype(np.float32)),
+        op=np.concatenate([op[owner[entries]][op_chosen], pair_op[pair][pair_chosen]]),
     )
 
 
@@ -107,23 +111,23 @@ def _by_choice(choice: IntArray, taken: IntArray) -> IntArray:
     return np.asarray(taken[np.argsort(choice[taken], kind="stable")])
 
 
-def log_probabilities(lists: ChoiceLists, key: Tensor, score: Tensor, urgency: float) -> tuple[Tensor, Tensor, Tensor]:
+def log_probabilities(lists: ChoiceLists, key: Tensor, score: Tensor, urgency: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return (log-probability, entropy, trajectory) of every choice: ops first, then devices.
 
     Parameters
     ----------
     lists
         From `choice_lists`.
-    key, score
-        (N,), (P,) of the network.
-    urgency
-        Weight of late finishes.
+    key, score, urgency
+        (N,), (P,), (P,) of the network.
     """
     device = key.device
     op = _masked_softmax(
         key.float().index_select(0, lists.op_entry.to(device)), lists.op_choice.to(device), lists.op_chosen.to(device)
     )
-    logits = score.float().index_select(0, lists.pair_entry.to(device)) - urgency * lists.late.to(device)
+    entry = lists.pair_entry.to(device)
+    urgent = urgency.float().index_select(0, entry)
+    logits = score.float().index_select(0, entry) - urgent * lists.late.to(device)
     pair = _masked_softmax(logits, lists.pair_choice.to(device), lists.pair_chosen.to(device))
     trajectory = torch.cat([lists.op_trajectory, lists.pair_trajectory]).to(device)
     return torch.cat([op[0], pair[0]]), torch.cat([op[1], pair[1]]), trajectory

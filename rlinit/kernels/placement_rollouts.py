@@ -1,8 +1,9 @@
 """Compiled rollouts of the placement policy: op by key, device by score and earliest finish, for many problems at once.
 
 At each step an op is chosen among the ready ones by softmax of its key, then its device by softmax of
-``score[v, d] - urgency * (finish[v, d] - earliest) / scale``, where ``finish`` is when v would end on d, inserted into
-the first idle slot, and ``earliest`` the least of it over devices. Without scores, and greedily, that is HEFT.
+``score[v, d] - urgency[v, d] * (finish[v, d] - earliest) / scale``, where ``finish`` is when v would end on d, inserted
+into the first idle slot, and ``earliest`` the least of it over devices. Without scores and with one urgency for all,
+greedily, that is HEFT.
 Transfers are planned as if any number ran at once.
 """
 
@@ -17,7 +18,16 @@ from numpy.typing import NDArray
 from rlinit.kernels.list_scheduling import SLOT_BLOCK, idle_slot, insert_batch
 from rlinit.stages import FloatArray, IntArray
 
-__all__ = ["RolloutArrays", "RolloutTrace", "play"]
+__all__ = [
+    "RolloutArrays",
+    "RolloutTrace",
+    "arrived",
+    "draw_index",
+    "finishes",
+    "likeliest_device",
+    "likeliest_op",
+    "play",
+]
 
 
 class RolloutArrays(NamedTuple):
@@ -97,7 +107,7 @@ class RolloutTrace(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: FloatArray) -> float:
+def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: FloatArray) -> float:
     """Return when all that op v reads is on device i of graph g."""
     d = a.device_ptr[g + 1] - a.device_ptr[g]
     latest = 0.0
@@ -113,7 +123,7 @@ def _arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: Fl
 
 
 @njit(cache=True, nogil=True)
-def _draw(rng: np.random.Generator, logits: FloatArray, count: int, temperature: float) -> int:
+def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, temperature: float) -> int:
     """Return an index below `count` drawn by softmax; minus infinity is never drawn."""
     most = -np.inf
     for k in range(count):
@@ -134,7 +144,7 @@ def _draw(rng: np.random.Generator, logits: FloatArray, count: int, temperature:
 
 
 @njit(cache=True, nogil=True)
-def _likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray) -> int:
+def likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray) -> int:
     """Return the index of the ready op of greatest key; ties go to the heuristic's order."""
     best = 0
     for k in range(1, count):
@@ -145,7 +155,7 @@ def _likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray)
 
 
 @njit(cache=True, nogil=True)
-def _likeliest_device(logits: FloatArray, finish: FloatArray, time: FloatArray, count: int) -> int:
+def likeliest_device(logits: FloatArray, finish: FloatArray, time: FloatArray, count: int) -> int:
     """Return the device of greatest logit; ties go to the earlier finish, then to the shorter time, as in HEFT."""
     best = 0
     for i in range(1, count):
@@ -161,7 +171,7 @@ def _likeliest_device(logits: FloatArray, finish: FloatArray, time: FloatArray, 
 
 
 @njit(cache=True, nogil=True)
-def _finishes(
+def finishes(
     a: RolloutArrays,
     g: int,
     v: int,
@@ -189,7 +199,7 @@ def _finishes(
                 continue
         elif not a.allowed[pair + i] or a.need[a.group[v]] > room[i]:
             continue
-        ready = _arrived(a, g, v, i, device, end)
+        ready = arrived(a, g, v, i, device, end)
         if ready == np.inf:
             continue
         length = a.time[pair + i]
@@ -204,7 +214,7 @@ def _play_one(
     g: int,
     key: FloatArray,
     score: FloatArray,
-    urgency: float,
+    urgency: FloatArray,
     temperature: float,
     forced: IntArray,
     rng: np.random.Generator,
@@ -235,34 +245,35 @@ def _play_one(
         if temperature > 0.0:
             for k in range(count):
                 op_logit[k] = key[ready[k]]
-            at = _draw(rng, op_logit, count, temperature)
+            at = draw_index(rng, op_logit, count, temperature)
         else:
-            at = _likeliest_op(ready, count, key, a.place)
+            at = likeliest_op(ready, count, key, a.place)
         v = ready[at]
         count -= 1
         ready[at] = ready[count]
         chosen[v] = step
         leader = a.group[v] - low
-        earliest = _finishes(a, g, v, decided[leader], device, end, room, size, starts, ends, widest, finish)
+        earliest = finishes(a, g, v, decided[leader], device, end, room, size, starts, ends, widest, finish)
         if earliest == np.inf:
             return np.inf
         pair = a.pair_ptr[g] + (v - low) * d
         for i in range(d):
             late[pair + i] = (finish[i] - earliest) / a.scale[g]
-            logit[i] = score[pair + i] - urgency * late[pair + i]
+            possible = finish[i] < np.inf
+            logit[i] = score[pair + i] - urgency[pair + i] * late[pair + i] if possible else -np.inf
         if forced[v] >= 0:
             i = forced[v]
         elif temperature > 0.0:
-            i = _draw(rng, logit, d, temperature)
+            i = draw_index(rng, logit, d, temperature)
         else:
-            i = _likeliest_device(logit, finish, a.time[pair : pair + d], d)
+            i = likeliest_device(logit, finish, a.time[pair : pair + d], d)
         if finish[i] == np.inf:
             return np.inf
         if decided[leader] < 0:
             decided[leader] = i
             room[i] -= a.need[a.group[v]]
         length = a.time[pair + i]
-        slot, begin = idle_slot(_arrived(a, g, v, i, device, end), length, size[i], starts[i], ends[i], widest[i])
+        slot, begin = idle_slot(arrived(a, g, v, i, device, end), length, size[i], starts[i], ends[i], widest[i])
         insert_batch(slot, begin, begin + length, size[i], starts[i], ends[i], widest[i])
         size[i] += 1
         device[v], start[v], end[v] = i, begin, begin + length
@@ -282,7 +293,7 @@ def play(
     a: RolloutArrays,
     key: FloatArray,
     score: FloatArray,
-    urgency: float,
+    urgency: FloatArray,
     temperature: float,
     samples: int,
     forced: IntArray,
@@ -294,10 +305,8 @@ def play(
     ----------
     a
         The problems.
-    key, score
-        (N,) and (P,) of the network.
-    urgency
-        Weight of the earliest finish against scores, at least 0.
+    key, score, urgency
+        (N,), (P,), (P,) of the network; urgencies, at least 0, weigh late finishes against scores.
     temperature
         Divides logits; 0: the likeliest choice always.
     forced

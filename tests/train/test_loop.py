@@ -140,11 +140,13 @@ def test_folder_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_run_start_a_new_one(tmp_path: Path) -> None:
-    """With `init` the first validation is the other run's last."""
-    train(tiny_config(tmp_path / "first"), TASK)
-    last = json.loads((tmp_path / "first" / "report.json").read_text())["history"][-1]["measures"]["jobs-8"]["reward"]
+    """With `init` the first validation is the other run's last, or that of its best checkpoint."""
+    first = train(tiny_config(tmp_path / "first"), TASK)
     config = tiny_config(tmp_path / "second", steps=1, init=tmp_path / "first")
-    assert train(config, TASK).history[0]["measures"]["jobs-8"]["reward"] == last
+    second = train(config, TASK)
+    assert second.history[0]["measures"]["jobs-8"]["reward"] == first.history[-1]["measures"]["jobs-8"]["reward"]
+    config = tiny_config(tmp_path / "third", steps=1, init=tmp_path / "first" / "best.safetensors")
+    assert train(config, TASK).history[0]["measures"]["jobs-8"]["reward"] == first.best
 
 
 def test_cuda_that_is_absent_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""What the latency agent buys on randomly wired networks: against heuristics and searches, and as a start for search.
+
+Run as ``python -m benchmarks.agent_placement``. Values are makespans over HEFT's, geometric means, all of the same run.
+None of the networks is part of training: those of the tables have seeds from 0 on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import rlinit
+from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
+from rlinit.agent.checkpoint import Checkpoint, load_checkpoint
+from rlinit.agent.choice import find_checkpoint
+from rlinit.agent.placement_choice import load_latency_agent
+from rlinit.agent.placement_decoding import LatencyAgent, decode_placement
+from rlinit.budget import Budget
+from rlinit.datasets.rwnn import WIRINGS, rwnn
+from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+from rlinit.heuristics.sweeps import sweep_placements
+from rlinit.lowering_placement import lower_placement
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.timeline import makespan
+
+SECONDS = (0.1, 0.3, 1.0, 3.0)
+SIZES = ((1, 32), (3, 32), (10, 32), (30, 32), (150, 64))
+"""Modules and nodes a module, from graphs as small as those of training to 10,000 ops."""
+
+
+def networks(seeds: int) -> Iterator[tuple[str, PlacementProblem]]:
+    """Yield networks of DIVIML's size: every wiring, one to four channels, strong and weak."""
+    hardware = rlinit.Hardware.preset("cpu-t4-a100")
+    for seed in range(seeds):
+        for wiring in WIRINGS:
+            for channels, dependence in ((1, "strong"), (2, "weak"), (3, "strong"), (4, "weak")):
+                graph = rwnn(
+                    wiring,  # type: ignore[arg-type]
+                    seed=seed,
+                    channels=channels,
+                    dependence=dependence,  # type: ignore[arg-type]
+                )
+                yield graph.name, lower_placement(graph, hardware, "latency").problem
+
+
+def heft_value(problem: PlacementProblem) -> float:
+    """Return HEFT's makespan."""
+    found = PLACEMENT_HEURISTICS["heft"](problem, seed=0)
+    if found is None:
+        raise SystemExit("HEFT places nothing on a device without memory limit")
+    return makespan(problem, found)
+
+
+def value_of(problem: PlacementProblem, found: Placement | None) -> float:
+    """Return the makespan of what was found; a method that finds nothing ends the benchmark."""
+    if found is None:
+        raise SystemExit("a method found no placement where there is no limit")
+    return makespan(problem, found)
+
+
+def decoded(agent: LatencyAgent, problem: PlacementProblem, samples: int) -> Placement:
+    """Return the agent's placement."""
+    found = decode_placement(agent, problem, samples=samples, seed=0)
+    if found is None:
+        raise SystemExit("the agent placed nothing where there is no limit")
+    return found.placement
+
+
+def polished(problem: PlacementProblem, start: Placement | None, moves: int) -> Placement | None:
+    """Return a start (None: HEFT's) after so many moves an op of local search in windows."""
+    first = PLACEMENT_HEURISTICS["heft"](problem, seed=0) if start is None else start
+    return sweep_placements(problem, seed=0, evaluations=moves * problem.num_ops, start=first)
+
+
+def proposals(
+    agent: LatencyAgent, untrained: LatencyAgent, problems: list[PlacementProblem]
+) -> list[dict[str, object]]:
+    """Compare one pass, populations and other quick methods."""
+    methods: dict[str, Callable[[PlacementProblem], Placement | None]] = {
+        "heft": lambda p: PLACEMENT_HEURISTICS["heft"](p, seed=0),
+        "m-etf": lambda p: PLACEMENT_HEURISTICS["m-etf"](p, seed=0),
+        "agent, greedy": lambda p: decoded(agent, p, 0),
+        "agent, 16 samples": lambda p: decoded(agent, p, 16),
+        "agent, 64 samples": lambda p: decoded(agent, p, 64),
+        "agent, 256 samples": lambda p: decoded(agent, p, 256),
+        "untrained, 64 samples": lambda p: decoded(untrained, p, 64),
+        "untrained, 256 samples": lambda p: decoded(untrained, p, 256),
+    }
+    for moves in (25, 100, 400):
+        methods[f"heft, then {moves} moves an op"] = lambda p, m=moves: polished(p, None, m)  # type: ignore[misc]
+        methods[f"agent, greedy, then {moves} moves an op"] = lambda p, m=moves: polished(p, decoded(agent, p, 0), m)  # type: ignore[misc]
+        methods[f"agent, 64 samples, then {moves} moves an op"] = lambda p, m=moves: polished(  # type: ignore[misc]
+            p, decoded(agent, p, 64), m
+        )
+    rows: list[dict[str, object]] = []
+    for name, method in methods.items():
+        method(problems[0])
+        ratios, seconds = [], []
+        for problem in problems:
+            found, spent = timed(lambda p=problem, call=method: call(p))  # type: ignore[misc]
+            ratios.append(value_of(problem, found) / heft_value(problem))
+            seconds.append(spent)
+        rows.append({"method": name, "over_heft": geometric_mean(ratios), "ms": 1e3 * float(np.mean(seconds))})
+    return rows
+
+
+def at_equal_time(agent: LatencyAgent, problems: list[PlacementProblem]) -> list[dict[str, object]]:
+    """Compare searches that all have the same seconds, starts included."""
+
+    def from_agent(problem: PlacementProblem, budget: Budget) -> Placement | None:
+        return sweep_placements(problem, seed=0, budget=budget, start=decoded(agent, problem, 64))
+
+    def from_heft(problem: PlacementProblem, budget: Budget) -> Placement | None:
+        start = PLACEMENT_HEURISTICS["heft"](problem, seed=0)
+        return sweep_placements(problem, seed=0, budget=budget, start=start)
+
+    def named(name: str) -> Callable[[PlacementProblem, Budget], Placement | None]:
+        return lambda problem, budget: PLACEMENT_HEURISTICS[name](problem, seed=0, budget=budget)
+
+    methods = {
+        "64 samples, then windows": from_agent,
+        "heft, then windows": from_heft,
+        "annealing": named("sa"),
+        "evolution": named("ea"),
+    }
+    rows: list[dict[str, object]] = []
+    for name, method in methods.items():
+        method(problems[0], Budget(0.1))
+        for limit in SECONDS:
+            ratios, seconds = [], []
+            for problem in problems:
+                found, spent = timed(lambda p=problem, call=method, t=limit: call(p, Budget(t)))  # type: ignore[misc]
+                ratios.append(value_of(problem, found) / heft_value(problem))
+                seconds.append(spent)
+            mean_s = float(np.mean(seconds))
+            rows.append({"method": name, "limit_s": limit, "spent_s": mean_s, "over_heft": geometric_mean(ratios)})
+    return rows
+
+
+def by_size(agent: LatencyAgent, seeds: int) -> list[dict[str, object]]:
+    """Show how the agent, trained on 110 to 340 ops, does on other sizes."""
+    hardware = rlinit.Hardware.preset("cpu-t4-a100")
+    rows: list[dict[str, object]] = []
+    for modules, nodes in SIZES:
+        graphs = [
+            rwnn(wiring, seed=seed, num_modules=modules, nodes_per_module=nodes, channels=2, dependence="weak")  # type: ignore[arg-type]
+            for wiring in WIRINGS
+            for seed in range(seeds if modules < 100 else 1)
+        ]
+        problems = [lower_placement(graph, hardware, "latency").problem for graph in graphs]
+        for name, samples in (("agent, greedy", 0), ("agent, 64 samples", 64)):
+            ratios, seconds = [], []
+            for problem in problems:
+                found, spent = timed(lambda p=problem, s=samples: decoded(agent, p, s))  # type: ignore[misc]
+                ratios.append(makespan(problem, found) / heft_value(problem))
+                seconds.append(spent)
+            ops = int(np.mean([problem.num_ops for problem in problems]))
+            row = {"ops": ops, "method": name, "over_heft": geometric_mean(ratios), "seconds": float(np.mean(seconds))}
+            rows.append(row)
+    return rows
+
+
+def silenced(path: Path) -> LatencyAgent:
+    """Return a checkpoint's agent with its last layers set to zero: what an untrained one proposes."""
+    checkpoint = load_checkpoint(path)
+    last = ("key_out.weight", "devices.out.weight", "devices.out.bias")
+    arrays = {name: array * np.float32(name not in last) for name, array in checkpoint.arrays.items()}
+    return LatencyAgent(Checkpoint(arrays, checkpoint.card))
+
+
+def draw(quick: list[dict[str, object]], timed_rows: list[dict[str, object]], sizes: list[dict[str, object]]) -> None:
+    """Draw the searches over time, and the agent over sizes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name in dict.fromkeys(row["method"] for row in timed_rows):
+        mine = [row for row in timed_rows if row["method"] == name]
+        left.plot([row["spent_s"] for row in mine], [row["over_heft"] for row in mine], marker="o", label=name)
+    for row in quick:
+        if str(row["method"]).startswith("agent"):
+            left.plot([float(str(row["ms"])) / 1e3], [row["over_heft"]], "k^", markersize=5)
+            left.annotate(str(row["method"]), (float(str(row["ms"])) / 1e3, float(str(row["over_heft"]))), fontsize=7)
+    left.set(xscale="log", xlabel="seconds", ylabel="makespan / HEFT's", title="networks of 10 modules of 32 nodes")
+    left.legend(fontsize=7)
+    for name in dict.fromkeys(row["method"] for row in sizes):
+        mine = [row for row in sizes if row["method"] == name]
+        right.plot([row["ops"] for row in mine], [row["over_heft"] for row in mine], marker="o", label=name)
+    right.set(xscale="log", xlabel="ops", title="trained on 110 to 340 ops")
+    right.legend(fontsize=7)
+    save_figure("agent_placement", figure)
+
+
+def main() -> None:
+    """Run all parts, print and save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoint", default="latency", help="name or path")
+    parser.add_argument("--seeds", type=int, default=2, help="networks of each kind")
+    arguments = parser.parse_args()
+    path = find_checkpoint(arguments.checkpoint)
+    if path is None:
+        raise SystemExit(f"there is no checkpoint {arguments.checkpoint!r}")
+    agent = load_latency_agent(path)
+    problems = [problem for _, problem in networks(arguments.seeds)]
+    quick = proposals(agent, silenced(path), problems)
+    print_table("quick methods", ["method", "over HEFT", "ms"], (row.values() for row in quick))
+    searches = at_equal_time(agent, problems[:: 1 if arguments.seeds == 1 else 2])
+    print_table("equal time", ["method", "limit s", "spent s", "over HEFT"], (row.values() for row in searches))
+    sizes = by_size(agent, arguments.seeds)
+    print_table("sizes", ["ops", "method", "over HEFT", "seconds"], (row.values() for row in sizes))
+    save("agent_placement", {"quick": quick, "equal_time": searches, "sizes": sizes}, **vars(arguments))
+    draw(quick, searches, sizes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Which agent places a latency problem: by name, by path, or by what was measured; where none, why."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlinit.agent.choice import checkpoint_names, find_checkpoint
+from rlinit.agent.placement_decoding import LatencyAgent
+from rlinit.errors import CheckpointError
+from rlinit.placement import PlacementProblem
+
+__all__ = ["LatencyChoice", "choose_for_latency", "load_latency_agent"]
+
+_SAMPLES = 64
+"""Placements sampled besides the greedy one."""
+
+_MOST_OPS = 2_000
+"""Larger problems are left to heuristics: sampling takes longer there than local search takes to pass it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyChoice:
+    """Who proposes placements, from how many samples, and why; without an agent, `reason` says why not."""
+
+    agent: LatencyAgent | None
+    samples: int
+    reason: str
+
+
+def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
+    """Return the agent for a placement problem.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    name
+        ``auto``, or the name or path of a checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint of this name, it is not whole, not for latency, or the problem splits ops and a
+        checkpoint was asked for by name.
+    """
+    if name != "auto":
+        path = find_checkpoint(name)
+        if path is None:
+            known = ", ".join(checkpoint_names()) or "none"
+            raise CheckpointError(f"there is no checkpoint {name!r}; those that come with rlinit: {known}")
+        if problem.num_shards > 1:
+            raise CheckpointError(f"checkpoint {name!r} places whole ops; this problem splits them into shards")
+        return LatencyChoice(
+            load_latency_agent(path), _SAMPLES, f"checkpoint {name}, best of {_SAMPLES + 1} placements"
+        )
+    path = find_checkpoint("latency")
+    if problem.num_shards > 1:
+        return LatencyChoice(None, _SAMPLES, "ops are split into shards")
+    if problem.num_ops > _MOST_OPS:
+        return LatencyChoice(None, _SAMPLES, f"more than {_MOST_OPS:,} ops")
+    if path is None:
+        return LatencyChoice(None, _SAMPLES, "this installation has no checkpoint for latency")
+    return LatencyChoice(load_latency_agent(path), _SAMPLES, f"checkpoint latency, best of {_SAMPLES + 1} placements")
+
+
+def load_latency_agent(path: Path) -> LatencyAgent:
+    """Return the latency agent of a checkpoint; read once for each version of the file.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is not whole, or not for latency.
+    """
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError as failure:
+        raise CheckpointError(f"cannot read {path}: {failure}") from failure
+    return _load(path.resolve(), stamp)
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: Path, _stamp: int) -> LatencyAgent:
+    return LatencyAgent.load(path)

@@ -1,0 +1,189 @@
+"""From the latency agent's opinion to a placement: greedy first, then samples; the best is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlinit.agent.checkpoint import Checkpoint, load_checkpoint
+from rlinit.agent.configuration import OneShotConfig
+from rlinit.agent.inference import OneShotWeights, infer
+from rlinit.agent.placement_features import (
+    DEVICE_FEATURES,
+    NODE_FEATURES,
+    PAIR_FEATURES,
+    Seen,
+    see,
+    urgencies,
+)
+from rlinit.errors import CheckpointError, RlinitError
+from rlinit.kernels.placement_population import play_population
+from rlinit.kernels.placement_rollouts import RolloutTrace, play
+from rlinit.placement import Placement, PlacementProblem
+from rlinit.stages import FloatArray, IntArray
+from rlinit.timeline import makespan, placement_of
+
+__all__ = ["DecodedPlacement", "LatencyAgent", "decode_placement"]
+
+_TEMPERATURE = 2.0
+"""Divides the logits of draws."""
+
+_SURVIVORS = 4
+"""One in so many members of a population survives a cull."""
+
+_EVERY, _MOST_CULLS = 6, 100
+"""Ops from cull to cull at least, and culls at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedPlacement:
+    """The best placement among those an agent played.
+
+    Parameters
+    ----------
+    placement, value
+        The placement and its makespan in seconds.
+    greedy_value
+        The makespan of the greedy one, ``inf`` where that does not fit.
+    entropy
+        (n,) how undecided the agent was about the device of each op in the greedy schedule: entropy over the logarithm
+        of the number of devices that it could have taken, from 0 (certain, or no choice) to 1.
+    """
+
+    placement: Placement
+    value: float
+    greedy_value: float
+    entropy: FloatArray
+
+
+class LatencyAgent:
+    """A one-shot agent for latency problems, without torch.
+
+    Parameters
+    ----------
+    checkpoint
+        Weights and card.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is of another architecture, or was trained on other features.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        config = OneShotConfig.from_dict(dict(checkpoint.card.config))
+        expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
+        found = (config.problem, config.node_features, config.device_features, config.pair_features)
+        if found != expected:
+            raise CheckpointError(
+                f"the checkpoint takes (problem, node, device, pair features) {found}; this version gives {expected}"
+            )
+        self.weights = OneShotWeights(config, checkpoint.arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> LatencyAgent:
+        """Read a checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be read, is damaged, or is of another kind.
+        """
+        return cls(load_checkpoint(path, network="oneshot", problem="latency"))
+
+    def opinion(self, seen: Seen) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (keys, scores, urgencies) of a problem, (n,), (n * d,) and (n * d,)."""
+        key, pair = infer(self.weights, seen.features)
+        return key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
+
+
+def decode_placement(
+    agent: LatencyAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0
+) -> DecodedPlacement | None:
+    """Return the best of the agent's greedy placement and a population of sampled ones; None where none of them fits.
+
+    Plays as if any number of transfers ran at once; every schedule is evaluated under the problem's own rules. The same
+    arguments give the same placement on every machine.
+
+    Parameters
+    ----------
+    agent
+        The agent.
+    problem
+        A latency problem.
+    samples
+        Placements to sample besides the greedy one, side by side: see `rlinit.kernels.placement_population`.
+    seed
+        Of the draws.
+
+    Raises
+    ------
+    RlinitError
+        Ops of the problem are split into shards, or `samples` is negative.
+    """
+    if problem.num_shards != 1:
+        raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
+    if samples < 0:
+        raise RlinitError(f"samples is {samples}; expected at least 0")
+    seen = see(problem)
+    key, score, urgency = agent.opinion(seen)
+    free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
+    greedy = play(seen.arrays, key, score, urgency, 0.0, 1, free, rng)
+    best, at_best = _best(problem, greedy.value[:, 0], greedy.device, greedy.start)
+    greedy_value = at_best
+    if samples:
+        drawn, at_drawn = _best(
+            problem,
+            *play_population(
+                seen.arrays,
+                key,
+                score,
+                urgency,
+                _TEMPERATURE,
+                samples,
+                max(1, samples // _SURVIVORS),
+                max(_EVERY, problem.num_ops // _MOST_CULLS),
+                seen.after,
+                rng,
+            ),
+        )
+        if at_drawn < at_best:
+            best, at_best = drawn, at_drawn
+    if best is None:
+        return None
+    return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score, urgency))
+
+
+def _best(
+    problem: PlacementProblem, value: FloatArray, device: IntArray, start: FloatArray
+) -> tuple[Placement | None, float]:
+    """Return the best of (S, n) schedules and its makespan under the problem's rules; the first of equal ones."""
+    samples = np.flatnonzero(np.isfinite(value))
+    if problem.transfers == "parallel" and len(samples):
+        samples = samples[[value[samples].argmin()]]
+    best: Placement | None = None
+    at_best = np.inf
+    for sample in samples:
+        found = placement_of(
+            problem, device[sample][:, None], np.repeat(start[sample][:, None], problem.num_devices, axis=1)
+        )
+        makespan_s = makespan(problem, found)
+        if makespan_s < at_best:
+            best, at_best = found, makespan_s
+    return best, at_best
+
+
+def _entropy(problem: PlacementProblem, greedy: RolloutTrace, score: FloatArray, urgency: FloatArray) -> FloatArray:
+    """Return (n,) relative entropies of the greedy schedule's choices of devices."""
+    n, d = problem.num_ops, problem.num_devices
+    late = greedy.late[0].reshape(n, d)
+    allowed = np.isfinite(late)
+    logits = np.where(allowed, score.reshape(n, d) - urgency.reshape(n, d) * np.where(allowed, late, 0.0), -np.inf)
+    most = logits.max(axis=1, keepdims=True)
+    weight = np.where(allowed, np.exp(np.where(allowed, logits - np.where(np.isfinite(most), most, 0.0), 0.0)), 0.0)
+    share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+    count = allowed.sum(axis=1)
+    entropy = -np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0).sum(axis=1)
+    return np.where(count > 1, entropy / np.log(np.maximum(count, 2)), 0.0)
