@@ -28,6 +28,7 @@ COMMANDS = (
     ("executors", "models"),
     ("measured_costs",),
     ("activations",),
+    ("agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
 )
 
 

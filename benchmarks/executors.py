@@ -186,7 +186,32 @@ IMAGES = (
     ),
     *("mnasnet_b1", "efficientnet_b0", "ghostnet", "dla46c", "inceptionv3", "xception", "nasnet_4a1056", "hardnet39ds"),
 )
+LAYERS = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128}
+WIDTHS: dict[str, Any] = {"hidden_sizes": [16, 32, 64, 128]}
+PICTURES: dict[str, dict[str, Any]] = {
+    "Swin": {"image_size": 64, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]}
+    | {"window_size": 4},
+    "ViT": {"image_size": 64, "patch_size": 8, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4},
+    "DeiT": LAYERS | {"image_size": 64, "patch_size": 8},
+    "Beit": LAYERS | {"image_size": 64, "patch_size": 8},
+    "Dinov2": {"image_size": 64, "patch_size": 8, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4},
+    "ConvNext": WIDTHS | {"depths": [1, 1, 2, 1]},
+    "ConvNextV2": WIDTHS | {"depths": [1, 1, 2, 1]},
+    "ResNet": WIDTHS | {"depths": [2, 2, 2, 2], "embedding_size": 16},
+    "RegNet": WIDTHS | {"depths": [1, 1, 2, 1], "embedding_size": 16, "groups_width": 8},
+    "Segformer": WIDTHS,
+    "MobileNetV1": {},
+    "MobileNetV2": {},
+    "MobileViT": {"image_size": 64},
+    "PoolFormer": {},
+}
 TEXT: dict[str, dict[str, Any]] = {
+    "Electra": LAYERS | {"embedding_size": 64},
+    "Albert": LAYERS | {"embedding_size": 64},
+    "MPNet": LAYERS,
+    "GPTNeoX": LAYERS,
+    "Qwen2": LAYERS | {"num_key_value_heads": 2},
+    "Gemma": LAYERS | {"num_key_value_heads": 2, "head_dim": 16},
     "GPT2": {"n_layer": 4, "n_head": 4, "n_embd": 64},
     "Bert": {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128},
     "DistilBert": {"n_layers": 4, "n_heads": 4, "dim": 64, "hidden_dim": 128},
@@ -196,9 +221,6 @@ TEXT: dict[str, dict[str, Any]] = {
     | {"num_key_value_heads": 2},
     "OPT": {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "ffn_dim": 128}
     | {"word_embed_proj_dim": 64},
-    "Swin": {"image_size": 64, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]}
-    | {"window_size": 4},
-    "ViT": {"image_size": 64, "patch_size": 8, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4},
 }
 
 
@@ -209,8 +231,8 @@ def zoo() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
     except ImportError:
         print("transformers is not installed: its models are left out")
     else:
-        for name, settings in TEXT.items():
-            images = name in ("Swin", "ViT")
+        for name, settings in (TEXT | PICTURES).items():
+            images = name in PICTURES
             common: dict[str, Any] = (
                 {} if images else {"vocab_size": 500, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
             )

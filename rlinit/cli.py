@@ -7,6 +7,7 @@ without a schedule, 130 interrupted (the incumbent is printed and saved if there
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,9 +211,11 @@ def main(argv: list[str] | None = None) -> int:
     """
     from rich.console import Console
 
-    command = tyro.cli(Command, prog="rlinit", args=argv, description="Split neural networks over devices, with proof.")
     notes = Console(stderr=True)
     try:
+        command = tyro.cli(
+            Command, prog="rlinit", args=argv, description="Split neural networks over devices, with proof."
+        )
         if isinstance(command, Schedule):
             return _schedule(command, notes)
         if isinstance(command, Bound):
@@ -228,6 +231,9 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(command, Export):
             return export_plan(command)
         return _bench(command, notes)
+    except BrokenPipeError:  # whoever reads the output has seen enough; what is left in the buffer goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_INTERRUPTED
     except (RlinitError, OSError) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         return EXIT_INPUT

@@ -110,8 +110,8 @@ def solve_placement(
     origin = "plan" if start is not None else "none"
     limits = PlacementLimits(window_nodes=500, full_nodes=None) if timed else PlacementLimits()
     incumbent.offer(start, "plan")
-    for name in ("path", "load"):
-        placement_bound_phase(incumbent, name)
+    placement_bound_phase(incumbent, "path", late=True)
+    placement_bound_phase(incumbent, "load")
     if method in PLACEMENT_HEURISTICS:
         _heuristic(incumbent, method, seed)
         origin = method
@@ -227,8 +227,8 @@ def search_coarse(
             if inner.assignment is not None:
                 incumbent.offer(expand_placement(coarse, incumbent.problem, inner.assignment), f"coarse {inner.method}")
     incumbent.offer(start, "plan")
-    for name in ("path", "load"):
-        placement_bound_phase(incumbent, name)
+    placement_bound_phase(incumbent, "path", late=True)
+    placement_bound_phase(incumbent, "load")
     _bounds(incumbent)
     return origin
 
@@ -488,11 +488,11 @@ def _bounds(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
             placement_bound_phase(incumbent, name)
 
 
-def placement_bound_phase(incumbent: PlacementIncumbent, name: str) -> None:
-    """Raise the bound by one named method, unless there is nothing left to do."""
+def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool = False) -> None:
+    """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 
-    if incumbent.finished:
+    if incumbent.finished and not (late and not incumbent.closed and not incumbent.budget.cancelled):
         return
     with incumbent.in_phase(f"bound: {name}"):
         bound = PLACEMENT_BOUNDS[name](

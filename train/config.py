@@ -49,6 +49,9 @@ class OptimiserConfig:
     """Decoupled weight decay."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
+    average: float = 0.99
+    """What is validated and kept is an exponential moving average of the weights with this decay; 0: the weights
+    themselves."""
 
     def __post_init__(self) -> None:
         _require(self.learning_rate > 0, "optimiser.learning_rate", self.learning_rate, "more than 0")
@@ -56,6 +59,7 @@ class OptimiserConfig:
         _require(0 <= self.warmup < 1, "optimiser.warmup", self.warmup, "a share from 0 to below 1")
         _require(self.weight_decay >= 0, "optimiser.weight_decay", self.weight_decay, "at least 0")
         _require(self.max_grad_norm > 0, "optimiser.max_grad_norm", self.max_grad_norm, "more than 0")
+        _require(0 <= self.average < 1, "optimiser.average", self.average, "a decay from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ class TrainConfig(Generic[P]):
     samples: int = 8
     """Trajectories of each problem."""
     init: Path | None = None
-    """Start from these weights: another run's folder (its last ones) or a checkpoint (its best.safetensors)."""
+    """Start from these weights: another run's folder (its last average) or a checkpoint (its best.safetensors)."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the network lives. cuda is an error where there is none."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from rlinit.errors import TrainingFailure
 from rlinit.train.config import OptimiserConfig
@@ -26,6 +28,11 @@ def rate_share(config: OptimiserConfig, progress: float) -> float:
         return (progress + 1e-3) / (config.warmup + 1e-3)
     rest = min(1.0, (progress - config.warmup) / max(1e-12, 1.0 - config.warmup))
     return config.final_share + (1.0 - config.final_share) * 0.5 * (1.0 + math.cos(math.pi * rest))
+
+
+def _averaged(decay: float, average: Tensor, weight: Tensor, count: Tensor | int) -> Tensor:
+    """Return the next average; the decay grows to its own value, so that the first steps are soon forgotten."""
+    return torch.lerp(weight, average, min(decay, (1.0 + float(count)) / (10.0 + float(count))))
 
 
 class Learner:
@@ -53,11 +60,21 @@ class Learner:
         self.dtype = _PRECISION[precision]
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=precision == "float16")
         self.skipped = 0
+        self.average: AveragedModel | None = None
+        if config.average > 0:
+            self.average = AveragedModel(self.bare, avg_fn=partial(_averaged, config.average))
 
     @property
     def bare(self) -> nn.Module:
         """The network itself, not wrapped."""
         return unwrap(self.network)
+
+    @property
+    def judged(self) -> nn.Module:
+        """The network that is validated and kept: the average of the weights, which wobbles less than they."""
+        if self.average is None or int(self.average.n_averaged) == 0:
+            return self.bare
+        return self.average.module
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of forward passes."""
@@ -92,6 +109,8 @@ class Learner:
             self.skipped += 1
         self.scaler.step(self.optimiser)
         self.scaler.update()
+        if self.average is not None:
+            self.average.update_parameters(self.bare)
         return norm
 
 

@@ -269,7 +269,7 @@ class _Run:
 
     def _export(self, measures: Mapping[str, Any]) -> None:
         card = {"training": training_card(self.plain, self.command, self.progress), "quality": dict(measures)}
-        self.task.export(self.learner.bare, Path(self.config.run_dir / BEST_FILE), card)
+        self.task.export(self.learner.judged, Path(self.config.run_dir / BEST_FILE), card)
 
     def _save(self) -> None:
         save_state(self.config.run_dir, self.learner, self.algorithm.networks(), self.progress)

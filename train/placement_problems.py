@@ -6,7 +6,7 @@ Training draws from seeds of its own: none of the networks of seeds below `FIRST
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -82,7 +82,7 @@ def whole_network(
     return lower_placement(graph, Hardware.preset("cpu-t4-a100"), "latency").problem
 
 
-@lru_cache(maxsize=None)
+@cache
 def _network(number: int) -> _Network:
     """Return one of the networks that problems are parts of."""
     rng = np.random.default_rng([FIRST_SEED, number])

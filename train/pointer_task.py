@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     import torch
 
     from rlinit.agent.pointer import EncodedNodes
+    from rlinit.agent.pointing import StepwiseNetwork
 
 __all__ = ["AutoregressiveParams", "AutoregressiveTask", "LabelledProblems", "PointerParams", "PointerTask"]
+
+_IDEAL_CAP = 50_000
+"""Problems of more ideals than this are labelled by the natural order."""
 
 _WORST_REWARD = -1.0
 """Reward of an order that cannot be sliced within the capacities, and the least improvement on the reference."""
@@ -71,8 +76,7 @@ class AutoregressiveParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledProblems(StageProblems):
-    """Stage problems with the stage of each node, (N,) from 1, in an exact solution or, where none is known, in the
-    best one at hand; (0,) where nothing asks for it."""
+    """Stage problems with exact labels: (N,) the stage of each node, from 1; (0,) where nothing asks for them."""
 
     label: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -96,11 +100,7 @@ class _StepwiseTask(ABC):
 
     def _labelled(self, batch: StageProblems) -> LabelledProblems:
         known = (batch.problems, batch.features, batch.reference, batch.optimum, batch.bound, batch.names)
-        if not self.cosine:
-            return LabelledProblems(*known)
-        order = self.stages.label(batch)["order"].reshape(1, -1).astype(np.int64)
-        _, ends = slice_orders(batch.problems, order)
-        return LabelledProblems(*known, _stages_of(batch, order, ends)[0])
+        return LabelledProblems(*known, _exact_stages(batch)) if self.cosine else LabelledProblems(*known)
 
     def label(self, batch: StageProblems) -> Labels:
         """Return the orders that the one-shot agent imitates."""
@@ -113,9 +113,8 @@ class _StepwiseTask(ABC):
     def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> EncodedNodes:
         """Return the encoded graphs."""
         from rlinit.agent.stepwise import read_stages
-        from rlinit.train.distributed import unwrap
 
-        encoded: EncodedNodes = network(read_stages(unwrap(network), batch.problems, device))
+        encoded: EncodedNodes = network(read_stages(_bare(network), batch.problems, device))
         return encoded.single()
 
     def rollout(
@@ -134,18 +133,22 @@ class _StepwiseTask(ABC):
         from rlinit.agent import sequential
         from rlinit.agent.pointer import OrderDecoding, packed
         from rlinit.env.rollouts import OrderRollouts
-        from rlinit.train.distributed import unwrap
-        from rlinit.train.validation import excess
 
         with torch.no_grad():
             graphs = packed(batch.problems, outputs.inputs.device)
-            decoding = OrderDecoding(unwrap(network).decoder, outputs, OrderRollouts(graphs, 1 if greedy else samples))
+            decoding = OrderDecoding(_bare(network).decoder, outputs, OrderRollouts(graphs, 1 if greedy else samples))
             if greedy:
                 sequential.greedy(decoding)
             else:
                 sequential.sample(decoding, torch.Generator().manual_seed(seed))
         padded = decoding.rollouts.orders.cpu().numpy().reshape(len(batch), -1, graphs.width)
         orders = np.ascontiguousarray(padded.transpose(1, 0, 2)[:, _real(batch, graphs.width)])
+        return self._rewarded(batch, orders)
+
+    def _rewarded(self, batch: LabelledProblems, orders: IntArray) -> StageTrajectories:
+        """Return orders (S, N), sliced, with their rewards."""
+        from rlinit.train.validation import excess
+
         value, ends = slice_orders(batch.problems, orders, batch.reference * (1.0 + 1e-9))
         if self.cosine:
             reward = self._similarity(batch, orders, ends, value)
@@ -161,7 +164,7 @@ class _StepwiseTask(ABC):
         ptr = batch.problems.node_ptr
         similar = [
             cosine_reward(stage[:, a:b].astype(np.float64), np.broadcast_to(batch.label[a:b], (len(orders), b - a)))
-            for a, b in zip(ptr[:-1], ptr[1:], strict=True)
+            for a, b in pairwise(ptr)
         ]
         return np.where(np.isfinite(value), np.stack(similar), 0.0)
 
@@ -177,14 +180,13 @@ class _StepwiseTask(ABC):
         import torch
 
         from rlinit.agent.pointer import order_choices, packed
-        from rlinit.train.distributed import unwrap
 
         device = outputs.inputs.device
         graphs = packed(batch.problems, device)
         padded = np.full((len(orders), len(batch), graphs.width), -1, np.int64)
         padded[:, _real(batch, graphs.width)] = orders
         rows = torch.from_numpy(padded.transpose(1, 0, 2).reshape(-1, graphs.width).copy()).to(device)
-        return order_choices(unwrap(network).decoder, outputs, graphs, rows)[:3]
+        return order_choices(_bare(network).decoder, outputs, graphs, rows)[:3]
 
     def imitation_loss(
         self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, labels: Labels
@@ -210,7 +212,7 @@ class _StepwiseTask(ABC):
 
         kind = "pointer" if isinstance(network, PointerNetwork) else "autoregressive"
         arrays = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
-        about = Card(kind, "stages", card_config(network), card["training"], card["quality"])
+        about = Card(kind, "stages", card_config(_bare(network)), card["training"], card["quality"])
         save_checkpoint(path, arrays, about)
 
 
@@ -255,6 +257,36 @@ class AutoregressiveTask(_StepwiseTask):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return AutoregressiveNetwork(config)
+
+
+def _exact_stages(batch: StageProblems) -> IntArray:
+    """Return (N,) the stage of each node, from 1: in the sliced natural order where that is optimal, else exact."""
+    from rlinit.exact.ideal_program import solve_ideals
+
+    problems = batch.problems
+    natural = problems.natural[None, :]
+    label: IntArray = _stages_of(batch, natural, slice_orders(problems, natural)[1])[0]
+    for g, (first, stop) in enumerate(pairwise(problems.node_ptr)):
+        enough = batch.reference[g] * (1.0 - 1e-9)
+        if batch.optimum[g] >= enough:
+            continue
+        result = solve_ideals(problems.problem(g), _IDEAL_CAP)
+        if result is None or result.assignment is None or result.value is None:
+            continue
+        if result.value[0] < enough:
+            label[first:stop] = result.assignment.stage + 1
+    return label
+
+
+def _bare(network: torch.nn.Module) -> StepwiseNetwork:
+    """Return the network itself where it is wrapped for several processes."""
+    from rlinit.agent.pointing import StepwiseNetwork
+    from rlinit.train.distributed import unwrap
+
+    bare = unwrap(network)
+    if not isinstance(bare, StepwiseNetwork):
+        raise TypeError(f"expected a network that decodes step by step, got {type(bare).__name__}")
+    return bare
 
 
 def _real(batch: StageProblems, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:

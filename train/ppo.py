@@ -16,7 +16,7 @@ from torch import nn
 from rlinit.train.config import PPOConfig
 from rlinit.train.curriculum import batch_seed
 from rlinit.train.learner import Learner
-from rlinit.train.reinforce import Lesson, mean_entropy, shared_advantage, standardised
+from rlinit.train.reinforce import Lesson, choice_weights, mean_entropy, shared_advantage, standardised
 from rlinit.train.tasks import AnyTask
 
 __all__ = ["PPO"]
@@ -56,30 +56,29 @@ class PPO:
         }
 
     def _play(self, lesson: Lesson) -> tuple[Any, torch.Tensor, torch.Tensor]:
-        """Return trajectories, each choice's log-probability (C,) and each trajectory's advantage (B * S,)."""
+        """Return trajectories, and each choice's log-probability and weight, both (C,)."""
         task, learner = self.task, self.learner
         with torch.no_grad():
             with learner.autocast():
                 outputs = task.forward(learner.bare, lesson.batch, learner.group.device)
             seed = batch_seed(lesson.seed, 1)
             played = task.rollout(learner.bare, lesson.batch, outputs, samples=self.samples, seed=seed)
-            before = task.choices(learner.bare, lesson.batch, outputs, played).log_prob
-        advantage = standardised(shared_advantage(played.reward)).ravel()
-        return played, before, torch.from_numpy(advantage).to(before)
+            before = task.choices(learner.bare, lesson.batch, outputs, played)
+        advantage = standardised(shared_advantage(played.reward))
+        return played, before.log_prob, choice_weights(before, advantage, credited=True, normalise=True)
 
     def _loss(
-        self, lesson: Lesson, played: Any, before: torch.Tensor, advantage: torch.Tensor
+        self, lesson: Lesson, played: Any, before: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, float, float]:
         """Return the clipped loss, the mean entropy, and the share of choices whose ratio is clipped."""
         with self.learner.autocast():
             outputs = self.task.forward(self.learner.network, lesson.batch, self.learner.group.device)
         choices = self.task.choices(self.learner.network, lesson.batch, outputs, played)
         ratio = torch.exp(choices.log_prob - before)
-        gain = advantage.index_select(0, choices.trajectory)
         held = ratio.clamp(1.0 - self.config.clip, 1.0 + self.config.clip)
         count = max(1, len(ratio))
         entropy = mean_entropy(choices)
-        loss = -torch.minimum(ratio * gain, held * gain).sum() / count - self.config.entropy_weight * entropy
+        loss = -torch.minimum(ratio * weight, held * weight).sum() / count - self.config.entropy_weight * entropy
         return loss, float(entropy.detach()), float((ratio != held).sum()) / count
 
     @property

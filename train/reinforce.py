@@ -20,7 +20,7 @@ from rlinit.train.curriculum import batch_seed
 from rlinit.train.learner import Learner
 from rlinit.train.tasks import AnyTask, Batch, Choices, Labels
 
-__all__ = ["Lesson", "Reinforce", "mean_entropy", "shared_advantage", "standardised"]
+__all__ = ["Lesson", "Reinforce", "choice_weights", "mean_entropy", "shared_advantage", "standardised"]
 
 _SIGNIFICANCE = 0.05
 """A challenger takes the greedy baseline's place if a one-sided paired t-test is this sure that it is better."""
@@ -65,6 +65,17 @@ def mean_entropy(choices: Choices) -> Tensor:
     return choices.entropy.sum() / max(1, len(choices.entropy))
 
 
+def choice_weights(choices: Choices, advantage: FloatArray, *, credited: bool, normalise: bool) -> Tensor:
+    """Return (C,) how much each choice is to be reinforced: its own credit where the task tells and `credited` holds.
+
+    Otherwise every choice has its trajectory's `advantage` (B, S). With `normalise`, credits have unit size on average.
+    """
+    if choices.credit is None or not credited:
+        return torch.from_numpy(advantage.ravel()).to(choices.log_prob.detach())[choices.trajectory]
+    credit = choices.credit.to(choices.log_prob.detach())
+    return credit / credit.square().mean().sqrt().clamp(min=1e-12) if normalise else credit
+
+
 class Reinforce:
     """Makes trajectories that came out better than the baseline more probable.
 
@@ -96,16 +107,9 @@ class Reinforce:
         if self.config.normalise:
             advantage = standardised(advantage)
         choices = task.choices(learner.network, batch, outputs, played)
-        if choices.credit is not None and self.rival is None:
-            credit = choices.credit.to(choices.log_prob)
-            if self.config.normalise:
-                credit = credit / credit.square().mean().sqrt().clamp(min=1e-12)
-            gain = (credit * choices.log_prob).sum()
-        else:
-            log_prob = choices.per_trajectory(advantage.size)
-            gain = (torch.from_numpy(advantage.ravel()).to(log_prob) * log_prob).sum()
+        weight = choice_weights(choices, advantage, credited=self.rival is None, normalise=self.config.normalise)
         entropy = mean_entropy(choices)
-        loss = -gain / max(1, len(choices.log_prob)) - self.config.entropy_weight * entropy
+        loss = -(weight * choices.log_prob).sum() / max(1, len(weight)) - self.config.entropy_weight * entropy
         norm = learner.update(loss, lesson.step, lesson.seed)
         return {
             "reward/mean": float(played.reward.mean()),

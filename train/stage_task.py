@@ -50,7 +50,7 @@ class StageParams:
     draw: ProblemParams = field(default_factory=lambda: ProblemParams(draws=3))
     hidden: int = 64
     """Width of the network's node states."""
-    layers: int = 4
+    layers: int = 6
     """Rounds of message passing."""
     least_reward: float = -0.3
     """Rewards below this count as this: of orders that are bad, how bad they are teaches little and drowns the rest.

@@ -1,8 +1,8 @@
 """The full state of a run in one file, written atomically: a kill or a full disk leaves the one before.
 
-``state.safetensors`` holds the weights (``network.``), the optimiser's moments (``optimiser.``), other networks of the
-algorithm, and in its header everything that is not a tensor: step, seconds, best score, scaler, history. There is no
-other random state: everything random derives from (seed, step).
+``state.safetensors`` holds the weights (``network.``), their average, the optimiser's moments (``optimiser.``), other
+networks of the algorithm, and in its header everything that is not a tensor: step, seconds, best score, scaler,
+history. There is no other random state: everything random derives from (seed, step).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], pro
         The file cannot be written (a full disk, say); the state saved before is still there.
     """
     tensors = {f"network.{name}": value for name, value in learner.bare.state_dict().items()}
-    for key, module in others.items():
+    for key, module in _with_average(learner, others).items():
         tensors |= {f"{key}.{name}": value for name, value in module.state_dict().items()}
     optimiser = learner.optimiser.state_dict()
     for index, moments in optimiser["state"].items():
@@ -108,7 +108,7 @@ def load_state(folder: Path, learner: Learner, others: dict[str, nn.Module]) -> 
     path = folder / STATE_FILE
     tensors, about = _read(path)
     _fill(learner.bare, "network", tensors, path)
-    for key, module in others.items():
+    for key, module in _with_average(learner, others).items():
         _fill(module, key, tensors, path)
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
@@ -124,8 +124,12 @@ def load_state(folder: Path, learner: Learner, others: dict[str, nn.Module]) -> 
     return Progress(**about["progress"])
 
 
+def _with_average(learner: Learner, others: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    return others if learner.average is None else {**others, "average": learner.average}
+
+
 def load_weights(source: Path, network: nn.Module) -> None:
-    """Put weights into a network: the last ones of a run's folder, or those of a checkpoint's file.
+    """Put weights into a network: the last average of a run's folder, or those of a checkpoint's file.
 
     Raises
     ------
@@ -134,10 +138,11 @@ def load_weights(source: Path, network: nn.Module) -> None:
     """
     if source.is_dir():
         tensors, _ = _read(source / STATE_FILE)
+        key = "average.module" if "average.n_averaged" in tensors else "network"
     else:
         arrays = load_checkpoint(source).arrays
-        tensors = {f"network.{name}": torch.from_numpy(array) for name, array in arrays.items()}
-    _fill(network, "network", tensors, source)
+        key, tensors = "network", {f"network.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+    _fill(network, key, tensors, source)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

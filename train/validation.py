@@ -42,7 +42,7 @@ def validate(
 
 
 def _measure(task: AnyTask, learner: Learner, batch: Batch, samples: int, seed: int) -> dict[str, float]:
-    network = learner.bare
+    network = learner.judged
     with torch.no_grad():
         started = time.perf_counter()
         with learner.autocast():

@@ -23,8 +23,9 @@ from torch_geometric.utils import scatter, to_dense_batch
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.encoder import FeatureTensors
 from rlinit.agent.oneshot import DeviceHead
+from rlinit.agent.placement_features import MOST_HASTE
 from rlinit.agent.pointer import EncodedNodes, OrderDecoding, order_choices
-from rlinit.agent.pointing import PointingDecoder, on_grid
+from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, on_grid
 from rlinit.env.rollouts import PlacementRollouts
 
 __all__ = ["AutoregressiveNetwork", "EncodedPlacements", "PlacedRows", "PlacementDecoding", "pyg_batch"]
@@ -91,7 +92,8 @@ class EncodedPlacements:
     device_inputs, device_keys
         (g, D, H) what a chosen device feeds back, and what is pointed at.
     device_bias
-        (g, N, D) what each node's score for a device has added.
+        (g, N, D, 2) what each node's score for a device has added, and its haste there: the logarithm of how much more
+        than usual ending late counts.
     """
 
     nodes: EncodedNodes
@@ -118,7 +120,7 @@ class PlacedRows:
     lateness: Tensor
 
 
-class AutoregressiveNetwork(nn.Module):
+class AutoregressiveNetwork(StepwiseNetwork):
     """Graph encoder, pointing decoder and device head.
 
     Parameters
@@ -159,7 +161,7 @@ class AutoregressiveNetwork(nn.Module):
         scores = self.scores(
             states, dataclasses.replace(features, device=features.device.to(dtype), pair=features.pair.to(dtype))
         )
-        dense = states.new_zeros((*nodes.latent.shape[:2], devices.shape[1]))
+        dense = states.new_zeros((*nodes.latent.shape[:2], devices.shape[1], 2))
         dense = dense.index_put((graph[features.pair_node], *place), scores.to(dtype))
         return EncodedPlacements(nodes, self.device_inputs(devices), self.device_keys(devices), dense)
 
@@ -189,10 +191,11 @@ class AutoregressiveNetwork(nn.Module):
         """
         query = self.device_query(torch.cat([hidden, encoded.nodes.latent[graph, node]], dim=1))
         score = (encoded.device_keys[graph] @ query[:, :, None])[:, :, 0] / query.shape[1] ** 0.5
-        score = score + encoded.device_bias[graph, node]
+        bias, haste = encoded.device_bias[graph, node].unbind(dim=2)
+        urgency = torch.exp(self.haste + haste.clamp(-MOST_HASTE, MOST_HASTE))
         allowed = torch.isfinite(lateness)
         late = torch.where(allowed, lateness, 0.0).to(score.dtype)
-        return torch.where(allowed, on_grid(score - self.haste.exp() * late), -torch.inf)
+        return torch.where(allowed, on_grid(score + bias - urgency * late), -torch.inf)
 
     def placement_choices(
         self, encoded: EncodedPlacements, rollouts: PlacementRollouts, played: PlacedRows
@@ -239,7 +242,7 @@ class PlacementDecoding(OrderDecoding):
         self.network = network
         self.encoded = encoded
         self.placing = rollouts
-        self._from_device = nn.functional.linear(encoded.device_inputs, network.decoder.lstm.weight_ih_l0)
+        self._from_device = nn.functional.linear(encoded.device_inputs, network.decoder.gates[0])
         self._scale_s = scale_s
         self._op: Tensor | None = None
         self.failed = torch.zeros(rollouts.num_rows, dtype=torch.bool, device=scale_s.device)
@@ -279,9 +282,9 @@ class PlacementDecoding(OrderDecoding):
         self._lateness[:, step], self._devices[:, step] = self._lateness_now(), device
         self.placing.place(op, device, self._finish_s)
         self._op = None
-        if not self.done:
-            fed = self._projected[graph, op.clamp(min=0)] + self._from_device[graph, device.clamp(min=0)]
-            self._state = self.decoder.step(fed, self._state)
+        rows = self.rollouts.ready.any(dim=1).nonzero()[:, 0]
+        at = graph[rows]
+        self._feed(rows, self._projected[at, op[rows]] + self._from_device[at, device[rows]])
 
     def played(self) -> PlacedRows:
         """Return what was chosen in the rows that did not fail; those that did are empty."""

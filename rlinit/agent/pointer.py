@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, ragged_log_softmax, ready_pairs
 from rlinit.agent.stage_batch import StageBatch
-from rlinit.agent.pointing import PointingDecoder, ragged_log_softmax, ready_pairs
 from rlinit.env.rollouts import OrderRollouts, PackedGraphs, ready_steps
 from rlinit.stages import FloatArray, IntArray
 
@@ -64,8 +64,8 @@ def embedding(batch: StageBatch) -> tuple[IntArray, FloatArray]:
     -------
     tuple
         (N,) nodes of each graph in the order of reading, and (N, 10) features of these in that order, all from 0 to 1:
-        the level over the depth, a hash of the place in the sequence, parameters and output over their graph's largest,
-        and the levels of the six deepest parents over the depth, each with one added so that 0 means that there is none.
+        the level over the depth, a hash of the place in the sequence, parameters and output over the graph's largest,
+        and the levels of the six deepest parents over the depth, each plus one, so that 0 says that there is none.
     """
     n, ptr, graph = batch.num_nodes, batch.node_ptr, batch.graph_of_node
     shift = ptr[graph]
@@ -78,12 +78,17 @@ def embedding(batch: StageBatch) -> tuple[IntArray, FloatArray]:
     parents = np.zeros((n, _PARENTS))
     parents[child[told], place[told]] = (parent_level[by_child][told] + 1.0) / depth[child[told]]
     tensor_shift = ptr[batch.graph_of_tensor]
-    sent = np.bincount(batch.tensor_src + tensor_shift, weights=batch.tensor_bytes, minlength=n)
-    param, sent = (x / np.maximum(np.maximum.reduceat(x, ptr[:-1]), _TINY)[graph] for x in (batch.param, sent))
-    order = np.lexsort((np.arange(n), sent, param, *parents.T[::-1], batch.level, graph))
+    sent = np.bincount(batch.tensor_src + tensor_shift, batch.tensor_bytes, n).astype(np.float64)
+    param, out = _shares(batch.param, ptr, graph), _shares(sent, ptr, graph)
+    order = np.lexsort((np.arange(n), out, param, *parents.T[::-1], batch.level, graph))
     hashed = _hashed(int(np.diff(ptr).max()))[np.arange(n) - shift]
-    columns = [((batch.level + 1.0) / depth)[order], hashed, param[order], sent[order], *parents[order].T]
+    columns = [((batch.level + 1.0) / depth)[order], hashed, param[order], out[order], *parents[order].T]
     return order - shift, np.stack(columns, axis=1)
+
+
+def _shares(values: FloatArray, ptr: IntArray, graph: IntArray) -> FloatArray:
+    """Return (N,) values over the largest of their graph; zeros where all are."""
+    return np.asarray(values / np.maximum(np.maximum.reduceat(values, ptr[:-1]), _TINY)[graph])
 
 
 def _hashed(n: int) -> FloatArray:
@@ -156,7 +161,7 @@ class EncodedNodes:
         return EncodedNodes(self.inputs.float(), self.latent.float(), state, self.bias.float())
 
 
-class PointerNetwork(nn.Module):
+class PointerNetwork(StepwiseNetwork):
     """LSTM encoder and pointing LSTM decoder.
 
     Parameters
@@ -271,20 +276,30 @@ class OrderDecoding:
 
     def log_probs(self) -> Tensor:
         """Return (B, N) log-probabilities of the next node."""
-        row, node = self.rollouts.ready.nonzero(as_tuple=True)
-        query, graph = self.decoder.query(self._state[0]), self.rollouts.graph_of_row[row]
-        score = self.decoder.point(self._keys[graph, node], query[row], self._bias[graph, node])
-        full = score.new_full(self.rollouts.ready.shape, -torch.inf)
-        full[~self.rollouts.ready.any(dim=1), 0] = 0.0
+        ready = self.rollouts.ready
+        count = ready.sum(dim=1)
+        # Where one node is ready there is nothing to score, and in networks that is most of the time.
+        full = torch.where(ready & (count == 1)[:, None], 0.0, -torch.inf).to(self._keys)
+        full[count == 0, 0] = 0.0
+        row, node = (ready & (count > 1)[:, None]).nonzero(as_tuple=True)
+        asked, query = torch.unique_consecutive(row, return_inverse=True)
+        queries, graph = self.decoder.query(self._state[0][asked]), self.rollouts.graph_of_row[row]
+        score = self.decoder.point(self._keys[graph, node], queries[query], self._bias[graph, node])
         full[row, node] = ragged_log_softmax(score, row, self.num_rows)
         return full
 
     def choose(self, choice: Tensor) -> None:
         """Take one node in each row, (B,); rows that are finished stay as they are."""
-        graph = self.rollouts.graph_of_row
         self.rollouts.take(torch.where(self.rollouts.ready.any(dim=1), choice, -1))
-        if not self.done:
-            self._state = self.decoder.step(self._projected[graph, choice], self._state)
+        rows = self.rollouts.ready.any(dim=1).nonzero()[:, 0]
+        self._feed(rows, self._projected[self.rollouts.graph_of_row[rows], choice[rows]])
+
+    def _feed(self, rows: Tensor, projected: Tensor) -> None:
+        """Bring the decoder's states of some rows (r,) to the next step; finished rows need none."""
+        hidden, cell = self.decoder.step(projected, (self._state[0][rows], self._state[1][rows]))
+        if len(rows) < self.num_rows:
+            hidden, cell = self._state[0].index_copy(0, rows, hidden), self._state[1].index_copy(0, rows, cell)
+        self._state = (hidden, cell)
 
     def select(self, rows: Tensor) -> Self:
         """Return a copy whose row i is row ``rows[i]`` of this one."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlinit.agent.inference import GRID
 
-__all__ = ["PointingDecoder", "on_grid", "ragged_log_softmax", "ready_pairs"]
+__all__ = ["PointingDecoder", "StepwiseNetwork", "on_grid", "ragged_log_softmax", "ready_pairs"]
 
 _CLIP = 10.0
 """Scores lie within this far of 0, which keeps a fresh policy curious (Bello et al., A.2)."""
@@ -40,7 +40,6 @@ def ready_pairs(orders: Tensor, ready_from: Tensor) -> tuple[Tensor, Tensor, Ten
     tuple
         (row, step, node, taken) of each pair, (p,) each; `taken` is True where the node is the one that was taken.
     """
-    num_rows, num_nodes = orders.shape
     row, step = (orders >= 0).nonzero(as_tuple=True)
     node = orders[row, step]
     first = ready_from[row, node]
@@ -84,14 +83,19 @@ class PointingDecoder(nn.Module):
         self.query = nn.Linear(units, units)
         self.score = nn.Linear(units, 1, bias=False)
 
+    @property
+    def gates(self) -> list[nn.Parameter]:
+        """The cell's weights (4H, H) on its input and on its state, and their biases (4H,)."""
+        return self.lstm.all_weights[0]
+
     def project(self, inputs: Tensor) -> Tensor:
-        """Return (..., 4H) what an input (..., H) adds to the gates; once for all nodes is cheaper than at each step."""
-        return nn.functional.linear(inputs, self.lstm.weight_ih_l0, self.lstm.bias_ih_l0)
+        """Return (..., 4H) what an input (..., H) adds to the gates; once for all nodes, not step by step."""
+        return nn.functional.linear(inputs, self.gates[0], self.gates[2])
 
     def step(self, projected: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the next (h, c), (B, H) each, from the projected input (B, 4H); the same cell as in `run`."""
-        gates = torch.addmm(projected + self.lstm.bias_hh_l0, state[0], self.lstm.weight_hh_l0.T)
-        keep_in, forget, candidate, out = gates.chunk(4, dim=1)
+        _, weight, _, bias = self.gates
+        keep_in, forget, candidate, out = torch.addmm(projected + bias, state[0], weight.T).chunk(4, dim=1)
         cell = torch.sigmoid(forget) * state[1] + torch.sigmoid(keep_in) * torch.tanh(candidate)
         return torch.sigmoid(out) * torch.tanh(cell), cell
 
@@ -104,3 +108,9 @@ class PointingDecoder(nn.Module):
     def point(self, keys: Tensor, queries: Tensor, bias: Tensor) -> Tensor:
         """Return (p,) scores of keys (p, H) under queries (p, H), both already projected, plus a bias (p,)."""
         return on_grid(bias + _CLIP * torch.tanh(self.score(torch.tanh(keys + queries))[:, 0]))
+
+
+class StepwiseNetwork(nn.Module):
+    """A network that encodes graphs and points at their nodes step by step."""
+
+    decoder: PointingDecoder

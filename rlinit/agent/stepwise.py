@@ -27,6 +27,7 @@ from rlinit.agent.pointer import (
     packed,
     ready_counts,
 )
+from rlinit.agent.pointing import StepwiseNetwork
 from rlinit.agent.sequential import beam, greedy, sample
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
@@ -34,15 +35,13 @@ from rlinit.env.rollouts import OrderRollouts
 from rlinit.errors import CheckpointError
 from rlinit.stages import StageProblem
 
-__all__ = ["StepwiseAgent", "StepwiseNetwork", "card_config", "read_stages"]
+__all__ = ["StepwiseAgent", "card_config", "read_stages"]
 
 NetworkKind = Literal["pointer", "autoregressive"]
-StepwiseNetwork = torch.nn.Module
-"""A `PointerNetwork` or an `AutoregressiveNetwork` for stages: called on what `read_stages` returns, it encodes."""
 
 
 def read_stages(network: StepwiseNetwork, batch: StageBatch, device: torch.device | str = "cpu") -> Any:
-    """Return stage problems as a network reads them."""
+    """Return stage problems as a network reads them: called on this, it encodes them."""
     if isinstance(network, PointerNetwork):
         return PointerBatch.of(batch, device)
     return FeatureTensors.of(featurise(batch)[0], device)

@@ -184,7 +184,7 @@ class Episodes(ABC, Generic[P]):
         return rewards, through, cut
 
     def infos(self) -> dict[str, NDArray[Any]]:
-        """Return what goes with the observations: `action_mask`, `invalid_action`, `reference`, `value` (NaN before the end)."""
+        """Return what goes with the observations; `value` is NaN before the end."""
         return {
             "action_mask": self.masks().astype(np.int8),
             "invalid_action": self.invalid.copy(),
@@ -326,7 +326,8 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         ready, open_ = self.ready[row], np.isfinite(self.finish_s[row])
         open_ = open_ & ready[..., None]
         stuck = (ready & ~open_.any(axis=-1)).any(axis=-1)
-        return (open_ & ~stuck[..., None, None]).reshape(*ready.shape[:-1], -1)
+        allowed: BoolArray = (open_ & ~stuck[..., None, None]).reshape(*ready.shape[:-1], -1)
+        return allowed
 
     def placement(self, row: int) -> Placement:
         """Return a row's finished placement."""
@@ -386,11 +387,15 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
             device[v] = self.device[row, v] = i
         return nodes
 
+    def _known(self, row: int) -> tuple[Any, ...]:
+        """Return what the kernels take of a row: the problem, then the state."""
+        return (*self._arrays[row], *self._state[row])
+
     def _after(self, rows: IntArray) -> None:
         for row in rows.tolist():
             d = self.problem(row).num_devices
             for v in np.flatnonzero(self.ready[row]).tolist():
-                finish_times(v, *self._arrays[row], *self._state[row], self.finish_s[row, v, :d])
+                finish_times(v, *self._known(row), self.finish_s[row, v, :d])  # type: ignore[call-arg]
 
     def _completed(self, row: int) -> float:
         state = [array.copy() for array in self._state[row]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.env.episodes import PlacementEpisodes, StageEpisodes
+from rlinit.env.episodes import Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.quantities import format_bytes, format_seconds
 from rlinit.stages import FloatArray, stage_cost
 
@@ -40,9 +40,13 @@ def _stage_loads(episodes: StageEpisodes) -> tuple[FloatArray, FloatArray]:
     return loads, decided
 
 
-def text_of(episodes: StageEpisodes | PlacementEpisodes) -> str:
+def text_of(episodes: Episodes[Any]) -> str:
     """Return the first row's episode as lines of text."""
-    return _stages_text(episodes) if isinstance(episodes, StageEpisodes) else _placement_text(episodes)
+    if isinstance(episodes, StageEpisodes):
+        return _stages_text(episodes)
+    if isinstance(episodes, PlacementEpisodes):
+        return _placement_text(episodes)
+    raise TypeError(f"there is no text of {type(episodes).__name__}")
 
 
 def _stages_text(episodes: StageEpisodes) -> str:
@@ -69,14 +73,14 @@ def _placement_text(episodes: PlacementEpisodes) -> str:
     return "\n".join([*lines, _ending(episodes, format_seconds)])
 
 
-def _ending(episodes: StageEpisodes | PlacementEpisodes, show: Callable[[float], str]) -> str:
+def _ending(episodes: Episodes[Any], show: Callable[[float], str]) -> str:
     reference, value = float(episodes.reference[0]), float(episodes.value[0])
     if np.isnan(value):
         return f"reference {show(reference)}"
     return f"value {show(value)}, reference {show(reference)}"
 
 
-def picture_of(episodes: StageEpisodes | PlacementEpisodes) -> NDArray[np.uint8]:
+def picture_of(episodes: Episodes[Any]) -> NDArray[np.uint8]:
     """Return the first row's episode as an (h, w, 3) picture: costs of stages, or a Gantt chart."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -85,10 +89,12 @@ def picture_of(episodes: StageEpisodes | PlacementEpisodes) -> NDArray[np.uint8]
     canvas = FigureCanvasAgg(figure)
     if isinstance(episodes, StageEpisodes):
         _draw_stages(episodes, figure.add_subplot())
-    else:
+    elif isinstance(episodes, PlacementEpisodes):
         _draw_gantt(episodes, figure.add_subplot())
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+    else:
+        raise TypeError(f"there is no picture of {type(episodes).__name__}")
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()  # type: ignore[no-untyped-call]
 
 
 def _draw_stages(episodes: StageEpisodes, axes: Axes) -> None:

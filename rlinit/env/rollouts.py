@@ -17,7 +17,7 @@ import torch
 from rlinit.errors import RlinitError
 from rlinit.heuristics.placement.assembly import kernel_arrays
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import IntArray, StageProblem
+from rlinit.stages import IntArray
 
 __all__ = ["OrderRollouts", "PackedGraphs", "PlacementRollouts", "placements", "ready_steps"]
 
@@ -27,10 +27,21 @@ _Device = torch.device | str
 class _Precedence(Protocol):
     """What stage and placement problems have in common."""
 
-    succ_indptr: IntArray
-    succ: IntArray
-    pred_indptr: IntArray
-    pred: IntArray
+    @property
+    def succ_indptr(self) -> IntArray:
+        """(n + 1,) where the successors of each node begin."""
+
+    @property
+    def succ(self) -> IntArray:
+        """(m,) successors."""
+
+    @property
+    def pred_indptr(self) -> IntArray:
+        """(n + 1,) where the predecessors of each node begin."""
+
+    @property
+    def pred(self) -> IntArray:
+        """(m,) predecessors."""
 
 
 class PackedGraphs:

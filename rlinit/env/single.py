@@ -51,8 +51,8 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
         if render_mode not in (None, "ansi", "rgb_array"):
             raise RlinitError(f"render_mode is {render_mode!r}; expected 'ansi', 'rgb_array' or None")
         self._problems: ProblemSource[P] = self._random_problems() if problems is None else problems
-        self.episodes = self._new_episodes(self._problems.limits, rewards)
-        self.observation_space = observation_space(self.episodes)
+        self.episodes: Episodes[P] = self._new_episodes(self._problems.limits, rewards)
+        self.observation_space = observation_space(self.episodes)  # type: ignore[assignment]
         self.action_space = action_space(self.episodes)
         self.render_mode = render_mode
 
@@ -152,7 +152,7 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
         tensors["action_mask"] = tensors["action_mask"][:n]
         return Data(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()})
 
-    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> str | NDArray[np.uint8] | None:
         """Return the state as text or as an (h, w, 3) picture, by `render_mode`."""
         from rlinit.env.pictures import picture_of, text_of
 

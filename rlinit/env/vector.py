@@ -48,9 +48,9 @@ class _SchedulingVectorEnv(gym.vector.VectorEnv[Arrays, IntArray, NDArray[Any]],
     ) -> None:
         if num_envs < 1:
             raise RlinitError(f"num_envs is {num_envs}; expected at least 1")
-        self._problems = self._random_problems() if problems is None else problems
+        self._problems: ProblemSource[P] = self._random_problems() if problems is None else problems
         self.num_envs = num_envs
-        self.episodes = self._new_episodes(num_envs, self._problems.limits, rewards)
+        self.episodes: Episodes[P] = self._new_episodes(num_envs, self._problems.limits, rewards)
         self.single_observation_space = observation_space(self.episodes)
         self.single_action_space = action_space(self.episodes)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -68,7 +68,7 @@ class _SchedulingVectorEnv(gym.vector.VectorEnv[Arrays, IntArray, NDArray[Any]],
     def _new_episodes(num_rows: int, limits: Limits, rewards: EpisodeRewards) -> Episodes[P]:
         """Return the state of the episodes."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, Arrays]:  # type: ignore[override]
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, Arrays]:
         """Begin an episode in every row.
 
         Parameters

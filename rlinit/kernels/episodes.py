@@ -137,7 +137,7 @@ def complete(
             room,
             finish,
         )
-        i = np.argmin(finish)
+        i = int(np.argmin(finish))
         if finish[i] == np.inf:
             return np.inf
         if group_device[group[v]] < 0:

@@ -12,7 +12,7 @@ from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["NUM_STAGE_FEATURES", "stage_features"]
 
-NUM_STAGE_FEATURES = 40
+NUM_STAGE_FEATURES = 44
 """Width of the features."""
 
 
@@ -103,6 +103,8 @@ def stage_features(
         indptr = tensor_indptr[tensor_base : tensor_base + m + 1]
         total = mine.sum()
         if total <= 0.0:
+            total = enter.sum() + leave.sum() + overflow[g] * param[base : base + n].sum()
+        if total <= 0.0:
             total = 1.0
         target = total / k
         position = np.empty(n, np.int64)
@@ -142,6 +144,23 @@ def stage_features(
             for e in range(pred_indptr[base + v], pred_indptr[base + v + 1]):
                 down[v] = max(down[v], down[pred[e]])
             down[v] += mine[v]
+        # Load and length of the chain a node ends or begins: nodes with no other way in or out between them.
+        chain_before = np.zeros((n, 2))
+        chain_after = np.zeros((n, 2))
+        for i in range(n):
+            v = order[base + i]
+            if pred_indptr[base + v + 1] - pred_indptr[base + v] == 1:
+                u = pred[pred_indptr[base + v]]
+                if succ_indptr[base + u + 1] - succ_indptr[base + u] == 1:
+                    chain_before[v, 0] = chain_before[u, 0] + mine[u]
+                    chain_before[v, 1] = chain_before[u, 1] + 1.0
+        for i in range(n - 1, -1, -1):
+            v = order[base + i]
+            if succ_indptr[base + v + 1] - succ_indptr[base + v] == 1:
+                u = succ[succ_indptr[base + v]]
+                if pred_indptr[base + u + 1] - pred_indptr[base + u] == 1:
+                    chain_after[v, 0] = chain_after[u, 0] + mine[u]
+                    chain_after[v, 1] = chain_after[u, 1] + 1.0
         up = np.zeros(n)
         height = np.zeros(n, np.int64)
         for i in range(n - 1, -1, -1):
@@ -220,6 +239,12 @@ def stage_features(
             row[38] = math.log1p(moved / total)
             over = param[base + v] * overflow[g] / target
             row[39] = over / (1.0 + over)
+            part = chain_before[v, 0] / target
+            row[40] = part / (1.0 + part)
+            row[41] = 0.5 * math.log1p(chain_before[v, 1])
+            part = chain_after[v, 0] / target
+            row[42] = part / (1.0 + part)
+            row[43] = 0.5 * math.log1p(chain_after[v, 1])
             before += mine[v]
             done[s] += mine[v]
             num_ready -= 1

@@ -135,6 +135,6 @@ def test_gradients_reach_every_weight() -> None:
         sample(drawn, torch.Generator().manual_seed(0))
     encoded = start(net, problems).encoded
     log_prob, entropy, _ = net.placement_choices(encoded, drawn.placing, drawn.played())
-    (log_prob.sum() + entropy.sum()).backward()
+    (log_prob.sum() + entropy.sum()).backward()  # type: ignore[no-untyped-call]
     without = [name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not without

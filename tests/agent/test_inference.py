@@ -112,7 +112,8 @@ def test_relabelling_nodes_relabels_keys(seed: int) -> None:
     keys, scores = infer(weights, features)
     other_keys, other_scores = infer(weights, other)
     assert np.allclose(keys[old], other_keys, atol=2 * GRID)
-    assert np.allclose(scores.reshape(n, d)[old].ravel(), other_scores, atol=2 * GRID)
+    found = scores.reshape(n, d, -1)[old].reshape(other_scores.shape)
+    assert np.allclose(found, other_scores, atol=2 * GRID)
 
 
 def test_a_fresh_network_gives_the_heuristics_keys() -> None:

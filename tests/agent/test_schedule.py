@@ -13,6 +13,7 @@ from rlinit.agent.checkpoint import Card, save_checkpoint
 from rlinit.cli import main
 from rlinit.datasets import imagenet, regal
 from rlinit.errors import CheckpointError, RlinitError
+from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.lowering import lower_stages
 from rlinit.plan import Plan
 from rlinit.window import free_nodes
@@ -39,7 +40,7 @@ def test_the_agent_alone_gives_a_checked_plan() -> None:
 def test_the_agent_is_a_start_by_name_or_path(tmp_path: Path) -> None:
     """A shipped checkpoint's name, or the path of any, starts the windows."""
     network = random_network(0)
-    config = {"problem": "stages", "node_features": 40, "hidden": 16, "layers": 2}
+    config = {"problem": "stages", "node_features": NUM_STAGE_FEATURES, "hidden": 16, "layers": 2}
     path = tmp_path / "mine.safetensors"
     save_checkpoint(path, network.arrays(), Card("oneshot", "stages", config))
     for agent in ("stages", str(path)):

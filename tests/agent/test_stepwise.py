@@ -121,7 +121,7 @@ def test_gradients_reach_every_weight(kind: str) -> None:
     log_prob, entropy, _, _ = order_choices(
         net.decoder, net(read_stages(net, batch)), packed(batch), drawn.rollouts.orders
     )
-    (log_prob.sum() + entropy.sum()).backward()
+    (log_prob.sum() + entropy.sum()).backward()  # type: ignore[no-untyped-call]
     without = [name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not [name for name in without if "embed.bias" not in name]
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
 import numpy as np
 import torch
 from scipy.stats import ttest_rel
@@ -10,12 +15,15 @@ from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
 from rlinit.stages import FloatArray
 from rlinit.train.config import OptimiserConfig, ReinforceConfig
+from rlinit.train.curriculum import CurriculumConfig
 from rlinit.train.distributed import Processes
 from rlinit.train.imitation import Imitation
 from rlinit.train.learner import Learner
+from rlinit.train.loop import train
 from rlinit.train.reinforce import Lesson, Reinforce
 from rlinit.train.stage_problems import ProblemParams
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, optimal_values
+from tests.train.runs import assert_same_state, tiny_config
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 
@@ -61,3 +69,27 @@ def test_trained_is_better_than_untrained_on_unseen_graphs() -> None:
     gain = 1.0 - greedy_values(task, learner, unseen) / unseen.reference
     assert gain.mean() > 0.004
     assert ttest_rel(gain, np.zeros(len(gain)), alternative="greater").pvalue < 1e-3
+
+
+class StoppingTask(StageTask):
+    """Sends this process SIGTERM at the sixth forward pass."""
+
+    calls = 0
+
+    def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().forward(network, batch, device)
+
+
+def test_stage_agent_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """Compiled rollouts and gradients repeat: the real agent, stopped and resumed, ends as one that never stopped."""
+    params = StageParams(hidden=16, layers=2, real_models=False)
+    small = CurriculumConfig((20,), batch_nodes=160)
+    whole = tiny_config(tmp_path / "whole", problem=params, steps=8, curriculum=small)
+    assert train(whole, StageTask(params)).done
+    broken = dataclasses.replace(whole, run_dir=tmp_path / "broken")
+    assert not train(broken, StoppingTask(params)).done
+    assert train(broken, StageTask(params), resume=True).done
+    assert_same_state(whole.run_dir, broken.run_dir)

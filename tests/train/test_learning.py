@@ -18,7 +18,8 @@ from rlinit.train.distributed import Processes
 from rlinit.train.imitation import Imitation
 from rlinit.train.learner import Learner, rate_share
 from rlinit.train.ppo import PPO
-from rlinit.train.reinforce import Lesson, Reinforce, shared_advantage, standardised
+from rlinit.train.reinforce import Lesson, Reinforce, choice_weights, shared_advantage, standardised
+from rlinit.train.tasks import Choices
 from tests.train.tiny_task import TinyParams, TinyTask
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -170,3 +171,28 @@ def test_no_gradient_goes_through_a_wrapped_network_alone() -> None:
     """The bare network of a process on its own is the network itself."""
     network = nn.Linear(1, 1)
     assert Learner(network, OptimiserConfig(), "float32", ALONE).bare is network
+
+
+def test_average_follows_the_weights() -> None:
+    """After an update the average is the weights; then it moves by less and less; without decay there is none."""
+    learner = learner_of(average=0.9)
+    algorithm = Reinforce(TASK, learner, ReinforceConfig(), 8)
+    assert learner.judged is learner.bare
+    algorithm.learn([lesson_at(0)])
+    first = copy.deepcopy(learner.bare.state_dict())
+    algorithm.learn([lesson_at(1)])
+    for name, weight in learner.judged.state_dict().items():
+        assert torch.allclose(weight, (2 * first[name] + 9 * learner.bare.state_dict()[name]) / 11, atol=1e-6)
+    plain = learner_of(average=0.0)
+    Reinforce(TASK, plain, ReinforceConfig(), 8).learn([lesson_at(0)])
+    assert plain.judged is plain.bare
+
+
+def test_credit_of_choices_takes_the_advantages_place() -> None:
+    """Where a task tells each choice's credit it is the weight, of unit size; for a frozen baseline it is not."""
+    choices = Choices(torch.zeros(4), torch.zeros(4), torch.tensor([0, 0, 1, 1]), torch.tensor([3.0, 0.0, -4.0, 0.0]))
+    advantage = np.array([[2.0, -2.0]])
+    assert choice_weights(choices, advantage, credited=False, normalise=True).tolist() == [2.0, 2.0, -2.0, -2.0]
+    assert choice_weights(choices, advantage, credited=True, normalise=False).tolist() == [3.0, 0.0, -4.0, 0.0]
+    scaled = choice_weights(choices, advantage, credited=True, normalise=True)
+    assert torch.allclose(scaled, torch.tensor([1.2, 0.0, -1.6, 0.0]))

@@ -46,7 +46,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert all(torch.equal(a, b["exp_avg"]) for a, b in zip(moments, other.optimiser.state.values(), strict=True))
     fresh = TASK.network(11)
     load_weights(tmp_path, fresh)
-    assert all(torch.equal(a, b) for a, b in zip(learner.bare.parameters(), fresh.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(learner.judged.parameters(), fresh.parameters(), strict=True))
 
 
 def test_progress_before_any_validation_comes_back(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ class RecordingTask(TinyTask):
         return super().generate(seed, size, count)
 
     def choices(self, network: Any, batch: TinyBatch, outputs: Any, played: TinyPlayed) -> Any:
-        self.trained = unwrap(network)
+        if torch.is_grad_enabled():
+            self.trained = unwrap(network)
         return super().choices(network, batch, outputs, played)
 
 
