@@ -42,6 +42,9 @@ _PROGRAM_OPS = 60
 _SPLIT_OPS = 3_000
 """Ops up to which the modules of a graph are solved on their own."""
 
+_EASY_MODULE_OPS = 24
+"""Ops of the largest module up to which modules are mostly searched to the end, which leaves nothing to do."""
+
 _WINDOW_PROGRAM_OPS = 5_000
 """Ops up to which windows of the whole are solved on SCIP, unless it is asked for by name."""
 
@@ -235,15 +238,18 @@ def search_coarse(
 
 def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int) -> None:
     """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
+    from rlinit.exact.module_search import MAX_MODULE_OPS
     from rlinit.heuristics.sweeps import memory_binds
 
     problem = incumbent.problem
     if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
         _branch_and_bound(incumbent, share=0.2)
-    _sweep(incumbent, seed, jobs, share=0.2)
-    if _falls_apart(problem):
-        _split(incumbent, limits, jobs, 1, share=0.35)
-    if memory_binds(problem) and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+    largest, binds = _largest_module(problem), memory_binds(problem)
+    easy = largest <= _EASY_MODULE_OPS and not binds and problem.transfers == "parallel"
+    _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.2)
+    if largest <= MAX_MODULE_OPS:
+        _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
+    if binds and problem.num_ops <= _WINDOW_PROGRAM_OPS:
         _unordered(incumbent, limits, share=0.4)
     _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
@@ -257,14 +263,13 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
         _sweep(incumbent, seed + 2, jobs, share=1.0)
 
 
-def _falls_apart(problem: PlacementProblem) -> bool:
-    """Return whether single ops separate a latency problem into modules small enough to be searched."""
+def _largest_module(problem: PlacementProblem) -> float:
+    """Return the ops of the largest module that single ops separate; ``inf`` where modules are not to be searched."""
     if problem.num_shards > 1 or problem.num_ops > _SPLIT_OPS:
-        return False
-    from rlinit.exact.module_search import MAX_MODULE_OPS
+        return np.inf
     from rlinit.exact.modules import channel_cuts
 
-    return max(len(module) for module in channel_cuts(problem, 1)) <= MAX_MODULE_OPS
+    return max(len(module) for module in channel_cuts(problem, 1))
 
 
 def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
