@@ -189,6 +189,11 @@ class Bench:
     """Print JSON instead of a table."""
 
 
+@dataclass(frozen=True)
+class Compile:
+    """Compile every kernel now, once on a machine, rather than within the time of the first schedules."""
+
+
 Command = (
     Annotated[Schedule, tyro.conf.subcommand("schedule")]
     | Annotated[Bound, tyro.conf.subcommand("bound")]
@@ -198,6 +203,7 @@ Command = (
     | Annotated[Measure, tyro.conf.subcommand("measure")]
     | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Compile, tyro.conf.subcommand("compile")]
 )
 
 
@@ -230,6 +236,8 @@ def main(argv: list[str] | None = None) -> int:
             return calibrate_costs(command)
         if isinstance(command, Export):
             return export_plan(command)
+        if isinstance(command, Compile):
+            return _compile(notes)
         return _bench(command, notes)
     except BrokenPipeError:  # whoever reads the output has seen enough; what is left in the buffer goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -237,6 +245,15 @@ def main(argv: list[str] | None = None) -> int:
     except (RlinitError, OSError) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         return EXIT_INPUT
+
+
+def _compile(notes: Console) -> int:
+    from rlinit.compilation import compile_kernels
+
+    with notes.status("compiling") as status:
+        seconds = compile_kernels(lambda step: status.update(f"compiling: {step}"))
+    notes.print(f"compiled in {seconds:.0f} s; schedules find the kernels on disk from now on")
+    return 0
 
 
 def _graph(command: Schedule | Bound | Inspect | Bench) -> Graph:
