@@ -20,6 +20,7 @@ __all__ = [
     "obstacle",
     "placement_from_priority",
     "placement_of",
+    "respects_dependencies",
     "shard_masks",
     "timeline",
 ]
@@ -180,7 +181,7 @@ def _sorted(problem: PlacementProblem, device: IntArray, key: FloatArray, next_k
     rank[problem.order] = np.arange(problem.num_ops)
     batches = np.flatnonzero(sizes.ravel())
     by_key = batches[np.lexsort((batches, rank[batches // d], next_key.ravel()[batches], key.ravel()[batches]))]
-    if _is_valid(problem, device, by_key):
+    if respects_dependencies(problem, device, by_key):
         return Placement(device, by_key)
     place = np.empty(problem.num_ops * d, np.int64)
     place[by_key] = np.arange(len(by_key))
@@ -208,7 +209,8 @@ def _pairs(problem: PlacementProblem, device: IntArray) -> IntArray:
     return np.unique(np.concatenate(codes), axis=0) if len(codes) > 1 else codes[0]
 
 
-def _is_valid(problem: PlacementProblem, device: IntArray, sequence: IntArray) -> bool:
+def respects_dependencies(problem: PlacementProblem, device: IntArray, sequence: IntArray) -> bool:
+    """Return whether every batch of a sequence comes after those it depends on; `device` is (n, s)."""
     place = np.empty(problem.num_ops * problem.num_devices, np.int64)
     place[sequence] = np.arange(len(sequence))
     pairs = _pairs(problem, device)

@@ -15,7 +15,7 @@ from rlinit.kernels.placing import earliest_finish
 from rlinit.kernels.queued_annealing import anneal_queued
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray
-from rlinit.timeline import MODES, held_bytes, makespan, placement_of, shard_masks, timeline
+from rlinit.timeline import MODES, held_bytes, makespan, placement_of, respects_dependencies, shard_masks, timeline
 
 __all__ = ["earliest_finish_start", "memory_binds", "sweep_placements", "upward_ranks"]
 
@@ -266,8 +266,13 @@ class _Ops:
         place[self.sequence] = np.arange(n)
         # By start, so that windows are windows in time too; ties keep their order, which is topological.
         start = self.end - self.seconds[np.arange(n), self.device]
-        self.sequence = np.lexsort((place, self.end, start))
-        return Placement(self.device[:, None].copy(), self.sequence * problem.num_devices + self.device[self.sequence])
+        by_start = np.lexsort((place, self.end, start))
+        found = Placement(self.device[:, None].copy(), by_start * problem.num_devices + self.device[by_start])
+        if respects_dependencies(problem, found.device, found.sequence):
+            self.sequence = by_start
+            return found
+        # Rounding put an op of no length before one it waits for.
+        return Placement(found.device, self.sequence * problem.num_devices + self.device[self.sequence])
 
 
 class _Priced(_Ops):
@@ -411,7 +416,9 @@ class _Batches:
         place[filled] = np.arange(len(filled))
         sizes = (device[:, :, None] == np.arange(d)).sum(axis=1)
         start = self.end - np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
-        filled = filled[np.lexsort((place[filled], self.end.ravel()[filled], start.ravel()[filled]))]
+        by_start = filled[np.lexsort((place[filled], self.end.ravel()[filled], start.ravel()[filled]))]
+        if respects_dependencies(problem, device, by_start):  # Rounding may put a batch of no length too early.
+            filled = by_start
         self.sequence = self._with_empty(filled)
         return Placement(device, filled)
 

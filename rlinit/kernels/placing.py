@@ -228,7 +228,7 @@ def run_batches(
                     at = _receive(u, j, i, end[u, j], bit_count(shared), tensor_bytes, s_per_byte, delay_s)
                 else:
                     at = arrival[u, j, i]
-                if not at <= ready:  # True for NaN: the data never comes
+                if at > ready or np.isnan(at):  # NaN: the data never comes, whatever else does
                     ready = at
         start[v, i] = ready
         over = ready + time_s[v, i, bit_count(held)]

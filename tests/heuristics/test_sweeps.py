@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.heuristics.sweeps import earliest_finish_start, memory_binds, sweep_placements, upward_ranks
-from rlinit.placement import PlacementProblem, Transfers
-from rlinit.timeline import makespan, obstacle, timeline
+from rlinit.placement import Placement, PlacementProblem, Transfers
+from rlinit.timeline import makespan, obstacle, respects_dependencies, timeline
 from tests.placements import brute_force_placement, random_placement, random_placement_problem
 
 SEEDS = st.integers(0, 100_000)
@@ -94,3 +94,28 @@ def test_upward_ranks_fall_along_edges(seed: int) -> None:
     problem = a_problem(seed, 12, 1, "parallel")
     rank = upward_ranks(problem)
     assert all(rank[u] >= rank[v] for u, v in problem.edges.tolist())
+
+
+@pytest.mark.parametrize(
+    ("seed", "shards", "transfers", "memory"),
+    [(26_415, 1, "exclusive", 0.6), (31_066, 1, "exclusive", np.inf), (98_920, 3, "exclusive", np.inf)],
+)
+def test_ops_of_no_length_stay_in_order(seed: int, shards: int, transfers: Transfers, memory: float) -> None:
+    """Rounding of start times never puts an op of no length before one that it waits for."""
+    problem = a_problem(seed, 14, shards, transfers, memory)
+    for again in range(5):
+        found = sweep_placements(problem, seed=seed + again, evaluations=5_000)
+        assert found is not None
+        assert respects_dependencies(problem, found.device, found.sequence)
+
+
+@given(seed=SEEDS, shards=st.sampled_from([1, 2]), transfers=MODES)
+@settings(max_examples=60, deadline=None)
+def test_sequences_against_a_dependency_have_no_makespan(seed: int, shards: int, transfers: Transfers) -> None:
+    """A sequence in which anything waits for what comes later is infeasible, however many producers came before."""
+    problem = random_placement_problem(seed, 7, 2, shards=shards, transfers=transfers, density=0.6)
+    rng = np.random.default_rng(seed)
+    placement = random_placement(problem, rng)
+    shuffled = Placement(placement.device, rng.permutation(placement.sequence))
+    if not respects_dependencies(problem, shuffled.device, shuffled.sequence):
+        assert makespan(problem, shuffled) == np.inf
