@@ -309,7 +309,7 @@ def memory(arguments: argparse.Namespace) -> None:
     def limited(**change: Any) -> rlinit.Hardware:
         sizes = quarters(128)
         devices = [dataclasses.replace(d, batch_sizes=sizes) for d in (cpu, t4)]
-        return rlinit.Hardware.mesh([*devices, dataclasses.replace(a100, batch_sizes=sizes, **change)], 31.5e9)
+        return rlinit.Hardware.mesh([*devices, dataclasses.replace(a100, **{"batch_sizes": sizes, **change})], 31.5e9)
 
     def solve(hardware: rlinit.Hardware, method: str = "auto") -> rlinit.Plan:
         return rlinit.schedule(
