@@ -198,7 +198,11 @@ class BatchModel(PlacementModel):
             return
         for f, g in itertools.combinations(free, 2):
             self._pair(f, g, i)
+        early = [k for k in chain if windows.early[k, i]]
+        late = [k for k in chain if windows.late[k, i]]
         for f in free:
+            # Its window holds these as rows, but of equal starts it does not tell which comes first.
+            self.orders += [(k, i, f, -1, True) for k in early[-1:]] + [(f, i, k, -1, True) for k in late[:1]]
             for k in self._neighbours(f, chain, i):
                 self._pair(f, k, i)
 
