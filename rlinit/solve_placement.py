@@ -246,14 +246,14 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
         _branch_and_bound(incumbent, share=0.2)
     largest, binds = _largest_module(problem), memory_binds(problem)
     easy = largest <= _EASY_MODULE_OPS and not binds and problem.transfers == "parallel"
-    if _batches_fill_memory(problem):
+    if binds and problem.num_shards > 1:
         # Moves of single shards stall where devices are full; evolution changes many ops at once.
         with incumbent.within(0.4):
             _heuristic(incumbent, "ea", seed)
     _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.2)
     if largest <= MAX_MODULE_OPS:
         _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
-    if binds and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+    if binds and problem.num_shards == 1 and problem.num_ops <= _WINDOW_PROGRAM_OPS:
         _unordered(incumbent, limits, share=0.4)
     _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
@@ -265,12 +265,6 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
             _windows(incumbent, "auto", limits)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 2, jobs, share=1.0)
-
-
-def _batches_fill_memory(problem: PlacementProblem) -> bool:
-    """Return whether some device is too small for all shards of all ops (several shards only)."""
-    total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
-    return problem.num_shards > 1 and bool((problem.capacity_bytes < total).any())
 
 
 def _largest_module(problem: PlacementProblem) -> float:
