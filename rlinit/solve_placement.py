@@ -284,8 +284,7 @@ def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
     from rlinit.heuristics.sweeps import earliest_finish_start
 
-    late = incumbent.values is None and not incumbent.budget.cancelled
-    if incumbent.closed or (incumbent.finished and not late):
+    if incumbent.ended(late=incumbent.values is None):
         return
     with incumbent.in_phase(f"coarse: {name}"):
         found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=seed, budget=incumbent.budget)
@@ -501,7 +500,7 @@ def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool =
     """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 
-    if incumbent.finished and not (late and not incumbent.closed and not incumbent.budget.cancelled):
+    if incumbent.ended(late):
         return
     with incumbent.in_phase(f"bound: {name}"):
         bound = PLACEMENT_BOUNDS[name](
