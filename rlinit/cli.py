@@ -272,7 +272,7 @@ def _window(text: str) -> int | Literal["auto"] | None:
         return "auto"
     if text == "full":
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise RlinitError(f"--window is {text!r}; expected a number of levels, auto, or full")
     return int(text)
 
