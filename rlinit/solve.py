@@ -113,8 +113,8 @@ def schedule(
         None frees everything. For placements: the ops it may move at a time.
     method
         ``auto``: whatever proves the optimum soonest. ``warm``: coarse schedule, windows on SCIP, bounds. ``milp``:
-        the full program on SCIP from nothing. A heuristic's name: that alone, with the cheapest bounds. For stages
-        also ``agent``: the learned agent alone; ``ideals``: dynamic programming over ideals. For placements also
+        the full program on SCIP from nothing. ``agent``: the learned agent alone. A heuristic's name: that alone, with
+        the cheapest bounds. For stages also ``ideals``: dynamic programming over ideals. For placements also
         ``sweep``: local search; ``split``: module by module; ``branch-and-bound``.
     gap
         Stop once proven within this fraction of the best possible.
