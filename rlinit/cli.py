@@ -120,7 +120,7 @@ class Bound:
     method: str = "auto"
     """auto (cheapest first, the best is kept) or the name of one bound; an unknown name lists them."""
     time_limit_s: float | None = 60.0
-    """Seconds to spend on each bound."""
+    """Seconds to spend on all of them together."""
     batch: int | None = None
     """As for schedule."""
     dims: tuple[str, ...] = ()
