@@ -31,9 +31,6 @@ _METHODS = ("auto", "agent", "sweep", "warm", "milp", "split", "branch-and-bound
 _STARTS = ("heft", "greedy", "best-device", "met", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them."""
 
-_SAMPLING_S = 2e-3
-"""Seconds an op that must be left for the agent to draw samples, which takes about a tenth of that."""
-
 _NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
 _PROGRAM_OPS = 60
@@ -180,7 +177,7 @@ def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> str:
     why = choice.reason
     if choice.agent is not None:
         samples = choice.samples
-        if incumbent.budget.remaining_s < _SAMPLING_S * incumbent.problem.num_ops:
+        if incumbent.budget.remaining_s < choice.agent.sampling_s * incumbent.problem.num_ops:
             samples, why = 0, f"{why}; only the greedy one, for want of time"
         with incumbent.in_phase("agent"):
             found = decode_placement(choice.agent, incumbent.problem, samples=samples, seed=seed)

@@ -40,6 +40,8 @@ __all__ = [
     "PlacementTask",
     "PlacementTaskParams",
     "credits_of",
+    "plan_of",
+    "rewarded",
 ]
 
 _UNPLACED = -1.0
@@ -235,7 +237,7 @@ class PlacementTask:
             free,
             rng,
         )
-        return _played(batch, trace)
+        return PlacementPlayed(trace, *rewarded(batch, trace))
 
     def choices(
         self,
@@ -273,15 +275,18 @@ class PlacementTask:
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
         trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
-        choices = self.choices(network, batch, outputs, _played(batch, trace))
+        choices = self.choices(network, batch, outputs, PlacementPlayed(trace, *rewarded(batch, trace)))
         return -choices.log_prob.mean()
 
     def plan(self, batch: PlacementBatch, played: PlacementPlayed, problem: int, sample: int) -> Plan:
         """Return a schedule as a plan of a graph without names."""
+        from rlinit.timeline import placement_of
+
         arrays, trace, d = batch.arrays, played.trace, batch.problems[problem].num_devices
         mine = slice(int(arrays.ptr[problem]), int(arrays.ptr[problem + 1]))
         device, start = trace.device[sample, mine], trace.start[sample, mine]
-        return plan_of(batch.problems[problem], device, np.repeat(start[:, None], d, axis=1))
+        found = placement_of(batch.problems[problem], device[:, None], np.repeat(start[:, None], d, axis=1))
+        return plan_of(batch.problems[problem], found)
 
     def embeddings(
         self, batch: PlacementBatch, outputs: tuple[torch.Tensor, torch.Tensor]
@@ -298,12 +303,13 @@ class PlacementTask:
         save_checkpoint(path, arrays, Card("oneshot", "latency", config, card["training"], card["quality"]))
 
 
-def _played(batch: PlacementBatch, trace: RolloutTrace) -> PlacementPlayed:
+def rewarded(batch: PlacementBatch, trace: RolloutTrace) -> tuple[FloatArray, FloatArray]:
+    """Return values and rewards, (B, S) both, of what was played."""
     value = np.ascontiguousarray(trace.value.T)
     reference = batch.reference[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         reward = np.where(reference > 0, 1.0 - value / reference, 0.0)
-    return PlacementPlayed(trace, value, np.where(np.isfinite(value), reward, _UNPLACED))
+    return value, np.where(np.isfinite(value), reward, _UNPLACED)
 
 
 def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> FloatArray:
@@ -341,14 +347,13 @@ def _unpadded(batch: PlacementBatch, rows: np.ndarray) -> IntArray:
     return np.concatenate([row[:size] for row, size in zip(rows, sizes, strict=True)]).astype(np.int64)
 
 
-def plan_of(problem: PlacementProblem, device: IntArray, start_s: FloatArray) -> Plan:
+def plan_of(problem: PlacementProblem, placement: Placement) -> Plan:
     """Return the plan of a placement of whole ops, for pictures: of a graph and devices with numbers for names."""
     from rlinit.graph import Graph
     from rlinit.hardware import Device, Hardware
     from rlinit.placement_plan import placement_parts
-    from rlinit.timeline import makespan, placement_of
+    from rlinit.timeline import makespan
 
-    placement: Placement = placement_of(problem, device[:, None], start_s)
     n, d = problem.num_ops, problem.num_devices
     graph = Graph(
         names=tuple(map(str, range(n))),

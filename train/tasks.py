@@ -209,6 +209,7 @@ TASKS: dict[tuple[str, str], str] = {
     ("stages", "pointer"): "rlinit.train.pointer_task:PointerTask",
     ("stages", "autoregressive"): "rlinit.train.pointer_task:AutoregressiveTask",
     ("latency", "oneshot"): "rlinit.train.placement_task:PlacementTask",
+    ("latency", "autoregressive"): "rlinit.train.autoregressive_task:AutoregressivePlacementTask",
 }
 """(task, network) -> module:class, imported when asked for."""
 

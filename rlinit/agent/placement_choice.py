@@ -6,8 +6,9 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinit.agent.checkpoint import load_checkpoint
 from rlinit.agent.choice import checkpoint_names, find_checkpoint
-from rlinit.agent.placement_decoding import LatencyAgent
+from rlinit.agent.placement_decoding import LatencyAgent, PlacementAgent
 from rlinit.errors import CheckpointError
 from rlinit.placement import PlacementProblem
 
@@ -24,7 +25,7 @@ _MOST_OPS = 2_000
 class LatencyChoice:
     """Who proposes placements, from how many samples, and why; without an agent, `reason` says why not."""
 
-    agent: LatencyAgent | None
+    agent: PlacementAgent | None
     samples: int
     reason: str
 
@@ -65,8 +66,8 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
     return LatencyChoice(load_latency_agent(path), _SAMPLES, f"checkpoint latency, best of {_SAMPLES + 1} placements")
 
 
-def load_latency_agent(path: Path) -> LatencyAgent:
-    """Return the latency agent of a checkpoint; read once for each version of the file.
+def load_latency_agent(path: Path) -> PlacementAgent:
+    """Return the latency agent of a checkpoint, whatever its network; read once for each version of the file.
 
     Raises
     ------
@@ -81,5 +82,9 @@ def load_latency_agent(path: Path) -> LatencyAgent:
 
 
 @functools.lru_cache(maxsize=8)
-def _load(path: Path, _stamp: int) -> LatencyAgent:
-    return LatencyAgent.load(path)
+def _load(path: Path, _stamp: int) -> PlacementAgent:
+    if load_checkpoint(path, problem="latency").card.network == "oneshot":
+        return LatencyAgent.load(path)
+    from rlinit.agent.stepwise_placement import StepwisePlacementAgent
+
+    return StepwisePlacementAgent.load(path)
