@@ -26,9 +26,9 @@ from rlinit.agent.placement_features import (
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray, IntArray
+from rlinit.stages import FloatArray
 from rlinit.train.placement_problems import ProblemMix, layered_problem, random_problems, whole_network
-from rlinit.train.tasks import Choices, Labels
+from rlinit.train.tasks import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -271,7 +271,7 @@ class PlacementTask:
         labels: Labels,
     ) -> torch.Tensor:
         """Return the mean over choices of minus the log-probability of playing the labels."""
-        place, device = _unpadded(batch, labels["place"]), _unpadded(batch, labels["device"])
+        place, device = (unpadded(labels[name], batch.arrays.ptr) for name in ("place", "device"))
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
         trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
@@ -339,12 +339,6 @@ def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> Floa
         others = (risen.sum(axis=0) - risen) / max(1, len(risen) - 1)
         credit[:, mine] = np.take_along_axis(others - risen, trace.chosen[:, mine] // _STRETCH, axis=1)
     return credit
-
-
-def _unpadded(batch: PlacementBatch, rows: np.ndarray) -> IntArray:
-    """Return (N,) what (B, n) rows hold for the ops there are."""
-    sizes = np.diff(batch.arrays.ptr)
-    return np.concatenate([row[:size] for row, size in zip(rows, sizes, strict=True)]).astype(np.int64)
 
 
 def plan_of(problem: PlacementProblem, placement: Placement) -> Plan:
