@@ -27,7 +27,13 @@ from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import Plan
 from rlinit.stages import FloatArray
-from rlinit.train.placement_problems import ProblemMix, layered_problem, random_problems, whole_network
+from rlinit.train.placement_problems import (
+    ProblemMix,
+    layered_problem,
+    random_problems,
+    real_problems,
+    whole_network,
+)
 from rlinit.train.tasks import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
@@ -52,6 +58,9 @@ _STRETCH = 6
 
 _VALIDATION_SEED = 1_000
 """Networks of validation have seeds from here on, far below those of training."""
+
+_REAL_MODELS = ("MobileNetV2", "InceptionV3", "ResNet50", "EfficientNetB0", "DenseNet121")
+"""Networks for ImageNet that validation looks at."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,10 @@ class PlacementTask:
         return PlacementBatch.of(random_problems(np.random.default_rng([seed, 0]), size, count, self.mix))
 
     def validation(self, *, small: bool) -> Mapping[str, PlacementBatch]:
-        """Return networks of DIVIML's size and larger, and layered graphs, none of them seen in training."""
+        """Return networks of DIVIML's size and larger, layered graphs, and real models, none of them seen in training.
+
+        The best checkpoint is chosen by none but those of `selection`.
+        """
         kinds = [("er", 1, "strong"), ("ws", 2, "weak"), ("ba", 4, "strong"), ("er", 3, "weak"), ("ws", 1, "strong")]
         kinds += [("ba", 2, "weak"), ("er", 4, "strong"), ("ws", 3, "strong"), ("ba", 1, "strong")]
         seeds = range(1 if small else 2)
@@ -160,6 +172,7 @@ class PlacementTask:
         sets = {
             "rwnn-10x32": PlacementBatch.of(networks),
             "layered-60": PlacementBatch.of([layered_problem(rng, 60) for _ in range(4 if small else 16)]),
+            "imagenet": PlacementBatch.of(real_problems(_REAL_MODELS[: 1 if small else None])),
         }
         if not small:
             larger = [whole_network("ws", _VALIDATION_SEED, 2, "weak", modules=30)]
