@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 
+from rlinit.budget import Budget
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
@@ -29,8 +30,9 @@ class BatchModel(PlacementModel):
         *,
         unit: float,
         lower_s: float,
+        budget: Budget,
     ) -> None:
-        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s)
+        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s, budget=budget)
         # Rows that are relaxed where batches share data must not take more for shared than is.
         self._exact = settings.served and problem.transfers == "blocking"
         self._z: dict[tuple[int, int], dict[tuple[int, int, int], Affine]] = {}

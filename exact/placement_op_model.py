@@ -10,6 +10,7 @@ import itertools
 
 import numpy as np
 
+from rlinit.budget import Budget
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
@@ -31,8 +32,9 @@ class OpModel(PlacementModel):
         *,
         unit: float,
         lower_s: float,
+        budget: Budget,
     ) -> None:
-        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s)
+        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s, budget=budget)
         self.s: dict[int, int] = {}
         # (u, i, w, j, handle): z[u, w, i, j] is 1 iff u is on i and w on j.
         self.flows: list[tuple[int, int, int, int, int]] = []

@@ -107,6 +107,8 @@ def solve_placement(
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 
     _check_names(method, agent)
+    if method == "branch-and-bound":
+        _check_branching(incumbent.problem)
     origin = "plan" if start is not None else "none"
     limits = PlacementLimits(window_nodes=500, full_nodes=None) if timed else PlacementLimits()
     incumbent.offer(start, "plan")
@@ -150,6 +152,16 @@ def _check_names(method: str, agent: str) -> None:
         raise RlinitError(f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors")
     if method == "agent" and agent in PLACEMENT_HEURISTICS:
         raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
+
+
+def _check_branching(problem: PlacementProblem) -> None:
+    """Raise RlinitError for a problem that branch and bound does not take, saying why."""
+    from rlinit.exact.branch_and_bound import MAX_OPS
+
+    if problem.num_shards != 1 or problem.transfers != "parallel":
+        raise RlinitError("method 'branch-and-bound' is for latency with parallel transfers; use 'auto' or 'milp'")
+    if problem.num_ops > MAX_OPS:
+        raise RlinitError(f"method 'branch-and-bound' takes up to {MAX_OPS} ops, not {problem.num_ops}; use 'auto'")
 
 
 def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> str:
