@@ -44,7 +44,7 @@ class StepwisePlacementAgent:
         The network is for stages, or was trained on other features.
     """
 
-    sampling_s: ClassVar[float] = 0.02
+    sampling_s: ClassVar[float] = 0.03
 
     def __init__(self, network: AutoregressiveNetwork) -> None:
         check_latency_features(network.config)
