@@ -24,6 +24,7 @@ import numpy as np
 import rlinit
 from benchmarks.record import geometric_mean, print_table, rows_of, save, save_figure, timed
 from rlinit.budget import Budget
+from rlinit.compilation import compile_kernels
 from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import rwnn
 from rlinit.lowering_placement import lower_placement
@@ -73,15 +74,6 @@ def place(graph: rlinit.Graph, seconds: float, inputs: int = 1, **more: Any) -> 
     return rlinit.schedule(graph, GPUS, objective="throughput", inputs=inputs, time_limit_s=seconds, **more)
 
 
-def warm_up() -> None:
-    """Compile every kernel before anything is timed."""
-    for channels in (1, 2):
-        graph = rwnn("er", seed=0, num_modules=3, nodes_per_module=10, channels=channels, batch_sizes=(1, 2, 3, 4))
-        for inputs in (1, 4):
-            for method in (*HEURISTICS, "auto", "split"):
-                place(graph, 10.0, inputs, method=method)
-
-
 def peers(graph: rlinit.Graph, inputs: int, seconds: float, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Run rival solvers on a graph, each in a process of its own (CP-SAT and HiGHS do not load in one)."""
     found = {}
@@ -111,7 +103,7 @@ def _peer(peer: str, path: str, inputs: int, seconds: float) -> dict[str, Any]:
 
 def table(arguments: argparse.Namespace, inputs: int) -> None:
     """Tables I (one input) and IV (several): every method on every kind of network."""
-    warm_up()
+    compile_kernels()
     name = f"diviml_table_{1 if inputs == 1 else 4}" + ("" if inputs in (1, 16) else f"_{inputs}")
     settings = {"seconds": arguments.seconds, "long_seconds": 6 * arguments.seconds, "inputs": inputs}
     rows: list[dict[str, Any]] = rows_of(name, settings) if arguments.add else []
@@ -278,7 +270,7 @@ def table_3(arguments: argparse.Namespace) -> None:
 def small(arguments: argparse.Namespace) -> None:
     """Ten modules of 10 nodes, one channel: seconds to the proven optimum, beside CP-SAT's result."""
     rows: list[dict[str, Any]] = []
-    warm_up()
+    compile_kernels()
     for kind in ("er", "ws", "ba"):
         for seed in range(arguments.seeds):
             graph = rwnn(kind, seed=seed, nodes_per_module=10)

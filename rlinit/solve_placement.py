@@ -267,14 +267,14 @@ def _auto(
         _branch_and_bound(incumbent, share=0.2)
     largest, binds = _largest_module(problem), memory_binds(problem)
     easy = largest <= _EASY_MODULE_OPS and not binds and problem.transfers == "parallel"
-    if _batches_fill_memory(problem):
+    if binds and problem.num_shards > 1:
         # Moves of single shards stall where devices are full; evolution changes many ops at once.
         with incumbent.within(0.4):
             _heuristic(incumbent, "ea", seed)
     _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.2)
     if largest <= MAX_MODULE_OPS:
         _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
-    if binds and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+    if binds and problem.num_shards == 1 and problem.num_ops <= _WINDOW_PROGRAM_OPS:
         _unordered(incumbent, limits, share=0.4)
     _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
@@ -286,12 +286,6 @@ def _auto(
             _windows(incumbent, "auto", limits, doubt)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 2, jobs, share=1.0)
-
-
-def _batches_fill_memory(problem: PlacementProblem) -> bool:
-    """Return whether some device is too small for all shards of all ops (several shards only)."""
-    total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
-    return problem.num_shards > 1 and bool((problem.capacity_bytes < total).any())
 
 
 def _largest_module(problem: PlacementProblem) -> float:
@@ -311,8 +305,7 @@ def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
     from rlinit.heuristics.sweeps import earliest_finish_start
 
-    late = incumbent.values is None and not incumbent.budget.cancelled
-    if incumbent.closed or (incumbent.finished and not late):
+    if incumbent.ended(late=incumbent.values is None):
         return
     with incumbent.in_phase(f"coarse: {name}"):
         found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=seed, budget=incumbent.budget)
@@ -531,7 +524,7 @@ def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool =
     """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 
-    if incumbent.finished and not (late and not incumbent.closed and not incumbent.budget.cancelled):
+    if incumbent.ended(late):
         return
     with incumbent.in_phase(f"bound: {name}"):
         bound = PLACEMENT_BOUNDS[name](
