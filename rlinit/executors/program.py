@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlinit.errors import BackendUnavailable, InvalidPlan
+from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
 from rlinit.graph import Graph
 
 if TYPE_CHECKING:
@@ -137,12 +137,14 @@ def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None
         raise InvalidPlan(f"the model is a {type(model).__name__}; expected a torch.nn.Module or ExportedProgram")
     if dynamic_batch is None:
         return export_program(model, tuple(inputs))
-    return without_writes(_with_variable_batch(model, tuple(inputs), dynamic_batch))
+    return _with_variable_batch(model, tuple(inputs), dynamic_batch)
 
 
 def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch: int) -> ExportedProgram:
     import torch
     import torch.utils._pytree as pytree
+
+    from rlinit.importers.torch_export import exported
 
     def shape_of(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == batch:
@@ -150,11 +152,9 @@ def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch:
         return None
 
     try:
-        with torch.no_grad():
-            return torch.export.export(model, inputs, dynamic_shapes=pytree.tree_map(shape_of, inputs), strict=False)
-    except Exception as problem:  # whatever torch or the model's forward raises
-        first = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise InvalidPlan(f"torch.export cannot export the model with a variable batch size: {first[0]}") from problem
+        return exported(model, inputs, {}, "auto", pytree.tree_map(shape_of, inputs))
+    except InvalidGraph as problem:
+        raise InvalidPlan(f"the model cannot be exported with a variable batch size: {problem}") from problem
 
 
 def op_nodes(ops: Sequence[str], graph: Graph | None) -> dict[str, str]:

@@ -304,6 +304,13 @@ def test_sizes_that_depend_on_data_are_refused() -> None:
     assert graph.num_ops >= 4
 
 
+def test_writes_after_an_input_with_a_name_of_python() -> None:
+    """Networks whose input is called as a builtin (that of nn.Sequential is "input") may write in place."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.BatchNorm1d(4), nn.Dropout(0.5, inplace=True))
+    assert from_torch(net.eval(), (ones(2, 4),)).kinds[:3] == ("input", "linear", "relu")
+    assert from_torch(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train(), (ones(2, 4),)).names[0] == "input"
+
+
 def test_what_cannot_be_traced_is_told_with_its_line() -> None:
     """A branch on data, wrong arguments and an error in forward name the line of the model and the alternatives."""
 
