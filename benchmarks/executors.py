@@ -11,6 +11,7 @@ Run as ``python -m benchmarks.executors times`` or ``models``.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import statistics
 import sys
@@ -23,6 +24,7 @@ import torch
 from torch import nn
 
 import rlinit.executors
+from benchmarks.pytorchcv_models import image_network
 from benchmarks.record import print_table, save
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
@@ -240,14 +242,11 @@ def zoo() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
             config.use_cache = False
             x = torch.randn(1, 3, 64, 64) if images else torch.randint(3, 500, (1, 24))
             yield name, getattr(transformers, f"{name}Model")(config).eval(), (x,)
-    try:
-        from pytorchcv.model_provider import get_model  # type: ignore[import-untyped]
-    except ImportError:
+    if importlib.util.find_spec("pytorchcv") is None:
         print("pytorchcv is not installed: its models are left out")
         return
     for name in IMAGES:
-        side = 299 if name in ("inceptionv3", "xception") else 224
-        yield name, get_model(name, pretrained=False).eval(), (torch.randn(1, 3, side, side),)
+        yield name, *image_network(name)
 
 
 def equality() -> list[dict[str, Any]]:

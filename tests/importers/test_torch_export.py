@@ -285,7 +285,16 @@ def test_dynamic_dimensions_are_chosen() -> None:
     fixed = from_torch(net, (ones(7, 9, 4),))
     assert graph.out_bytes.tolist() == fixed.out_bytes.tolist()
     assert graph.flops.tolist() == fixed.flops.tolist()
-    assert from_program(program, dims={f"{name}[1]": 9}).out_bytes[0] == 4 * 2 * 9 * 4
+    # torch writes a least size of 2 where none was given, and runs 1 as well.
+    assert from_program(program, dims={f"{name}[1]": 9}).out_bytes[0] == 4 * 1 * 9 * 4
+    for dim, least in ((torch.export.Dim.DYNAMIC, 1), (torch.export.Dim("n"), 1), (torch.export.Dim("m", min=3), 3)):
+        open_batch = torch.export.export(nn.Linear(4, 4), (ones(5, 4),), dynamic_shapes=({0: dim},))
+        assert from_program(open_batch).out_bytes[0] == 4 * 4 * least
+        assert from_program(open_batch, batch=4).out_bytes[0] == 4 * 4 * 4
+        with pytest.raises(InvalidGraph, match="batch is 0"):
+            from_program(open_batch, batch=0)
+    with pytest.raises(InvalidGraph, match="allows"):
+        from_program(open_batch, batch=2)
     with pytest.raises(InvalidGraph, match=r"choose a value.*\[1\]"):
         from_program(program, batch=7)
     with pytest.raises(InvalidGraph, match="allows"):
