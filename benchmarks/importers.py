@@ -57,6 +57,15 @@ TITLES = {
 }
 HEADER = """# Models that import
 
+A torch module is traced by `torch.export`. Where that fails, `torch.fx` follows it with symbols, a submodule that it
+cannot follow becomes one call, and each call that only works on real values (a branch on data, NumPy, packed weights of
+quantised layers, compiled modules) becomes one op of the graph, with the parameters, bytes and operations of the call
+as it ran on the example inputs. A warning says so, the ops have the extra `tracer` with the value `torch.fx`, and
+`rlinit.importers.torch_export.tracer_of` tells it of a program. `Graph.from_torch(..., method="fx")` asks for it,
+`method="trace"` refuses it. What was traced is compared with the module on the example inputs. Executors run such ops
+as they are; one that gives another shape or number than when it was traced, or writes to what it was given, ends the
+run with its name. Such programs cannot be saved, and compiled modules and NumPy stay on the CPU.
+
 Written by `python -m benchmarks.importers`; the machine and the versions are in `benchmarks/results/importers.json`.
 Every PyTorch model is built with random weights on the meta device, exported by `torch.export` and read by
 `rlinit.importers.torch_export`, one image or one sequence of 128 tokens at a time. *Ops* counts one for each ATen call

@@ -278,7 +278,8 @@ def _outputs(exported: ExportedProgram, result: Node) -> tuple[Any, ...]:
     for spec, value in zip(exported.graph_signature.output_specs, result.args[0], strict=True):  # type: ignore[arg-type]
         if spec.kind != OutputKind.USER_OUTPUT:
             raise InvalidPlan(
-                f"the model writes to {spec.target!r} ({spec.kind.name}); call model.eval() before exporting"
+                f"the model writes to {spec.target!r} ({spec.kind.name}), which a plan cannot do on several devices; "
+                "call model.eval() before exporting, or take the write out of its forward"
             )
         outputs.append(value)
     return tuple(outputs)
