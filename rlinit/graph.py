@@ -401,11 +401,14 @@ class Graph:
         granularity: Literal["op", "module"] = "op",
         sharing: Literal["colocate", "copy"] = "colocate",
         name: str | None = None,
+        method: Literal["auto", "trace", "strict", "fx"] = "auto",
     ) -> Graph:
-        """Export a torch module and read it: see `rlinit.importers.torch_export.from_torch`."""
+        """Trace a torch module and read it: see `rlinit.importers.torch_export.from_torch`."""
         from rlinit.importers.torch_export import from_torch
 
-        return from_torch(module, args, kwargs, batch=batch, granularity=granularity, sharing=sharing, name=name)
+        return from_torch(
+            module, args, kwargs, batch=batch, granularity=granularity, sharing=sharing, name=name, method=method
+        )
 
     def to_networkx(self) -> nx.DiGraph[Any]:
         """Return the graph as a networkx DiGraph with the attributes `from_networkx` reads."""
