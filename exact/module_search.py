@@ -32,6 +32,7 @@ __all__ = [
     "SearchResult",
     "Target",
     "advance",
+    "even_prices",
     "search",
     "transfer_times",
 ]
@@ -169,6 +170,7 @@ def search_model(
     targets: list[Target],
     tail_after: FloatArray | None = None,
     work_after_s: FloatArray | None = None,
+    price: FloatArray | None = None,
 ) -> SearchModel:
     """Return the model of a module.
 
@@ -186,6 +188,8 @@ def search_model(
         does not count.
     work_after_s
         (k, d) times of the ops after the module, which the one target without sink then waits for too.
+    price
+        (y, d) prices of the devices, each row at least 0 and with the sum 1; None: those of the assignment LP.
     """
     local = np.concatenate([externals, ops])
     n, k = len(local), len(externals)
@@ -210,7 +214,8 @@ def search_model(
     base = np.maximum(arrival, 0.0 if sink < 0 else -np.inf)
     if tail_after is not None:
         base = np.maximum(base, tail_after[local])
-    price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
+    if price is None:
+        price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
     priced = _priced(time_s, price)
     tail, device_tail = _tails(k, succs, time_s, comm_s[local], base, priced)
     after, local_tail = np.zeros(len(price)), np.zeros((0, problem.num_devices))
@@ -270,20 +275,26 @@ def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArra
     return group, mask, live
 
 
+def even_prices(time_s: FloatArray) -> FloatArray:
+    """Return (y, d) prices of the devices: equal ones and, if speeds differ, those that even out the mean speeds."""
+    finite = np.isfinite(time_s)
+    largest = time_s[finite].max(initial=0.0)
+    if time_s.shape[1] == 1 or largest <= 0.0:
+        return np.full((1, time_s.shape[1]), 1.0 / time_s.shape[1])
+    speed = 1.0 / (np.where(finite, time_s / largest, 1.0).mean(axis=0) + 1e-6)
+    return np.stack([np.full(len(speed), 1.0 / len(speed)), speed / speed.sum()])
+
+
 def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArray:
     """Return prices of the devices: equal ones, and those of the assignment LP's dual.
 
     Where `around_s` ((y, d) seconds before and after a device's work) is given there is a dual for each of its rows.
     """
     n, d = time_s.shape
-    equal = np.full((1, d), 1.0 / d)
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
-    if d == 1 or largest <= 0.0:
-        return equal
-    if n > _MAX_PRICED:
-        speed = 1.0 / (np.where(finite, time_s / largest, 1.0).mean(axis=0) + 1e-6)
-        return np.concatenate([equal, speed[None] / speed.sum()])
+    if d == 1 or largest <= 0.0 or n > _MAX_PRICED:
+        return even_prices(time_s)
     ops, devices = np.nonzero(finite)
     rows = np.zeros((len(ops), n + d))
     rows[np.arange(len(ops)), ops] = 1.0
@@ -291,7 +302,7 @@ def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArra
     cost = np.concatenate([-finite.any(axis=1).astype(np.float64), np.zeros(d)])
     total = np.concatenate([np.zeros(n), np.ones(d)])[None]
     bounds = [(0.0, 1.0)] * (n + d)
-    prices = [equal]
+    prices = [np.full((1, d), 1.0 / d)]
     for around in np.zeros((1, d)) if around_s is None else around_s:
         cost[n:] = -around / largest
         result = linprog(cost, A_ub=rows, b_ub=np.zeros(len(ops)), A_eq=total, b_eq=[1.0], bounds=bounds)
