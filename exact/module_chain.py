@@ -132,6 +132,8 @@ class ModuleChain:
             starts.append(start)
             models.append(model)
             lower[u] = root_bound(model, start)
+            if source >= 0 and sink >= 0 and self.problem.group[source] == self.problem.group[sink]:
+                lower[u, np.arange(d) != u] = np.inf
         value = np.full(lower.shape, np.inf)
         return _Part(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
 
@@ -229,7 +231,7 @@ class ModuleChain:
             self.work += result.work
             part.level[u] = effort + 1
             part.lower[u] = np.maximum(part.lower[u], result.bound_s)
-            for v in np.flatnonzero(result.value_s < part.value[u]):
+            for v in np.flatnonzero((result.value_s < part.value[u]) & (part.lower[u] < np.inf)):
                 part.value[u, v] = result.value_s[v]
                 part.solution[u, int(v)] = (result.device[v], result.rank[v])
             part.lower[u] = np.minimum(part.lower[u], part.value[u])

@@ -111,6 +111,8 @@ class _Sequence:
             stop = min(problem.num_ops, begin + size)
             if budget.expired or work >= max_work:
                 break
+            if begin >= stop:
+                continue
             after.extend_to(stop)
             work += self._solve(begin, stop, end_s, after, width, max_work - work)
         return work
