@@ -98,7 +98,9 @@ def best_price(time_s: FloatArray, around_s: FloatArray) -> FloatArray:
                 at_right = _split_rest(time_s, around_s, price, 1, 2, 1.0 - right)
         price[0] = (low + high) / 2
         _split_rest(time_s, around_s, price, 1, 2, 1.0 - price[0])
-    return np.maximum(price, 0.0) / np.maximum(price, 0.0).sum()
+    kept: FloatArray = np.maximum(price, 0.0)
+    kept /= kept.sum()
+    return kept
 
 
 @njit(cache=True, nogil=True)
