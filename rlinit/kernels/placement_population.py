@@ -157,12 +157,13 @@ def _advance(
 @njit(cache=True, nogil=True)
 def _promises(m: _Members, steps: int, after: FloatArray, promise: FloatArray) -> None:
     """Write (S,) how late the first `steps` ops of each member leave things: less is better."""
+    d = m.size.shape[1]
     for s in range(len(promise)):
         latest, total, count = m.makespan[s], 0.0, 0
         for k in range(steps):
             v = m.played[s, k]
             if m.unread[s, v] > 0:
-                way = m.end[s, v] + after[v]
+                way = m.end[s, v] + after[v * d + m.device[s, v]]
                 latest = max(latest, way)
                 total += way
                 count += 1
@@ -214,7 +215,7 @@ def play_population(
     kept, every
         Every so many ops the `kept` most promising members are copied over the others; 0 < kept.
     after
-        (n,) the longest way from an op's end to the end of all.
+        (n * d,) the longest way from an op's end on a device to the end of all.
     rng
         For draws.
     """
