@@ -71,9 +71,9 @@ class PlacementTaskParams:
     """Temperature of sampled choices."""
     horizon: int = 36
     """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
-    rivals: int = 3
+    rivals: int = 0
     """Ready ops that are weighed against each other, and every device for the first, each by playing greedily on for
-    `horizon` ops; 0: choices are only held against those of other samples."""
+    `horizon` ops; 0: choices are only held against those of other samples. A step then takes several times as long."""
 
     def __post_init__(self) -> None:
         if min(self.other_devices, self.layered) < 0 or self.other_devices + self.layered > 1:
