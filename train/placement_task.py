@@ -255,7 +255,11 @@ class PlacementTask:
         outputs: tuple[torch.Tensor, torch.Tensor],
         played: PlacementPlayed,
     ) -> Choices:
-        """Return log-probabilities and entropies, at the temperature of exploration."""
+        """Return log-probabilities and entropies, at the temperature of exploration.
+
+        With `rivals`, log-probabilities, credits and trajectories are of all that was weighed, drawn or not; entropies
+        are still of the choices that were drawn.
+        """
         import torch
 
         from rlinit.agent.placement_logprob import choice_lists, log_probabilities, weighed_choices
@@ -266,10 +270,10 @@ class PlacementTask:
         urgency = URGENCY * torch.exp(pair[:, 1].clamp(-MOST_HASTE, MOST_HASTE))
         logits = outputs[0] / t, pair[:, 0] / t, urgency / t
         log_prob, entropy, trajectory = log_probabilities(lists, *logits)
+        credit: torch.Tensor | None = None
         if played.weighed is not None:
             log_prob, credit, trajectory = weighed_choices(batch.arrays, played.trace, played.weighed, *logits)
             return Choices(log_prob, entropy, trajectory, credit)
-        credit = None
         samples = played.value.shape[1]
         if self.params.horizon and samples > 1:
             by_op = credits_of(batch, played.trace, self.params.horizon)

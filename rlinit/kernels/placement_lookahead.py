@@ -65,7 +65,7 @@ def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: i
     """
     d = len(s.size)
     promise[:] = np.inf
-    chosen = look_at(p, s, s.ready[at])
+    chosen: int = look_at(p, s, s.ready[at])
     if chosen < 0:
         return chosen
     finish, begin, slot, room = s.finish.copy(), s.begin.copy(), s.slot.copy(), s.room.copy()
@@ -78,7 +78,7 @@ def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: i
         while True:
             put(p, s, now, device, done)
             done += 1
-            if done > steps or s.count[0] == 0:
+            if done > steps or s.num_ready[0] == 0:
                 break
             now = first_ready(p, s)
             device = look_at(p, s, s.ready[now])
@@ -95,10 +95,10 @@ def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: i
 @njit(cache=True, nogil=True)
 def _rank(p: OneGraph, s: PartialSchedule, best: IntArray) -> int:
     """Write places in `ready` of the ops of greatest key, the greatest first; return how many there are."""
-    found = min(len(best), s.count[0])
+    found: int = min(len(best), s.num_ready[0])
     for k in range(found):
         best[k] = -1
-        for q in range(s.count[0]):
+        for q in range(s.num_ready[0]):
             taken = False
             for j in range(k):
                 taken |= best[j] == q

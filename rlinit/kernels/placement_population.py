@@ -49,7 +49,7 @@ def _members(p: OneGraph, room: FloatArray, samples: int) -> PartialSchedule:
     )
     for s in range(samples):
         m.size[s], m.room[s], m.ops[s] = first.size, first.room, first.ops
-        m.ready[s], m.count[s], m.way[s] = first.ready, first.count, first.way
+        m.ready[s], m.num_ready[s], m.way[s] = first.ready, first.num_ready, first.way
     return m
 
 
@@ -64,7 +64,7 @@ def _member(m: PartialSchedule, s: int) -> PartialSchedule:
         m.ops[s],
         m.end[s],
         m.ready[s],
-        m.count[s],
+        m.num_ready[s],
         m.way[s],
         m.journal[s],
         m.finish[s],
@@ -88,9 +88,9 @@ def _advance(
     d = len(s.size)
     for _ in range(steps):
         if temperature > 0.0:
-            for k in range(s.count[0]):
+            for k in range(s.num_ready[0]):
                 logit[k] = p.key[s.ready[k]]
-            at = draw_index(rng, logit, s.count[0], temperature)
+            at = draw_index(rng, logit, s.num_ready[0], temperature)
         else:
             at = first_ready(p, s)
         v = s.ready[at]
@@ -108,8 +108,8 @@ def _advance(
 def _copy(m: PartialSchedule, source: int, target: int) -> None:
     """Make member `target` like member `source`."""
     m.size[target], m.room[target], m.ops[target] = m.size[source], m.room[source], m.ops[source]
-    m.end[target], m.count[target], m.way[target] = m.end[source], m.count[source], m.way[source]
-    for k in range(m.count[source, 0]):
+    m.end[target], m.num_ready[target], m.way[target] = m.end[source], m.num_ready[source], m.way[source]
+    for k in range(m.num_ready[source, 0]):
         m.ready[target, k] = m.ready[source, k]
     for i in range(m.size.shape[1]):
         for k in range(m.size[source, i]):

@@ -59,7 +59,7 @@ class PartialSchedule(NamedTuple):
     """A partial schedule of a graph, and a journal of its last steps.
 
     Rows of `starts` and `ends` are devices, `size` their ops so far. Columns of `ops` (n, 4): device, producers not yet
-    placed, consumers not yet placed, device of the group (-1: none). `ready` lists ops, `count` (1,) of them. `way`
+    placed, consumers not yet placed, device of the group (-1: none). `ready` lists ops, `num_ready` (1,) of them. `way`
     holds the latest, the sum and the number of open ends' ways. The journal has op, place in `ready`, device, slot and
     whether the group's device was decided. `finish`, `begin`, `slot` and `logit` are of the op looked at last.
     """
@@ -71,7 +71,7 @@ class PartialSchedule(NamedTuple):
     ops: IntArray
     end: FloatArray
     ready: IntArray
-    count: IntArray
+    num_ready: IntArray
     way: FloatArray
     journal: IntArray
     finish: FloatArray
@@ -138,8 +138,8 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
         s.ops[v, _UNREAD] = p.succ_indptr[v + 1] - p.succ_indptr[v]
         s.ops[v, _DECIDED] = -1
         if s.ops[v, _WAITING] == 0:
-            s.ready[s.count[0]] = v
-            s.count[0] += 1
+            s.ready[s.num_ready[0]] = v
+            s.num_ready[0] += 1
     return s
 
 
@@ -192,7 +192,7 @@ def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
 def first_ready(p: OneGraph, s: PartialSchedule) -> int:
     """Return the place in `ready` of the op of greatest key; ties go to the heuristic's order."""
     best = 0
-    for k in range(1, s.count[0]):
+    for k in range(1, s.num_ready[0]):
         v, w = s.ready[k], s.ready[best]
         if p.key[v] > p.key[w] or (p.key[v] == p.key[w] and p.place[v] < p.place[w]):
             best = k
@@ -219,8 +219,8 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
     s.size[i] += 1
     s.ops[v, DEVICE] = i
     s.end[v] = end
-    s.count[0] -= 1
-    s.ready[at] = s.ready[s.count[0]]
+    s.num_ready[0] -= 1
+    s.ready[at] = s.ready[s.num_ready[0]]
     way = end + p.after[v, i]
     s.way[0] = max(s.way[0], way)
     if s.ops[v, _UNREAD] > 0:
@@ -236,8 +236,8 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
         w = p.succ[e]
         s.ops[w, _WAITING] -= 1
         if s.ops[w, _WAITING] == 0:
-            s.ready[s.count[0]] = w
-            s.count[0] += 1
+            s.ready[s.num_ready[0]] = w
+            s.num_ready[0] += 1
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -248,13 +248,13 @@ def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
         for e in range(p.succ_indptr[v + 1] - 1, p.succ_indptr[v] - 1, -1):
             w = p.succ[e]
             if s.ops[w, _WAITING] == 0:
-                s.count[0] -= 1
+                s.num_ready[0] -= 1
             s.ops[w, _WAITING] += 1
         for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
             s.ops[p.pred[e], _UNREAD] += 1
-        s.ready[s.count[0]] = s.ready[at]
+        s.ready[s.num_ready[0]] = s.ready[at]
         s.ready[at] = v
-        s.count[0] += 1
+        s.num_ready[0] += 1
         s.size[i] -= 1
         for k in range(slot, s.size[i]):
             s.starts[i, k] = s.starts[i, k + 1]
@@ -270,4 +270,5 @@ def promise_of(s: PartialSchedule) -> float:
     The latest, over ops placed, of an op's end and the longest way from there. Schedules for which that is the same
     differ in how late their other open ends are, so a part of the mean over those counts too.
     """
-    return s.way[0] + _MEAN_SHARE * s.way[1] / max(1.0, s.way[2])
+    promise: float = s.way[0] + _MEAN_SHARE * s.way[1] / max(1.0, s.way[2])
+    return promise
