@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 import time
@@ -42,6 +43,20 @@ Window = int | Literal["auto"] | None
 
 _FEW_IDEALS = 50_000
 """Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
+
+_STAGE_SOLVERS = ("rlinit.heuristics", "rlinit.exact.ideal_program", "rlinit.exact.pipeline_milp")
+
+_PLACEMENT_SOLVERS = (
+    "rlinit.solve_placement",
+    "rlinit.placement_plan",
+    "rlinit.placement_window",
+    "rlinit.agent.placement_choice",
+    "rlinit.agent.placement_decoding",
+    "rlinit.heuristics.placement",
+    "rlinit.exact.placement_bounds",
+    "rlinit.exact.placement_milp",
+    "rlinit.exact.split",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +124,8 @@ def schedule(
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s
-        Wall-clock seconds; None: a fixed amount of work.
+        Wall-clock seconds, not counting the import of the solvers by a process's first call; None: a fixed amount of
+        work.
     seed
         Seed of everything random.
     jobs
@@ -168,6 +184,8 @@ def schedule(
         "coarsen": coarsen,
         "activations": activations,
     }
+    if time_limit_s is not None:
+        _load_solvers(objective)
     budget = Budget(time_limit_s)
     if objective == "latency" or objective == "throughput":
         incumbent: StageIncumbent | PlacementIncumbent | ActivationIncumbent
@@ -196,6 +214,12 @@ def schedule(
     plan = _plan(incumbent, parts, graph, hardware, objective, provenance)
     verify(plan, graph, hardware)
     return plan
+
+
+def _load_solvers(objective: Objective) -> None:
+    """Import what the search uses, which takes a second or two once, so that a first call's limit is for searching."""
+    for name in _PLACEMENT_SOLVERS if objective in ("latency", "throughput") else _STAGE_SOLVERS:
+        importlib.import_module(name)
 
 
 def _stage(
@@ -332,6 +356,8 @@ def bound(
         raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")
     if stages is not None:
         hardware = hardware.with_stages(stages)
+    if time_limit_s is not None:
+        _load_solvers(objective)
     started = time.monotonic()
     budget = Budget(time_limit_s)
     with _interruptible(budget):
@@ -366,6 +392,8 @@ def _placement_bound(
     names = list(placement_bounds())
     if method not in ("auto", *names):
         raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")
+    if time_limit_s is not None:
+        _load_solvers(objective)
     started = time.monotonic()
     budget = Budget(time_limit_s)
     with _interruptible(budget):

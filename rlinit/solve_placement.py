@@ -110,6 +110,8 @@ def solve_placement(
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 
     _check_names(method, agent)
+    if method == "branch-and-bound":
+        _check_branching(incumbent.problem)
     origin = "plan" if start is not None else "none"
     limits = PlacementLimits(window_nodes=500, full_nodes=None) if timed else PlacementLimits()
     incumbent.offer(start, "plan")
@@ -153,6 +155,16 @@ def _check_names(method: str, agent: str) -> None:
         raise RlinitError(f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors")
     if method == "agent" and agent in PLACEMENT_HEURISTICS:
         raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
+
+
+def _check_branching(problem: PlacementProblem) -> None:
+    """Raise RlinitError for a problem that branch and bound does not take, saying why."""
+    from rlinit.exact.branch_and_bound import MAX_OPS
+
+    if problem.num_shards != 1 or problem.transfers != "parallel":
+        raise RlinitError("method 'branch-and-bound' is for latency with parallel transfers; use 'auto' or 'milp'")
+    if problem.num_ops > MAX_OPS:
+        raise RlinitError(f"method 'branch-and-bound' takes up to {MAX_OPS} ops, not {problem.num_ops}; use 'auto'")
 
 
 def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> str:
@@ -246,14 +258,14 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
         _branch_and_bound(incumbent, share=0.2)
     largest, binds = _largest_module(problem), memory_binds(problem)
     easy = largest <= _EASY_MODULE_OPS and not binds and problem.transfers == "parallel"
-    if _batches_fill_memory(problem):
+    if binds and problem.num_shards > 1:
         # Moves of single shards stall where devices are full; evolution changes many ops at once.
         with incumbent.within(0.4):
             _heuristic(incumbent, "ea", seed)
     _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.2)
     if largest <= MAX_MODULE_OPS:
         _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
-    if binds and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+    if binds and problem.num_shards == 1 and problem.num_ops <= _WINDOW_PROGRAM_OPS:
         _unordered(incumbent, limits, share=0.4)
     _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
@@ -265,12 +277,6 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
             _windows(incumbent, "auto", limits)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 2, jobs, share=1.0)
-
-
-def _batches_fill_memory(problem: PlacementProblem) -> bool:
-    """Return whether some device is too small for all shards of all ops (several shards only)."""
-    total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
-    return problem.num_shards > 1 and bool((problem.capacity_bytes < total).any())
 
 
 def _largest_module(problem: PlacementProblem) -> float:
@@ -290,8 +296,7 @@ def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
     from rlinit.heuristics.sweeps import earliest_finish_start
 
-    late = incumbent.values is None and not incumbent.budget.cancelled
-    if incumbent.closed or (incumbent.finished and not late):
+    if incumbent.ended(late=incumbent.values is None):
         return
     with incumbent.in_phase(f"coarse: {name}"):
         found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=seed, budget=incumbent.budget)
@@ -507,7 +512,7 @@ def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool =
     """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 
-    if incumbent.finished and not (late and not incumbent.closed and not incumbent.budget.cancelled):
+    if incumbent.ended(late):
         return
     with incumbent.in_phase(f"bound: {name}"):
         bound = PLACEMENT_BOUNDS[name](

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinit.agent.choice import checkpoint_names, find_checkpoint
+from rlinit.agent.checkpoint import read_once, shipped
+from rlinit.agent.choice import named_checkpoint
 from rlinit.agent.placement_decoding import LatencyAgent
 from rlinit.errors import CheckpointError
 from rlinit.placement import PlacementProblem
@@ -46,25 +46,25 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
         checkpoint was asked for by name.
     """
     if name != "auto":
-        path = find_checkpoint(name)
-        if path is None:
-            known = ", ".join(checkpoint_names()) or "none"
-            raise CheckpointError(f"there is no checkpoint {name!r}; those that come with rlinit: {known}")
+        path = named_checkpoint(name)
         if problem.num_shards > 1:
             raise CheckpointError(f"checkpoint {name!r} places whole ops; this problem splits them into shards")
         return LatencyChoice(
             load_latency_agent(path), _SAMPLES, f"checkpoint {name}, best of {_SAMPLES + 1} placements"
         )
-    path = find_checkpoint("latency")
+    shipped_path = shipped("latency")
     if problem.num_shards > 1:
         return LatencyChoice(None, _SAMPLES, "ops are split into shards")
     if problem.num_ops > _MOST_OPS:
         return LatencyChoice(None, _SAMPLES, f"more than {_MOST_OPS:,} ops")
-    if path is None:
+    if shipped_path is None:
         return LatencyChoice(None, _SAMPLES, "this installation has no checkpoint for latency")
-    return LatencyChoice(load_latency_agent(path), _SAMPLES, f"checkpoint latency, best of {_SAMPLES + 1} placements")
+    return LatencyChoice(
+        load_latency_agent(shipped_path), _SAMPLES, f"checkpoint latency, best of {_SAMPLES + 1} placements"
+    )
 
 
+@read_once
 def load_latency_agent(path: Path) -> LatencyAgent:
     """Return the latency agent of a checkpoint; read once for each version of the file.
 
@@ -73,13 +73,4 @@ def load_latency_agent(path: Path) -> LatencyAgent:
     CheckpointError
         The checkpoint is not whole, or not for latency.
     """
-    try:
-        stamp = path.stat().st_mtime_ns
-    except OSError as failure:
-        raise CheckpointError(f"cannot read {path}: {failure}") from failure
-    return _load(path.resolve(), stamp)
-
-
-@functools.lru_cache(maxsize=8)
-def _load(path: Path, _stamp: int) -> LatencyAgent:
     return LatencyAgent.load(path)
