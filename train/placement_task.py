@@ -365,8 +365,8 @@ def plan_of(problem: PlacementProblem, device: IntArray, start_s: FloatArray) ->
     """Return the plan of a placement of whole ops, for pictures: of a graph and devices with numbers for names."""
     from rlinit.graph import Graph
     from rlinit.hardware import Device, Hardware
-    from rlinit.placement_plan import placement_parts
-    from rlinit.timeline import makespan, placement_of
+    from rlinit.placement_plan import placement_plan
+    from rlinit.timeline import placement_of
 
     placement: Placement = placement_of(problem, device[:, None], start_s)
     n, d = problem.num_ops, problem.num_devices
@@ -383,19 +383,4 @@ def plan_of(problem: PlacementProblem, device: IntArray, start_s: FloatArray) ->
         bandwidth = np.where(problem.s_per_byte > 0, 1.0 / problem.s_per_byte, np.inf)
     devices = tuple(Device(f"d{i}", f"d{i}", problem.capacity_bytes[i]) for i in range(d))
     hardware = Hardware(devices, bandwidth, problem.delay_s)
-    return Plan(
-        objective="latency",
-        status="feasible",
-        values=(makespan(problem, placement),),
-        bounds=None,
-        bound_source="",
-        method="agent",
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        **placement_parts(problem, placement, graph, hardware, "weights"),  # type: ignore[arg-type]
-    )
+    return placement_plan(problem, placement, graph, hardware, method="agent", resident="weights")
