@@ -312,7 +312,7 @@ def pipeline() -> list[dict[str, Any]]:
             settings = Measuring(threads=1, repeats=RUNS)
             table = measure_ops(program, (batch[:ROWS],), graph, devices={"stage": "cpu"}, settings=settings)
             timed = table.apply(graph)
-            plan = rlinit.schedule(timed, Hardware.pipeline(k, bandwidth=2e9), objective="pipeline")
+            plan = rlinit.schedule(timed, rlinit.Hardware.pipeline(k, bandwidth=2e9), objective="pipeline")
             plan.save(Path(folder) / "plan.json")
             timed.save(Path(folder) / "graph.json")
             launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(k)]

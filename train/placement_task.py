@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,7 @@ from rlinit.agent.placement_features import (
     see,
     urgencies,
 )
+from rlinit.kernels.placement_lookahead import Weighed, weigh_choices
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import Plan
@@ -81,6 +82,9 @@ class PlacementTaskParams:
     """Temperature of sampled choices."""
     horizon: int = 36
     """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
+    rivals: int = 0
+    """Ready ops that are weighed against each other, and every device for the first, each by playing greedily on for
+    `horizon` ops; 0: choices are only held against those of other samples. A step then takes several times as long."""
 
     def __post_init__(self) -> None:
         if min(self.other_devices, self.layered) < 0 or self.other_devices + self.layered > 1:
@@ -89,6 +93,8 @@ class PlacementTaskParams:
             raise ValueError(f"label_evaluations is {self.label_evaluations}; expected at least 1")
         if self.horizon < 0:
             raise ValueError(f"horizon is {self.horizon}; expected at least 0")
+        if self.rivals < 0 or (self.rivals and not self.horizon):
+            raise ValueError(f"rivals is {self.rivals} and horizon {self.horizon}; expected >= 0, with a horizon")
         if not self.explore > 0:
             raise ValueError(f"explore is {self.explore}; expected more than 0")
 
@@ -97,7 +103,7 @@ class PlacementTaskParams:
 class PlacementBatch:
     """B placement problems: themselves, and joined for rollouts and the network.
 
-    `after` is (N,) the longest way from the end of each op to the end of all, were no device ever busy.
+    `after` is (P,) the longest way from the end of an op on a device to the end of all, were no device ever busy.
     """
 
     problems: tuple[PlacementProblem, ...]
@@ -134,11 +140,12 @@ class PlacementBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementPlayed:
-    """Schedules that were played; (B, S) values and rewards."""
+    """Schedules that were played; (B, S) values and rewards; what their choices led to, where that was weighed."""
 
     trace: RolloutTrace
     value: FloatArray
     reward: FloatArray
+    weighed: Weighed | None = field(default=None, kw_only=True)
 
 
 class PlacementTask:
@@ -240,17 +247,21 @@ class PlacementTask:
         free = np.full(batch.num_nodes, -1, np.int64)
         temperature = 0.0 if greedy else self.params.explore
         rng = np.random.default_rng(seed)
-        trace = play(
-            batch.arrays,
-            key,
-            np.ascontiguousarray(pair[:, 0]),
-            urgencies(pair[:, 1]),
-            temperature,
-            samples,
-            free,
-            rng,
-        )
-        return PlacementPlayed(trace, *rewarded(batch, trace))
+        policy = key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
+        trace = play(batch.arrays, *policy, temperature, samples, free, rng)
+        weighed = None
+        if self.params.rivals and samples > 1 and not greedy:
+            weighed = weigh_choices(
+                batch.arrays,
+                trace.chosen,
+                trace.device,
+                np.isfinite(trace.value),
+                *policy,
+                batch.after,
+                self.params.horizon,
+                self.params.rivals,
+            )
+        return PlacementPlayed(trace, *rewarded(batch, trace), weighed=weighed)
 
     def choices(
         self,
@@ -259,17 +270,25 @@ class PlacementTask:
         outputs: tuple[torch.Tensor, torch.Tensor],
         played: PlacementPlayed,
     ) -> Choices:
-        """Return log-probabilities and entropies, at the temperature of exploration."""
+        """Return log-probabilities and entropies, at the temperature of exploration.
+
+        With `rivals`, log-probabilities, credits and trajectories are of all that was weighed, drawn or not; entropies
+        are still of the choices that were drawn.
+        """
         import torch
 
-        from rlinit.agent.placement_logprob import choice_lists, log_probabilities
+        from rlinit.agent.placement_logprob import choice_lists, log_probabilities, weighed_choices
 
         lists = choice_lists(batch.arrays, played.trace)
         t = self.params.explore
         pair = outputs[1].float()
         urgency = URGENCY * torch.exp(pair[:, 1].clamp(-MOST_HASTE, MOST_HASTE))
-        log_prob, entropy, trajectory = log_probabilities(lists, outputs[0] / t, pair[:, 0] / t, urgency / t)
-        credit = None
+        logits = outputs[0] / t, pair[:, 0] / t, urgency / t
+        log_prob, entropy, trajectory = log_probabilities(lists, *logits)
+        credit: torch.Tensor | None = None
+        if played.weighed is not None:
+            log_prob, credit, trajectory = weighed_choices(batch.arrays, played.trace, played.weighed, *logits)
+            return Choices(log_prob, entropy, trajectory, credit)
         samples = played.value.shape[1]
         if self.params.horizon and samples > 1:
             by_op = credits_of(batch, played.trace, self.params.horizon)
@@ -340,8 +359,9 @@ def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> Floa
         if not whole[g]:
             continue
         n, mine = problem.num_ops, slice(int(arrays.ptr[g]), int(arrays.ptr[g + 1]))
-        seconds = np.take_along_axis(problem.op_time_s, trace.device[:, mine].T, axis=1).T
-        least = trace.start[:, mine] + seconds + batch.after[mine]
+        pairs = slice(int(arrays.pair_ptr[g]), int(arrays.pair_ptr[g + 1]))
+        rest = problem.op_time_s + batch.after[pairs].reshape(n, -1)
+        least = trace.start[:, mine] + np.take_along_axis(rest, trace.device[:, mine].T, axis=1).T
         rising = np.empty((len(least), n + 1))
         rising[:, 0] = 0.0
         np.put_along_axis(rising[:, 1:], trace.chosen[:, mine], least, axis=1)

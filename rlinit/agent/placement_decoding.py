@@ -20,6 +20,7 @@ from rlinit.agent.placement_features import (
     urgencies,
 )
 from rlinit.errors import CheckpointError, RlinitError
+from rlinit.kernels.placement_lookahead import play_ahead
 from rlinit.kernels.placement_population import play_population
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
@@ -30,6 +31,9 @@ __all__ = ["DecodedPlacement", "LatencyAgent", "PlacementAgent", "check_latency_
 
 _TEMPERATURE = 2.0
 """Divides the logits of draws."""
+
+_STEPS, _RIVALS, _LATE = 16, 3, 1.0
+"""Of the greedy placement: ops ahead, ready ops compared, and typical ops by which a device tried may be later."""
 
 _SURVIVORS = 4
 """One in so many members of a population survives a cull."""
@@ -122,12 +126,21 @@ class LatencyAgent:
         return key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
 
     def decode(self, problem: PlacementProblem, *, samples: int, seed: int) -> DecodedPlacement | None:
-        """Return the best of the greedy placement and a population; see `rlinit.kernels.placement_population`."""
+        """Return the best of the greedy placement, which looks ahead, and a population.
+
+        See `rlinit.kernels.placement_lookahead` and `rlinit.kernels.placement_population`.
+        """
         seen = see(problem)
         key, score, urgency = self.opinion(seen)
         free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
         greedy = play(seen.arrays, key, score, urgency, 0.0, 1, free, rng)
-        best, at_best = _best(problem, greedy.value[:, 0], greedy.device, greedy.start)
+        value, device, start = play_ahead(seen.arrays, key, score, urgency, seen.after, _STEPS, _RIVALS, _LATE)
+        best, at_best = _best(
+            problem,
+            np.append(greedy.value[:, 0], value),
+            np.concatenate([greedy.device, device[None]]),
+            np.concatenate([greedy.start, start[None]]),
+        )
         greedy_value = at_best
         if samples:
             drawn, at_drawn = _best(

@@ -69,7 +69,8 @@ class Seen:
     device, start
         (n,) the schedule seen.
     after
-        (n,) the longest way from the end of an op to the end of all, were no device ever busy; 0 where unknown.
+        (n * d,) the longest way from the end of an op on a device to the end of all, were no device ever busy; 0 where
+        there is none.
     value
         Its makespan in seconds, ``inf`` where the heuristic finds no place for some op.
     """
@@ -127,8 +128,7 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
         device_ptr=arrays.device_ptr,
         pair=pair.reshape(n * d, PAIR_FEATURES),
     )
-    least = after.min(axis=1)
-    return Seen(arrays, features, device, start, np.where(np.isfinite(least), least, 0.0), value)
+    return Seen(arrays, features, device, start, np.where(np.isfinite(after), after, 0.0).ravel(), value)
 
 
 def urgencies(haste: FloatArray) -> FloatArray:

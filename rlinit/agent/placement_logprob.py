@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlinit.kernels.placement_lookahead import Weighed
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace
-from rlinit.stages import IntArray
+from rlinit.stages import FloatArray, IntArray
 
-__all__ = ["ChoiceLists", "choice_lists", "log_probabilities"]
+__all__ = ["ChoiceLists", "choice_lists", "log_probabilities", "weighed_choices"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,13 +134,62 @@ def log_probabilities(lists: ChoiceLists, key: Tensor, score: Tensor, urgency: T
     return torch.cat([op[0], pair[0]]), torch.cat([op[1], pair[1]]), trajectory
 
 
+def weighed_choices(
+    arrays: RolloutArrays, trace: RolloutTrace, weighed: Weighed, key: Tensor, score: Tensor, urgency: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (log-probability, credit, trajectory) of all that was weighed, chosen or not: ops first, then devices.
+
+    With p the probability of a candidate among those that were weighed against it, and Q how late all ends after it,
+    its credit is ``p (mean of Q under p - Q)``, without gradient: the gradient of the sum of credit times
+    log-probability is that of minus the expected Q.
+
+    Parameters
+    ----------
+    arrays, trace, weighed
+        Problems, schedules, and `rlinit.kernels.placement_lookahead.weigh_choices` of them.
+    key, score, urgency
+        (N,), (P,), (P,) of the network.
+    """
+    device, samples = key.device, len(trace.device)
+    graph = np.repeat(np.arange(len(arrays.ptr) - 1), np.diff(arrays.ptr))
+    counted = (weighed.op >= 0) & np.isfinite(weighed.op_value)
+    sample, owner, place = np.nonzero(counted & (counted.sum(axis=2, keepdims=True) > 1))
+    op = _credited(
+        key.float().index_select(0, torch.from_numpy(weighed.op[sample, owner, place]).to(device)),
+        sample * trace.device.shape[1] + owner,
+        weighed.op_value[sample, owner, place],
+    )
+    op_trajectory = graph[owner] * samples + sample
+    pair_op = np.repeat(np.arange(len(graph)), np.diff(arrays.device_ptr)[graph])
+    possible = np.isfinite(weighed.pair_value) & np.isfinite(trace.late)
+    many = np.stack([np.bincount(pair_op[row], minlength=len(graph)) for row in possible]) > 1
+    sample, pair = np.nonzero(possible & many[:, pair_op])
+    entry = torch.from_numpy(pair).to(device)
+    late = torch.from_numpy(trace.late[sample, pair].astype(np.float32)).to(device)
+    logits = score.float().index_select(0, entry) - urgency.float().index_select(0, entry) * late
+    placed = _credited(logits, sample * len(graph) + pair_op[pair], weighed.pair_value[sample, pair])
+    trajectory = np.concatenate([op_trajectory, graph[pair_op[pair]] * samples + sample])
+    return torch.cat([op[0], placed[0]]), torch.cat([op[1], placed[1]]), torch.from_numpy(trajectory).to(device)
+
+
+def _credited(logits: Tensor, choice: IntArray, value: FloatArray) -> tuple[Tensor, Tensor]:
+    """Return (log-probability, credit) of entries, each compared with the others of its choice."""
+    number = torch.from_numpy(np.unique(choice, return_inverse=True)[1]).to(logits.device)
+    log_prob = logits - _log_total(logits, number, int(number.max()) + 1 if len(number) else 0).index_select(0, number)
+    p, late = log_prob.detach().exp(), torch.from_numpy(value.astype(np.float32)).to(logits.device)
+    mean = torch.zeros(len(number), device=logits.device).index_add(0, number, p * late).index_select(0, number)
+    return log_prob, p * (mean - late)
+
+
 def _masked_softmax(logits: Tensor, choice: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Return (log-probability of the chosen entry, entropy) of each choice over its own entries."""
-    count = len(chosen)
+    log_prob = logits - _log_total(logits, choice, len(chosen)).index_select(0, choice)
+    entropy = torch.zeros(len(chosen), device=logits.device).index_add(0, choice, -log_prob.exp() * log_prob)
+    return log_prob.index_select(0, chosen), entropy
+
+
+def _log_total(logits: Tensor, choice: Tensor, count: int) -> Tensor:
+    """Return (count,) the logarithm of the sum of exponentials over each choice's entries."""
     most = torch.full((count,), -torch.inf, device=logits.device).scatter_reduce(0, choice, logits.detach(), "amax")
-    shifted = logits - most.index_select(0, choice)
-    weight = torch.exp(shifted)
-    total = torch.zeros(count, device=logits.device).index_add(0, choice, weight)
-    log_total = torch.log(total)
-    mean = torch.zeros(count, device=logits.device).index_add(0, choice, weight * shifted) / total
-    return shifted.index_select(0, chosen) - log_total, log_total - mean
+    weight = torch.exp(logits - most.index_select(0, choice))
+    return most + torch.log(torch.zeros(count, device=logits.device).index_add(0, choice, weight))

@@ -65,15 +65,17 @@ def test_numpy_computes_what_torch_computes() -> None:
     np.testing.assert_allclose(ours[1], pair.numpy(), atol=1e-3)
 
 
-def test_without_an_opinion_decoding_is_heft() -> None:
-    """An agent whose last layers are zero gives HEFT's placement."""
+def test_without_an_opinion_decoding_is_heft_or_better() -> None:
+    """An agent whose last layers are zero gives HEFT's placement, unless looking ahead finds a better one."""
+    better = 0
     for seed in range(5):
         problem = random_placement_problem(seed, 20, 3, forbidden_fraction=0.0)
         found, heft = decode_placement(agent(0.0), problem), PLACEMENT_HEURISTICS["heft"](problem, seed=0)
         assert found is not None
         assert heft is not None
-        np.testing.assert_array_equal(found.placement.device, heft.device)
-        assert found.value == makespan(problem, heft)
+        assert found.value <= makespan(problem, heft)
+        better += found.value < makespan(problem, heft)
+    assert better > 0
 
 
 @pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])

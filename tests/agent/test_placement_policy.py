@@ -190,7 +190,7 @@ def test_populations_are_feasible(problem: PlacementProblem, seed: int, samples:
         samples,
         min(kept, samples),
         every,
-        np.zeros(problem.num_ops),
+        np.zeros(pairs),
         rng,
     )
     parallel = dataclasses.replace(problem, transfers="parallel")

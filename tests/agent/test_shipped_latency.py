@@ -34,7 +34,7 @@ def problems() -> list[PlacementProblem]:
 
 
 def test_it_is_better_than_heft_on_unseen_networks(agent: PlacementAgent, problems: list[PlacementProblem]) -> None:
-    """One greedy pass is some percent better than HEFT in the mean, and a population is clearly better still."""
+    """The greedy placement is clearly better than HEFT in the mean, and a population is better still."""
     greedy, sampled = [], []
     for problem in problems:
         heft = PLACEMENT_HEURISTICS["heft"](problem, seed=0)
@@ -44,7 +44,7 @@ def test_it_is_better_than_heft_on_unseen_networks(agent: PlacementAgent, proble
         value = makespan(problem, heft)
         greedy.append(found.greedy_value / value)
         sampled.append(found.value / value)
-    assert np.exp(np.mean(np.log(greedy))) < 0.98
+    assert np.exp(np.mean(np.log(greedy))) < 0.95
     assert np.exp(np.mean(np.log(sampled))) < 0.94
 
 

@@ -1,0 +1,226 @@
+"""Compiled lookahead of the placement policy: what each choice leads to when the policy plays on greedily for a while.
+
+A choice is tried, the greedy policy of `rlinit.kernels.placement_rollouts` plays a number of ops more, how late all
+would then end if nothing had to wait for a device any more is noted, and everything is taken back. Compared are the
+devices of one op, and other ready ops in its place. Either the best choice is made, op by op (`play_ahead`), or the
+choices of schedules played before are weighed (`weigh_choices`), which is what training learns from.
+
+References
+----------
+Bertsekas, Tsitsiklis, Wu: Rollout algorithms for combinatorial optimization, Journal of Heuristics 3, 1997; Duin, Voss:
+The pilot method, Networks 34(3), 1999.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rlinit.kernels.placement_rollouts import RolloutArrays
+from rlinit.kernels.placement_state import (
+    DEVICE,
+    OneGraph,
+    PartialSchedule,
+    beginning,
+    first_ready,
+    look_at,
+    one_graph,
+    promise_of,
+    put,
+    take_back,
+)
+from rlinit.stages import FloatArray, IntArray
+
+__all__ = ["Weighed", "play_ahead", "weigh_choices"]
+
+
+class Weighed(NamedTuple):
+    """What the choices of S schedules of a batch lead to, in typical ops; K ops are compared, P pairs.
+
+    Parameters
+    ----------
+    op
+        (S, N, K) ready ops when each op was chosen: itself first, then those of greatest key; -1 where there are fewer.
+    op_value
+        (S, N, K) how late all ends when each of them goes first, to its likeliest device.
+    pair_value
+        (S, P) how late all ends with the op on each device; ``inf`` where it may not run.
+    """
+
+    op: IntArray
+    op_value: FloatArray
+    pair_value: FloatArray
+
+
+@njit(cache=True, nogil=True)
+def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: int, promise: FloatArray) -> int:
+    """Write how late all ends if the ready op at `at` goes to each device and the policy plays `steps` on.
+
+    In seconds; ``inf`` where an op then fits nowhere. Devices on which it ends more than `late` seconds later than on
+    the likeliest are not tried; that is tried in any case. Returns it, -1 where the op itself fits nowhere. The state
+    is left as it was.
+    """
+    d = len(s.size)
+    promise[:] = np.inf
+    chosen: int = look_at(p, s, s.ready[at])
+    if chosen < 0:
+        return chosen
+    finish, begin, slot, room = s.finish.copy(), s.begin.copy(), s.slot.copy(), s.room.copy()
+    latest, total, number = s.way[0], s.way[1], s.way[2]
+    for i in range(d):
+        if finish[i] == np.inf or (i != chosen and finish[i] > finish[chosen] + late):
+            continue
+        s.begin[i], s.slot[i] = begin[i], slot[i]
+        now, device, done = at, i, 0
+        while True:
+            put(p, s, now, device, done)
+            done += 1
+            if done > steps or s.num_ready[0] == 0:
+                break
+            now = first_ready(p, s)
+            device = look_at(p, s, s.ready[now])
+            if device < 0:
+                break
+        if device >= 0:
+            promise[i] = promise_of(s)
+        take_back(p, s, done)
+        s.way[0], s.way[1], s.way[2] = latest, total, number
+        s.room[:] = room
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def _rank(p: OneGraph, s: PartialSchedule, best: IntArray) -> int:
+    """Write places in `ready` of the ops of greatest key, the greatest first; return how many there are."""
+    found: int = min(len(best), s.num_ready[0])
+    for k in range(found):
+        best[k] = -1
+        for q in range(s.num_ready[0]):
+            taken = False
+            for j in range(k):
+                taken |= best[j] == q
+            if taken:
+                continue
+            v = s.ready[q]
+            w = s.ready[best[k]] if best[k] >= 0 else v
+            if best[k] < 0 or p.key[v] > p.key[w] or (p.key[v] == p.key[w] and p.place[v] < p.place[w]):
+                best[k] = q
+    return found
+
+
+@njit(cache=True, nogil=True)
+def play_ahead(
+    a: RolloutArrays,
+    key: FloatArray,
+    score: FloatArray,
+    urgency: FloatArray,
+    after: FloatArray,
+    steps: int,
+    ops: int,
+    late: float,
+) -> tuple[float, IntArray, FloatArray]:
+    """Return (makespan, device, start) of one problem played greedily with lookahead; ``inf`` where it gets stuck.
+
+    Op by op: each of the `ops` ready ops of greatest key, on each device, is tried with `steps` ops of the policy after
+    it. The best is placed; among equal ones the likeliest.
+
+    Parameters
+    ----------
+    a
+        One problem.
+    key, score, urgency
+        (n,), (n * d,), (n * d,) the policy.
+    after
+        (n * d,) the longest way from the end of an op on a device to the end of all.
+    steps, ops
+        How far ahead, and how many ops are compared; at least 1.
+    late
+        Typical ops by which an op may end later than on its likeliest device for a device to be tried.
+
+    Notes
+    -----
+    Places up to ``n * ops * d * (steps + 1)`` ops, two to five a microsecond.
+    """
+    n, d = len(a.tensor), len(a.capacity)
+    p = one_graph(a, 0, key, score, urgency, after)
+    s = beginning(p, a.capacity, steps + 1)
+    start, best, promise = np.zeros(n), np.empty(ops, np.int64), np.empty(d)
+    for _ in range(n):
+        at, device, least = -1, -1, np.inf
+        for k in range(_rank(p, s, best)):
+            likeliest = _try_devices(p, s, best[k], late * p.scale[0], steps, promise)
+            for j in range(d):
+                i = (likeliest + j) % d
+                if promise[i] < least:
+                    at, device, least = best[k], i, promise[i]
+        if at < 0:
+            return np.inf, s.ops[:, DEVICE].copy(), start
+        v = s.ready[at]
+        look_at(p, s, v)
+        start[v] = s.begin[device]
+        put(p, s, at, device, 0)
+    return s.end.max() if n else 0.0, s.ops[:, DEVICE].copy(), start
+
+
+@njit(cache=True, nogil=True)
+def weigh_choices(
+    a: RolloutArrays,
+    chosen: IntArray,
+    device: IntArray,
+    whole: NDArray[np.bool_],
+    key: FloatArray,
+    score: FloatArray,
+    urgency: FloatArray,
+    after: FloatArray,
+    steps: int,
+    ops: int,
+) -> Weighed:
+    """Weigh the choices of schedules against what else could have been chosen.
+
+    Parameters
+    ----------
+    a
+        G problems.
+    chosen, device
+        (S, N) step and device of each op, as in a trace.
+    whole
+        (S, G) whether a schedule has all ops; others are left out.
+    key, score, urgency, after
+        As for `play_ahead`, of all problems.
+    steps, ops
+        How far ahead, and how many ops are compared.
+    """
+    samples, n = chosen.shape
+    op = np.full((samples, n, ops), -1, np.int64)
+    op_value, pair_value = np.zeros((samples, n, ops)), np.full((samples, len(a.time)), np.inf)
+    best = np.empty(ops, np.int64)
+    for g in range(len(a.ptr) - 1):
+        p, low = one_graph(a, g, key, score, urgency, after), a.ptr[g]
+        count, d = p.time.shape
+        promise = np.empty(d)
+        for t in range(samples):
+            if not whole[t, g]:
+                continue
+            s = beginning(p, a.capacity[a.device_ptr[g] : a.device_ptr[g + 1]], steps + 1)
+            for v in np.argsort(chosen[t, low : low + count]):
+                at = 0
+                while s.ready[at] != v:
+                    at += 1
+                likeliest = _try_devices(p, s, at, np.inf, steps, promise)
+                pair = a.pair_ptr[g] + v * d
+                pair_value[t, pair : pair + d] = promise / p.scale[0]
+                op[t, low + v, 0], op_value[t, low + v, 0] = low + v, promise[likeliest] / p.scale[0]
+                filled = 1
+                for k in range(_rank(p, s, best)):
+                    if filled < ops and best[k] != at:
+                        likeliest = _try_devices(p, s, best[k], -np.inf, steps, promise)
+                        if likeliest >= 0:
+                            op[t, low + v, filled] = low + s.ready[best[k]]
+                            op_value[t, low + v, filled] = promise[likeliest] / p.scale[0]
+                            filled += 1
+                look_at(p, s, v)
+                put(p, s, at, device[t, low + v], 0)
+    return Weighed(op, op_value, pair_value)
