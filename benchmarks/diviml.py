@@ -5,25 +5,28 @@ networks the zoo's graphs under the roofline model. The paper's figures are prin
 like; all methods of one row run here, on the same graph, with the same seconds where they take any.
 
 Run as ``python -m benchmarks.diviml --part table1|table3|table4|small|zoo|memory [--seeds N] [--seconds S]
-[--peer-seconds S]``.
+[--peer-seconds S]``. Tables I and IV take hours for ten seeds: ``--add`` keeps the rows that are there and adds others.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 import rlinit
-from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
+from benchmarks.record import geometric_mean, print_table, rows_of, save, save_figure, timed
 from rlinit.budget import Budget
+from rlinit.compilation import compile_kernels
 from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import rwnn
 from rlinit.lowering_placement import lower_placement
@@ -73,15 +76,6 @@ def place(graph: rlinit.Graph, seconds: float, inputs: int = 1, **more: Any) -> 
     return rlinit.schedule(graph, GPUS, objective="throughput", inputs=inputs, time_limit_s=seconds, **more)
 
 
-def warm_up() -> None:
-    """Compile every kernel before anything is timed."""
-    for channels in (1, 2):
-        graph = rwnn("er", seed=0, num_modules=3, nodes_per_module=10, channels=channels, batch_sizes=(1, 2, 3, 4))
-        for inputs in (1, 4):
-            for method in (*HEURISTICS, "auto", "split"):
-                place(graph, 10.0, inputs, method=method)
-
-
 def peers(graph: rlinit.Graph, inputs: int, seconds: float, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Run rival solvers on a graph, each in a process of its own (CP-SAT and HiGHS do not load in one)."""
     found = {}
@@ -111,61 +105,76 @@ def _peer(peer: str, path: str, inputs: int, seconds: float) -> dict[str, Any]:
 
 def table(arguments: argparse.Namespace, inputs: int) -> None:
     """Tables I (one input) and IV (several): every method on every kind of network."""
-    warm_up()
-    rows: list[dict[str, Any]] = []
-    sizes = (1,) if inputs == 1 else quarters(inputs)
-    for channels, dependence in [ROWS[at] for at in arguments.rows]:
-        for seed in range(arguments.seeds):
-            graph = rwnn("er", seed=seed, channels=channels, dependence=dependence, batch_sizes=sizes)
-            row: dict[str, Any] = {"channels": channels, "dependence": dependence, "seed": seed}
-            for name in HEURISTICS:
-                row[name] = place(graph, arguments.seconds, inputs, method=name).value
-            quick = place(graph, arguments.seconds, inputs)
-            long = place(graph, 6 * arguments.seconds, inputs)
-            row |= {"rlinit": quick.value, "rlinit long": long.value, "bound": max(quick.bound, long.bound)}
-            row |= {"gap": 1 - row["bound"] / min(quick.value, long.value), "bound_source": long.bound_source}
-            if arguments.peer_seconds > 0:
-                row |= peers(graph, inputs, arguments.peer_seconds, arguments.peers)
-            rows.append(row)
-            print({key: value for key, value in row.items() if not isinstance(value, dict)}, flush=True)
+    compile_kernels()
     name = f"diviml_table_{1 if inputs == 1 else 4}" + ("" if inputs in (1, 16) else f"_{inputs}")
-    save(name, rows, seconds=arguments.seconds, seeds=arguments.seeds, peer_seconds=arguments.peer_seconds)
-    show_table(rows, inputs, arguments)
+    settings = {"seconds": arguments.seconds, "long_seconds": 6 * arguments.seconds, "inputs": inputs}
+    rows: list[dict[str, Any]] = rows_of(name, settings) if arguments.add else []
+    done = {(row["channels"], row["dependence"], row["seed"]) for row in rows}
+    sizes = (1,) if inputs == 1 else quarters(inputs)
+    wanted = [(*ROWS[at], seed) for seed in range(arguments.seeds) for at in arguments.rows]
+    for channels, dependence, seed in wanted:
+        if (channels, dependence, seed) in done:
+            continue
+        graph = rwnn("er", seed=seed, channels=channels, dependence=dependence, batch_sizes=sizes)
+        row: dict[str, Any] = {"channels": channels, "dependence": dependence, "seed": seed}
+        for method in HEURISTICS:
+            row[method] = place(graph, arguments.seconds, inputs, method=method).value
+        plan = place(graph, arguments.seconds, inputs)
+        row |= {"rlinit": plan.value, "bound": plan.bound}
+        if seed < arguments.long_seeds:
+            long = place(graph, 6 * arguments.seconds, inputs)
+            row |= {"rlinit long": long.value, "bound": max(plan.bound, long.bound), "bound_source": long.bound_source}
+            row["gap"] = 1 - row["bound"] / min(plan.value, long.value)
+        if arguments.peer_seconds > 0 and seed < arguments.peer_seeds:
+            row["peer_seconds"] = arguments.peer_seconds
+            row |= peers(graph, inputs, arguments.peer_seconds, arguments.peers)
+        rows.append(row)
+        print({key: value for key, value in row.items() if not isinstance(value, dict)}, flush=True)
+        save(name, rows, **settings)
+    show_table(rows, inputs, arguments.seconds)
     draw_table(name, rows, inputs)
 
 
-def show_table(rows: list[dict[str, Any]], inputs: int, arguments: argparse.Namespace) -> None:
-    """Print a table of milliseconds or inputs a second, with the paper's row below each of ours."""
+def show_table(rows: list[dict[str, Any]], inputs: int, seconds: float) -> None:
+    """Print a table of milliseconds or inputs a second, with the paper's row below each of ours.
+
+    Each cell is over the seeds that have it: long runs and rivals may have been given fewer.
+    """
     shown = (lambda s: 1e3 * s) if inputs == 1 else (lambda s: inputs / s)
     columns = [*HEURISTICS, "rlinit", "rlinit long", "bound"]
+    rivals = [peer for peer in ("cp_sat", "highs") if any(peer in row for row in rows)]
     table_rows: list[list[object]] = []
     for channels, dependence in ROWS:
         mine = [r for r in rows if (r["channels"], r["dependence"]) == (channels, dependence)]
         if not mine:
             continue
-        label = f"{channels} {dependence}"
-        cells: list[object] = [geometric_mean(shown(r[c]) for r in mine) for c in columns]
-        gaps = f"{100 * float(np.mean([r['gap'] for r in mine])):.1f}%"
-        rivals = [
-            geometric_mean(shown(r[p]["value"]) for r in mine) if all(np.isfinite(r[p]["value"]) for r in mine) else "-"
-            for p in arguments.peers
-            if arguments.peer_seconds > 0
-        ]
-        table_rows.append([label, *cells, gaps, *rivals])
+        cells = [_mean_of(shown(r[c]) for r in mine if c in r) for c in columns]
+        cells.append(_mean_of((r["gap"] for r in mine if "gap" in r), arithmetic=True))
+        cells += [_mean_of(shown(r[p]["value"]) for r in mine if p in r) for p in rivals]
+        table_rows.append([f"{channels} {dependence}", len(mine), *cells])
         paper = (PAPER_TABLE_1 if inputs == 1 else PAPER_TABLE_4)[channels, dependence]
-        table_rows.append(
-            ["  paper", *paper[:6], paper[7], paper[6], paper[8], f"{100 * abs(1 - paper[8] / paper[7]):.0f}%"]
-        )
+        gap = abs(1 - paper[8] / paper[7])
+        table_rows.append(["  paper", "", *paper[:6], paper[7], paper[6], paper[8], gap, *("" for _ in rivals)])
     unit = "milliseconds" if inputs == 1 else "inputs a second"
-    rivals_named = list(arguments.peers) if arguments.peer_seconds > 0 else []
     print_table(
-        f"{unit}; rlinit {arguments.seconds:g} s and {6 * arguments.seconds:g} s (paper: MILP-SPLIT, MILP)",
-        ["network", *columns, "gap", *rivals_named],
+        f"{unit}; rlinit {seconds:g} s and {6 * seconds:g} s (paper: MILP-SPLIT, MILP)",
+        ["network", "seeds", *columns, "gap", *rivals],
         table_rows,
     )
     for name in HEURISTICS:
         ratio = geometric_mean(r[name] / r["rlinit"] for r in rows)
-        print(f"{name} takes {ratio:.3f} times as long as rlinit in {arguments.seconds:g} s (geometric mean)")
+        print(f"{name} takes {ratio:.3f} times as long as rlinit in {seconds:g} s (geometric mean)")
+    for peer in rivals:
+        ratios = [r[peer]["value"] / r["rlinit"] for r in rows if peer in r]
+        print(f"{peer} takes {min(ratios):.3f} to {max(ratios):.3f} times as long on {len(ratios)} graphs")
+
+
+def _mean_of(values: Iterable[float], *, arithmetic: bool = False) -> object:
+    """Return the mean of finite values, or a dash where there are none."""
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite:
+        return "-"
+    return float(np.mean(finite)) if arithmetic else geometric_mean(finite)
 
 
 def draw_table(name: str, rows: list[dict[str, Any]], inputs: int) -> None:
@@ -178,7 +187,9 @@ def draw_table(name: str, rows: list[dict[str, Any]], inputs: int) -> None:
     shown = [key for key in ROWS if any((r["channels"], r["dependence"]) == key for r in rows)]
     for at, column in enumerate(columns):
         heights = [
-            geometric_mean(r[column] / r["bound"] for r in rows if (r["channels"], r["dependence"]) == key)
+            geometric_mean(
+                r[column] / r["bound"] for r in rows if (r["channels"], r["dependence"]) == key and column in r
+            )
             for key in shown
         ]
         axes.bar(np.arange(len(shown)) + (at - 3.5) * 0.11, heights, 0.11, label=column)
@@ -208,7 +219,11 @@ class _Until:
 
 
 def table_3(arguments: argparse.Namespace) -> None:
-    """Table III: seconds of the split and of the full program to the same value, modules of 10 nodes."""
+    """Table III: seconds of the split and of the full program to the same value, modules of 10 nodes.
+
+    The split's are the median of three runs, beside the seconds of processor they took: on a machine with other work
+    the clock of both sides runs on while neither is running, and the load is recorded.
+    """
     from rlinit.exact.placement_milp import solve_placement_milp
     from rlinit.exact.split import solve_split
 
@@ -220,7 +235,12 @@ def table_3(arguments: argparse.Namespace) -> None:
         )
         problem = lower_placement(graph, GPUS, "latency").problem
         solve_split(problem, budget=Budget(60), channels=channels)
-        split, split_s = timed(lambda p=problem, c=channels: solve_split(p, budget=Budget(60), channels=c))
+        split_seconds, cpu_s = [], time.process_time()
+        for _ in range(3):
+            split, seconds = timed(lambda p=problem, c=channels: solve_split(p, budget=Budget(60), channels=c))
+            split_seconds.append(seconds)
+        cpu_s = (time.process_time() - cpu_s) / 3
+        split_s = float(np.median(split_seconds))
         assert split.value is not None
         watch = _Until(split.value, Budget(arguments.peer_seconds))
         full, milp_s = timed(lambda p=problem, w=watch: solve_placement_milp(p, budget=w.budget, on_solution=w))
@@ -230,28 +250,34 @@ def table_3(arguments: argparse.Namespace) -> None:
                 "channels": channels,
                 "dependence": dependence,
                 "split_s": split_s,
+                "split_cpu_s": cpu_s,
                 "split_value": split.value,
+                "split_bound": split.bound,
                 "split_exact": split.exact,
                 "milp_s": watch.reached_s or milp_s,
                 "milp_reached": watch.reached_s is not None,
                 "milp_value": full.value,
+                "load": os.getloadavg()[0],
                 "paper_factor": PAPER_TABLE_3[num_modules, dependence],
             }
         )
         print(rows[-1], flush=True)
     save("diviml_table_3", rows, milp_seconds=arguments.peer_seconds)
     print_table(
-        "seconds to the split's value (> : not reached)",
-        ["modules", "channels", "split s", "exact", "MILP s", "factor", "paper"],
+        "seconds to the split's value (> : not reached), and the best value of the MILP over the split's",
+        ["modules", "channels", "split s", "split CPU s", "exact", "MILP s", "MILP / split", "factor", "paper", "load"],
         [
             [
                 r["modules"],
                 f"{r['channels']} {r['dependence']}",
                 r["split_s"],
+                r["split_cpu_s"],
                 r["split_exact"],
                 ("" if r["milp_reached"] else ">") + f"{r['milp_s']:.1f}",
+                r["milp_value"] / r["split_value"] if r["milp_value"] is not None else None,
                 ("" if r["milp_reached"] else ">") + f"{r['milp_s'] / r['split_s']:.0f}",
                 r["paper_factor"],
+                r["load"],
             ]
             for r in rows
         ],
@@ -261,7 +287,7 @@ def table_3(arguments: argparse.Namespace) -> None:
 def small(arguments: argparse.Namespace) -> None:
     """Ten modules of 10 nodes, one channel: seconds to the proven optimum, beside CP-SAT's result."""
     rows: list[dict[str, Any]] = []
-    warm_up()
+    compile_kernels()
     for kind in ("er", "ws", "ba"):
         for seed in range(arguments.seeds):
             graph = rwnn(kind, seed=seed, nodes_per_module=10)
@@ -341,6 +367,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=("table1", "table3", "table4", "small", "zoo", "memory"), default="table1")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--long-seeds", type=int, default=1_000, help="tables I and IV: seeds with six-fold time, too")
+    parser.add_argument("--peer-seeds", type=int, default=1_000, help="tables I and IV: seeds that rivals get")
+    parser.add_argument("--add", action="store_true", help="tables I and IV: keep the rows that are there already")
     parser.add_argument("--inputs", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--peer-seconds", type=float, default=60.0)

@@ -37,9 +37,9 @@ from benchmarks.record import print_table, save
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
-from rlinit.hardware import Device, Hardware
 from rlinit.importers.torch_export import export_program, from_program
-from rlinit.plan import Batch, DeviceUse, Plan
+from rlinit.measuring import placed_plan
+from rlinit.plan import Plan
 
 RUNS = 25
 ROUNDS = 5
@@ -102,33 +102,7 @@ def plan_of(model: nn.Module, inputs: tuple[Any, ...], device_of: Callable[[str,
     graph = Graph.build([(node.name, {"node": node.name, "time_s": 1.0}) for node in nodes], reads)
     paths = {n.name: " ".join(str(path) for path, _ in (n.meta.get("nn_module_stack") or {}).values()) for n in nodes}
     where = {node.name: device_of(node.name, paths[node.name]) for node in nodes}
-    return plan_by_hand(graph, where), graph
-
-
-def plan_by_hand(graph: Graph, where: dict[str, str]) -> Plan:
-    """Return the plan that runs ops one at a time, in the order of a topological mapping to devices."""
-    names = sorted(set(where.values()))
-    hardware = Hardware.mesh([Device(name) for name in names])
-    batches = tuple(Batch(op, device, (0,), float(at), at + 1.0) for at, (op, device) in enumerate(where.items()))
-    return Plan(
-        objective="latency",
-        status="feasible",
-        values=(float(graph.num_ops),),
-        bounds=(0.0,),
-        bound_source="",
-        method="given",
-        assignment=where,
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        batches=batches,
-        devices=tuple(DeviceUse(name, sum(b.device == name for b in batches), 0.0, 0.0) for name in names),
-        start_s={batch.op: batch.start_s for batch in batches},
-    )
+    return placed_plan(graph, where), graph
 
 
 def alternating(calls: list[Callable[[], object]]) -> list[tuple[float, float]]:
@@ -297,7 +271,7 @@ def scattered(graph: Graph, names: list[str], rng: np.random.Generator) -> Plan:
     """Return a plan that runs each op on a random device, in a topological order."""
     order = [graph.names[v] for v in graph.order.tolist()]
     where = dict(zip(order, rng.choice(names, len(order)).tolist(), strict=True))
-    return plan_by_hand(graph, where)
+    return placed_plan(graph, where)
 
 
 class Layers(nn.Module):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinit.files import write_json
 from rlinit.train.machine import machine
@@ -16,7 +17,7 @@ from rlinit.train.machine import machine
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["RESULTS", "geometric_mean", "median_seconds", "print_table", "save", "save_figure", "timed"]
+__all__ = ["RESULTS", "geometric_mean", "median_seconds", "print_table", "rows_of", "save", "save_figure", "timed"]
 
 RESULTS = Path(__file__).parent / "results"
 T = TypeVar("T")
@@ -46,6 +47,24 @@ def save(name: str, rows: object, **settings: object) -> None:
     RESULTS.mkdir(exist_ok=True)
     command = " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     write_json(RESULTS / f"{name}.json", {"command": command, "machine": machine(), "settings": settings, "rows": rows})
+
+
+def rows_of(name: str, settings: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return the rows that `save` wrote under a name, none if there is no such file.
+
+    Raises
+    ------
+    ValueError
+        They were measured with other settings.
+    """
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return []
+    data = json.loads(path.read_text())
+    if data["settings"] != settings:
+        raise ValueError(f"{path.name} was measured with {data['settings']}; these rows would have {dict(settings)}")
+    rows: list[dict[str, Any]] = data["rows"]
+    return rows
 
 
 def save_figure(name: str, figure: Figure) -> None:

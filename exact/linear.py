@@ -14,10 +14,18 @@ import numpy as np
 import scipy.sparse
 from scipy.optimize import linprog
 
+from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.stages import FloatArray
 
-__all__ = ["Affine", "LinearModel", "power_of_two_unit"]
+__all__ = ["Affine", "LinearModel", "OutOfTime", "power_of_two_unit"]
+
+_ROWS_A_LOOK = 256
+"""Rows between looks at the clock."""
+
+
+class OutOfTime(Exception):
+    """The budget ended while a model was being written."""
 
 
 def power_of_two_unit(reference: float) -> float:
@@ -71,6 +79,8 @@ class LinearModel:
         Set when a row without variables is violated: nothing satisfies the model.
     maxima
         ``(handle, floor, expressions)`` of the variables made by :meth:`max_of`, in order of creation.
+    budget
+        Adding a row raises `OutOfTime` once this has ended; None: never.
     """
 
     lower: list[float] = field(default_factory=list)
@@ -81,6 +91,7 @@ class LinearModel:
     objective: int = -1
     infeasible: bool = False
     maxima: list[tuple[int, float, list[Affine]]] = field(default_factory=list)
+    budget: Budget | None = None
 
     @property
     def num_variables(self) -> int:
@@ -104,6 +115,7 @@ class LinearModel:
 
     def at_most(self, expression: Affine, limit: float) -> None:
         """Add ``expression <= limit``."""
+        self._look_at_clock()
         coefs = {handle: coef for handle, coef in expression.coefs.items() if coef != 0.0}
         if coefs:
             self.rows.append((coefs, -np.inf, limit - expression.constant))
@@ -112,11 +124,16 @@ class LinearModel:
 
     def equal(self, expression: Affine, value: float) -> None:
         """Add ``expression == value``."""
+        self._look_at_clock()
         coefs = {handle: coef for handle, coef in expression.coefs.items() if coef != 0.0}
         if coefs:
             self.rows.append((coefs, value - expression.constant, value - expression.constant))
         elif abs(expression.constant - value) > 1e-9 * max(1.0, abs(value)):
             self.infeasible = True
+
+    def _look_at_clock(self) -> None:
+        if self.budget is not None and len(self.rows) % _ROWS_A_LOOK == 0 and self.budget.expired:
+            raise OutOfTime
 
     def max_of(self, floor: float, ceiling: float, expressions: Iterable[Affine]) -> int:
         """Return a new variable in [floor, ceiling] that is at least every expression."""

@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 
+from rlinit.budget import Budget
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
@@ -29,8 +30,9 @@ class BatchModel(PlacementModel):
         *,
         unit: float,
         lower_s: float,
+        budget: Budget,
     ) -> None:
-        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s)
+        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s, budget=budget)
         # Rows that are relaxed where batches share data must not take more for shared than is.
         self._exact = settings.served and problem.transfers == "blocking"
         self._z: dict[tuple[int, int], dict[tuple[int, int, int], Affine]] = {}
@@ -186,7 +188,7 @@ class BatchModel(PlacementModel):
     def _device(self, i: int) -> None:
         windows = self.windows
         here = [v for v, at in self._batches if at == i]
-        chain = self._chain(i)
+        chain: list[int] = windows.fixed_order(i).tolist()
         for v, w in itertools.pairwise(chain):
             self.orders.append((v, i, w, -1, True))
             if not self._implied(v, i, w, i):
@@ -198,7 +200,11 @@ class BatchModel(PlacementModel):
             return
         for f, g in itertools.combinations(free, 2):
             self._pair(f, g, i)
+        early = [k for k in chain if windows.early[k, i]]
+        late = [k for k in chain if windows.late[k, i]]
         for f in free:
+            # Its window holds these as rows, but of equal starts it does not tell which comes first.
+            self.orders += [(k, i, f, -1, True) for k in early[-1:]] + [(f, i, k, -1, True) for k in late[:1]]
             for k in self._neighbours(f, chain, i):
                 self._pair(f, k, i)
 
@@ -217,17 +223,6 @@ class BatchModel(PlacementModel):
         kept += [k for k, a in zip(chain, f_first, strict=True) if not a][-1:]
         kept += [k for k, b in zip(chain, k_first, strict=True) if not b][:1]
         return [k for k in dict.fromkeys(kept) if not windows.early[k, i] and not windows.late[k, i]]
-
-    def _chain(self, i: int) -> list[int]:
-        """Return the fixed ops of device i in order."""
-        windows = self.windows
-        held = np.flatnonzero(~windows.free & windows.allowed[:, i])
-        at = int(held[windows.before[held, i] < 0][0]) if len(held) else -1
-        chain = []
-        while at >= 0:
-            chain.append(at)
-            at = int(windows.after[at, i])
-        return chain
 
     def _pair(self, f: int, g: int, i: int) -> None:
         """o[f, g] + o[g, f] >= y[f] + y[g] - 1; S[f] + duration(f) <= S[g] where o[f, g] = 1, and the converse.

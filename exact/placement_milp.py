@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.budget import Budget
-from rlinit.exact.linear import power_of_two_unit
+from rlinit.exact.linear import OutOfTime, power_of_two_unit
 from rlinit.exact.placement_batch_model import BatchModel
 from rlinit.exact.placement_op_model import OpModel
 from rlinit.exact.placement_symmetry import alike_devices, alike_nodes, in_order
@@ -114,7 +114,10 @@ def solve_placement_milp(
     floor = 0.0 if lower is None else min(lower, reference)
     if reference <= floor * (1 + OPTIMAL_GAP):
         return _result(best, skipped_run(Status.OPTIMAL), cutoff, min(floor, reference))
-    model = _build(problem, best.placement, free, settings, reference, floor, node_of_device)
+    try:
+        model = _build(problem, best.placement, free, settings, reference, floor, node_of_device, budget)
+    except OutOfTime:
+        return _result(best, skipped_run(Status.NO_SOLUTION), cutoff, floor)
     if model is None:
         return _result(best, skipped_run(Status.INFEASIBLE), cutoff, _safe_bound(np.inf, 1.0, reference, floor))
     unit = model.unit
@@ -209,6 +212,7 @@ def _build(
     reference: float,
     floor: float,
     node_of_device: IntArray | None,
+    budget: Budget,
 ) -> PlacementModel | None:
     """Return the model of the placements in the window of value at most `reference`, or None if there are none."""
     limit = min(reference * (1 + _ROOM), horizon_s(problem))
@@ -216,7 +220,7 @@ def _build(
     if windows.empty:
         return None
     unit = power_of_two_unit(limit)
-    model = _form(problem, settings)(problem, windows, settings, unit=unit, lower_s=floor)
+    model = _form(problem, settings)(problem, windows, settings, unit=unit, lower_s=floor, budget=budget)
     if windows.free.all():
         model.order_devices(alike_devices(problem, node_of_device), settings.intra_symmetry)
         model.order_devices(alike_nodes(problem, node_of_device), settings.inter_symmetry)
@@ -270,7 +274,11 @@ def placement_lp_bound(
         Which formulation; None: the defaults without orders, which add rows but next to nothing to the relaxation.
     """
     reference = np.inf if upper is None else upper
-    model = _build(problem, None, None, settings or PlacementMilpSettings(disjunction="none"), reference, 0.0, None)
+    settings = settings or PlacementMilpSettings(disjunction="none")
+    try:
+        model = _build(problem, None, None, settings, reference, 0.0, None, budget)
+    except OutOfTime:
+        return 0.0
     if model is None:
         return reference
     bound = model.linear.relaxation_bound(budget.remaining_s) * model.unit * (1 - 1e-9)

@@ -10,6 +10,7 @@ import itertools
 
 import numpy as np
 
+from rlinit.budget import Budget
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
@@ -31,8 +32,9 @@ class OpModel(PlacementModel):
         *,
         unit: float,
         lower_s: float,
+        budget: Budget,
     ) -> None:
-        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s)
+        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s, budget=budget)
         self.s: dict[int, int] = {}
         # (u, i, w, j, handle): z[u, w, i, j] is 1 iff u is on i and w on j.
         self.flows: list[tuple[int, int, int, int, int]] = []
@@ -164,23 +166,10 @@ class OpModel(PlacementModel):
         if self.settings.disjunction != "none":
             self._free_pairs(free)
         if len(free) < self.problem.num_ops:
-            chains = self._fixed_orders()
+            chains = [windows.fixed_order(i) for i in range(self.problem.num_devices)]
             for f in free:
                 for i in self.devices_of(f):
                     self._among(f, i, chains[i])
-
-    def _fixed_orders(self) -> list[IntArray]:
-        """Return the fixed ops of each device in order."""
-        windows, chains = self.windows, []
-        for i in range(self.problem.num_devices):
-            held = np.flatnonzero(~windows.free & windows.allowed[:, i])
-            at = int(held[windows.before[held, i] < 0][0]) if len(held) else -1
-            chain = []
-            while at >= 0:
-                chain.append(at)
-                at = int(windows.after[at, i])
-            chains.append(np.array(chain, np.int64))
-        return chains
 
     def _among(self, f: int, i: int, chain: IntArray) -> None:
         """Order a free op among the fixed ones of device i.

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
+from rlinit.budget import Budget
 from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.placement_symmetry import Symmetry
 from rlinit.exact.placement_windows import BatchWindows
@@ -93,6 +94,8 @@ class PlacementModel:
         Seconds that the model counts as 1.
     lower_s
         A known lower bound on the makespan.
+    budget
+        Writing the model raises `OutOfTime` once this has ended.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class PlacementModel:
         *,
         unit: float,
         lower_s: float,
+        budget: Budget,
     ) -> None:
         self.problem = problem
         self.windows = windows
@@ -112,7 +116,7 @@ class PlacementModel:
         self.seconds = problem.time_s / unit
         self.head, self.tail = windows.head_s / unit, windows.tail_s / unit
         self.least = windows.least_s / unit
-        self.linear = LinearModel()
+        self.linear = LinearModel(budget=budget)
         self.makespan = self.linear.continuous(min(lower_s / unit, self.limit), self.limit)
         self.linear.objective = self.makespan
         self.x: dict[tuple[int, int, int], int] = {}

@@ -31,6 +31,7 @@ __all__ = ["Run", "RunSettings", "Status", "Termination", "run_scip", "skipped_r
 _INFINITY = 1e20
 _POLL_S = 0.05
 _INTEGRALITY = 1e-5
+_ROWS_A_LOOK = 256
 
 
 class Status(Enum):
@@ -180,8 +181,8 @@ def _values(model: Any, solution: Any, variables: list[Any]) -> FloatArray:
     return np.fromiter((model.getSolVal(solution, x) for x in variables), np.float64, len(variables))
 
 
-def _build(linear: LinearModel, settings: RunSettings) -> tuple[Any, list[Any]]:
-    """Return the SCIP model of `linear` and its variables in order of their handles."""
+def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[Any, list[Any]] | None:
+    """Return the SCIP model of `linear` and its variables in order of their handles; None if the budget ends first."""
     model = Model()
     model.hideOutput()
     variables = []
@@ -193,7 +194,9 @@ def _build(linear: LinearModel, settings: RunSettings) -> tuple[Any, list[Any]]:
             model.chgVarBranchPriority(x, linear.priority[handle])
         variables.append(x)
     terms = [Term(x) for x in variables]
-    for coefs, lhs, rhs in linear.rows:
+    for at, (coefs, lhs, rhs) in enumerate(linear.rows):
+        if at % _ROWS_A_LOOK == 0 and budget.expired:
+            return None
         expression = Expr({terms[handle]: coef for handle, coef in coefs.items()})
         model.addCons(ExprCons(expression, None if lhs == -np.inf else lhs, None if rhs == np.inf else rhs))
     model.setEmphasis(_EMPHASES[settings.emphasis])
@@ -272,7 +275,10 @@ def run_scip(
         return Run(Status.INFEASIBLE, Termination.COMPLETED, None, bound, 0)
     if budget.expired:
         return Run(Status.NO_SOLUTION, Termination.NOT_STARTED, None, -np.inf, 0)
-    model, variables = _build(linear, settings or RunSettings())
+    built = _build(linear, settings or RunSettings(), budget)
+    if built is None:
+        return Run(Status.NO_SOLUTION, Termination.NOT_STARTED, None, -np.inf, 0)
+    model, variables = built
     if node_limit is not None:
         model.setParam("limits/totalnodes", node_limit)
     if cutoff is not None:

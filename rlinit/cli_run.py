@@ -61,9 +61,9 @@ _OTHER_WAYS[".pth"] = _OTHER_WAYS[".pt"]
 class Run:
     """Run a plan on its model, and compare its times with what it promised."""
 
-    plan: Annotated[Path, tyro.conf.Positional]
+    plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
-    model: Annotated[Path, tyro.conf.Positional]
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model with its weights (.pt2, from torch.export.save)."""
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
@@ -111,9 +111,9 @@ class Run:
 class Measure:
     """Measure every op of a model on the devices of this machine, and write a cost table."""
 
-    model: Annotated[Path, tyro.conf.Positional]
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model with its weights (.pt2, from torch.export.save)."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Write the cost table here (.csv, .json)."""
     devices: tuple[str, ...] = ("cpu",)
     """Devices to measure, as cpu, cuda:N, or NAME=cuda:N where the hardware has other names for them."""
@@ -147,7 +147,7 @@ class Measure:
 class Calibrate:
     """Put measured times of plans into a cost table."""
 
-    reports: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    reports: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[REPORT ...]")]
     """Reports that run --measure --report wrote; later ones win."""
     out: Path
     """Write the cost table here (.csv, .json)."""

@@ -70,7 +70,7 @@ def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
     for device, entry in value.items():
         if isinstance(entry, Mapping):
             for batch, seconds in entry.items():
-                if not str(batch).isdigit() or int(batch) < 1:
+                if not str(batch).isdecimal() or int(batch) < 1:
                     raise InvalidGraph(f"op {op!r}: time_s on {device!r} has batch size {batch!r}; expected >= 1")
                 flat[str(device), int(batch)] = _number(op, f"time_s on {device!r} at batch {batch}", seconds)
         else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
+from rlinit.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rlinit.graph import Graph
@@ -226,6 +227,14 @@ class Plan:
     def num_stages(self) -> int:
         """Number of stage slots k, empty stages counted."""
         return len(self.stages)
+
+    def __repr__(self) -> str:
+        what = f"{self.graph!r} on {self.hardware!r}, {self.objective}"
+        if self.values is None:
+            return f"Plan({what}, {self.status}{': ' * bool(self.message)}{self.message})"
+        value = format_bytes(self.value) if self.objective == "memory" else format_seconds(self.value)
+        gap = "" if self.status == "optimal" else f", gap {self.gap:.2%}"
+        return f"Plan({what} {value}, {self.status}{gap})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form (schema `rlinit/schemas/plan.schema.json`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
     for name, message in (("half", "truncated"), ("type", "status"), ("key", "colour"), ("none", "none.json")):
         with pytest.raises(InvalidPlan, match=message):
             Plan.load(tmp_path / f"{name}.json")
+
+
+def test_a_plan_prints_as_one_line() -> None:
+    """It says for what it is, the value with its unit, and how good that is."""
+    plan = dataclasses.replace(solved("pipeline"), status="feasible", values=(0.02,), bounds=(0.015,))
+    assert repr(plan) == f"Plan('{plan.graph}' on '{plan.hardware}', pipeline 20 ms, feasible, gap 25.00%)"
+    none = dataclasses.replace(plan, status="infeasible", values=None, assignment=None, message="op 'a' fits nowhere")
+    assert repr(none) == f"Plan('{plan.graph}' on '{plan.hardware}', pipeline, infeasible: op 'a' fits nowhere)"
 
 
 def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:

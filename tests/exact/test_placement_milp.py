@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
@@ -150,6 +150,7 @@ def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> No
 
 
 @settings(max_examples=25, deadline=None)
+@example(855)  # A free batch of no length starts with a settled one that it has to come before.
 @given(seeds)
 def test_both_programs_agree_on_windows(seed: int) -> None:
     """Where enumeration is out of reach no bound of a form exceeds the value of another."""
@@ -271,6 +272,18 @@ def test_budgets_are_statuses() -> None:
     assert few.value is not None
     assert few.bound <= few.value <= makespan(problem, start)
     assert (few.value, few.bound) == (again.value, again.bound)
+
+
+@pytest.mark.parametrize("rows", [0, 11_000])
+def test_a_limit_may_end_while_the_program_is_written(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """The start comes back with what was known before, whether rows are being collected or handed over."""
+    problem = random_placement_problem(3, 30, 3, transfers="exclusive", forbidden_fraction=0.0)
+    start = random_placement(problem, np.random.default_rng(3))
+    looks = itertools.count()
+    monkeypatch.setattr(Budget, "expired", property(lambda _: next(looks) > rows / 256))
+    result = solve_placement_milp(problem, budget=Budget(60), start=start, lower=1e-6)
+    assert (result.status, result.bound, result.placement) == ("feasible", 1e-6, start)
+    assert result.value == makespan(problem, start)
 
 
 def test_callbacks_see_what_the_result_holds() -> None:
