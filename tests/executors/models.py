@@ -140,15 +140,18 @@ class Branches(nn.Module):
         return torch.stack([tower(x) for tower in self.towers]).sum(0)
 
 
+_KINDS = ["linear", "add", "relu_", "split", "tanh", "cat", "view", "softmax", "sort", "write", "where", "expand"]
+
+
 class RandomNet(nn.Module):
-    """A random acyclic network over (B, width) tensors, with splits, views, in-place ops and shared layers."""
+    """A random acyclic network over (B, width) tensors: splits, views, writes, several outputs, shared layers."""
 
     def __init__(self, seed: int, num_ops: int = 12, width: int = 4) -> None:
         super().__init__()
         rng = np.random.default_rng(seed)
         self.steps: list[tuple[str, int, int]] = []
         for at in range(num_ops):
-            kind = str(rng.choice(["linear", "add", "relu_", "split", "tanh", "cat", "view", "softmax"]))
+            kind = str(rng.choice(_KINDS))
             self.steps.append((kind, int(rng.integers(0, at + 1)), int(rng.integers(0, at + 1))))
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
@@ -176,6 +179,16 @@ class RandomNet(nn.Module):
                 y = self.wide(torch.cat([u, v], 1))
             elif kind == "view":
                 y = u.view(u.shape[0], 2, -1).transpose(1, 2).reshape(u.shape[0], -1)
+            elif kind == "sort":  # two outputs, one of them integers that are indices
+                largest, places = torch.topk(u, u.shape[1], 1)
+                y = torch.gather(u, 1, places) - largest + torch.clamp(places, 0, 1)
+            elif kind == "write":  # through a view
+                y = u.clone()
+                y.narrow(1, 0, 1).copy_(v.narrow(1, 1, 1))
+            elif kind == "where":
+                y = torch.where(u > v, u, v)
+            elif kind == "expand":
+                y = u.mean(1, keepdim=True).expand_as(v) + v
             else:
                 y = torch.softmax(u, 1)
             values.append(y)

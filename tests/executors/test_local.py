@@ -387,6 +387,41 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("rlinit_tests::lost", mutates_args=())
+def lost(x: torch.Tensor) -> torch.Tensor:
+    """Fail as a device that has no memory left (for ones), or that is gone (for others)."""
+    if bool((x == 1).all()):
+        raise torch.OutOfMemoryError("out of memory: tried to allocate 20.00 GiB")
+    raise RuntimeError("the device is lost")
+
+
+@lost.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Losing(nn.Module):
+    """A model with an op that fails, between others on several devices."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Fail."""
+        y: torch.Tensor = torch.ops.rlinit_tests.lost(x.abs()) + torch.tanh(x)
+        return y.sin()
+
+
+@pytest.mark.parametrize(("value", "message"), [(1.0, "out of memory"), (2.0, "device is lost")])
+def test_devices_that_fail_while_running(value: float, message: str) -> None:
+    """No memory, or no device any more: the error names op and device, every lane stops at once, no thread is left."""
+    model, inputs = Losing(), (torch.full((2,), value),)
+    graph = graph_of(model, inputs)
+    plan = random_plan(graph, random_hardware(1, 3), 1)
+    before, started = threading.active_count(), time.monotonic()
+    with pytest.raises(ExecutionFailure, match=rf"op 'op_lost' failed on device 'd\d' \(cpu\): .*{message}"):
+        LocalExecutor().execute(plan, model, inputs, graph=graph)
+    assert time.monotonic() - started < 60.0
+    assert threading.active_count() == before
+
+
 class Sleepy(nn.Module):
     """A model with an op that takes long."""
 
