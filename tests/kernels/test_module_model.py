@@ -28,6 +28,7 @@ def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:
     result = linprog(
         np.eye(n * d + 1)[-1], A_ub=loads, b_ub=-around_s, A_eq=whole, b_eq=np.ones(n), bounds=[*bounds, (0.0, None)]
     )
+    assert result.fun is not None
     return float(result.fun)
 
 
