@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows
+from rlinit.exact.bound_windows import Windows, latest_end
 from rlinit.exact.chain_bounds import best_chain
 from rlinit.exact.priced_hops import Arc, Column, PricedHop
 from rlinit.kernels.placement_heads import reachability
@@ -40,16 +40,17 @@ __all__ = ["PricedChain", "priced_chain"]
 
 _ROUNDING = 1e-12
 _HOP_NODES = 200_000
+_PROGRAM_NODES = 4_000  # What a linear program counts for, by its time.
 _LABELS = 20_000
 _COMPARED = 200
-_ROUNDS, _PATH_ROUNDS = 30, 8
+_ROUNDS, _PATH_ROUNDS = 30, 12
 _CLOSE, _GAIN = 1e-3, 1e-4
 _CHAINS = ((66, 0.2), (30, 0.05), (14, 0.02))  # Most ops between neighbours, and what a further op must gain.
 _MOST_OPS = 3_000
 _EASY_NODES = 20_000
 """Ops placed within which an arc without prices has to be solved; else shorter hops are tried."""
 _STEADY = 0.7  # How far prices move towards those of the linear program.
-_LARGEST_PRICE = 16.0
+_LARGEST_PRICE, _HIGHEST_PRICE = 16.0, 1e6  # At first, and where only that shows that something does not fit.
 _WHOLE = 1e-6
 _SOLVED = 1.0 - 1e-9
 _TINY = 1e-9  # Ops that hold nothing are halved after all others.
@@ -98,6 +99,7 @@ class PricedChain:
         self._known: list[NDArray[np.bool_]] = [np.zeros((len(arcs), 0), np.bool_) for arcs in self.arcs]
         least = window.least_s.min(axis=1)
         self._scale = max(float(least.sum()), 1e-300)
+        self._longest = latest_end(problem, window.allowed)
         self.nodes = 0
         self.bound_s = 0.0
         self.exhausted = False
@@ -155,7 +157,8 @@ class PricedChain:
         base, held = self._beside(price)
         self._beside_columns.append(held)
         self.prices.append(price)
-        self.base = np.append(self.base, base - float(price @ self.capacity))
+        dear = float(price @ self.capacity)
+        self.base = np.append(self.base, base - dear - _ROUNDING * (2.0 * dear + self._longest))
         for k, arcs in enumerate(self.arcs):
             cost = np.array([self._solve(k, arc, price) for arc in arcs])
             self._cost[k] = np.column_stack([self._cost[k], cost])
@@ -181,15 +184,10 @@ class PricedChain:
         for k, arcs in enumerate(self.arcs):
             source, target = _ends(arcs)
             through = forward[k][source] + costs[k] + backward[k + 1][target] + self.base[y]
-            keep = through - self._margin(y) < self.upper
+            keep = through < self.upper
             self.arcs[k] = [arc for arc, wanted in zip(arcs, keep.tolist(), strict=True) if wanted]
             self._cost[k], self._known[k] = self._cost[k][keep], self._known[k][keep]
-        return float(forward[-1].min()) + float(self.base[y]) - self._margin(y)
-
-    def _margin(self, y: int) -> float:
-        """Return more than rounding may have added to a sum of costs by prices y."""
-        dear = float(self.prices[y] @ self.capacity)
-        return _ROUNDING * (2.0 * dear + self._scale + (self.bound_s if self.bound_s < np.inf else 0.0))
+        return float(forward[-1].min()) + float(self.base[y])
 
     def _sums(self, costs: list[FloatArray]) -> tuple[list[FloatArray], list[FloatArray]]:
         """Return (d,) least sums of costs up to and from each op of the chain."""
@@ -219,7 +217,6 @@ class PricedChain:
         Best first, on labels that are sums of costs by every price; of the labels at one op and device those that
         another one is nowhere above are dropped. After too many labels the bound holds but no path is known.
         """
-        margin = max(self._margin(y) for y in range(len(self.prices)))
         behind = self.behind()
         ends = [_ends(arcs) for arcs in self.arcs]
         leaving = [[np.flatnonzero(source == i) for i in range(self.num_devices)] for source, _ in ends]
@@ -229,8 +226,8 @@ class PricedChain:
         heap = [(first, 0, 0, 0)]
         while heap:
             bound, minus_k, number, device = heapq.heappop(heap)
-            self._raise(bound - margin)
-            if bound - margin >= self.upper:
+            self._raise(bound)
+            if bound >= self.upper:
                 return None
             sums, path = labels[number]
             k = -minus_k
@@ -248,7 +245,7 @@ class PricedChain:
             further = sums + self._cost[k][out]
             least = np.maximum(bound, (further + behind[k + 1][:, target].T).max(axis=1))
             for arc, to, value, row in zip(out.tolist(), target.tolist(), least.tolist(), further, strict=True):
-                if value - margin < self.upper:
+                if value < self.upper:
                     heapq.heappush(heap, (value, -(k + 1), len(labels), to))
                     labels.append((row, [*path, arc]))
         self._raise(self.upper)
@@ -287,7 +284,7 @@ class PricedChain:
         """Return the best bound of one path, its prices, and how much of each column the linear program takes."""
         best = -np.inf
         price = best_price = self.prices[y]
-        weights = None
+        weights, largest = None, _LARGEST_PRICE
         chosen = [[a] for a in path]
         for _ in range(_PATH_ROUNDS):
             base, held = self._beside(price)
@@ -296,21 +293,26 @@ class PricedChain:
             value += sum(self._solve(k, self.arcs[k][a], price) for k, a in enumerate(path))
             if value > best:
                 best, best_price = value, price
-            proposal = self._master(chosen)
+            proposal = self._master(chosen, largest)
             if proposal is None:
                 break
             ceiling, price, weights = proposal
-            if best >= self.upper or ceiling <= best + 0.5 * _GAIN * abs(best) or self._ended(last, budget):
+            if price.max() >= largest * self._scale * _SOLVED and largest < _HIGHEST_PRICE:
+                largest *= _LARGEST_PRICE
+            elif best >= self.upper or ceiling <= best + 0.5 * _GAIN * abs(best) or self._ended(last, budget):
                 break
             price = _STEADY * price + (1.0 - _STEADY) * best_price
         return best, best_price, weights
 
-    def _master(self, chosen: list[list[int]]) -> tuple[float, FloatArray, list[FloatArray]] | None:
+    def _master(
+        self, chosen: list[list[int]], largest: float = _LARGEST_PRICE
+    ) -> tuple[float, FloatArray, list[FloatArray]] | None:
         """Return the best bound that the columns of the chosen arcs allow, its prices and the weights of the columns.
 
         Maximises ``p[end] - p[start] + r - mu . capacity`` over mu and potentials p of (op of the chain, device) with
         ``p[b, j] - p[a, i] <= length + mu . held`` for every column, and ``r <= mu . held`` for what is beside.
         """
+        self.nodes += _PROGRAM_NODES
         d, hops = self.num_devices, len(self.hops)
         size = (hops + 1) * d + 1 + d
         mu = size - d
@@ -339,7 +341,7 @@ class PricedChain:
         lengths = np.array([row[2].length_s for row in rows]) / self._scale
         gain = np.zeros(size)
         gain[0], gain[hops * d], gain[mu - 1], gain[mu:] = -1.0, 1.0, 1.0, -self.capacity
-        box = [(0.0, 0.0)] + [(-1e6, 1e6)] * (mu - 1) + [(0.0, _LARGEST_PRICE)] * d
+        box = [(0.0, 0.0)] + [(-1e6, 1e6)] * (mu - 1) + [(0.0, largest)] * d
         limit = np.append(lengths, np.zeros(len(beside)))
         result = linprog(-gain, scipy.sparse.bmat(blocks, format="csr"), limit, bounds=box, method="highs")
         if result.x is None or result.status != 0:
