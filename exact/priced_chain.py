@@ -22,6 +22,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -334,7 +335,7 @@ class PricedChain:
             shape=(len(rows), mu - 1),
         )
         held = np.array([row[2].held for row in rows])
-        blocks = [
+        blocks: list[list[Any]] = [
             [heads, scipy.sparse.csr_matrix((len(rows), 1)), scipy.sparse.csr_matrix(-held)],
             [None, scipy.sparse.csr_matrix(np.ones((len(beside), 1))), scipy.sparse.csr_matrix(-beside)],
         ]
@@ -343,13 +344,14 @@ class PricedChain:
         gain[0], gain[hops * d], gain[mu - 1], gain[mu:] = -1.0, 1.0, 1.0, -self.capacity
         box = [(0.0, 0.0)] + [(-1e6, 1e6)] * (mu - 1) + [(0.0, largest)] * d
         limit = np.append(lengths, np.zeros(len(beside)))
-        result = linprog(-gain, scipy.sparse.bmat(blocks, format="csr"), limit, bounds=box, method="highs")
+        matrix: Any = scipy.sparse.bmat(blocks, format="csr")
+        result = linprog(-gain, matrix, limit, bounds=box, method="highs")
         if result.x is None or result.status != 0:
             return None
         weight = -np.asarray(result.ineqlin.marginals, np.float64)
         split = np.cumsum([sum(len(self.arcs[k][a].columns) for a in choice) for k, choice in enumerate(chosen)])
         price = np.maximum(np.asarray(result.x[mu:], np.float64), 0.0) * self._scale
-        return float(-result.fun) * self._scale, price, np.split(weight[: len(rows)], split[:-1])
+        return float(gain @ result.x) * self._scale, price, np.split(weight[: len(rows)], split[:-1])
 
     def _halve(self, path: Path, y: int, weights: list[FloatArray]) -> bool:
         """Halve the arc of a path whose columns disagree most on what an op holds; return whether any do."""
