@@ -7,17 +7,18 @@ None of the networks is part of training: those of the tables have seeds from 0 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 import rlinit
-from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
+from benchmarks.record import RESULTS, geometric_mean, print_table, save, save_figure, timed
 from rlinit.agent.checkpoint import Checkpoint, load_checkpoint
 from rlinit.agent.choice import find_checkpoint
 from rlinit.agent.placement_choice import load_latency_agent
-from rlinit.agent.placement_decoding import LatencyAgent, decode_placement
+from rlinit.agent.placement_decoding import LatencyAgent, PlacementAgent, decode_placement
 from rlinit.budget import Budget
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
@@ -65,7 +66,7 @@ def value_of(problem: PlacementProblem, found: Placement | None) -> float:
     return makespan(problem, found)
 
 
-def decoded(agent: LatencyAgent, problem: PlacementProblem, samples: int) -> Placement:
+def decoded(agent: PlacementAgent, problem: PlacementProblem, samples: int) -> Placement:
     """Return the agent's placement."""
     found = decode_placement(agent, problem, samples=samples, seed=0)
     if found is None:
@@ -80,7 +81,7 @@ def polished(problem: PlacementProblem, start: Placement | None, moves: int) -> 
 
 
 def proposals(
-    agent: LatencyAgent, untrained: LatencyAgent, problems: list[PlacementProblem]
+    agent: PlacementAgent, untrained: PlacementAgent, problems: list[PlacementProblem]
 ) -> list[dict[str, object]]:
     """Compare one pass, populations and other quick methods."""
     methods: dict[str, Callable[[PlacementProblem], Placement | None]] = {
@@ -111,7 +112,7 @@ def proposals(
     return rows
 
 
-def at_equal_time(agent: LatencyAgent, problems: list[PlacementProblem]) -> list[dict[str, object]]:
+def at_equal_time(agent: PlacementAgent, problems: list[PlacementProblem]) -> list[dict[str, object]]:
     """Compare searches that all have the same seconds, starts included."""
 
     def from_agent(problem: PlacementProblem, budget: Budget) -> Placement | None:
@@ -147,7 +148,7 @@ def at_equal_time(agent: LatencyAgent, problems: list[PlacementProblem]) -> list
     return rows
 
 
-def by_size(agent: LatencyAgent, seeds: int) -> list[dict[str, object]]:
+def by_size(agent: PlacementAgent, seeds: int) -> list[dict[str, object]]:
     """Show how the agent, trained on 110 to 340 ops, does on other sizes."""
     hardware = rlinit.Hardware.preset("cpu-t4-a100")
     rows: list[dict[str, object]] = []
@@ -178,19 +179,25 @@ def silenced(path: Path) -> LatencyAgent:
     return LatencyAgent(Checkpoint(arrays, checkpoint.card))
 
 
+QUICK_MARKS = {"agent, greedy": "^", "agent, 64 samples": "s"}
+"""Marks of proposals, alone and followed by moves; what is not a proposal of the agent is not drawn."""
+
+
 def draw(quick: list[dict[str, object]], timed_rows: list[dict[str, object]], sizes: list[dict[str, object]]) -> None:
     """Draw the searches over time, and the agent over sizes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4), layout="constrained")
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name in dict.fromkeys(row["method"] for row in timed_rows):
         mine = [row for row in timed_rows if row["method"] == name]
         left.plot([row["spent_s"] for row in mine], [row["over_heft"] for row in mine], marker="o", label=name)
-    for row in quick:
-        if str(row["method"]).startswith("agent"):
-            left.plot([float(str(row["ms"])) / 1e3], [row["over_heft"]], "k^", markersize=5)
-            left.annotate(str(row["method"]), (float(str(row["ms"])) / 1e3, float(str(row["over_heft"]))), fontsize=7)
+    for name, mark in QUICK_MARKS.items():
+        # A proposal alone, then after more and more moves of local search, as they were recorded.
+        mine = [row for row in quick if str(row["method"]).split(", then ")[0] == name]
+        seconds = [float(str(row["ms"])) / 1e3 for row in mine]
+        over = [row["over_heft"] for row in mine]
+        left.plot(seconds, over, f"k:{mark}", markersize=5, label=f"{name}, then 0, 25, 100, 400 moves an op")
     left.set(xscale="log", xlabel="seconds", ylabel="makespan / HEFT's", title="networks of 10 modules of 32 nodes")
     left.legend(fontsize=7)
     for name in dict.fromkeys(row["method"] for row in sizes):
@@ -201,12 +208,22 @@ def draw(quick: list[dict[str, object]], timed_rows: list[dict[str, object]], si
     save_figure("agent_placement", figure)
 
 
+def redraw() -> None:
+    """Draw the recorded data again."""
+    rows = json.loads((RESULTS / "agent_placement.json").read_text(encoding="utf-8"))["rows"]
+    draw(rows["quick"], rows["equal_time"], rows["sizes"])
+
+
 def main() -> None:
     """Run all parts, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", default="latency", help="name or path")
     parser.add_argument("--seeds", type=int, default=2, help="networks of each kind")
+    parser.add_argument("--redraw", action="store_true", help="only draw the recorded data again")
     arguments = parser.parse_args()
+    if arguments.redraw:
+        redraw()
+        return
     path = find_checkpoint(arguments.checkpoint)
     if path is None:
         raise SystemExit(f"there is no checkpoint {arguments.checkpoint!r}")
@@ -218,7 +235,8 @@ def main() -> None:
     print_table("equal time", ["method", "limit s", "spent s", "over HEFT"], (row.values() for row in searches))
     sizes = by_size(agent, arguments.seeds)
     print_table("sizes", ["ops", "method", "over HEFT", "seconds"], (row.values() for row in sizes))
-    save("agent_placement", {"quick": quick, "equal_time": searches, "sizes": sizes}, **vars(arguments))
+    settings = {"checkpoint": arguments.checkpoint, "seeds": arguments.seeds}
+    save("agent_placement", {"quick": quick, "equal_time": searches, "sizes": sizes}, **settings)
     draw(quick, searches, sizes)
 
 

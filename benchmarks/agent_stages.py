@@ -4,7 +4,7 @@ Everything runs on one thread. Synthetic graphs are of seeds that training and v
 graphs are never trained on. Optima are proven by dynamic programming over ideals. Orders drawn at random and by the
 agent are sliced by the same compiled kernel.
 
-Run as ``python -m benchmarks.agent_stages [--parts imagenet synthetic gamma proof sizes] [--checkpoint NAME]``.
+Run as ``python -m benchmarks.agent_stages [--parts imagenet synthetic gamma proof sizes table1] [--checkpoint NAME]``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import rlinit
+from benchmarks.agent_table_1 import STAGES, cpu_timed, report_table_1, run_table_1
 from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
 from rlinit.agent.choice import find_checkpoint, load_stage_agent
 from rlinit.agent.decoding import Decoding, OrderProposer, Proposal, decode_stages
@@ -31,8 +32,9 @@ from rlinit.lowering import lower_stages
 from rlinit.stages import IntArray, StageProblem, Value
 from rlinit.train.stage_problems import ProblemParams, draw_problems
 
-PARTS = ("imagenet", "synthetic", "gamma", "proof", "sizes")
-STAGES = (4, 5, 6)
+PARTS = ("imagenet", "synthetic", "gamma", "proof", "sizes", "table1")
+PROOF_STARTS = {4: ("stages", "natural", "anneal", "brkga"), 6: ("stages", "natural", "anneal")}
+"""Stages and starts of the proof part; BRKGA alone takes longer there than everything else together."""
 GAMMAS = (0, 1, 2, 4, 8, 12)
 PAPER_RL_GAPS = {4: 1.88, 5: 1.12, 6: 4.50}
 """Mean peak-memory gap of Inc-ILP's agent alone, in percent."""
@@ -191,25 +193,30 @@ def run_gamma(agent: OrderProposer, k: int, limit_s: float, names: list[str]) ->
 
 
 def run_proof(limit_s: float, count: int) -> list[dict[str, Any]]:
-    """Return what a start buys: seconds to the proven optimum on SCIP, and values at equal time without proof."""
+    """Return what a start buys: seconds until the optimal schedule is found, and until SCIP has proven it."""
     rows = []
     for name in imagenet.TABLE_II[:count]:
-        graph, hardware = imagenet.load(name), rlinit.Hardware.edge_tpus(4)
-        for start in ("stages", "natural", "brkga", "anneal"):
-            plan, seconds = timed(
-                lambda g=graph, h=hardware, s=start: rlinit.schedule(
-                    g, h, objective="memory", agent=s, method="warm", window=None, time_limit_s=limit_s
+        for k, starts in PROOF_STARTS.items():
+            graph, hardware = imagenet.load(name), rlinit.Hardware.edge_tpus(k)
+            optimum = rlinit.schedule(graph, hardware, objective="memory", method="ideals").values
+            for start in starts:
+                plan, seconds, cpu_s = cpu_timed(
+                    lambda g=graph, h=hardware, s=start: rlinit.schedule(
+                        g, h, objective="memory", agent=s, method="warm", window=None, time_limit_s=limit_s
+                    )
                 )
-            )
-            rows.append(
-                {
-                    "problem": f"{name} k=4, memory",
-                    "start": start,
-                    "status": plan.status,
-                    "seconds": seconds,
-                    "value": plan.value,
-                }
-            )
+                found = [entry.time_s for entry in plan.history if entry.values == optimum]
+                rows.append(
+                    {
+                        "problem": f"{name} k={k}, memory",
+                        "start": start,
+                        "status": plan.status,
+                        "seconds": seconds,
+                        "cpu_s": cpu_s,
+                        "found_s": found[0] if found else None,
+                        "value": plan.value,
+                    }
+                )
         print(f"proof: {name} done", flush=True)
     return rows
 
@@ -249,7 +256,7 @@ def main() -> None:
     parser.add_argument("--graphs", type=int, default=200, help="synthetic graphs of each kind")
     parser.add_argument("--limit-s", type=float, default=20.0, help="seconds of one window or proof")
     parser.add_argument("--names", nargs="*", default=list(imagenet.TABLE_II), help="graphs of the gamma sweep")
-    parser.add_argument("--proofs", type=int, default=5, help="graphs of the proof part")
+    parser.add_argument("--proofs", type=int, default=10, help="graphs of the proof part")
     arguments = parser.parse_args()
     path = find_checkpoint(arguments.checkpoint)
     if path is None:
@@ -264,6 +271,7 @@ def main() -> None:
         "gamma": lambda: run_gamma(agent, 6, arguments.limit_s, arguments.names),
         "proof": lambda: run_proof(arguments.limit_s, arguments.proofs),
         "sizes": lambda: run_sizes(agent),
+        "table1": lambda: run_table_1(agent),
     }
     results = {part: calls[part]() for part in arguments.parts}
     report(results)
@@ -286,7 +294,7 @@ def report(results: dict[str, list[dict[str, Any]]]) -> None:
     if "proof" in results:
         print_table(
             "time to the proven optimum of the full program on SCIP, by start",
-            ["problem", "start", "status", "s", "peak bytes"],
+            ["problem", "start", "status", "s", "CPU s", "optimum found, s", "peak bytes"],
             (row.values() for row in results["proof"]),
         )
     if "sizes" in results:
@@ -295,6 +303,8 @@ def report(results: dict[str, list[dict[str, Any]]]) -> None:
             ["ops", "graphs", "kind", "agent, greedy", "one random order", "ms"],
             (row.values() for row in results["sizes"]),
         )
+    if "table1" in results:
+        report_table_1(results["table1"])
 
 
 def report_imagenet(rows: list[dict[str, Any]]) -> None:

@@ -1,37 +1,48 @@
-"""What running a plan by the local executor costs and gains.
+"""What running a plan by the executors costs and gains.
 
 ``overhead``: one device, against the same exported program run by torch itself, with the same threads.
 ``gain``: two independent towers on two CPU workers against one worker, with the same number of threads in all.
-``equality``: models of transformers and pytorchcv (where they are installed) on random placements over three devices,
+``pipeline``: a chain of layers over 2 and 4 processes, against what the plan on measured costs promises; where there
+are fewer cores than processes, against what so many cores can do.
+``models``: models of transformers and pytorchcv (where they are installed) on random placements over three devices,
 one thread each, against the models themselves.
-Times are the least and the median of 25 runs, in turn; the least is nearer to what an idle machine shows.
-Run as ``python -m benchmarks.executors times`` or ``models``.
+Both sides run in turn; times are the least and the median of 25 runs. The least is nearer to what an idle machine
+shows.
+Run as ``python -m benchmarks.executors overhead``, and so on: each part takes a minute or two.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import json
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+import rlinit
 import rlinit.executors
+from benchmarks.pytorchcv_models import image_network
 from benchmarks.record import print_table, save
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
-from rlinit.hardware import Device, Hardware
 from rlinit.importers.torch_export import export_program, from_program
-from rlinit.plan import Batch, DeviceUse, Plan
+from rlinit.measuring import placed_plan
+from rlinit.plan import Plan
 
 RUNS = 25
+ROUNDS = 5
 
 
 class Residual(nn.Module):
@@ -91,33 +102,7 @@ def plan_of(model: nn.Module, inputs: tuple[Any, ...], device_of: Callable[[str,
     graph = Graph.build([(node.name, {"node": node.name, "time_s": 1.0}) for node in nodes], reads)
     paths = {n.name: " ".join(str(path) for path, _ in (n.meta.get("nn_module_stack") or {}).values()) for n in nodes}
     where = {node.name: device_of(node.name, paths[node.name]) for node in nodes}
-    return plan_by_hand(graph, where), graph
-
-
-def plan_by_hand(graph: Graph, where: dict[str, str]) -> Plan:
-    """Return the plan that runs ops one at a time, in the order of a topological mapping to devices."""
-    names = sorted(set(where.values()))
-    hardware = Hardware.mesh([Device(name) for name in names])
-    batches = tuple(Batch(op, device, (0,), float(at), at + 1.0) for at, (op, device) in enumerate(where.items()))
-    return Plan(
-        objective="latency",
-        status="feasible",
-        values=(float(graph.num_ops),),
-        bounds=(0.0,),
-        bound_source="",
-        method="given",
-        assignment=where,
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        batches=batches,
-        devices=tuple(DeviceUse(name, sum(b.device == name for b in batches), 0.0, 0.0) for name in names),
-        start_s={batch.op: batch.start_s for batch in batches},
-    )
+    return placed_plan(graph, where), graph
 
 
 def alternating(calls: list[Callable[[], object]]) -> list[tuple[float, float]]:
@@ -131,7 +116,12 @@ def alternating(calls: list[Callable[[], object]]) -> list[tuple[float, float]]:
     return [(min(times[2:]), statistics.median(times[2:])) for times in seconds]
 
 
-def overhead(threads: int) -> list[dict[str, Any]]:
+def overhead() -> list[dict[str, Any]]:
+    """Return rows about one device, with one thread and with as many as torch takes."""
+    return [row for threads in sorted({1, torch.get_num_threads()}) for row in overhead_with(threads)]
+
+
+def overhead_with(threads: int) -> list[dict[str, Any]]:
     """Return rows about one device."""
     rows = []
     cases: list[tuple[str, nn.Module, tuple[Any, ...]]] = [
@@ -153,23 +143,27 @@ def overhead(threads: int) -> list[dict[str, Any]]:
     return rows
 
 
-def gain(threads: int) -> list[dict[str, Any]]:
-    """Return rows about a wide model on two workers against one."""
+def gain() -> list[dict[str, Any]]:
+    """Return rows about a wide model on two workers against one, with as many threads in all."""
     rows = []
-    torch.set_num_threads(threads)
+    threads = max(2, torch.get_num_threads())
     for width, batch in ((128, 8), (384, 64), (768, 64), (768, 256)):
         model, inputs = Towers(depth=20, width=width).eval(), (torch.randn(batch, width),)
         both = plan_of(model, inputs, lambda node, module: "d1" if "towers.1" in module else "d0")
         alone = plan_of(model, inputs, lambda node, module: "d0")
         executor = LocalExecutor(threads=threads)
-        seconds = []
-        # One after the other: an open program sets torch's threads.
-        for plan, graph in (alone, both):
-            with executor.load(plan, model, inputs, graph=graph) as program:
-                seconds += alternating([functools.partial(program.run, *inputs)])
+        seconds: list[list[float]] = [[], []]
+        # In turn, so that other load hits both alike; not at once, since an open program sets torch's threads.
+        for _ in range(ROUNDS):
+            for times, (plan, graph) in zip(seconds, (alone, both), strict=True):
+                torch.set_num_threads(threads)
+                with executor.load(plan, model, inputs, graph=graph) as program:
+                    program.run(*inputs)
+                    times += [program.run(*inputs).seconds for _ in range(RUNS // ROUNDS)]
+        one, two = ((min(times), statistics.median(times)) for times in seconds)
         rows.append(
-            {"width": width, "batch": batch, "threads": threads, "one_s": seconds[0][0], "two_s": seconds[1][0]}
-            | {"speedup": seconds[0][0] / seconds[1][0], "speedup of medians": seconds[0][1] / seconds[1][1]}
+            {"width": width, "batch": batch, "threads": threads, "one_s": one[0], "two_s": two[0]}
+            | {"speedup": one[0] / two[0], "speedup of medians": one[1] / two[1]}
         )
     return rows
 
@@ -240,14 +234,11 @@ def zoo() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
             config.use_cache = False
             x = torch.randn(1, 3, 64, 64) if images else torch.randint(3, 500, (1, 24))
             yield name, getattr(transformers, f"{name}Model")(config).eval(), (x,)
-    try:
-        from pytorchcv.model_provider import get_model  # type: ignore[import-untyped]
-    except ImportError:
+    if importlib.util.find_spec("pytorchcv") is None:
         print("pytorchcv is not installed: its models are left out")
         return
     for name in IMAGES:
-        side = 299 if name in ("inceptionv3", "xception") else 224
-        yield name, get_model(name, pretrained=False).eval(), (torch.randn(1, 3, side, side),)
+        yield name, *image_network(name)
 
 
 def equality() -> list[dict[str, Any]]:
@@ -280,26 +271,112 @@ def scattered(graph: Graph, names: list[str], rng: np.random.Generator) -> Plan:
     """Return a plan that runs each op on a random device, in a topological order."""
     order = [graph.names[v] for v in graph.order.tolist()]
     where = dict(zip(order, rng.choice(names, len(order)).tolist(), strict=True))
-    return plan_by_hand(graph, where)
+    return placed_plan(graph, where)
+
+
+class Layers(nn.Module):
+    """A chain of matrix products."""
+
+    def __init__(self, depth: int = 16, width: int = 768) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, width) to (B, width)."""
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+PARTS, ROWS, PIPELINE_RUNS = 16, 64, 5
+"""Micro-batches of the pipeline, rows of each, and runs, of which the shortest counts."""
+
+
+def chain() -> tuple[nn.Module, torch.Tensor]:
+    """Return the pipeline's model and its batch, the same in every process."""
+    torch.manual_seed(0)
+    return Layers().eval(), torch.randn(PARTS * ROWS, 768)
+
+
+def pipeline() -> list[dict[str, Any]]:
+    """Return rows about pipelines of 2 and 4 processes, one thread each, against what their plans promise."""
+    from rlinit.measuring import Measuring, measure_ops
+
+    torch.set_num_threads(1)
+    cores = len(os.sched_getaffinity(0))
+    model, batch = chain()
+    program = export_program(model, (batch[:ROWS],))
+    graph = from_program(program, name="layers")
+    rows = []
+    for k in (2, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            # The costs are those of the minute in which the pipeline runs.
+            settings = Measuring(threads=1, repeats=RUNS)
+            table = measure_ops(program, (batch[:ROWS],), graph, devices={"stage": "cpu"}, settings=settings)
+            timed = table.apply(graph)
+            plan = rlinit.schedule(timed, Hardware.pipeline(k, bandwidth=2e9), objective="pipeline")
+            plan.save(Path(folder) / "plan.json")
+            timed.save(Path(folder) / "graph.json")
+            launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(k)]
+            subprocess.run(
+                [*launch, "-m", "benchmarks.executors", "stage", folder],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                check=True,
+                timeout=170,
+            )
+            told = json.loads((Path(folder) / "told.json").read_text())
+        work_s = float(np.nansum(timed.times["stage", 1]))
+        rows.append({"stages": k, "cores": cores} | promised(plan.value, work_s, k, cores) | told)
+        rows[-1]["measured / promised"] = told["measured_s"] / rows[-1]["promised_s"]
+    return rows
+
+
+def promised(bottleneck_s: float, work_s: float, k: int, cores: int) -> dict[str, float]:
+    """Return the seconds of all micro-batches by the plan, and on as many cores as there are.
+
+    The stages fill up and run empty: k - 1 turns beside one for each micro-batch. Stages that share cores take turns.
+    """
+    plan_s = (PARTS + k - 1) * bottleneck_s
+    return {"plan_s": plan_s, "promised_s": max(plan_s, PARTS * work_s / cores)}
+
+
+def stage(folder: Path) -> None:
+    """Run one stage of a pipeline; the last process tells the seconds and the largest difference from the model."""
+    from rlinit.executors.pipeline import PipelineExecutor
+
+    torch.set_num_threads(1)
+    model, batch = chain()
+    plan, graph = Plan.load(folder / "plan.json"), Graph.load(folder / "graph.json")
+    executor = PipelineExecutor(microbatches=PARTS, repeats=PIPELINE_RUNS, check=False)
+    result = executor.execute(plan, model, (batch,), graph=graph)
+    if result.outputs is not None:
+        with torch.no_grad():
+            difference = float((result.outputs - model(batch)).abs().max())
+        told = {"measured_s": result.seconds, "difference": difference}
+        (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
 
 
 def main() -> None:
     """Measure what the argument names, print and write it."""
-    before = os.getloadavg()
-    if sys.argv[1:] == ["models"]:
-        models = equality()
-        header = ["model", "ops", "equal", "difference"]
-        print_table("models on three devices", header, ([row[column] for column in header] for row in models))
-        print(f"{sum(row['equal'] for row in models)} of {len(models)} models give bit for bit what they give unplaced")
-        save("executors_models", models)
+    part = sys.argv[1] if len(sys.argv) > 1 else ""
+    if part == "stage":
+        stage(Path(sys.argv[2]))
         return
-    threads = torch.get_num_threads()
-    costs = [row for count in sorted({1, threads}) for row in overhead(count)]
-    gains = gain(threads)
-    print_table("overhead on one device", list(costs[0]), (row.values() for row in costs))
-    print_table("two towers on two workers", list(gains[0]), (row.values() for row in gains))
-    load = {"load_before": before, "load_after": os.getloadavg()}
-    save("executors", {"overhead": costs, "gain": gains}, runs=RUNS, **load)
+    if part not in PARTS_OF_IT:
+        raise SystemExit(f"usage: python -m benchmarks.executors {'|'.join(PARTS_OF_IT)}")
+    before = os.getloadavg()
+    title, measure = PARTS_OF_IT[part]
+    rows = measure()
+    print_table(title, list(rows[0]), (row.values() for row in rows))
+    if part == "models":
+        print(f"{sum(row['equal'] for row in rows)} of {len(rows)} models give bit for bit what they give unplaced")
+    save(f"executors_{part}", rows, runs=RUNS, load_before=before, load_after=os.getloadavg())
+
+
+PARTS_OF_IT: dict[str, tuple[str, Callable[[], list[dict[str, Any]]]]] = {
+    "overhead": ("overhead on one device", overhead),
+    "gain": ("two towers on two workers", gain),
+    "pipeline": ("pipelines of processes", pipeline),
+    "models": ("models on three devices", equality),
+}
 
 
 if __name__ == "__main__":

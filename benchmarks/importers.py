@@ -7,17 +7,21 @@ in a process of its own, with random weights on the meta device; one that fails 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import importlib
 import json
+import multiprocessing
 import re
-import subprocess
-import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import RESULTS, print_table, save, timed
+from benchmarks.record import RESULTS, print_table, save
 
 IMAGE_MODELS = (
     *("alexnet", "vgg16", "resnet50", "resnet152", "preresnet50", "resnext50_32x4d", "seresnet50", "wrn50_2"),
@@ -34,15 +38,16 @@ TEXT_MODELS = (
 VISION_MODELS = (
     *("ViT", "DeiT", "Swin", "Swin-B", "Beit", "ConvNext", "ConvNextV2", "ResNet", "MobileViT", "Segformer"),
 )
-OTHER_MODELS = ("Wav2Vec2", "CLIP", "Mixtral")
+OTHER_MODELS = ("Wav2Vec2", "CLIP", "Mixtral", "Mamba", "Whisper", "Qwen2Moe", "Longformer", "Rwkv")
 """Classes of transformers, each ``<name>Model`` with the default ``<name>Config``."""
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "Swin-B": ("Swin", {"embed_dim": 128, "depths": [2, 2, 18, 2], "num_heads": [4, 8, 16, 32]})
+    "Swin-B": ("Swin", {"embed_dim": 128, "depths": [2, 2, 18, 2], "num_heads": [4, 8, 16, 32]}),
+    "Qwen2Moe": ("Qwen2Moe", {"num_hidden_layers": 4, "num_experts": 8}),
 }
 """Models whose configuration is not the default: class and changes."""
 
-SECONDS = 150.0
+SECONDS = 600.0
 DOCS = Path(__file__).parents[1] / "docs" / "models.md"
 TITLES = {
     "pytorchcv": "Image models of pytorchcv",
@@ -52,50 +57,39 @@ TITLES = {
 }
 HEADER = """# Models that import
 
+A torch module is traced by `torch.export`. Where that fails, `torch.fx` follows it with symbols, a submodule that it
+cannot follow becomes one call, and each call that only works on real values (a branch on data, NumPy, packed weights of
+quantised layers, compiled modules) becomes one op of the graph, with the parameters, bytes and operations of the call
+as it ran on the example inputs. A warning says so, the ops have the extra `tracer` with the value `torch.fx`, and
+`rlinit.importers.torch_export.tracer_of` tells it of a program. `Graph.from_torch(..., method="fx")` asks for it,
+`method="trace"` refuses it. What was traced is compared with the module on the example inputs. Executors run such ops
+as they are; one that gives another shape or number than when it was traced, or writes to what it was given, ends the
+run with its name. Such programs cannot be saved, and compiled modules and NumPy stay on the CPU.
+
 Written by `python -m benchmarks.importers`; the machine and the versions are in `benchmarks/results/importers.json`.
 Every PyTorch model is built with random weights on the meta device, exported by `torch.export` and read by
 `rlinit.importers.torch_export`, one image or one sequence of 128 tokens at a time. *Ops* counts one for each ATen call
 that depends on an input, inputs included; *ops by module* one for each call of a module without submodules. A
-multiply-add is two operations; elementwise ops count none. *Seconds* are those of exporting and reading."""
+multiply-add is two operations; elementwise ops count none. *Seconds* are those of one processor core for exporting and
+reading (what they take on an idle machine)."""
 
 
-_libraries: list[Any] = []  # torch undefines the ops of a library that nobody holds
-
-
-def _define_torchvision_ops() -> None:
-    """Define the ops torchvision looks for when imported; its CPU build has them, a bare wheel may not."""
-    import torch
-
-    library = torch.library.Library("torchvision", "DEF")
-    for op in ("nms", "qnms"):
-        library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _libraries.append(library)
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what a call gives and the seconds of processor time it takes, whatever else the machine does."""
+    started = time.process_time()
+    return call(), time.process_time() - started
 
 
 def image_model(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return a pytorchcv model, its arguments and keyword arguments."""
-    import torch
+    from benchmarks.pytorchcv_models import image_network
 
-    _define_torchvision_ops()
-    from pytorchcv.model_provider import get_model
-
-    size = {
-        "inceptionv3": 299,
-        "inceptionv4": 299,
-        "inceptionresnetv2": 299,
-        "xception": 299,
-        "pnasnet5large": 331,
-        "nasnet_6a4032": 331,
-    }
-    model = get_model(name, pretrained=False)
-    return model, (torch.zeros(1, 3, size.get(name, 224), size.get(name, 224)),), {}
+    return *image_network(name), {}
 
 
 def hub_model(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return a model of transformers, its arguments and keyword arguments."""
     import torch
-
-    _define_torchvision_ops()
     import transformers
 
     kind, changes = CONFIGURATIONS.get(name, (name, {}))
@@ -112,6 +106,9 @@ def hub_model(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if name == "CLIP":
         picture = torch.zeros(1, 3, config.vision_config.image_size, config.vision_config.image_size)
         return transformers.CLIPModel(config), (), {"input_ids": words[:, :77], "pixel_values": picture}
+    if name == "Whisper":
+        sound = torch.zeros(1, config.num_mel_bins, 2 * config.max_source_positions)
+        return transformers.WhisperModel(config), (sound,), keywords | {"decoder_input_ids": words}
     if name in ("T5", "Bart"):
         keywords |= {"decoder_input_ids": words}
     return getattr(transformers, f"{name}Model")(config), (words,), keywords
@@ -120,8 +117,6 @@ def hub_model(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 def gpt3(_: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return a model of GPT-3's size: 96 layers, 96 heads, width 12288 (Brown et al., 2020, Table 2.1)."""
     import torch
-
-    _define_torchvision_ops()
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=96, n_head=96, n_embd=12288, n_positions=2048)
@@ -134,7 +129,7 @@ def measure_torch(make: Callable[[str], tuple[Any, tuple[Any, ...], dict[str, An
 
     import torch
 
-    from rlinit.importers.torch_export import export_program, from_program
+    from rlinit.importers.torch_export import export_program, from_program, tracer_of
 
     with torch.device("meta"):
         (model, args, keywords), build_s = timed(functools.partial(make, name))
@@ -147,6 +142,7 @@ def measure_torch(make: Callable[[str], tuple[Any, tuple[Any, ...], dict[str, An
         "edges": graph.num_edges,
         "depth": graph.depth,
         "modules": coarse.num_ops,
+        "tracer": tracer_of(program),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "param_bytes": float(graph.param_bytes.sum()),
         "flops": float(graph.flops.sum()),
@@ -206,30 +202,52 @@ MEASURES: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def apart(family: str, name: str) -> dict[str, Any]:
-    """Measure one model in a process of its own; say why where it fails."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.importers", "--one", family, name]
+    """Measure one model in a process of its own, forked after the slow imports; say why where it fails."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure_into, args=(sender, family, name))
+    process.start()
+    sender.close()
     row: dict[str, Any] = {"family": family, "model": name}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return row | {"failed": f"took more than {SECONDS:.0f} s"}
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        reason = lines[-1] if lines else f"the process ended with {done.returncode}"
-        return row | {"failed": re.sub(r"\S*site-packages/", "", reason)[:400]}
-    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return row | measured
+        row |= receiver.recv() if receiver.poll(SECONDS) else {"failed": f"took more than {SECONDS:.0f} s"}
+    except EOFError:
+        process.join()
+        row |= {"failed": f"the process ended with {process.exitcode}"}
+    process.kill()
+    process.join()
+    return row
+
+
+def _measure_into(sender: Connection, family: str, name: str) -> None:
+    """Send what importing a model shows, or why it fails."""
+    try:
+        sender.send(MEASURES[family](name))
+    except Exception as problem:  # whatever a package raises about one of its models
+        first = next((line for line in str(problem).splitlines() if line.strip()), "")
+        reason = f"{type(problem).__name__}: {first}"
+        sender.send({"failed": re.sub(r"\S*site-packages/", "", reason)[:400]})
+
+
+def _import_packages() -> None:
+    """Import what the measuring processes share, as far as it is installed."""
+    import torch
+
+    torch.set_num_threads(1)  # threads do not survive a fork
+    for package in ("transformers", "onnx", "rlinit.importers.torch_program"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(package)
+    with contextlib.suppress(ImportError):
+        image_model("resnet10")
 
 
 def main() -> None:
     """Import each model and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one", nargs=2, metavar=("FAMILY", "MODEL"), help="measure one model and print it as JSON")
     parser.add_argument("--only", help="of the families, measure this one; the rows of the others are kept")
     options = parser.parse_args()
-    if options.one:
-        print(json.dumps(MEASURES[options.one[0]](options.one[1])))
-        return
+    warnings.simplefilter("ignore")
+    _import_packages()
     plan = [("pytorchcv", name) for name in IMAGE_MODELS]
     plan += [("transformers", name) for name in (*TEXT_MODELS, *VISION_MODELS, *OTHER_MODELS)]
     plan += [("gpt3", "GPT-3 175B"), ("onnx", "50000")]
@@ -242,8 +260,13 @@ def main() -> None:
         if options.only in (None, family):
             rows.append(apart(family, name))
             print(rows[-1], flush=True)
-    columns = ["model", "ops", "edges", "modules", "export_s", "graph_s", "failed"]
-    print_table("models imported", columns, ([row.get(key, "") for key in columns] for row in rows))
+    columns = ["model", "ops", "edges", "modules", "tracer", "export_s", "graph_s"]
+    imported = [row for row in rows if "failed" not in row]
+    print_table("models imported", columns, ([row.get(key, "") for key in columns] for row in imported))
+    print(f"{len(imported)} of {len(rows)} models are imported")
+    for row in rows:
+        if "failed" in row:
+            print(f"not imported: {row['model']} ({row['family']}): {row['failed']}")
     save("importers", rows, seconds_each=SECONDS)
     write_docs(rows)
 

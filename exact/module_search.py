@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from rlinit.budget import Budget
+from rlinit.kernels.module_model import MAX_PRICED_DEVICES, best_price, module_tails
 from rlinit.kernels.module_search import sweep
 from rlinit.placement import PlacementProblem
 from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
@@ -32,6 +33,7 @@ __all__ = [
     "SearchResult",
     "Target",
     "advance",
+    "even_prices",
     "search",
     "transfer_times",
 ]
@@ -169,6 +171,7 @@ def search_model(
     targets: list[Target],
     tail_after: FloatArray | None = None,
     work_after_s: FloatArray | None = None,
+    price: FloatArray | None = None,
 ) -> SearchModel:
     """Return the model of a module.
 
@@ -186,6 +189,8 @@ def search_model(
         does not count.
     work_after_s
         (k, d) times of the ops after the module, which the one target without sink then waits for too.
+    price
+        (y, d) prices of the devices, each row at least 0 and with the sum 1; None: those of the assignment LP.
     """
     local = np.concatenate([externals, ops])
     n, k = len(local), len(externals)
@@ -203,6 +208,7 @@ def search_model(
                 pred_mask[w] |= 1 << (u - k) if searchable else 1
     live = np.array([any(w not in index for w in _succs(problem, int(v))) for v in local], np.bool_)
     time_s = np.ascontiguousarray(problem.op_time_s[local])
+    local_comm = np.ascontiguousarray(comm_s[local])
     arrival = np.full((len(targets), n, problem.num_devices), -np.inf)
     for t, target in enumerate(targets):
         for u in _preds(problem, sink) if sink >= 0 else []:
@@ -210,20 +216,21 @@ def search_model(
     base = np.maximum(arrival, 0.0 if sink < 0 else -np.inf)
     if tail_after is not None:
         base = np.maximum(base, tail_after[local])
-    price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
+    if price is None:
+        price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
     priced = _priced(time_s, price)
-    tail, device_tail = _tails(k, succs, time_s, comm_s[local], base, priced)
+    tail, device_tail = _tails(k, succs, time_s, local_comm, base, priced)
     after, local_tail = np.zeros(len(price)), np.zeros((0, problem.num_devices))
     if work_after_s is not None:
         after, device_tail = _priced(work_after_s, price).sum(axis=1), np.zeros_like(device_tail)
-        local_tail = _tails(k, succs, time_s, comm_s[local], np.zeros((1, *time_s.shape)), priced)[0][0]
+        local_tail = _tails(k, succs, time_s, local_comm, np.zeros((1, *time_s.shape)), priced)[0][0]
     group, group_mask, group_live = _groups(problem, local, k)
     need = problem.weight_bytes + problem.num_shards * problem.shard_bytes
     sink_time = [0.0 if sink < 0 else float(problem.op_time_s[sink, target.device]) for target in targets]
     return SearchModel(
         num_fixed=k,
         time_s=time_s,
-        comm_s=np.ascontiguousarray(comm_s[local]),
+        comm_s=local_comm,
         pred_indptr=np.cumsum([0, *(len(each) for each in preds)]).astype(np.int64),
         pred=np.array([u for each in preds for u in each], np.int64),
         pred_mask=pred_mask,
@@ -270,20 +277,30 @@ def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArra
     return group, mask, live
 
 
+def even_prices(time_s: FloatArray) -> FloatArray:
+    """Return (y, d) prices of the devices: equal ones and, if speeds differ, those that even out the mean speeds."""
+    finite = np.isfinite(time_s)
+    largest = time_s[finite].max(initial=0.0)
+    if time_s.shape[1] == 1 or largest <= 0.0:
+        return np.full((1, time_s.shape[1]), 1.0 / time_s.shape[1])
+    speed = 1.0 / (np.where(finite, time_s / largest, 1.0).mean(axis=0) + 1e-6)
+    return np.stack([np.full(len(speed), 1.0 / len(speed)), speed / speed.sum()])
+
+
 def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArray:
     """Return prices of the devices: equal ones, and those of the assignment LP's dual.
 
     Where `around_s` ((y, d) seconds before and after a device's work) is given there is a dual for each of its rows.
     """
     n, d = time_s.shape
-    equal = np.full((1, d), 1.0 / d)
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
-    if d == 1 or largest <= 0.0:
-        return equal
-    if n > _MAX_PRICED:
-        speed = 1.0 / (np.where(finite, time_s / largest, 1.0).mean(axis=0) + 1e-6)
-        return np.concatenate([equal, speed[None] / speed.sum()])
+    if d == 1 or largest <= 0.0 or n > _MAX_PRICED:
+        return even_prices(time_s)
+    arounds = np.zeros((1, d)) if around_s is None else around_s
+    if d <= MAX_PRICED_DEVICES:
+        scaled = np.ascontiguousarray(time_s / largest)
+        return np.stack([np.full(d, 1.0 / d), *(best_price(scaled, around / largest) for around in arounds)])
     ops, devices = np.nonzero(finite)
     rows = np.zeros((len(ops), n + d))
     rows[np.arange(len(ops)), ops] = 1.0
@@ -291,8 +308,8 @@ def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArra
     cost = np.concatenate([-finite.any(axis=1).astype(np.float64), np.zeros(d)])
     total = np.concatenate([np.zeros(n), np.ones(d)])[None]
     bounds = [(0.0, 1.0)] * (n + d)
-    prices = [equal]
-    for around in np.zeros((1, d)) if around_s is None else around_s:
+    prices = [np.full((1, d), 1.0 / d)]
+    for around in arounds:
         cost[n:] = -around / largest
         result = linprog(cost, A_ub=rows, b_ub=np.zeros(len(ops)), A_eq=total, b_eq=[1.0], bounds=bounds)
         if result.x is not None:
@@ -334,24 +351,11 @@ def _priced(time_s: FloatArray, price: FloatArray) -> FloatArray:
 def _tails(
     k: int, succs: list[list[int]], time_s: FloatArray, comm_s: FloatArray, base: FloatArray, priced: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (t, n, d) least seconds from an op's end to each target's, and (t, d) from the last op's of a device.
-
-    After an op come its successors, and all its descendants, whose priced work is done by when the last of them ends.
-    """
-    n, d = len(succs), time_s.shape[1]
-    tail = base.copy()
-    below = np.zeros((n, n) if n - k <= MAX_MODULE_OPS else (0, 0), np.bool_)
-    for v in reversed(range(n)):
-        for w in succs[v]:
-            if len(below):
-                below[v] |= below[w]
-                below[v, w] = True
-            through = comm_s[v][None] + (time_s[w] + tail[:, w])[:, None, :]
-            tail[:, v] = np.maximum(tail[:, v], through.min(axis=2))
-        if len(below) and below[v].any():
-            rest = tail[:, below[v]].min(axis=(1, 2))
-            rest = np.where(np.isfinite(rest), rest, 0.0)
-            tail[:, v] = np.maximum(tail[:, v], (priced[:, below[v]].sum(axis=1).max() + rest)[:, None])
+    """Return (t, n, d) least seconds from an op's end to each target's, and (t, d) from the last op's of a device."""
+    n, d = time_s.shape
+    indptr = np.cumsum([0, *map(len, succs)]).astype(np.int64)
+    succ = np.array([w for each in succs for w in each], np.int64)
+    tail = module_tails(indptr, succ, time_s, comm_s, np.ascontiguousarray(base), priced, n - k <= MAX_MODULE_OPS)
     device_tail = tail[:, k:].min(axis=1, initial=np.inf) if k < n else np.zeros((len(tail), d))
     return tail, np.where(np.isfinite(device_tail), device_tail, 0.0)
 

@@ -188,7 +188,7 @@ class BatchModel(PlacementModel):
     def _device(self, i: int) -> None:
         windows = self.windows
         here = [v for v, at in self._batches if at == i]
-        chain = self._chain(i)
+        chain: list[int] = windows.fixed_order(i).tolist()
         for v, w in itertools.pairwise(chain):
             self.orders.append((v, i, w, -1, True))
             if not self._implied(v, i, w, i):
@@ -223,17 +223,6 @@ class BatchModel(PlacementModel):
         kept += [k for k, a in zip(chain, f_first, strict=True) if not a][-1:]
         kept += [k for k, b in zip(chain, k_first, strict=True) if not b][:1]
         return [k for k in dict.fromkeys(kept) if not windows.early[k, i] and not windows.late[k, i]]
-
-    def _chain(self, i: int) -> list[int]:
-        """Return the fixed ops of device i in order."""
-        windows = self.windows
-        held = np.flatnonzero(~windows.free & windows.allowed[:, i])
-        at = int(held[windows.before[held, i] < 0][0]) if len(held) else -1
-        chain = []
-        while at >= 0:
-            chain.append(at)
-            at = int(windows.after[at, i])
-        return chain
 
     def _pair(self, f: int, g: int, i: int) -> None:
         """o[f, g] + o[g, f] >= y[f] + y[g] - 1; S[f] + duration(f) <= S[g] where o[f, g] = 1, and the converse.

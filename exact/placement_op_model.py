@@ -166,23 +166,10 @@ class OpModel(PlacementModel):
         if self.settings.disjunction != "none":
             self._free_pairs(free)
         if len(free) < self.problem.num_ops:
-            chains = self._fixed_orders()
+            chains = [windows.fixed_order(i) for i in range(self.problem.num_devices)]
             for f in free:
                 for i in self.devices_of(f):
                     self._among(f, i, chains[i])
-
-    def _fixed_orders(self) -> list[IntArray]:
-        """Return the fixed ops of each device in order."""
-        windows, chains = self.windows, []
-        for i in range(self.problem.num_devices):
-            held = np.flatnonzero(~windows.free & windows.allowed[:, i])
-            at = int(held[windows.before[held, i] < 0][0]) if len(held) else -1
-            chain = []
-            while at >= 0:
-                chain.append(at)
-                at = int(windows.after[at, i])
-            chains.append(np.array(chain, np.int64))
-        return chains
 
     def _among(self, f: int, i: int, chain: IntArray) -> None:
         """Order a free op among the fixed ones of device i.

@@ -74,6 +74,16 @@ class BatchWindows:
         span = self.head_s[v, i] + self.least_s[v, i] + self.tail_s[w, i]
         return bool(span <= self.limit_s) and not self.precedes[w, v]
 
+    def fixed_order(self, i: int) -> IntArray:
+        """Return the fixed ops of device i in the order they run in."""
+        held = np.flatnonzero(~self.free & self.allowed[:, i])
+        at = int(held[self.before[held, i] < 0][0]) if len(held) else -1
+        order = []
+        while at >= 0:
+            order.append(at)
+            at = int(self.after[at, i])
+        return np.array(order, np.int64)
+
 
 def horizon_s(problem: PlacementProblem) -> float:
     """Return seconds within which every placement that list scheduling completes ends.

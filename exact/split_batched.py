@@ -20,8 +20,9 @@ from typing import Literal
 import numpy as np
 
 from rlinit.budget import Budget
+from rlinit.exact.module_chain import EXACT, ModuleSolver
 from rlinit.exact.modules import channel_cuts, induced
-from rlinit.exact.split import ModuleSolver, SplitResult
+from rlinit.exact.split import SplitResult
 from rlinit.exact.split_bound import split_bound
 from rlinit.placement import PlacementProblem
 from rlinit.stages import IntArray
@@ -29,7 +30,6 @@ from rlinit.timeline import makespan, placement_from_priority, shard_masks
 
 __all__ = ["solve_split_batched", "splits"]
 
-_EXACT = 1.0 + 1e-9
 _MAX_SPLITS = 256
 
 
@@ -123,7 +123,7 @@ def solve_split_batched(
         return SplitResult(None, None, bound, False, modules, work)
     placement = placement_from_priority(problem, carried[0], rank)
     value = makespan(problem, placement)
-    return SplitResult(placement, value, min(bound, value), value <= bound * _EXACT, modules, work)
+    return SplitResult(placement, value, min(bound, value), value <= bound * EXACT, modules, work)
 
 
 def _distinct(found: list[IntArray], ops: IntArray, num_devices: int, width: int) -> list[IntArray]:

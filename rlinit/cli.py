@@ -1,4 +1,4 @@
-"""The command line: ``rlinit schedule | bound | inspect | bench | run | measure | calibrate | export``.
+"""The command line: ``rlinit schedule | bound | inspect | bench | run | measure | calibrate | export | compile``.
 
 Exit codes: 0 a schedule (or figures) was printed, 2 the input is wrong, 3 proven infeasible, 4 the budget ended
 without a schedule, 130 interrupted (the incumbent is printed and saved if there is one).
@@ -37,7 +37,7 @@ _STAGE_METHODS = ("natural", "random", "brkga", "anneal", "auto")
 _PLACEMENT_METHODS = ("best-device", "met", "greedy", "heft", "m-etf", "sa", "ea", "auto")
 """What `bench` compares unless it is told."""
 
-Model = Annotated[str, tyro.conf.Positional]
+Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Schedule:
     stages: int | None = None
     """Number of stages, where the hardware does not say."""
     method: str = "auto"
-    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), or a heuristic's name. For stages also agent (the
-    learned one alone) and ideals; for placements also sweep, split and branch-and-bound. An unknown name lists them
+    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), agent (the learned one alone), or a heuristic's
+    name. For stages also ideals; for placements also sweep, split and branch-and-bound. An unknown name lists them
     all."""
     agent: str = "auto"
     """Where the coarse schedule comes from: auto, a heuristic's name, a learned agent (a checkpoint's name or a path
@@ -120,7 +120,7 @@ class Bound:
     method: str = "auto"
     """auto (cheapest first, the best is kept) or the name of one bound; an unknown name lists them."""
     time_limit_s: float | None = 60.0
-    """Seconds to spend on each bound."""
+    """Seconds to spend on all of them together."""
     batch: int | None = None
     """As for schedule."""
     dims: tuple[str, ...] = ()
@@ -272,7 +272,7 @@ def _window(text: str) -> int | Literal["auto"] | None:
         return "auto"
     if text == "full":
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise RlinitError(f"--window is {text!r}; expected a number of levels, auto, or full")
     return int(text)
 

@@ -27,7 +27,7 @@ _FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
 class Export:
     """Write a plan in the formats of other tools."""
 
-    plan: Annotated[Path, tyro.conf.Positional]
+    plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
     model: str | None = None
     """What the plan was made for, as for schedule; --dot, --report, --split-spec, --openvino and the ONNX files need

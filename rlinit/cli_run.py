@@ -44,14 +44,26 @@ __all__ = ["Calibrate", "Measure", "Run", "calibrate_costs", "measure_model", "r
 _TOLERANCE = 1e-3
 """Relative to the largest output: how far kernels of other devices and batch sizes may round differently."""
 
+_OTHER_WAYS = {
+    ".onnx": "A plan of an ONNX model runs in onnxruntime: write its parts by rlinit export --onnx-stages FOLDER, and "
+    "run them by rlinit.exporters.run_onnx_stages",
+    ".keras": "A Keras model on the torch backend is a torch module: schedule Graph.from_torch(model, (x,)), and run "
+    "the plan by rlinit.run(plan, model, x)",
+    ".tflite": "TFLite models are planned only; their own delegates run them",
+    ".json": "A graph has no weights",
+    ".pt": "A pickle is never opened; load it in Python, and run the plan by rlinit.run(plan, module, *inputs)",
+}
+"""What to do with files that cannot be run here; suffix -> advice."""
+_OTHER_WAYS[".pth"] = _OTHER_WAYS[".pt"]
+
 
 @dataclass(frozen=True)
 class Run:
     """Run a plan on its model, and compare its times with what it promised."""
 
-    plan: Annotated[Path, tyro.conf.Positional]
+    plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
-    model: Annotated[Path, tyro.conf.Positional]
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model with its weights (.pt2, from torch.export.save)."""
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
@@ -99,9 +111,9 @@ class Run:
 class Measure:
     """Measure every op of a model on the devices of this machine, and write a cost table."""
 
-    model: Annotated[Path, tyro.conf.Positional]
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model with its weights (.pt2, from torch.export.save)."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Write the cost table here (.csv, .json)."""
     devices: tuple[str, ...] = ("cpu",)
     """Devices to measure, as cpu, cuda:N, or NAME=cuda:N where the hardware has other names for them."""
@@ -135,7 +147,7 @@ class Measure:
 class Calibrate:
     """Put measured times of plans into a cost table."""
 
-    reports: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    reports: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[REPORT ...]")]
     """Reports that run --measure --report wrote; later ones win."""
     out: Path
     """Write the cost table here (.csv, .json)."""
@@ -269,8 +281,12 @@ def calibrate_costs(command: Calibrate) -> int:
 
 
 def _load_program(path: Path) -> ExportedProgram:
-    if path.suffix.lower() != ".pt2":
-        raise RlinitError(f"{path}: running needs the model with its weights as a .pt2 file, from torch.export.save")
+    suffix = path.suffix.lower()
+    if suffix != ".pt2":
+        raise RlinitError(
+            f"{path}: running needs the model with its weights as a .pt2 file, from torch.export.save. "
+            + _OTHER_WAYS.get(suffix, "A module in Python runs by rlinit.run(plan, module, *inputs)")
+        )
     from rlinit.importers.torch_weights import load_model
 
     return load_model(path)

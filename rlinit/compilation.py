@@ -60,23 +60,34 @@ def _compile_placements(tell: Callable[[str], None], time_limit_s: float) -> Non
     tell("throughput")
     for method in (*PLACEMENT_HEURISTICS, "sweep", "split"):
         schedule(graph, ample, objective="throughput", inputs=4, method=method, time_limit_s=time_limit_s)
+    tell("modules, windows and branch and bound")
+    modules = _layers(levels=9, waist=4)
+    for method in ("split", "warm"):
+        schedule(modules, ample, objective="latency", method=method, time_limit_s=time_limit_s)
+    schedule(modules, ample, objective="throughput", inputs=2, method="warm", time_limit_s=time_limit_s)
+    schedule(_layers(levels=3), ample, objective="latency", method="branch-and-bound", time_limit_s=time_limit_s)
     tell("bounds of placements")
     for method in PLACEMENT_BOUNDS:
         bound(graph, ample, "latency", method=method, time_limit_s=time_limit_s)
         bound(graph, ample, "throughput", method=method, inputs=4, time_limit_s=time_limit_s)
 
 
-def _layers(levels: int = 8, width: int = 4) -> Graph:
-    """Return a layered graph in which every op reads two of the level before, with times on three kinds of device."""
+def _layers(levels: int = 8, width: int = 4, waist: int = 0) -> Graph:
+    """Return a layered graph in which every op reads two of the level before, with times on three kinds of device.
+
+    Where `waist` is given, every such level is one op, so that the graph falls into modules.
+    """
     ops, edges = [], []
+    before: list[str] = []
     for level in range(levels):
-        for at in range(width):
+        names = [f"op{level}.{at}" for at in range(1 if waist and level % waist == 0 else width)]
+        for at, name in enumerate(names):
             seconds = 1e-3 * (1 + (5 * level + 3 * at) % 7)
             speeds = {"slow": 4.0, "middle": 2.0, "fast": 1.0, "stage": 1.0}
             time_s = {kind: {b: (1 + b) * seconds * slow for b in range(1, 5)} for kind, slow in speeds.items()}
-            ops.append((f"op{level}.{at}", {"time_s": time_s, "param_bytes": 1e6, "out_bytes": 1e5 * (1 + at)}))
-            if level:
-                edges += [(f"op{level - 1}.{before}", f"op{level}.{at}") for before in {at, (at + 1) % width}]
+            ops.append((name, {"time_s": time_s, "param_bytes": 1e6, "out_bytes": 1e5 * (1 + at)}))
+            edges += [(before[i], name) for i in sorted({at % len(before), (at + 1) % len(before)})] if before else []
+        before = names
     return Graph.build(ops, edges)
 
 

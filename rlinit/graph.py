@@ -70,7 +70,7 @@ def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
     for device, entry in value.items():
         if isinstance(entry, Mapping):
             for batch, seconds in entry.items():
-                if not str(batch).isdigit() or int(batch) < 1:
+                if not str(batch).isdecimal() or int(batch) < 1:
                     raise InvalidGraph(f"op {op!r}: time_s on {device!r} has batch size {batch!r}; expected >= 1")
                 flat[str(device), int(batch)] = _number(op, f"time_s on {device!r} at batch {batch}", seconds)
         else:
@@ -401,11 +401,14 @@ class Graph:
         granularity: Literal["op", "module"] = "op",
         sharing: Literal["colocate", "copy"] = "colocate",
         name: str | None = None,
+        method: Literal["auto", "trace", "strict", "fx"] = "auto",
     ) -> Graph:
-        """Export a torch module and read it: see `rlinit.importers.torch_export.from_torch`."""
+        """Trace a torch module and read it: see `rlinit.importers.torch_export.from_torch`."""
         from rlinit.importers.torch_export import from_torch
 
-        return from_torch(module, args, kwargs, batch=batch, granularity=granularity, sharing=sharing, name=name)
+        return from_torch(
+            module, args, kwargs, batch=batch, granularity=granularity, sharing=sharing, name=name, method=method
+        )
 
     def to_networkx(self) -> nx.DiGraph[Any]:
         """Return the graph as a networkx DiGraph with the attributes `from_networkx` reads."""

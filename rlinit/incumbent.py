@@ -84,7 +84,11 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     @property
     def finished(self) -> bool:
         """Whether to stop: closed, or out of budget."""
-        return self.closed or self.budget.expired
+        return self.ended()
+
+    def ended(self, late: bool = False) -> bool:
+        """Return whether to stop: closed, or out of budget; for what runs although `late`, closed or cancelled."""
+        return self.closed or (self.budget.cancelled if late else self.budget.expired)
 
     def offer(self, assignment: ScheduleT | None, method: str) -> bool:
         """Take an assignment if it is feasible and better than the incumbent; return whether it was."""

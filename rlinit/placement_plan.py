@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinit.checker_placement import device_uses
@@ -10,9 +12,9 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placement import Placement, PlacementProblem, Resident
 from rlinit.plan import Batch, Plan, PlannedTransfer
-from rlinit.timeline import placement_of, timeline
+from rlinit.timeline import makespan, placement_of, timeline
 
-__all__ = ["placement_from_plan", "placement_parts"]
+__all__ = ["placement_from_plan", "placement_parts", "placement_plan"]
 
 
 def placement_parts(
@@ -49,6 +51,47 @@ def placement_parts(
         ),
         "devices": device_uses(batches, graph, hardware, problem.shard_inputs, resident),
     }
+
+
+def placement_plan(
+    problem: PlacementProblem,
+    placement: Placement,
+    graph: Graph,
+    hardware: Hardware,
+    *,
+    method: str,
+    resident: Resident = "tensors",
+) -> Plan:
+    """Return a feasible placement as a plan without a bound, a history or settings.
+
+    Parameters
+    ----------
+    problem
+        What `graph` and `hardware` become, with `resident` held in memory.
+    method
+        What found the placement.
+    """
+    parts: dict[str, Any] = placement_parts(problem, placement, graph, hardware, resident)
+    return Plan(
+        objective=problem.objective,
+        status="feasible",
+        values=(makespan(problem, placement),),
+        bounds=None,
+        bound_source="",
+        method=method,
+        stages=(),
+        history=(),
+        phase_s={},
+        graph=graph.name,
+        graph_fingerprint=graph.fingerprint(),
+        hardware=hardware.name,
+        hardware_fingerprint=hardware.fingerprint(),
+        inputs=problem.num_shards * problem.shard_inputs,
+        shard_inputs=problem.shard_inputs,
+        transfer_rule=problem.transfers,
+        resident=resident,
+        **parts,
+    )
 
 
 def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, hardware: Hardware) -> Placement:

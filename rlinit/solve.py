@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.checker import stage_uses, verify
-from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.checker import verify
+from rlinit.errors import RlinitError
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -29,20 +29,15 @@ from rlinit.incumbent import (
     for_placement,
     for_stages,
 )
-from rlinit.lowering import LoweredStages, lower_stages
-from rlinit.phases import BOUNDS, PhaseLimits, agent_coarse, bound_phase, coarse, exact_ideals, full_program, windows
+from rlinit.lowering import lower_stages
 from rlinit.placement import Resident, Transfers
 from rlinit.plan import Objective, Plan, Status, is_closed
 from rlinit.plan_fit import figures_of
-from rlinit.stage_activations import StageActivations, with_activations
-from rlinit.stages import FloatArray, StageAssignment
+from rlinit.solve_stages import Window, bound_stages, solve_stages, stage_bounds
+from rlinit.stage_activations import with_activations
+from rlinit.stage_plan import stage_parts, stages_from_plan
 
 __all__ = ["ProvenBound", "bound", "schedule"]
-
-Window = int | Literal["auto"] | None
-
-_FEW_IDEALS = 50_000
-"""Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
 
 _STAGE_SOLVERS = ("rlinit.heuristics", "rlinit.exact.ideal_program", "rlinit.exact.pipeline_milp")
 
@@ -118,8 +113,8 @@ def schedule(
         None frees everything. For placements: the ops it may move at a time.
     method
         ``auto``: whatever proves the optimum soonest. ``warm``: coarse schedule, windows on SCIP, bounds. ``milp``:
-        the full program on SCIP from nothing. A heuristic's name: that alone, with the cheapest bounds. For stages
-        also ``agent``: the learned agent alone; ``ideals``: dynamic programming over ideals. For placements also
+        the full program on SCIP from nothing. ``agent``: the learned agent alone. A heuristic's name: that alone, with
+        the cheapest bounds. For stages also ``ideals``: dynamic programming over ideals. For placements also
         ``sweep``: local search; ``split``: module by module; ``branch-and-bound``.
     gap
         Stop once proven within this fraction of the best possible.
@@ -237,17 +232,20 @@ def _stage(
     progress: Progress | None,
 ) -> tuple[StageIncumbent | ActivationIncumbent, dict[str, Any], str]:
     """Solve a stage problem; return the incumbent, the fields of its plan, and where the coarse schedule came from."""
+    timed = budget.remaining_s < np.inf
     origin = "none"
     with _interruptible(budget):
         lowered = lower_stages(graph, hardware, objective)
-        limits = PhaseLimits() if budget.remaining_s == np.inf else PhaseLimits(window_nodes=None, full_nodes=None)
-
-        start = None if lowered.infeasible else _given_start(agent, graph, hardware, objective, lowered)
+        start = None
+        if not lowered.infeasible and not isinstance(agent, str):
+            start = stages_from_plan(agent, lowered, graph, hardware)
         name = agent if isinstance(agent, str) else "auto"
 
         def solve(one: StageIncumbent) -> None:
             nonlocal origin
-            origin = _solve(one, method, name, start, window, seed, limits, jobs)
+            origin = solve_stages(
+                one, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
+            )
 
         incumbent: StageIncumbent | ActivationIncumbent
         if activations:
@@ -263,7 +261,7 @@ def _stage(
             if not lowered.infeasible:
                 solve(plain)
         incumbent.infeasible = incumbent.infeasible or lowered.infeasible
-    return incumbent, _stage_parts(incumbent, lowered, graph, hardware), origin
+    return incumbent, stage_parts(incumbent, lowered, graph, hardware), origin
 
 
 def _place(
@@ -350,8 +348,7 @@ def bound(
     _check_objective(objective)
     if objective == "latency" or objective == "throughput":
         return _placement_bound(graph, hardware, objective, method, inputs, transfers, resident, time_limit_s)
-    names = list(BOUNDS) if objective == "pipeline" else ["simple"]
-    names.append("ideals")
+    names = (*stage_bounds(objective), "ideals")
     if method not in ("auto", *names):
         raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")
     if stages is not None:
@@ -365,12 +362,7 @@ def bound(
         incumbent = for_stages(lowered.problem, budget, 0.0, None)
         if lowered.infeasible:
             raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-        bound_phase(incumbent, method if method in BOUNDS else "simple")
-        if method == "ideals" or (method == "auto" and not exact_ideals(incumbent, _FEW_IDEALS)):
-            exact_ideals(incumbent, PhaseLimits().ideal_cap)
-        for name in names if method == "auto" else ():
-            if name in BOUNDS:
-                bound_phase(incumbent, name)
+        bound_stages(incumbent, method)
     bounds = incumbent.bounds or (0.0,) * (1 if objective == "pipeline" else 3)
     return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
 
@@ -440,198 +432,6 @@ def _interruptible(budget: Budget) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _given_start(
-    agent: str | Plan, graph: Graph, hardware: Hardware, objective: Objective, lowered: LoweredStages
-) -> StageAssignment | None:
-    """Return the assignment of a Plan handed in as agent, after checking it against this problem."""
-    if isinstance(agent, str):
-        return None
-    if agent.assignment is None or agent.objective not in ("pipeline", "memory"):
-        raise InvalidPlan(f"the plan to refine is a {agent.objective} plan that is {agent.status}; it has no stages")
-    if agent.graph_fingerprint != graph.fingerprint() or len(agent.stages) != hardware.num_devices:
-        raise InvalidPlan(
-            f"the plan to refine is for {agent.graph!r} on {len(agent.stages)} stages, not for this problem"
-        )
-    stage = np.zeros(lowered.problem.num_nodes, np.int64)
-    for op, node in zip(graph.names, lowered.node_of_op.tolist(), strict=True):
-        stage[node] = agent.assignment[op]
-    class_of = {hardware.devices[i].name: c for c, devices in enumerate(lowered.class_devices) for i in devices}
-    try:
-        classes = [class_of[use.device] for use in agent.stages]
-    except KeyError as missing:
-        raise InvalidPlan(f"the plan to refine uses device {missing}, which {hardware.name!r} does not have") from None
-    return StageAssignment(stage, np.array(classes, np.int64))
-
-
-def _solve(
-    incumbent: StageIncumbent,
-    method: str,
-    agent: str,
-    start: StageAssignment | None,
-    window: Window,
-    seed: int,
-    limits: PhaseLimits,
-    jobs: int,
-) -> str:
-    """Run the phases a method consists of; return where the coarse schedule came from."""
-    _check_names(method, agent)
-    incumbent.offer(start, "plan")
-    bound_phase(incumbent, "simple")
-    coarse_by = _Coarse(incumbent, seed, limits, jobs)
-    if method == "ideals":
-        coarse_by.heuristic("natural")
-        exact_ideals(incumbent, limits.ideal_cap)
-    elif method == "milp":
-        full_program(incumbent, limits)
-    elif method == "agent":
-        from rlinit.agent.choice import SHIPPED_STAGES
-
-        coarse_by.agent(SHIPPED_STAGES if agent == "auto" else agent, "natural")
-    elif method == "warm":
-        if start is None:
-            coarse_by.named(agent)
-        windows(incumbent, _gammas(window, incumbent), limits, coarse_by.doubt)
-        _bounds(incumbent)
-    elif method == "auto":
-        _auto(incumbent, agent, start is not None, coarse_by)
-    else:
-        coarse_by.heuristic(method)
-    return "plan" if start is not None else coarse_by.origin
-
-
-def _check_names(method: str, agent: str) -> None:
-    """Raise RlinitError for a method or agent that does not exist, listing those that do."""
-    from rlinit.agent.choice import checkpoint_names, find_checkpoint
-    from rlinit.heuristics import STAGE_HEURISTICS
-
-    methods = ("auto", "warm", "milp", "ideals", "agent", *STAGE_HEURISTICS)
-    if method not in methods:
-        raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
-    agents = ("auto", *STAGE_HEURISTICS, *checkpoint_names())
-    if agent not in agents and find_checkpoint(agent) is None:
-        raise RlinitError(f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors")
-    if method == "agent" and agent in STAGE_HEURISTICS:
-        raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
-
-
-@dataclass(slots=True)
-class _Coarse:
-    """Phase 1 by name: a heuristic's or an agent's. Keeps where the schedule came from, and the agent's doubt."""
-
-    incumbent: StageIncumbent
-    seed: int
-    limits: PhaseLimits
-    jobs: int
-    origin: str = "none"
-    doubt: FloatArray | None = None
-
-    def heuristic(self, name: str, why: str = "") -> None:
-        """Run a heuristic."""
-        coarse(self.incumbent, name, self.seed, self.limits, self.jobs)
-        self.origin = f"{name}: {why}" if why else name
-
-    def agent(self, name: str, otherwise: str | None) -> None:
-        """Run the agent of this name; where ``auto`` chooses none, or it finds nothing, the heuristic `otherwise`.
-
-        With None annealing follows anyway, and only the reason is kept.
-        """
-        from rlinit.agent.choice import choose_for_stages
-
-        choice = choose_for_stages(self.incumbent.problem, name)
-        if choice.agent is None:
-            if otherwise is not None:
-                self.heuristic(otherwise, choice.reason)
-            else:
-                self.origin = f"natural, then anneal: {choice.reason}"
-            return
-        self.origin = choice.reason
-        self.doubt = agent_coarse(self.incumbent, choice.agent, choice.decoding, self.seed)
-        if otherwise is not None and self.doubt is None and self.incumbent.values is None:
-            self.heuristic(otherwise, "no order of the agent can be sliced within the capacities")
-
-    def named(self, name: str) -> None:
-        """Run a heuristic or a checkpoint's agent."""
-        from rlinit.heuristics import STAGE_HEURISTICS
-
-        if name in STAGE_HEURISTICS:
-            self.heuristic(name)
-        else:
-            self.agent(name, "anneal")
-
-
-def _gammas(window: Window, incumbent: StageIncumbent) -> list[float]:
-    """Return the sequence of window half-widths."""
-    if window is None:
-        return [np.inf]
-    if isinstance(window, int):
-        return [float(window)]
-    depth = int(incumbent.problem.level.max()) + 1
-    return [float(2**i) for i in range(max(depth - 1, 1).bit_length() + 1) if 2**i < depth] + [np.inf]
-
-
-def _bounds(incumbent: StageIncumbent) -> None:
-    """Run the bounds for the objective, cheapest first, until the gap closes."""
-    for name in BOUNDS if incumbent.problem.objective == "pipeline" else ("simple",):
-        bound_phase(incumbent, name)
-
-
-def _auto(incumbent: StageIncumbent, agent: str, started: bool, coarse_by: _Coarse) -> None:
-    """Prove the optimum by the cheapest means that can."""
-    seed, limits, jobs = coarse_by.seed, coarse_by.limits, coarse_by.jobs
-    if not started and agent == "auto":
-        coarse_by.heuristic("natural", "the dynamic program over ideals needs no better start")
-    elif not started:
-        coarse_by.named(agent)
-    if exact_ideals(incumbent, _FEW_IDEALS):
-        return
-    if not started and agent == "auto":
-        coarse_by.agent(agent, None)
-    # With many stages no bound closes soon, and a better schedule is worth more than a longer search for a bound.
-    _anneal(incumbent, seed, limits, jobs, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
-    if incumbent.problem.objective == "pipeline":
-        for name in ("parametric-cut", "spectral"):
-            bound_phase(incumbent, name, share=0.3)
-    if exact_ideals(incumbent, limits.ideal_cap):
-        return
-    with incumbent.within(0.1):
-        windows(incumbent, [1.0, 2.0, 4.0], limits, coarse_by.doubt)
-    if incumbent.problem.objective == "pipeline":
-        # Few large blocks first: their programs close long before that of all stages does.
-        for name, blocks in (("merged-2", 2), ("merged-4", 4)):
-            if incumbent.problem.num_stages > blocks:
-                bound_phase(incumbent, name, share=0.4)
-    full_program(incumbent, limits)
-
-
-def _anneal(incumbent: StageIncumbent, seed: int, limits: PhaseLimits, jobs: int, share: float) -> None:
-    """Anneal once; with a time limit, again from other seeds and four times as long, for a share of the time left."""
-    with incumbent.within(share):
-        coarse(incumbent, "anneal", seed, limits, jobs)
-        if incumbent.problem.objective == "pipeline":
-            bound_phase(incumbent, "anchored-cut")
-        longer = PhaseLimits(evaluations=4_000_000)
-        while incumbent.budget.remaining_s < np.inf and not incumbent.finished:
-            seed += 1
-            coarse(incumbent, "anneal", seed, longer, jobs)
-
-
-def _stage_parts(
-    incumbent: StageIncumbent | ActivationIncumbent, lowered: LoweredStages, graph: Graph, hardware: Hardware
-) -> dict[str, Any]:
-    """Return the fields of a plan that describe stages; every figure comes from the checker's own arithmetic."""
-    if incumbent.assignment is None:
-        return {}
-    stage = incumbent.assignment.stage[lowered.node_of_op].tolist()
-    assignment = dict(zip(graph.names, stage, strict=True))
-    devices = [hardware.devices[i].name for i in lowered.devices_of(incumbent.assignment)]
-    orders: tuple[tuple[str, ...], ...] = ()
-    if isinstance(incumbent.problem, StageActivations):
-        found = incumbent.problem.orders(incumbent.assignment)
-        orders = tuple(tuple(graph.names[op] for op in order) for order in found)
-    uses = stage_uses(assignment, graph, hardware, devices, lowered.problem.objective, orders=orders)
-    return {"assignment": assignment, "stages": uses, "stage_orders": orders}
 
 
 def _plan(

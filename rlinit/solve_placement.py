@@ -12,7 +12,7 @@ from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.incumbent import PlacementIncumbent, for_placement
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import IntArray
+from rlinit.stages import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from rlinit.exact.placement_bounds import PlacementBound
@@ -30,9 +30,6 @@ _METHODS = ("auto", "agent", "sweep", "warm", "milp", "split", "branch-and-bound
 
 _STARTS = ("heft", "greedy", "best-device", "met", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them."""
-
-_SAMPLING_S = 2e-3
-"""Seconds an op that must be left for the agent to draw samples, which takes about a tenth of that."""
 
 _NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
@@ -69,6 +66,8 @@ class PlacementLimits:
         Partial schedules extended in modules.
     rounds
         Times that all windows are gone through.
+    doubt
+        Whether an agent's doubt about ops steers the windows.
     """
 
     window_nodes: int | None = 500
@@ -77,6 +76,7 @@ class PlacementLimits:
     full_nodes: int | None = 20_000
     split_work: int = 3_000_000
     rounds: int = 1
+    doubt: bool = False
 
 
 def method_names() -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def solve_placement(
     _check_names(method, agent)
     if method == "branch-and-bound":
         _check_branching(incumbent.problem)
-    origin = "plan" if start is not None else "none"
+    origin, doubt = "plan" if start is not None else "none", None
     limits = PlacementLimits(full_nodes=None, priced_rounds=1 << 30) if timed else PlacementLimits()
     incumbent.offer(start, "plan")
     placement_bound_phase(incumbent, "path", late=True)
@@ -125,7 +125,7 @@ def solve_placement(
         _heuristic(incumbent, method, seed)
         origin = method
     elif method == "agent":
-        origin = _learned(incumbent, agent, seed)
+        origin, _ = _learned(incumbent, agent, seed)
     elif method == "milp":
         _milp(incumbent, limits)
     elif method == "branch-and-bound":
@@ -136,14 +136,14 @@ def solve_placement(
         _split(incumbent, limits, jobs, "auto")
     else:
         if start is None:
-            origin = _coarse(incumbent, agent, seed)
+            origin, doubt = _coarse(incumbent, agent, seed)
         if method == "sweep":
             _sweep(incumbent, seed, jobs, share=1.0)
         elif method == "warm":
-            _windows(incumbent, window, limits)
+            _windows(incumbent, window, limits, doubt)
             _bounds(incumbent)
         else:
-            _auto(incumbent, seed, limits, jobs)
+            _auto(incumbent, seed, limits, jobs, doubt)
     return origin
 
 
@@ -171,43 +171,50 @@ def _check_branching(problem: PlacementProblem) -> None:
         raise RlinitError(f"method 'branch-and-bound' takes up to {MAX_OPS} ops, not {problem.num_ops}; use 'auto'")
 
 
-def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> str:
-    """Phase 1: a named heuristic, a named agent, or all quick ones, the best of them; return what it was."""
+def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> tuple[str, FloatArray | None]:
+    """Phase 1: a named heuristic, a named agent, or all quick ones, the best of them; return as `_learned`."""
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 
     if agent in PLACEMENT_HEURISTICS:
         _heuristic(incumbent, agent, seed)
-        return agent
+        return agent, None
     if agent != "auto":
         return _learned(incumbent, agent, seed)
     for name in _STARTS:
         _heuristic(incumbent, name, seed)
-    return f"{', '.join(_STARTS)}; {_learned(incumbent, 'auto', seed)}"
+    origin, doubt = _learned(incumbent, "auto", seed)
+    return f"{', '.join(_STARTS)}; {origin}", doubt
 
 
-def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> str:
-    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing; return which, and why."""
+def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> tuple[str, FloatArray | None]:
+    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing.
+
+    Returns
+    -------
+    tuple
+        Which it was, and why; and (n,) the agent's doubt about each op, None without one.
+    """
     from rlinit.agent.placement_choice import choose_for_latency
     from rlinit.agent.placement_decoding import decode_placement
 
     if incumbent.finished:
-        return "no agent: done before"
+        return "no agent: done before", None
     choice = choose_for_latency(incumbent.problem, name)
     why = choice.reason
     if choice.agent is not None:
         samples = choice.samples
-        if incumbent.budget.remaining_s < _SAMPLING_S * incumbent.problem.num_ops:
+        if incumbent.budget.remaining_s < choice.agent.sampling_s * incumbent.problem.num_ops:
             samples, why = 0, f"{why}; only the greedy one, for want of time"
         with incumbent.in_phase("agent"):
             found = decode_placement(choice.agent, incumbent.problem, samples=samples, seed=seed)
             if found is not None:
                 incumbent.offer(found.placement, "agent")
-                return why
+                return why, found.entropy
         why = "none of the agent's placements fits"
     if incumbent.values is None:
         _heuristic(incumbent, "heft", seed)
-        return f"heft: {why}"
-    return f"no agent: {why}"
+        return f"heft: {why}", None
+    return f"no agent: {why}", None
 
 
 def search_coarse(
@@ -252,7 +259,9 @@ def search_coarse(
     return origin
 
 
-def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int) -> None:
+def _auto(
+    incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int, doubt: FloatArray | None
+) -> None:
     """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
     from rlinit.exact.module_search import MAX_MODULE_OPS
     from rlinit.heuristics.sweeps import memory_binds
@@ -262,18 +271,19 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
         _branch_and_bound(incumbent, share=0.2)
     largest, binds = _largest_module(problem), memory_binds(problem)
     easy = largest <= _EASY_MODULE_OPS and not binds and problem.transfers == "parallel"
-    if _batches_fill_memory(problem):
+    if binds and problem.num_shards > 1:
         # Moves of single shards stall where devices are full; evolution changes many ops at once.
         with incumbent.within(0.4):
             _heuristic(incumbent, "ea", seed)
-    _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.1 if binds else 0.2)
-    if binds or problem.transfers != "parallel":
+    whole = problem.num_shards == 1
+    _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.1 if binds and whole else 0.2)
+    if whole and (binds or problem.transfers != "parallel"):
         _memory_prices(incumbent, limits, share=0.4)
-    if binds:
+    if binds and whole:
         _sweep(incumbent, seed + 3, jobs, share=0.3)
     if largest <= MAX_MODULE_OPS:
         _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
-    if binds and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+    if binds and whole and problem.num_ops <= _WINDOW_PROGRAM_OPS:
         _unordered(incumbent, limits, share=0.4)
     _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
@@ -282,15 +292,9 @@ def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, job
         _sweep(incumbent, seed + 1, jobs, share=0.7)
     if problem.num_ops <= _WINDOW_PROGRAM_OPS:
         with incumbent.within(0.3):
-            _windows(incumbent, "auto", limits)
+            _windows(incumbent, "auto", limits, doubt)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 2, jobs, share=1.0)
-
-
-def _batches_fill_memory(problem: PlacementProblem) -> bool:
-    """Return whether some device is too small for all shards of all ops (several shards only)."""
-    total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
-    return problem.num_shards > 1 and bool((problem.capacity_bytes < total).any())
 
 
 def _largest_module(problem: PlacementProblem) -> float:
@@ -310,8 +314,7 @@ def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
     from rlinit.heuristics.sweeps import earliest_finish_start
 
-    late = incumbent.values is None and not incumbent.budget.cancelled
-    if incumbent.closed or (incumbent.finished and not late):
+    if incumbent.ended(late=incumbent.values is None):
         return
     with incumbent.in_phase(f"coarse: {name}"):
         found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=seed, budget=incumbent.budget)
@@ -401,7 +404,9 @@ def _branch_and_bound(incumbent: PlacementIncumbent, share: float = 1.0) -> None
         _take(incumbent, branch_and_bound(incumbent.problem, budget=incumbent.budget), "branch-and-bound")
 
 
-def _windows(incumbent: PlacementIncumbent, window: int | str | None, limits: PlacementLimits) -> None:
+def _windows(
+    incumbent: PlacementIncumbent, window: int | str | None, limits: PlacementLimits, doubt: FloatArray | None
+) -> None:
     """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
     from rlinit.exact.placement_milp import solve_placement_milp
     from rlinit.placement_window import placement_windows
@@ -410,12 +415,13 @@ def _windows(incumbent: PlacementIncumbent, window: int | str | None, limits: Pl
         _milp(incumbent, limits)
         return
     size = _WINDOW_OPS if window == "auto" else int(window)
+    doubt = doubt if limits.doubt else None
     rounds = limits.rounds if incumbent.budget.remaining_s == np.inf else 1 << 30
     while size > 0 and rounds > 0 and not incumbent.finished and incumbent.assignment is not None:
         rounds -= 1
         before = incumbent.values
         with incumbent.in_phase(f"window: {size} ops"):
-            for free in placement_windows(incumbent.problem, incumbent.assignment, size):
+            for free in placement_windows(incumbent.problem, incumbent.assignment, size, doubt):
                 if incumbent.finished:
                     return
                 with incumbent.within(0.2):
@@ -544,7 +550,7 @@ def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool =
     """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 
-    if incumbent.finished and not (late and not incumbent.closed and not incumbent.budget.cancelled):
+    if incumbent.ended(late):
         return
     with incumbent.in_phase(f"bound: {name}"):
         bound = PLACEMENT_BOUNDS[name](

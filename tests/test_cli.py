@@ -87,6 +87,7 @@ def test_bound_inspect_and_bench_report(model: str, tmp_path: Path, capsys: pyte
         (["schedule", "MODEL", "--hw", "abacus"], "edge-tpu-K"),
         (["schedule", "MODEL", "--hw", "edge-tpu-4", "--method", "magic"], "auto, warm, milp, ideals"),
         (["schedule", "MODEL", "--window", "wide"], "--window"),
+        (["schedule", "MODEL", "--window", "²"], "--window"),
         (["schedule", "MODEL", "--stages", "0"], "at least"),
         (["schedule", "MODEL", "--out", "no/such/folder/p.json"], "no/such/folder"),
         (["bound", "MODEL", "--method", "magic"], "expected auto, simple"),

@@ -129,18 +129,27 @@ def test_throughput_plans_of_dynamic_programs_run(tmp_path: Path, capsys: pytest
     assert "outputs equal" in capsys.readouterr().out
 
 
-def test_a_batch_that_the_executor_cannot_run_is_refused(tmp_path: Path) -> None:
-    """A latency plan for a batch of a dynamic program is refused, not run on a smaller batch."""
-    model = nn.Linear(8, 4).eval()
+def test_plans_for_a_batch_of_a_dynamic_program_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan for eight rows at once runs eight rows, whole, by stages or dealt in four inputs of two rows each."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
     shapes = ({0: torch.export.Dim.DYNAMIC},)
     torch.export.save(torch.export.export(model, (torch.randn(3, 8),), dynamic_shapes=shapes), tmp_path / "net.pt2")
-    graph = load_graph(tmp_path / "net.pt2", batch=8)
-    timed = CostTable(tuple(CostRow(op, "d0", 1, 1.0) for op in graph.names)).apply(graph)
-    random_plan(timed, Hardware.mesh([Device("d0")], 1e9), 1).save(tmp_path / "plan.json")
-    CostTable.from_graph(timed).save(tmp_path / "costs.csv")
-    command = Run(tmp_path / "plan.json", tmp_path / "net.pt2", costs=tmp_path / "costs.csv", batch=8)
-    with pytest.raises(InvalidPlan, match="8 inputs; the plan is for 1"):
-        run_plan(command)
+    sized = Hardware.mesh([Device(name, batch_sizes=(1, 2, 3, 4)) for name in ("d0", "d1")], 1e9)
+    for batch, inputs in ((8, 1), (2, 4)):
+        graph = load_graph(tmp_path / "net.pt2", batch=batch)
+        rows = tuple(CostRow(op, device, b, 1.0) for op in graph.names for device in ("d0", "d1") for b in (1, 2, 3, 4))
+        timed = CostTable(rows).apply(graph)
+        CostTable.from_graph(timed).save(tmp_path / "costs.csv")
+        plans = [random_plan(timed, sized, 1, inputs=inputs)]
+        if inputs == 1:
+            plans.append(stage_plan(timed, sized, [int(at > 1) for at in range(timed.num_ops)]))
+        for plan in plans:
+            plan.save(tmp_path / "plan.json")
+            command = Run(tmp_path / "plan.json", tmp_path / "net.pt2", costs=tmp_path / "costs.csv", batch=batch)
+            outputs = tmp_path / "y.npz"
+            assert run_plan(dataclasses.replace(command, check=True, outputs=outputs)) == 0
+            assert "outputs equal" in capsys.readouterr().out
+            assert np.load(outputs)["output0"].shape == (8, 4)
 
 
 def test_wrong_input_is_refused(folder: Path) -> None:
@@ -148,6 +157,9 @@ def test_wrong_input_is_refused(folder: Path) -> None:
     cases: list[tuple[dict[str, object], str]] = [
         ({"costs": None}, "name the cost table"),
         ({"model": folder / "hw.json"}, r"\.pt2"),
+        ({"model": folder / "net.onnx"}, r"\.pt2 file.*run_onnx_stages"),
+        ({"model": folder / "net.keras"}, r"\.pt2 file.*torch backend"),
+        ({"model": folder / "net.pth"}, r"\.pt2 file.*never opened"),
         ({"model": folder / "missing.pt2"}, "missing"),
         ({"devices": ("d0",)}, "--devices 'd0'"),
         ({"devices": ("d7=cpu",)}, "'d7'"),

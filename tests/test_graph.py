@@ -87,6 +87,7 @@ def test_order_is_topological_and_levels_are_asap(graph: nx.DiGraph[Any]) -> Non
         ([("a", {"out_bytes": float("nan")})], [], "'a': out_bytes is NaN"),
         ([("a", {"flops": float("inf")})], [], "'a': flops is infinite"),
         ([("a", {"time_s": {"cpu": {"x": 1}}})], [], "batch size 'x'"),
+        ([("a", {"time_s": {"cpu": {"²": 1}}})], [], "batch size '²'"),
         ([("a", {"time_s": "fast"})], [], "time_s must be a number"),
         ([("a", {"time_s": {"cpu": -1.0}})], [], "time_s on 'cpu' is negative"),
     ],

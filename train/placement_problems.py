@@ -5,12 +5,14 @@ Training draws from seeds of its own: none of the networks of seeds below `FIRST
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import numpy as np
 
+from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -18,7 +20,15 @@ from rlinit.lowering_placement import lower_placement
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray, IntArray
 
-__all__ = ["FIRST_SEED", "ProblemMix", "layered_problem", "network_problem", "random_problems", "whole_network"]
+__all__ = [
+    "FIRST_SEED",
+    "ProblemMix",
+    "layered_problem",
+    "network_problem",
+    "random_problems",
+    "real_problems",
+    "whole_network",
+]
 
 FIRST_SEED = 1_000_000
 """Least seed of a network that training is made of."""
@@ -80,6 +90,12 @@ def whole_network(
         dependence=dependence,  # type: ignore[arg-type]
     )
     return lower_placement(graph, Hardware.preset("cpu-t4-a100"), "latency").problem
+
+
+def real_problems(names: Sequence[str]) -> list[PlacementProblem]:
+    """Return networks for ImageNet on Moirai's four unequal GPUs, for validation; training has nothing like them."""
+    hardware = Hardware.preset("moirai-inter")
+    return [lower_placement(imagenet.load(name), hardware, "latency").problem for name in names]
 
 
 @cache

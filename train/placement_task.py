@@ -26,9 +26,15 @@ from rlinit.agent.placement_features import (
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray, IntArray
-from rlinit.train.placement_problems import ProblemMix, layered_problem, random_problems, whole_network
-from rlinit.train.tasks import Choices, Labels
+from rlinit.stages import FloatArray
+from rlinit.train.placement_problems import (
+    ProblemMix,
+    layered_problem,
+    random_problems,
+    real_problems,
+    whole_network,
+)
+from rlinit.train.tasks import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +46,8 @@ __all__ = [
     "PlacementTask",
     "PlacementTaskParams",
     "credits_of",
+    "plan_of",
+    "rewarded",
 ]
 
 _UNPLACED = -1.0
@@ -50,6 +58,9 @@ _STRETCH = 6
 
 _VALIDATION_SEED = 1_000
 """Networks of validation have seeds from here on, far below those of training."""
+
+_REAL_MODELS = ("MobileNetV2", "InceptionV3", "ResNet50", "EfficientNetB0", "DenseNet121")
+"""Networks for ImageNet that validation looks at."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,10 @@ class PlacementTask:
         return PlacementBatch.of(random_problems(np.random.default_rng([seed, 0]), size, count, self.mix))
 
     def validation(self, *, small: bool) -> Mapping[str, PlacementBatch]:
-        """Return networks of DIVIML's size and larger, and layered graphs, none of them seen in training."""
+        """Return networks of DIVIML's size and larger, layered graphs, and real models, none of them seen in training.
+
+        The best checkpoint is chosen by none but those of `selection`.
+        """
         kinds = [("er", 1, "strong"), ("ws", 2, "weak"), ("ba", 4, "strong"), ("er", 3, "weak"), ("ws", 1, "strong")]
         kinds += [("ba", 2, "weak"), ("er", 4, "strong"), ("ws", 3, "strong"), ("ba", 1, "strong")]
         seeds = range(1 if small else 2)
@@ -158,6 +172,7 @@ class PlacementTask:
         sets = {
             "rwnn-10x32": PlacementBatch.of(networks),
             "layered-60": PlacementBatch.of([layered_problem(rng, 60) for _ in range(4 if small else 16)]),
+            "imagenet": PlacementBatch.of(real_problems(_REAL_MODELS[: 1 if small else None])),
         }
         if not small:
             larger = [whole_network("ws", _VALIDATION_SEED, 2, "weak", modules=30)]
@@ -235,7 +250,7 @@ class PlacementTask:
             free,
             rng,
         )
-        return _played(batch, trace)
+        return PlacementPlayed(trace, *rewarded(batch, trace))
 
     def choices(
         self,
@@ -269,19 +284,22 @@ class PlacementTask:
         labels: Labels,
     ) -> torch.Tensor:
         """Return the mean over choices of minus the log-probability of playing the labels."""
-        place, device = _unpadded(batch, labels["place"]), _unpadded(batch, labels["device"])
+        place, device = (unpadded(labels[name], batch.arrays.ptr) for name in ("place", "device"))
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
         trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
-        choices = self.choices(network, batch, outputs, _played(batch, trace))
+        choices = self.choices(network, batch, outputs, PlacementPlayed(trace, *rewarded(batch, trace)))
         return -choices.log_prob.mean()
 
     def plan(self, batch: PlacementBatch, played: PlacementPlayed, problem: int, sample: int) -> Plan:
         """Return a schedule as a plan of a graph without names."""
+        from rlinit.timeline import placement_of
+
         arrays, trace, d = batch.arrays, played.trace, batch.problems[problem].num_devices
         mine = slice(int(arrays.ptr[problem]), int(arrays.ptr[problem + 1]))
         device, start = trace.device[sample, mine], trace.start[sample, mine]
-        return plan_of(batch.problems[problem], device, np.repeat(start[:, None], d, axis=1))
+        found = placement_of(batch.problems[problem], device[:, None], np.repeat(start[:, None], d, axis=1))
+        return plan_of(batch.problems[problem], found)
 
     def embeddings(
         self, batch: PlacementBatch, outputs: tuple[torch.Tensor, torch.Tensor]
@@ -298,12 +316,13 @@ class PlacementTask:
         save_checkpoint(path, arrays, Card("oneshot", "latency", config, card["training"], card["quality"]))
 
 
-def _played(batch: PlacementBatch, trace: RolloutTrace) -> PlacementPlayed:
+def rewarded(batch: PlacementBatch, trace: RolloutTrace) -> tuple[FloatArray, FloatArray]:
+    """Return values and rewards, (B, S) both, of what was played."""
     value = np.ascontiguousarray(trace.value.T)
     reference = batch.reference[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         reward = np.where(reference > 0, 1.0 - value / reference, 0.0)
-    return PlacementPlayed(trace, value, np.where(np.isfinite(value), reward, _UNPLACED))
+    return value, np.where(np.isfinite(value), reward, _UNPLACED)
 
 
 def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> FloatArray:
@@ -335,20 +354,12 @@ def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> Floa
     return credit
 
 
-def _unpadded(batch: PlacementBatch, rows: np.ndarray) -> IntArray:
-    """Return (N,) what (B, n) rows hold for the ops there are."""
-    sizes = np.diff(batch.arrays.ptr)
-    return np.concatenate([row[:size] for row, size in zip(rows, sizes, strict=True)]).astype(np.int64)
-
-
-def plan_of(problem: PlacementProblem, device: IntArray, start_s: FloatArray) -> Plan:
+def plan_of(problem: PlacementProblem, placement: Placement) -> Plan:
     """Return the plan of a placement of whole ops, for pictures: of a graph and devices with numbers for names."""
     from rlinit.graph import Graph
     from rlinit.hardware import Device, Hardware
-    from rlinit.placement_plan import placement_parts
-    from rlinit.timeline import makespan, placement_of
+    from rlinit.placement_plan import placement_plan
 
-    placement: Placement = placement_of(problem, device[:, None], start_s)
     n, d = problem.num_ops, problem.num_devices
     graph = Graph(
         names=tuple(map(str, range(n))),
@@ -363,19 +374,4 @@ def plan_of(problem: PlacementProblem, device: IntArray, start_s: FloatArray) ->
         bandwidth = np.where(problem.s_per_byte > 0, 1.0 / problem.s_per_byte, np.inf)
     devices = tuple(Device(f"d{i}", f"d{i}", problem.capacity_bytes[i]) for i in range(d))
     hardware = Hardware(devices, bandwidth, problem.delay_s)
-    return Plan(
-        objective="latency",
-        status="feasible",
-        values=(makespan(problem, placement),),
-        bounds=None,
-        bound_source="",
-        method="agent",
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        **placement_parts(problem, placement, graph, hardware, "weights"),  # type: ignore[arg-type]
-    )
+    return placement_plan(problem, placement, graph, hardware, method="agent", resident="weights")

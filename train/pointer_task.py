@@ -21,7 +21,7 @@ from rlinit.plan import Plan
 from rlinit.stages import FloatArray, IntArray
 from rlinit.train.stage_problems import ProblemParams
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, StageTrajectories
-from rlinit.train.tasks import Choices, Labels
+from rlinit.train.tasks import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -192,7 +192,7 @@ class _StepwiseTask(ABC):
         self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, labels: Labels
     ) -> torch.Tensor:
         """Return the mean negative log-probability of the labelled orders."""
-        orders = labels["order"].reshape(1, -1).astype(np.int64)
+        orders = unpadded(labels["order"], batch.problems.node_ptr)[None, :]
         return -self._replay(network, batch, outputs, orders)[0].sum() / len(batch)
 
     def plan(self, batch: StageProblems, played: StageTrajectories, problem: int, sample: int) -> Plan:

@@ -27,7 +27,7 @@ from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages import FloatArray, IntArray
 from rlinit.train.stage_problems import ProblemParams, draw_problems
-from rlinit.train.tasks import Choices, Labels
+from rlinit.train.tasks import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -183,7 +183,10 @@ class StageTask:
                 rows.append(kahn(key, problem.succ_indptr, problem.succ, problem.pred_indptr))
             else:
                 rows.append(drawn[best[g], first:stop])
-        return {"order": np.stack(rows).astype(np.int32)}
+        order = np.full((len(rows), max(map(len, rows))), -1, np.int32)
+        for row, found in zip(order, rows, strict=True):
+            row[: len(found)] = found
+        return {"order": order}
 
     def network(self, seed: int) -> OneShot:
         """Return a fresh network."""
@@ -251,7 +254,7 @@ class StageTask:
         """Return the mean negative log-probability of the labelled orders."""
         from rlinit.agent.stage_policy import order_terms
 
-        orders = np.ascontiguousarray(labels["order"].reshape(1, -1), np.int64)
+        orders = unpadded(labels["order"], batch.problems.node_ptr)[None, :]
         return -order_terms(outputs, batch.problems, orders)[0].sum() / len(batch)
 
     def plan(self, batch: StageProblems, played: StageTrajectories, problem: int, sample: int) -> Plan:

@@ -20,10 +20,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray
+from rlinit.stages import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -39,13 +40,19 @@ __all__ = [
     "TaskName",
     "Trajectories",
     "task_class",
+    "unpadded",
 ]
 
 TaskName = Literal["stages", "latency"]
 NetworkName = Literal["oneshot", "pointer", "autoregressive"]
 
 Labels = Mapping[str, NDArray[Any]]
-"""What imitation learns from: arrays whose first axis is the problem (B, ...)."""
+"""What imitation learns from: arrays whose first axis is the problem (B, ...); rows of smaller problems end in -1."""
+
+
+def unpadded(rows: NDArray[Any], ptr: IntArray) -> IntArray:
+    """Return (N,) what rows (B, n) hold for the nodes there are: problem i has ``ptr[i + 1] - ptr[i]`` of them."""
+    return np.asarray(rows[np.arange(rows.shape[1]) < np.diff(ptr)[:, None]], np.int64)
 
 
 class Batch(Protocol):
@@ -209,6 +216,7 @@ TASKS: dict[tuple[str, str], str] = {
     ("stages", "pointer"): "rlinit.train.pointer_task:PointerTask",
     ("stages", "autoregressive"): "rlinit.train.pointer_task:AutoregressiveTask",
     ("latency", "oneshot"): "rlinit.train.placement_task:PlacementTask",
+    ("latency", "autoregressive"): "rlinit.train.autoregressive_task:AutoregressivePlacementTask",
 }
 """(task, network) -> module:class, imported when asked for."""
 

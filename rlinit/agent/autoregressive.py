@@ -101,6 +101,12 @@ class EncodedPlacements:
     device_keys: Tensor
     device_bias: Tensor
 
+    def single(self) -> EncodedPlacements:
+        """Return the same in float32, whatever precision they were computed in."""
+        return EncodedPlacements(
+            self.nodes.single(), self.device_inputs.float(), self.device_keys.float(), self.device_bias.float()
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedRows:
@@ -147,8 +153,10 @@ class AutoregressiveNetwork(StepwiseNetwork):
             nn.init.zeros_(self.device_query.bias)
             self.haste = nn.Parameter(torch.tensor(math.log(_HASTE)))
 
-    def forward(self, features: FeatureTensors) -> EncodedNodes:
-        """Return the nodes of graphs as the decoder needs them."""
+    def forward(self, features: FeatureTensors) -> EncodedNodes | EncodedPlacements:
+        """Return graphs (for latency with their devices) as the decoder needs them."""
+        if self.config.problem == "latency":
+            return self.encode_placements(features)
         return self._nodes(self.encoder(pyg_batch(features), features.num_graphs), features)
 
     def encode_placements(self, features: FeatureTensors) -> EncodedPlacements:
@@ -212,7 +220,8 @@ class AutoregressiveNetwork(StepwiseNetwork):
             encoded, graph[row], orders[row, step], hidden[row, step], played.lateness[row, step]
         )
         choice = torch.log_softmax(scores, dim=1)
-        spread = -torch.where(torch.isneginf(choice), 0.0, choice.exp() * choice).sum(dim=1)
+        # Masked before the product, not after it, where the gradient would be 0 times infinity.
+        spread = -(choice.exp() * torch.where(torch.isneginf(choice), 0.0, choice)).sum(dim=1)
         chosen = choice.gather(1, played.devices[row, step][:, None])[:, 0]
         return torch.cat([log_prob, chosen]), torch.cat([entropy, spread]), torch.cat([trajectory, row])
 

@@ -7,13 +7,14 @@ at all. ``NAME.json`` beside it is a copy of the card for people and tools.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,14 @@ from numpy.typing import NDArray
 from rlinit.errors import CheckpointError
 from rlinit.files import write_atomically
 
-__all__ = ["FORMAT", "Card", "Checkpoint", "load_checkpoint", "save_checkpoint", "shipped"]
+__all__ = ["FORMAT", "Card", "Checkpoint", "load_checkpoint", "read_once", "save_checkpoint", "shipped"]
 
 FORMAT = 1
 """Version of the checkpoint format; newer ones are refused."""
 
 _CARD_KEY = "card"
+
+AgentT = TypeVar("AgentT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +165,24 @@ def shipped(name: str) -> Path | None:
     """Return the weights' path of a checkpoint that comes with the package, None if there is none of that name."""
     path = Path(str(resources.files("rlinit.checkpoints"))) / f"{name}.safetensors"
     return path if path.exists() else None
+
+
+def read_once(read: Callable[[Path], AgentT]) -> Callable[[Path], AgentT]:
+    """Wrap a function that makes an agent of a checkpoint, so that it reads each version of a file once.
+
+    The agents of the last eight files are kept. What is returned raises CheckpointError where there is no such file.
+    """
+
+    @functools.lru_cache(maxsize=8)
+    def read_version(path: Path, _stamp: int) -> AgentT:
+        return read(path)
+
+    @functools.wraps(read)
+    def read_latest(path: Path) -> AgentT:
+        try:
+            stamp = path.stat().st_mtime_ns
+        except OSError as failure:
+            raise CheckpointError(f"cannot read {path}: {failure}") from failure
+        return read_version(path.resolve(), stamp)
+
+    return read_latest

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from rlinit.agent.checkpoint import load_checkpoint, shipped
+from rlinit.agent.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.decoding import Decoding, OrderProposer
 from rlinit.errors import CheckpointError
 from rlinit.stages import StageProblem
@@ -19,6 +18,7 @@ __all__ = [
     "choose_for_stages",
     "find_checkpoint",
     "load_stage_agent",
+    "named_checkpoint",
 ]
 
 SHIPPED_STAGES = "stages"
@@ -57,6 +57,22 @@ def find_checkpoint(agent: str) -> Path | None:
     return Path(agent) if agent.endswith(".safetensors") else shipped(agent)
 
 
+def named_checkpoint(agent: str) -> Path:
+    """Return the weights' path of an agent given by name or by path.
+
+    Raises
+    ------
+    CheckpointError
+        It is neither.
+    """
+    path = find_checkpoint(agent)
+    if path is None:
+        known = ", ".join(checkpoint_names()) or "none"
+        raise CheckpointError(f"there is no checkpoint {agent!r}; those that come with rlinit: {known}")
+    return path
+
+
+@read_once
 def load_stage_agent(path: Path) -> OrderProposer:
     """Return the stage agent of a checkpoint, whatever its network; read once for each version of the file.
 
@@ -65,15 +81,6 @@ def load_stage_agent(path: Path) -> OrderProposer:
     CheckpointError
         The checkpoint is not whole, or not for stages.
     """
-    try:
-        stamp = path.stat().st_mtime_ns
-    except OSError as failure:
-        raise CheckpointError(f"cannot read {path}: {failure}") from failure
-    return _load(path.resolve(), stamp)
-
-
-@functools.lru_cache(maxsize=8)
-def _load(path: Path, _stamp: int) -> OrderProposer:
     network = load_checkpoint(path, problem="stages").card.network
     if network == "oneshot":
         from rlinit.agent.stage_agent import OneShotStageAgent
@@ -108,11 +115,7 @@ def choose_for_stages(problem: StageProblem, name: str) -> StageChoice:
     decoding = Decoding("sample", _SAMPLES) if problem.num_nodes <= _MOST_SAMPLED else Decoding()
     how = f"best of {decoding.width} orders" if decoding.width > 1 else "greedy"
     if name != "auto":
-        path = find_checkpoint(name)
-        if path is None:
-            known = ", ".join(checkpoint_names()) or "none"
-            raise CheckpointError(f"there is no checkpoint {name!r}; those that come with rlinit: {known}")
-        return StageChoice(load_stage_agent(path), decoding, f"checkpoint {name}, {how}")
+        return StageChoice(load_stage_agent(named_checkpoint(name)), decoding, f"checkpoint {name}, {how}")
     levels = int(problem.level.max()) + 1
     if problem.num_nodes > _MOST_NODES:
         return StageChoice(None, decoding, f"more than {_MOST_NODES:,} ops")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinit.agent.choice import checkpoint_names, find_checkpoint
-from rlinit.agent.placement_decoding import LatencyAgent
+from rlinit.agent.checkpoint import load_checkpoint, read_once, shipped
+from rlinit.agent.choice import named_checkpoint
+from rlinit.agent.placement_decoding import LatencyAgent, PlacementAgent
 from rlinit.errors import CheckpointError
 from rlinit.placement import PlacementProblem
 
@@ -24,7 +24,7 @@ _MOST_OPS = 2_000
 class LatencyChoice:
     """Who proposes placements, from how many samples, and why; without an agent, `reason` says why not."""
 
-    agent: LatencyAgent | None
+    agent: PlacementAgent | None
     samples: int
     reason: str
 
@@ -46,40 +46,35 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
         checkpoint was asked for by name.
     """
     if name != "auto":
-        path = find_checkpoint(name)
-        if path is None:
-            known = ", ".join(checkpoint_names()) or "none"
-            raise CheckpointError(f"there is no checkpoint {name!r}; those that come with rlinit: {known}")
+        path = named_checkpoint(name)
         if problem.num_shards > 1:
             raise CheckpointError(f"checkpoint {name!r} places whole ops; this problem splits them into shards")
         return LatencyChoice(
             load_latency_agent(path), _SAMPLES, f"checkpoint {name}, best of {_SAMPLES + 1} placements"
         )
-    path = find_checkpoint("latency")
+    shipped_path = shipped("latency")
     if problem.num_shards > 1:
         return LatencyChoice(None, _SAMPLES, "ops are split into shards")
     if problem.num_ops > _MOST_OPS:
         return LatencyChoice(None, _SAMPLES, f"more than {_MOST_OPS:,} ops")
-    if path is None:
+    if shipped_path is None:
         return LatencyChoice(None, _SAMPLES, "this installation has no checkpoint for latency")
-    return LatencyChoice(load_latency_agent(path), _SAMPLES, f"checkpoint latency, best of {_SAMPLES + 1} placements")
+    return LatencyChoice(
+        load_latency_agent(shipped_path), _SAMPLES, f"checkpoint latency, best of {_SAMPLES + 1} placements"
+    )
 
 
-def load_latency_agent(path: Path) -> LatencyAgent:
-    """Return the latency agent of a checkpoint; read once for each version of the file.
+@read_once
+def load_latency_agent(path: Path) -> PlacementAgent:
+    """Return the latency agent of a checkpoint, whatever its network; read once for each version of the file.
 
     Raises
     ------
     CheckpointError
         The checkpoint is not whole, or not for latency.
     """
-    try:
-        stamp = path.stat().st_mtime_ns
-    except OSError as failure:
-        raise CheckpointError(f"cannot read {path}: {failure}") from failure
-    return _load(path.resolve(), stamp)
+    if load_checkpoint(path, problem="latency").card.network == "oneshot":
+        return LatencyAgent.load(path)
+    from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 
-
-@functools.lru_cache(maxsize=8)
-def _load(path: Path, _stamp: int) -> LatencyAgent:
-    return LatencyAgent.load(path)
+    return StepwisePlacementAgent.load(path)

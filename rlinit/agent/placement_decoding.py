@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from rlinit.placement import Placement, PlacementProblem
 from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import makespan, placement_of
 
-__all__ = ["DecodedPlacement", "LatencyAgent", "decode_placement"]
+__all__ = ["DecodedPlacement", "LatencyAgent", "PlacementAgent", "check_latency_features", "decode_placement"]
 
 _TEMPERATURE = 2.0
 """Divides the logits of draws."""
@@ -58,8 +59,33 @@ class DecodedPlacement:
     entropy: FloatArray
 
 
+class PlacementAgent(Protocol):
+    """An agent for latency problems.
+
+    Attributes
+    ----------
+    sampling_s
+        Seconds an op that should be left before samples are drawn, about ten times what they take.
+    """
+
+    sampling_s: ClassVar[float]
+
+    def decode(self, problem: PlacementProblem, *, samples: int, seed: int) -> DecodedPlacement | None:
+        """Return the best of the greedy placement and `samples` others; see `decode_placement`."""
+
+
+def check_latency_features(config: OneShotConfig) -> None:
+    """Raise CheckpointError where a network is for another problem, or for features that this version does not give."""
+    expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
+    found = (config.problem, config.node_features, config.device_features, config.pair_features)
+    if found != expected:
+        raise CheckpointError(
+            f"the checkpoint takes (problem, node, device, pair features) {found}; this version gives {expected}"
+        )
+
+
 class LatencyAgent:
-    """A one-shot agent for latency problems, without torch.
+    """A one-shot agent for latency problems, without torch; a `PlacementAgent`.
 
     Parameters
     ----------
@@ -72,14 +98,11 @@ class LatencyAgent:
         The checkpoint is of another architecture, or was trained on other features.
     """
 
+    sampling_s: ClassVar[float] = 2e-3
+
     def __init__(self, checkpoint: Checkpoint) -> None:
         config = OneShotConfig.from_dict(dict(checkpoint.card.config))
-        expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
-        found = (config.problem, config.node_features, config.device_features, config.pair_features)
-        if found != expected:
-            raise CheckpointError(
-                f"the checkpoint takes (problem, node, device, pair features) {found}; this version gives {expected}"
-            )
+        check_latency_features(config)
         self.weights = OneShotWeights(config, checkpoint.arrays)
 
     @classmethod
@@ -98,9 +121,39 @@ class LatencyAgent:
         key, pair = infer(self.weights, seen.features)
         return key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
 
+    def decode(self, problem: PlacementProblem, *, samples: int, seed: int) -> DecodedPlacement | None:
+        """Return the best of the greedy placement and a population; see `rlinit.kernels.placement_population`."""
+        seen = see(problem)
+        key, score, urgency = self.opinion(seen)
+        free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
+        greedy = play(seen.arrays, key, score, urgency, 0.0, 1, free, rng)
+        best, at_best = _best(problem, greedy.value[:, 0], greedy.device, greedy.start)
+        greedy_value = at_best
+        if samples:
+            drawn, at_drawn = _best(
+                problem,
+                *play_population(
+                    seen.arrays,
+                    key,
+                    score,
+                    urgency,
+                    _TEMPERATURE,
+                    samples,
+                    max(1, samples // _SURVIVORS),
+                    max(_EVERY, problem.num_ops // _MOST_CULLS),
+                    seen.after,
+                    rng,
+                ),
+            )
+            if at_drawn < at_best:
+                best, at_best = drawn, at_drawn
+        if best is None:
+            return None
+        return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score, urgency))
+
 
 def decode_placement(
-    agent: LatencyAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0
+    agent: PlacementAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0
 ) -> DecodedPlacement | None:
     """Return the best of the agent's greedy placement and a population of sampled ones; None where none of them fits.
 
@@ -114,7 +167,7 @@ def decode_placement(
     problem
         A latency problem.
     samples
-        Placements to sample besides the greedy one, side by side: see `rlinit.kernels.placement_population`.
+        Placements to sample besides the greedy one.
     seed
         Of the draws.
 
@@ -127,33 +180,7 @@ def decode_placement(
         raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
     if samples < 0:
         raise RlinitError(f"samples is {samples}; expected at least 0")
-    seen = see(problem)
-    key, score, urgency = agent.opinion(seen)
-    free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
-    greedy = play(seen.arrays, key, score, urgency, 0.0, 1, free, rng)
-    best, at_best = _best(problem, greedy.value[:, 0], greedy.device, greedy.start)
-    greedy_value = at_best
-    if samples:
-        drawn, at_drawn = _best(
-            problem,
-            *play_population(
-                seen.arrays,
-                key,
-                score,
-                urgency,
-                _TEMPERATURE,
-                samples,
-                max(1, samples // _SURVIVORS),
-                max(_EVERY, problem.num_ops // _MOST_CULLS),
-                seen.after,
-                rng,
-            ),
-        )
-        if at_drawn < at_best:
-            best, at_best = drawn, at_drawn
-    if best is None:
-        return None
-    return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score, urgency))
+    return agent.decode(problem, samples=samples, seed=seed)
 
 
 def _best(

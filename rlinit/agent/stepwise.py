@@ -35,7 +35,7 @@ from rlinit.env.rollouts import OrderRollouts
 from rlinit.errors import CheckpointError
 from rlinit.stages import StageProblem
 
-__all__ = ["StepwiseAgent", "card_config", "read_stages"]
+__all__ = ["StepwiseAgent", "card_config", "network_of", "read_stages"]
 
 NetworkKind = Literal["pointer", "autoregressive"]
 
@@ -77,7 +77,7 @@ class StepwiseAgent:
         CheckpointError
             The checkpoint is not whole, or of another kind of agent.
         """
-        return cls(_network_of(load_checkpoint(path, problem="stages"), str(path)))
+        return cls(network_of(load_checkpoint(path, problem="stages"), str(path)))
 
     def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
         """Return orders for a problem; see `OrderProposer`."""
@@ -121,8 +121,8 @@ class StepwiseAgent:
         return proposals
 
 
-def _network_of(checkpoint: Checkpoint, source: str) -> StepwiseNetwork:
-    """Return the network a checkpoint describes."""
+def network_of(checkpoint: Checkpoint, source: str) -> StepwiseNetwork:
+    """Return the network a checkpoint describes; CheckpointError where its weights do not fit its card."""
     card = checkpoint.card
     network: StepwiseNetwork
     try:

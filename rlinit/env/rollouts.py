@@ -274,6 +274,11 @@ class PlacementRollouts(OrderRollouts):
         return self._on
 
     @property
+    def end_s(self) -> torch.Tensor:
+        """(B, N) when each op ends, in seconds; 0 where it has no device yet."""
+        return self._end_s
+
+    @property
     def num_devices(self) -> int:
         """Devices D of the problem that has the most."""
         return self._room.shape[1]

@@ -87,7 +87,7 @@ def _grown_axes(program: TorchProgram, value: torch.Tensor) -> dict[int, Any]:
     import torch
 
     return {
-        at: size.node.expr
+        at: size.node.expr.subs(program.sizes)
         for at, size in enumerate(tuple[Any, ...](value.shape))
         if isinstance(size, torch.SymInt) and program.batch_symbol in size.node.expr.free_symbols
     }

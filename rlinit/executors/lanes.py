@@ -178,12 +178,20 @@ class Lanes:
     dealt: tuple[Node, ...]
 
 
-def lower_lanes(plan: Plan, program: TorchProgram) -> Lanes:
+def lower_lanes(plan: Plan, program: TorchProgram, batch: int) -> Lanes:
     """Turn a plan and a program into instructions.
+
+    Parameters
+    ----------
+    plan, program
+        What to run.
+    batch
+        Rows of the program's inputs, where their number is variable: as many for each input of the plan.
 
     Raises
     ------
     InvalidPlan
+        The rows cannot be dealt evenly to the plan's inputs.
         The plan has no schedule or misses an op of the program; an op mixes the inputs of a batch, or its value cannot
         be dealt to the devices that need it.
     """
@@ -192,8 +200,12 @@ def lower_lanes(plan: Plan, program: TorchProgram) -> Lanes:
     for node in program.nodes:
         if program.node2op[node]:
             members.setdefault(program.node2op[node], []).append(node)
-    builder = _Builder(program, devices, _ordered(tasks, members, program), members, plan.shard_inputs, plan.inputs)
-    return builder.build()
+    if program.batch_symbol is None:
+        batch = plan.inputs
+    if batch % plan.inputs:
+        raise InvalidPlan(f"the model's inputs have {batch} rows; the plan is for {plan.inputs} inputs of as many each")
+    shard_rows = batch // plan.inputs * plan.shard_inputs
+    return _Builder(program, devices, _ordered(tasks, members, program), members, shard_rows, batch).build()
 
 
 def _tasks(plan: Plan) -> tuple[tuple[str, ...], list[Task]]:

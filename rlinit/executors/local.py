@@ -97,16 +97,17 @@ class LocalExecutor:
             require_graph(plan, graph)
         sharded = plan.inputs > plan.shard_inputs
         program = torch_program(
-            model, inputs, list(plan.assignment), graph=graph, dynamic_batch=plan.inputs if sharded else None
+            model, inputs, list(plan.assignment), graph=graph, dynamic_batch=_batch(inputs) if sharded else None
         )
         if graph is None:
             require_program(plan, program.exported)
-        lanes = lower_lanes(plan, program)
         flat = program.flat_inputs(inputs)
+        batch = program.rows(flat)
+        lanes = lower_lanes(plan, program, batch)
         loaded = LocalProgram(program, lanes, devices or {}, self)
         if lanes.dealt:
             try:
-                probe(program, lambda given: loaded.run_flat(given)[0], flat, lanes.dealt, plan.inputs)
+                probe(program, lambda given: loaded.run_flat(given)[0], flat, lanes.dealt, batch)
             except BaseException:
                 loaded.close()
                 raise
@@ -214,7 +215,7 @@ class LocalProgram:
         expected = self._lanes.num_shards * self._lanes.shard_inputs
         for node, value in zip(self._program.inputs, flat, strict=True):
             if is_batched(self._program, node) and value.shape[0] != expected:
-                raise InvalidPlan(f"input {node.name!r} has {value.shape[0]} inputs; the plan is for {expected}")
+                raise InvalidPlan(f"input {node.name!r} has {value.shape[0]} rows; the plan was loaded for {expected}")
 
     def _work(self, lane: int, threads: int) -> None:
         """Run the code of a lane for every run that comes; in a thread of its own."""
@@ -265,6 +266,17 @@ class LocalProgram:
                 device = self._lanes.devices[lane]
                 batches.append(Batch(task.op, device, task.shards, begin_s - started, end_s - started))
         return tuple(sorted(batches, key=lambda batch: batch.start_s))
+
+
+def _batch(inputs: Sequence[Any]) -> int | None:
+    """Return the first dimension of the first tensor among the inputs."""
+    import torch
+    import torch.utils._pytree as pytree
+
+    sizes = (
+        leaf.shape[0] for leaf in pytree.tree_leaves(tuple(inputs)) if isinstance(leaf, torch.Tensor) and leaf.dim()
+    )
+    return next(sizes, None)
 
 
 def _codes(program: TorchProgram, lanes: Lanes, ports: Sequence[Port], *, measure: bool) -> list[LaneCode]:

@@ -92,14 +92,22 @@ class PipelineExecutor:
             if graph is None:
                 require_program(plan, program.exported)
             if microbatch and self.check:
-                whole, flat = microbatch[0], program.flat_inputs(inputs)
-                probe(program, lambda given: run_in_parts(program, given, whole, self.microbatches), flat, [], whole)
+                whole = microbatch[0]
+                probe(
+                    program,
+                    lambda given: run_in_parts(program, given, whole, self.microbatches),
+                    program.flat_inputs(inputs),
+                    [],
+                    whole,
+                )
             places = _devices(plan, program, devices or {})
             stages = {op: int(stage) for op, stage in plan.assignment.items()}
-            cut = stage_modules(program, stages, size, microbatch=microbatch[1] if microbatch else None, devices=places)
+            flat = program.flat_inputs(inputs)
+            part = microbatch[1] if microbatch else None
+            cut = stage_modules(program, stages, size, microbatch=part, batch=program.rows(flat), devices=places)
             try:
                 with torch.no_grad():
-                    outputs, seconds = self._run(cut[rank], rank, size, places[rank], program.flat_inputs(inputs))
+                    outputs, seconds = self._run(cut[rank], rank, size, places[rank], flat)
             except (RuntimeError, ValueError) as problem:
                 raise ExecutionFailure(
                     f"stage {cut[rank].stage} failed in process {rank} on {places[rank]}, or a process next to it is "

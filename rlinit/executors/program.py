@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlinit.errors import BackendUnavailable, InvalidPlan
+from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
 from rlinit.graph import Graph
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class TorchProgram:
         The flattened outputs: nodes, or plain values.
     batch_symbol
         Symbol of the batch size, or None where the program was exported for one.
+    sizes
+        Symbol of another dynamic dimension -> its size, that of the inputs which the program was loaded for.
     exported
         The program itself; it puts inputs and outputs into their structure.
     """
@@ -62,6 +64,7 @@ class TorchProgram:
     constants: Mapping[Node, Any]
     outputs: tuple[Any, ...]
     batch_symbol: Any
+    sizes: Mapping[Any, int]
     exported: ExportedProgram
 
     def flat_inputs(self, inputs: Sequence[Any]) -> list[Any]:
@@ -91,12 +94,23 @@ class TorchProgram:
             return
         if not isinstance(leaf, torch.Tensor):
             raise InvalidPlan(f"input {node.name!r} is a {type(leaf).__name__}; expected a tensor")
-        fixed = [size == true for size, true in zip(leaf.shape, value.shape, strict=False) if isinstance(true, int)]
+        shape = [self.sizes.get(true.node.expr, true) if hasattr(true, "node") else true for true in value.shape]
+        fixed = [size == true for size, true in zip(leaf.shape, shape, strict=False) if isinstance(true, int)]
         if leaf.dtype != value.dtype or leaf.dim() != value.dim() or not all(fixed):
             raise InvalidPlan(
                 f"input {node.name!r} is {leaf.dtype} of shape {tuple(leaf.shape)}; the model was exported for "
-                f"{value.dtype} of shape {tuple(value.shape)}"
+                f"{value.dtype} of shape ({', '.join(map(str, shape))})"
             )
+
+    def rows(self, flat: Sequence[Any]) -> int:
+        """Return the batch size of flat inputs; 1 where the program was exported for one batch size."""
+        import torch
+
+        for node, leaf in zip(self.inputs, flat, strict=True):
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
+                return int(leaf.shape[0])
+        return 1
 
     def structured(self, outputs: Sequence[Any]) -> Any:
         """Return flat outputs as the model itself returns them."""
@@ -137,12 +151,14 @@ def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None
         raise InvalidPlan(f"the model is a {type(model).__name__}; expected a torch.nn.Module or ExportedProgram")
     if dynamic_batch is None:
         return export_program(model, tuple(inputs))
-    return without_writes(_with_variable_batch(model, tuple(inputs), dynamic_batch))
+    return _with_variable_batch(model, tuple(inputs), dynamic_batch)
 
 
 def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch: int) -> ExportedProgram:
     import torch
     import torch.utils._pytree as pytree
+
+    from rlinit.importers.torch_export import exported
 
     def shape_of(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == batch:
@@ -150,11 +166,9 @@ def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch:
         return None
 
     try:
-        with torch.no_grad():
-            return torch.export.export(model, inputs, dynamic_shapes=pytree.tree_map(shape_of, inputs), strict=False)
-    except Exception as problem:  # whatever torch or the model's forward raises
-        first = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise InvalidPlan(f"torch.export cannot export the model with a variable batch size: {first[0]}") from problem
+        return exported(model, inputs, {}, "auto", pytree.tree_map(shape_of, inputs))
+    except InvalidGraph as problem:
+        raise InvalidPlan(f"the model cannot be exported with a variable batch size: {problem}") from problem
 
 
 def op_nodes(ops: Sequence[str], graph: Graph | None) -> dict[str, str]:
@@ -214,6 +228,7 @@ def torch_program(
     if graph is not None:
         _check_flow(graph, [*user_inputs, *nodes], names)
     (result,) = exported.graph.find_nodes(op="output")
+    batch_symbol = _batch_symbol(user_inputs, required=dynamic_batch is not None)
     return TorchProgram(
         nodes=tuple(nodes),
         node2op=node2op,
@@ -221,7 +236,8 @@ def torch_program(
         inputs=tuple(user_inputs),
         constants=constants,
         outputs=_outputs(exported, result),
-        batch_symbol=_batch_symbol(user_inputs, required=dynamic_batch is not None),
+        batch_symbol=batch_symbol,
+        sizes=_other_sizes(user_inputs, inputs, batch_symbol),
         exported=exported,
     )
 
@@ -262,7 +278,8 @@ def _outputs(exported: ExportedProgram, result: Node) -> tuple[Any, ...]:
     for spec, value in zip(exported.graph_signature.output_specs, result.args[0], strict=True):  # type: ignore[arg-type]
         if spec.kind != OutputKind.USER_OUTPUT:
             raise InvalidPlan(
-                f"the model writes to {spec.target!r} ({spec.kind.name}); call model.eval() before exporting"
+                f"the model writes to {spec.target!r} ({spec.kind.name}), which a plan cannot do on several devices; "
+                "call model.eval() before exporting, or take the write out of its forward"
             )
         outputs.append(value)
     return tuple(outputs)
@@ -366,6 +383,21 @@ def _batch_symbol(inputs: Sequence[Node], *, required: bool) -> Any:
     raise InvalidPlan("no input of the model has a variable batch size; its first dimension must be the batch")
 
 
+def _other_sizes(nodes: Sequence[Node], inputs: Sequence[Any], batch_symbol: Any) -> dict[Any, int]:
+    """Return the sizes of dynamic dimensions other than the batch, which are those of the inputs."""
+    import torch
+    import torch.utils._pytree as pytree
+
+    found: dict[Any, int] = {}
+    for node, leaf in zip(nodes, pytree.tree_leaves((tuple(inputs), {})), strict=False):
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and isinstance(leaf, torch.Tensor):
+            for true, size in zip(value.shape, leaf.shape, strict=False):
+                if isinstance(true, torch.SymInt) and true.node.expr.is_symbol and true.node.expr != batch_symbol:
+                    found.setdefault(true.node.expr, int(size))
+    return found
+
+
 def scalar_value(program: TorchProgram, node: Node, batch: int) -> int | float | bool | None:
     """Return the value at a batch size of a node that computes with shapes; None for other nodes.
 
@@ -382,7 +414,8 @@ def scalar_value(program: TorchProgram, node: Node, batch: int) -> int | float |
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return None
     expression = value.node.expr
-    number = expression if program.batch_symbol is None else expression.subs(program.batch_symbol, batch)
+    known = dict(program.sizes) if program.batch_symbol is None else {**program.sizes, program.batch_symbol: batch}
+    number = expression.subs(known) if known else expression
     if getattr(number, "free_symbols", None):
         raise InvalidPlan(f"node {node.name!r} computes {expression}, which depends on the data")
     kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool

@@ -86,6 +86,7 @@ def stage_modules(
     k: int,
     *,
     microbatch: int | None = None,
+    batch: int = 1,
     devices: Sequence[torch.device] | None = None,
 ) -> list[StageModule]:
     """Cut a program into k modules, in the order in which they run.
@@ -97,7 +98,9 @@ def stage_modules(
     op2stage
         op -> stage from 0 to k - 1, whose quotient is acyclic.
     microbatch
-        Inputs that one run of a stage gets.
+        Inputs that one run of a stage gets; None: all of them.
+    batch
+        Number of all inputs, where it is variable in the program.
     devices
         Physical device of each place in the pipeline; the CPU if not given.
 
@@ -107,15 +110,20 @@ def stage_modules(
         Stages that read each other, a value that is no tensor between stages, or an op that mixes the inputs of a batch
         where `microbatch` is given.
     """
-    cutter = _Cutter(program, stage_order(program, op2stage, k), op2stage, microbatch)
+    cutter = _Cutter(program, stage_order(program, op2stage, k), op2stage, microbatch, batch)
     return [cutter.cut(place, devices[place] if devices else None) for place in range(k)]
 
 
 class _Cutter:
     def __init__(
-        self, program: TorchProgram, order: list[int], op2stage: Mapping[str, int], microbatch: int | None
+        self,
+        program: TorchProgram,
+        order: list[int],
+        op2stage: Mapping[str, int],
+        microbatch: int | None,
+        batch: int,
     ) -> None:
-        self._program, self._order, self._microbatch = program, order, microbatch
+        self._program, self._order, self._rows = program, order, microbatch or batch
         place = {stage: at for at, stage in enumerate(order)}
         self._op2place = {op: place[stage] for op, stage in op2stage.items()}
         self._nodes: list[list[Node]] = [[] for _ in order]
@@ -146,7 +154,7 @@ class _Cutter:
     def _need(self, last_need: dict[Node, int], nodes: Sequence[Node], at: int) -> None:
         program = self._program
         for node in nodes:
-            if node in program.constants or scalar_value(program, node, self._microbatch or 1) is not None:
+            if node in program.constants or scalar_value(program, node, self._rows) is not None:
                 continue
             if node in program.node2op and not program.node2op[node]:
                 self._need(last_need, node.all_input_nodes, at)  # computed wherever it is needed
@@ -168,7 +176,7 @@ class _Cutter:
             known[node] = graph.placeholder(node.name)
         if at and not takes:
             graph.placeholder("nothing")
-        writer = _Writer(program, graph, root, known, self._microbatch, device or torch.device("cpu"))
+        writer = _Writer(program, graph, root, known, self._rows, device or torch.device("cpu"))
         for node in self._nodes[at]:
             writer.value(node)
         gives = [output for output in program.outputs if self._is_node(output)] if last else self._takes[at + 1]
@@ -195,11 +203,11 @@ class _Writer:
         graph: FxGraph,
         root: dict[str, Any],
         known: dict[Node, Any],
-        microbatch: int | None,
+        rows: int,
         device: torch.device,
     ) -> None:
         self._program, self._graph, self._root, self._known = program, graph, root, known
-        self._microbatch, self._device = microbatch, device
+        self._rows, self._device = rows, device
 
     def value(self, node: Node) -> Any:
         """Return what stands for a node's value in this stage."""
@@ -207,7 +215,7 @@ class _Writer:
 
         if node in self._known:
             return self._known[node]
-        number = scalar_value(self._program, node, self._microbatch or 1)
+        number = scalar_value(self._program, node, self._rows)
         if number is not None:
             return number
         if node in self._program.constants:

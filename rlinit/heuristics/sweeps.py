@@ -180,7 +180,7 @@ def sweep_placements(
     search = _Ops(problem, found) if problem.num_shards == 1 else _Batches(problem, found)
     value, moves, stalled, forwards = makespan(problem, found), _MOVES[0], 0, True
     rate = _FIRST_RATE
-    priced = _Priced(problem, found) if memory_binds(problem) else None
+    priced = _Priced(problem, found) if problem.num_shards == 1 and memory_binds(problem) else None
     queued = problem.transfers != "parallel" and problem.num_shards == 1
     turn = 0
     while left > 0 and not (budget is not None and budget.expired):
@@ -327,9 +327,9 @@ def _annealed(problem: PlacementProblem, start: Placement, rng: np.random.Genera
 
 
 def memory_binds(problem: PlacementProblem) -> bool:
-    """Return whether some device may be too small for what it would like to run (whole ops only)."""
-    total = float((problem.weight_bytes + problem.shard_bytes).sum())
-    return problem.num_shards == 1 and bool((problem.capacity_bytes < total).any())
+    """Return whether some device is too small for all shards of all ops."""
+    total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
+    return bool((problem.capacity_bytes < total).any())
 
 
 def _relieved(problem: PlacementProblem, placement: Placement, need: FloatArray) -> Placement:

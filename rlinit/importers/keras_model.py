@@ -6,8 +6,11 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import lzma
 import math
 import os
+import re
+import struct
 import sys
 import zipfile
 import zlib
@@ -24,6 +27,16 @@ __all__ = ["from_keras", "import_keras", "load_keras"]
 
 _MAX_BYTES = 1 << 26
 """A configuration may have this many bytes (large models have some hundred thousand); beyond, it is a bomb."""
+_DAMAGE = (
+    *(OSError, KeyError, ValueError, RuntimeError, EOFError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
+"""What reading a damaged archive raises."""
+_FILES = ("vocabulary", "filepath", "idf_weights")
+"""Settings that may name a file to read."""
+_COMPUTED = ("frame_length", "fft_length")
+"""Sizes of weights that layers compute when they are made, on any device."""
+_MAX_COMPUTED = 1 << 13
 
 
 def import_keras() -> Any:
@@ -70,6 +83,7 @@ def load_keras(path: str | Path) -> Graph:
         raise InvalidGraph(f"cannot read {path}: there is no such file")
     keras = import_keras()
     config = _configuration(path) | {"compile_config": None}
+    _check(config, path, keras)
     place = keras.device("meta") if keras.config.backend() == "torch" else contextlib.nullcontext()
     try:
         library = importlib.import_module("keras.src.saving.serialization_lib")
@@ -89,7 +103,7 @@ def _configuration(path: str | Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive, archive.open("config.json") as file:
             text = file.read(_MAX_BYTES + 1)
-    except (OSError, KeyError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+    except _DAMAGE as problem:
         raise InvalidGraph(f"cannot read {path} as a .keras archive: {problem}") from problem
     if len(text) > _MAX_BYTES:
         raise InvalidGraph(f"{path}: the configuration has more than {_MAX_BYTES:,} bytes; check what it is")
@@ -100,6 +114,38 @@ def _configuration(path: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InvalidGraph(f"{path}: the configuration is a {type(config).__name__}; expected an object")
     return config
+
+
+def _check(config: dict[str, Any], path: str | Path, keras: Any) -> None:
+    """Refuse what Keras would look for outside itself, or compute at any size, before it sees the configuration.
+
+    Raises
+    ------
+    InvalidGraph
+        A class of another module, a setting that names a file, or a spectrogram beyond any use; the message has it.
+    """
+    waiting: list[Any] = [config]
+    while waiting:
+        value = waiting.pop()
+        waiting.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        if not isinstance(value, dict):
+            continue
+        module, name = value.get("module"), value.get("class_name")
+        registered = value.get("registered_name")
+        known = isinstance(registered, str) and keras.saving.get_registered_object(registered) is not None
+        own = not isinstance(module, str) or re.fullmatch(r"keras(\.\w+)*|builtins", module)
+        if isinstance(name, str) and not own and not known:
+            raise InvalidGraph(
+                f"{path}: {name!r} is of the module {module!r}; only Keras's own and registered classes are read (code "
+                "in the file is never run). Other models can be built in Python and passed to from_keras"
+            )
+        for key in _FILES:
+            if isinstance(value.get(key), str):
+                raise InvalidGraph(f"{path}: {key} names the file {value[key]!r}; files beside the model are not read")
+        for key in _COMPUTED:
+            size = value.get(key)
+            if isinstance(size, (int, float)) and size > _MAX_COMPUTED:
+                raise InvalidGraph(f"{path}: {key} is {size}; expected <= {_MAX_COMPUTED}, since it makes weights")
 
 
 def from_keras(

@@ -1,4 +1,4 @@
-"""PyTorch modules as computation graphs, by way of `torch.export`.
+"""PyTorch modules as computation graphs, by way of `torch.export`, or of `torch.fx` where that fails.
 
 A module is exported to a program of ATen ops with known shapes (`export_program`), and the program becomes a graph
 (`from_program`); `from_torch` does both. Nothing is computed, so modules on the ``meta`` device need no memory.
@@ -7,10 +7,12 @@ A module is exported to a program of ATen ops with known shapes (`export_program
 from __future__ import annotations
 
 import importlib
+import sysconfig
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
@@ -20,9 +22,22 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.nn import Module
 
-__all__ = ["constant_nodes", "export_program", "from_program", "from_torch", "import_torch"]
+__all__ = [
+    "Method",
+    "constant_nodes",
+    "export_program",
+    "exported",
+    "from_program",
+    "from_torch",
+    "import_torch",
+    "tracer_of",
+]
 
 Granularity = Literal["op", "module"]
+Method = Literal["auto", "trace", "strict", "fx"]
+"""How a module is traced; see `export_program`."""
+_TRACER = "rlinit_tracer"
+"""Where a program keeps what traced it."""
 
 
 def import_torch() -> Any:
@@ -50,6 +65,7 @@ def from_torch(
     granularity: Granularity = "op",
     sharing: Sharing = "colocate",
     name: str | None = None,
+    method: Method = "auto",
 ) -> Graph:
     """Return the computation graph of a module called with the given arguments: `export_program`, `from_program`.
 
@@ -57,7 +73,7 @@ def from_torch(
 
     Parameters
     ----------
-    module, args, kwargs, batch
+    module, args, kwargs, batch, method
         See `export_program`.
     granularity, sharing, name
         See `from_program`; the name is by default the module's class.
@@ -69,7 +85,7 @@ def from_torch(
     BackendUnavailable
         torch is not installed.
     """
-    program = export_program(module, args, kwargs, batch=batch)
+    program = export_program(module, args, kwargs, batch=batch, method=method)
     return from_program(program, granularity=granularity, sharing=sharing, name=name or type(module).__name__)
 
 
@@ -79,7 +95,7 @@ def export_program(
     kwargs: Mapping[str, Any] | None = None,
     *,
     batch: int | None = None,
-    method: Literal["trace", "strict"] = "trace",
+    method: Method = "auto",
 ) -> ExportedProgram:
     """Return the module's forward as a program of ATen ops without in-place writes, for inference.
 
@@ -97,8 +113,11 @@ def export_program(
         Batch size to trace for: the first dimension of the first tensor argument is the batch, and every tensor
         whose first dimension is as large gets this one instead. None: the arguments as they are.
     method
-        "trace" runs forward on tensors without data (`torch.export`, ``strict=False``); "strict" reads its bytecode
-        by TorchDynamo, slower, and can trace what calls out of Python less often.
+        "trace" runs forward on tensors without data (`torch.export`, ``strict=False``). "strict" reads its bytecode
+        by TorchDynamo, slower, and can trace what calls out of Python less often. "fx" follows it with symbols
+        (`torch.fx`), makes one op of each call that only works on real values, and hands the result to `torch.export`;
+        it runs the module, on arguments whose values have to make sense. "auto" is "trace" and, where that fails,
+        "fx", of which a warning tells. `tracer_of` says which one it was.
 
     Raises
     ------
@@ -110,17 +129,60 @@ def export_program(
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise InvalidGraph(f"expected a torch.nn.Module, got a {type(module).__name__}")
-    from rlinit.importers.torch_writes import without_writes
-
     args, kwargs = tuple(args), dict(kwargs or {})
     if batch is not None:
         args, kwargs = _with_batch(args, kwargs, batch)
-    try:
-        with torch.no_grad():
-            program = torch.export.export(module, args, kwargs, strict=method == "strict")
-            return without_writes(program)
-    except Exception as problem:  # torch raises its own, TypeError for wrong arguments, and whatever forward raises
-        raise InvalidGraph(_why_untraceable(module, problem, method)) from problem
+    return exported(module, args, kwargs, method)
+
+
+def exported(
+    module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: Method, dynamic_shapes: Any = None
+) -> ExportedProgram:
+    """Return the program of a module; `dynamic_shapes` as for `torch.export.export`, all else as `export_program`."""
+    if method not in get_args(Method):
+        raise InvalidGraph(f"method is {method!r}; expected one of {', '.join(map(repr, get_args(Method)))}")
+    failures: dict[str, Exception] = {}
+    for tracer in ("trace", "fx") if method == "auto" else (method,):
+        try:
+            program = _traced(module, args, kwargs, tracer, dynamic_shapes)
+        except Exception as problem:  # torch raises its own, TypeError for wrong arguments, and whatever forward raises
+            failures[tracer] = problem
+            continue
+        if failures:
+            warnings.warn(
+                f"{_why_untraceable(module, failures)}; torch.fx traced it instead, see tracer_of", stacklevel=3
+            )
+        return program
+    first = next(iter(failures.values()))
+    raise InvalidGraph(f"{_why_untraceable(module, failures)}. {_advice(failures)}") from first
+
+
+def _traced(
+    module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracer: str, dynamic_shapes: Any
+) -> ExportedProgram:
+    import torch
+
+    from rlinit.importers.torch_writes import without_writes
+
+    if tracer == "fx":
+        from rlinit.importers.torch_fx import fx_module
+
+        module = fx_module(module, args, kwargs)
+    with torch.no_grad():
+        program = torch.export.export(
+            module, args, dict(kwargs), strict=tracer == "strict", dynamic_shapes=dynamic_shapes
+        )
+        program = without_writes(program)
+    program.graph_module.meta[_TRACER] = tracer
+    return program
+
+
+def tracer_of(program: ExportedProgram) -> str:
+    """Return what traced a program: "torch.fx", or "torch.export" for all others.
+
+    The ops of a program that torch.fx traced have the extra ``tracer`` with the same value.
+    """
+    return "torch.fx" if program.graph_module.meta.get(_TRACER) == "fx" else "torch.export"
 
 
 def from_program(
@@ -147,8 +209,9 @@ def from_program(
     * Parameters and how shared ones count: see `Holdings`.
 
     Extras of an op: ``node`` (name of its node in ``program.graph``, or of its module), ``nodes`` (all of its nodes
-    in order), ``module`` (path of the module it belongs to), ``outputs`` (a list of [dtype, dimension, ...]), and
-    ``view`` (True where the output shares its input's storage).
+    in order), ``module`` (path of the module it belongs to), ``outputs`` (a list of [dtype, dimension, ...]),
+    ``view`` (True where the output shares its input's storage), and ``tracer`` ("torch.fx" where that traced the
+    program, see `tracer_of`).
 
     Parameters
     ----------
@@ -210,17 +273,28 @@ def _with_batch(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> tu
     return changed
 
 
-def _why_untraceable(module: Module, problem: Exception, method: str) -> str:
-    """Say what failed, at which line of the model, and what else there is."""
+def _why_untraceable(module: Module, failures: Mapping[str, Exception]) -> str:
+    """Say what failed and at which line of the model, for each tracer that was tried."""
+    reasons = []
+    for tracer, problem in failures.items():
+        how = "torch.fx" if tracer == "fx" else "torch.export"
+        reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+        reasons.append(f"by {how}{_place(problem)}: {reason}")
+    return f"{type(module).__name__} cannot be traced {'; nor '.join(reasons)}"
+
+
+def _place(problem: Exception) -> str:
+    """Return the innermost line that is not torch's, Python's or this package's, as " at file:line (text)"."""
     import torch
 
-    home = str(Path(torch.__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(home)]
-    frames = [frame for frame in frames if frame.filename != __file__]
-    where = f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
-    reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
-    other = "strict" if method == "trace" else "trace"
+    homes = (str(Path(torch.__file__).parent), str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(homes)]
+    return f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
+
+
+def _advice(failures: Mapping[str, Exception]) -> str:
+    others = [repr(method) for method in ("trace", "fx", "strict") if method not in failures]
     return (
-        f"{type(module).__name__} cannot be traced by torch.export{where}: {reason}. Check that the call "
-        f"runs; branches on tensor values need torch.cond or torch.where. Or try method={other!r}, or export to ONNX"
+        "Check that the call runs; branches on tensor values need torch.cond or torch.where, or a submodule of their "
+        f"own, which torch.fx takes as one op. Or try method={' or '.join(others)}, or export to ONNX"
     )

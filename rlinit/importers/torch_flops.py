@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["FlopTable"]
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
+
+__all__ = ["FlopTable", "flop_counter"]
 
 _COUNTED = frozenset(
     {
@@ -113,13 +116,18 @@ def _signature(value: Any) -> object:
     return repr(value)
 
 
-def _count(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+def flop_counter() -> FlopCounterMode:
+    """Return a context that counts the operations of what runs in it."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     aten = torch.ops.aten
-    extra = {aten.dot: _dot, aten.mv: _mv, aten.addmv: _addmv}
-    counter = FlopCounterMode(display=False, custom_mapping=extra)
-    with torch.no_grad(), counter:
+    return FlopCounterMode(display=False, custom_mapping={aten.dot: _dot, aten.mv: _mv, aten.addmv: _addmv})
+
+
+def _count(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    import torch
+
+    with torch.no_grad(), flop_counter() as counter:
         target(*args, **kwargs)
     return float(counter.get_total_flops())

@@ -13,7 +13,9 @@ from torch.export.graph_signature import InputKind
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.parameters import Holdings, Sharing
+from rlinit.importers.torch_export import tracer_of
 from rlinit.importers.torch_flops import FlopTable
+from rlinit.importers.torch_opaque import opaque_call
 from rlinit.importers.torch_sizes import SizeTable, num_bytes, tensors_of
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class ProgramReader:
         self.granularity = granularity
         self.sharing: Sharing = sharing
         self.flop_table = FlopTable()
+        self.tracer = tracer_of(program)
         self.inputs: dict[str, InputKind] = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
         self.sizes = SizeTable(program, batch, dims)
         self.nodes = [node for node in program.graph.nodes if node.op != "output"]
@@ -110,7 +113,9 @@ class ProgramReader:
         elif not (tensors_of(value) or _is_control_flow(node) or self.sizes.depends_on_data(value)):
             return  # a check, or arithmetic on sizes
         elif self._is_random(node) or any(source in self.owner for source in node.all_input_nodes):
-            self._open(node, str(node.target).removesuffix(".default").removeprefix("aten."))
+            opaque = opaque_call(node)
+            name = str(node.target).removesuffix(".default").removeprefix("aten.")
+            self._open(node, name if opaque is None else opaque.kind)
         else:
             self.roots[node] = self._root(node)
 
@@ -188,6 +193,9 @@ class ProgramReader:
             for node in op.nodes:
                 for source in node.all_input_nodes:
                     self._read(op, node, source, holdings, edges)
+                opaque = opaque_call(node)
+                if opaque is not None and opaque.hidden_bytes:
+                    holdings.add(op.name, opaque.label, opaque.hidden_bytes, is_parameter=True)
         rows = []
         for op in self.ops:
             row = self._row(op)
@@ -226,6 +234,8 @@ class ProgramReader:
         }
         if all(_is_view(node) or node.target is operator.getitem for node in op.nodes):
             row["view"] = True
+        if self.tracer != "torch.export":
+            row["tracer"] = self.tracer
         return row
 
     def _outputs(self, op: _Op) -> list[torch.Tensor]:
@@ -249,6 +259,9 @@ class ProgramReader:
             found = [getattr(within, str(source.target)) for source in node.all_input_nodes if source.op == "get_attr"]
             bodies = [body for body in found if isinstance(body, torch.fx.GraphModule)]
             return max((sum(self._flops(inner, body) for inner in body.graph.nodes) for body in bodies), default=0.0)
+        opaque = opaque_call(node)
+        if opaque is not None:
+            return opaque.flops
         if not self.flop_table.counts(node.target):
             return 0.0
         args = [self._meta(argument, node.name) for argument in node.args]

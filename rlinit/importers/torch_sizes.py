@@ -70,12 +70,13 @@ class SizeTable:
             )
 
     def _least(self, program: ExportedProgram, symbol: Any) -> int:
+        """Return the least size; a bound of 2 is what torch writes where none was given, and it runs 1 as well."""
         bounds = program.range_constraints.get(symbol)
-        return max(1, int(bounds.lower)) if bounds is not None else 1
+        return int(bounds.lower) if bounds is not None and bounds.lower > 2 else 1
 
     def _checked(self, program: ExportedProgram, symbol: Any, value: int, label: str) -> int:
         bounds = program.range_constraints.get(symbol)
-        if value < 1 or (bounds is not None and not bounds.lower <= value <= bounds.upper):
+        if value < self._least(program, symbol) or (bounds is not None and value > bounds.upper):
             raise InvalidGraph(f"dimension {label} is {value}; the program allows {bounds or 'sizes from 1'}")
         return value
 

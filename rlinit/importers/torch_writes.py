@@ -60,8 +60,10 @@ def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
     for one that leaves the input as it was.
     """
     old = program.graph_module
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(old.graph, {}))
+    graph, copies = torch.fx.Graph(), dict[Any, Any]()
+    graph.output(graph.graph_copy(old.graph, copies))
+    for node, twin in copies.items():
+        twin.name = node.name  # a copy avoids Python's own names, such as "input", and the signature has them
     graph.output_node().meta.update(old.graph.output_node().meta)
     signature = copy.deepcopy(program.graph_signature)
     for node in list(graph.nodes):

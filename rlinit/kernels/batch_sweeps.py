@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.kernels.orders import shift
 from rlinit.kernels.placing import bit_count
 from rlinit.stages import FloatArray, IntArray
 
@@ -150,17 +151,6 @@ def _span(
             if mask[succ[q], j] & held and place[succ[q] * d + j] - 1 < right:
                 right = place[succ[q] * d + j] - 1
     return left, right
-
-
-@njit(cache=True, nogil=True)
-def _shift(sequence: IntArray, place: IntArray, origin: int, target: int) -> None:
-    code = sequence[origin]
-    step = 1 if target > origin else -1
-    for at in range(origin, target, step):
-        sequence[at] = sequence[at + step]
-        place[sequence[at]] = at
-    sequence[target] = code
-    place[code] = target
 
 
 @njit(cache=True, nogil=True)
@@ -338,13 +328,13 @@ def _anneal_window(
                 mask[v, i] |= given
                 mask[v, j] ^= given
                 continue
-            _shift(sequence, place, old_other, spot)
+            shift(sequence, place, 1, old_other, spot)
         else:
             left, right = _span(code, lo, hi, place, mask, pred_indptr, pred, succ_indptr, succ)
             spot = left + int(rng.random() * (right - left + 1))
             if spot == old_spot:
                 continue
-            _shift(sequence, place, old_spot, spot)
+            shift(sequence, place, 1, old_spot, spot)
         tried = _window_cost(
             lo,
             hi,
@@ -375,11 +365,11 @@ def _anneal_window(
                 _keep(lo, size, sequence, mask, best_sequence, best_mask)
                 best_held[:] = room
         elif other >= 0:
-            _shift(sequence, place, place[other], old_other)
+            shift(sequence, place, 1, place[other], old_other)
             mask[v, i] |= given
             mask[v, j] ^= given
         else:
-            _shift(sequence, place, place[code], old_spot)
+            shift(sequence, place, 1, place[code], old_spot)
     if cost <= origin and cost <= best:
         held[:] = room
         return
@@ -475,7 +465,7 @@ def _regroup(
         if count_j == 0:
             # Beside the batch it comes from: what goes before and after that one goes before and after this one.
             here, there = place[w * d + j], place[w * d + i]
-            _shift(sequence, place, here, there if here < there else there + 1)
+            shift(sequence, place, 1, here, there if here < there else there + 1)
         mask[w, i] ^= moved
         mask[w, j] |= moved
     if room[j] > capacity[j]:

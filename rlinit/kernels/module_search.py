@@ -42,42 +42,48 @@ def _compare(
     held_matters: bool,
     num_groups: int,
     grouped: IntArray,
-    free_a: FloatArray,
-    end_a: FloatArray,
-    dev_a: NDArray[np.int8],
-    held_a: FloatArray,
-    free_b: FloatArray,
-    end_b: FloatArray,
-    dev_b: NDArray[np.int8],
-    held_b: FloatArray,
+    other: int,
+    free: FloatArray,
+    end: FloatArray,
+    dev: NDArray[np.int8],
+    held: FloatArray,
+    child_free: FloatArray,
+    arrival: FloatArray,
+    child_dev: NDArray[np.int8],
+    child_held: FloatArray,
 ) -> int:
-    """Return 1 where a is no worse than b in everything, else 2 where b is no worse than a, else 0."""
+    """Return 1 where state `other` is no worse than the child in everything, else 2 where the child is, else 0.
+
+    Parameters
+    ----------
+    arrival
+        (count, d) when the child's open tensors can be used where.
+    """
     first, second = True, True
-    d = len(free_a)
+    d = len(child_free)
     for j in range(d):
-        if free_a[j] > free_b[j]:
+        if free[other, j] > child_free[j]:
             first = False
-        elif free_a[j] < free_b[j]:
+        elif free[other, j] < child_free[j]:
             second = False
         if held_matters:
-            if held_a[j] > held_b[j]:
+            if held[other, j] > child_held[j]:
                 first = False
-            elif held_a[j] < held_b[j]:
+            elif held[other, j] < child_held[j]:
                 second = False
     if not first and not second:
         return 0
     for k in range(num_groups):
-        if dev_a[grouped[k]] != dev_b[grouped[k]]:
+        if dev[other, grouped[k]] != child_dev[grouped[k]]:
             return 0
     for k in range(count):
         u = opened[k]
+        at, of = end[other, u], dev[other, u]
         for j in range(d):
-            # Nothing starts on j before j is free, so what arrives earlier counts as arriving then.
-            at_a = max(free_a[j], end_a[u] + comm[u, dev_a[u], j])
-            at_b = max(free_b[j], end_b[u] + comm[u, dev_b[u], j])
-            if at_a > at_b:
+            there = max(free[other, j], at + comm[u, of, j])
+            if there > arrival[k, j]:
                 first = False
-            elif at_a < at_b:
+            elif there < arrival[k, j]:
                 second = False
         if not first and not second:
             return 0
@@ -200,7 +206,14 @@ def sweep(
     child_end = np.empty(n)
     child_dev = np.empty(n, np.int8)
     opened = np.empty(n, np.int64)
+    arrival = np.empty((n, d))
     grouped = np.empty(n, np.int64)
+    shared = np.zeros(n, np.bool_)
+    for v in range(n):
+        for u in range(n):
+            if u != v and group[u] == group[v]:
+                shared[v] = True
+    any_shared = np.any(shared) or np.any(group_live)
     expanded = 0
     a = 0
     count = num_initial
@@ -215,6 +228,7 @@ def sweep(
         b = 1 - a
         table[:] = -1
         made = 0
+        bar = np.inf
         for r in range(count):
             s = ranked[r]
             mask = masks[a, s]
@@ -231,11 +245,11 @@ def sweep(
                 if mask & bit or (pred_mask[v] & mask) != pred_mask[v]:
                     continue
                 only = -1
-                g = group[v]
-                for u in range(n):
-                    if group[u] == g and dev[a, s, u] >= 0:
-                        only = dev[a, s, u]
-                        break
+                if shared[v]:
+                    for u in range(n):
+                        if group[u] == group[v] and dev[a, s, u] >= 0:
+                            only = dev[a, s, u]
+                            break
                 for j in range(d):
                     start[v, j] = np.inf
                     if (only >= 0 and only != j) or not time_s[v, j] < np.inf:
@@ -335,6 +349,11 @@ def sweep(
                     if len(local_tail) > 0:
                         ahead = max(ahead, finish + local_tail[v, j])
                         promise = ahead + _WORK_WEIGHT * total
+                    if promise >= bar:
+                        # As many better ones are there as are kept.
+                        for t in range(num_targets):
+                            dropped[t] = min(dropped[t], child[t])
+                        continue
                     child_free[:] = free[a, s]
                     child_free[j] = finish
                     child_held[:] = held[a, s]
@@ -343,12 +362,18 @@ def sweep(
                     child_end[v] = finish
                     child_dev[:] = dev[a, s]
                     child_dev[v] = j
+                    for i in range(num_open):
+                        u = opened[i]
+                        for q in range(d):
+                            # Nothing starts on q before q is free, so what arrives earlier counts as arriving then.
+                            arrival[i, q] = max(child_free[q], child_end[u] + comm[u, child_dev[u], q])
                     num_groups = 0
-                    for u in range(n):
-                        g = group[u]
-                        if child_dev[u] >= 0 and (group_live[g] or (group_mask[g] & ~new_mask) != 0):
-                            grouped[num_groups] = u
-                            num_groups += 1
+                    if any_shared:
+                        for u in range(n):
+                            g = group[u]
+                            if child_dev[u] >= 0 and (group_live[g] or (group_mask[g] & ~new_mask) != 0):
+                                grouped[num_groups] = u
+                                num_groups += 1
                     place = _slot(table, masks[b], new_mask)
                     other = table[place]
                     dominated = False
@@ -357,21 +382,9 @@ def sweep(
                         if alive[other]:
                             compared += 1
                             verdict = _compare(
-                                num_open,
-                                opened,
-                                comm,
-                                held_matters,
-                                num_groups,
-                                grouped,
-                                free[b, other],
-                                end[b, other],
-                                dev[b, other],
-                                held[b, other],
-                                child_free,
-                                child_end,
-                                child_dev,
-                                child_held,
-                            )
+                                num_open, opened, comm, held_matters, num_groups, grouped, other, free[b], end[b],
+                                dev[b], held[b], child_free, arrival, child_dev, child_held,
+                            )  # fmt: skip
                             if verdict == 1:
                                 dominated = True
                                 break
@@ -385,6 +398,8 @@ def sweep(
                             made, width, free[b], end[b], dev[b], held[b], place_in_order[b], root[b], bound[b],
                             masks[b], alive, chain, table, key, score[b], lead[b], dropped,
                         )  # fmt: skip
+                        if made == width:
+                            bar = score[b, :made].max()
                         place = _slot(table, masks[b], new_mask)
                     free[b, made] = child_free
                     end[b, made] = child_end

@@ -1,4 +1,4 @@
-"""Compiled topological sorting with node priorities, and the length of an order's edges."""
+"""Compiled topological sorting with node priorities, the length of an order's edges, and moves within orders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numba import njit
 
 from rlinit.stages import FloatArray, IntArray
 
-__all__ = ["arrangement_cost", "kahn"]
+__all__ = ["arrangement_cost", "kahn", "shift"]
 
 
 @njit(cache=True, nogil=True)
@@ -96,3 +96,27 @@ def arrangement_cost(
         for d in range(tensor_indptr[t], tensor_indptr[t + 1]):
             total += weight[t] * (position[tensor_dst[d]] - position[tensor_src[t]])
     return total
+
+
+@njit(cache=True, nogil=True, inline="always")
+def shift(order: IntArray, place: IntArray, width: int, origin: int, target: int) -> None:
+    """Move the member at one position of an order to another, in place; those between shift by one.
+
+    Parameters
+    ----------
+    order
+        (m,) members.
+    place
+        The position of each member, found at member // `width`.
+    """
+    member = order[origin]
+    if origin < target:
+        for at in range(origin, target):
+            order[at] = order[at + 1]
+            place[order[at] // width] = at
+    else:
+        for at in range(origin, target, -1):
+            order[at] = order[at - 1]
+            place[order[at] // width] = at
+    order[target] = member
+    place[member // width] = target

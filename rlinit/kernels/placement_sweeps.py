@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.kernels.orders import shift
 from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["ends_of", "sweep", "tails_of"]
@@ -439,7 +440,7 @@ def _anneal_window(
             new_spot = left + int(rng.random() * (right - left + 1))
         if new_on == old_on and new_spot == old_spot:
             continue
-        _shift(order, spot, old_spot, new_spot)
+        shift(order, spot, 1, old_spot, new_spot)
         on[a] = new_on
         tried = _window_cost(
             order,
@@ -472,7 +473,7 @@ def _anneal_window(
                 best_held[:] = room
         else:
             on[a] = old_on
-            _shift(order, spot, new_spot, old_spot)
+            shift(order, spot, 1, new_spot, old_spot)
     if cost <= origin and cost <= best:
         # As good as the best: take the last one, so that equal schedules drift.
         best_order[:] = order
@@ -520,22 +521,6 @@ def _connected(
                     joined[count] = c
                     count += 1
     return count
-
-
-@njit(cache=True, nogil=True)
-def _shift(order: IntArray, spot: IntArray, origin: int, target: int) -> None:
-    """Move the member at one spot to another; those between shift by one."""
-    a = order[origin]
-    if origin < target:
-        for at in range(origin, target):
-            order[at] = order[at + 1]
-            spot[order[at]] = at
-    else:
-        for at in range(origin, target, -1):
-            order[at] = order[at - 1]
-            spot[order[at]] = at
-    order[target] = a
-    spot[a] = target
 
 
 @njit(cache=True, nogil=True)

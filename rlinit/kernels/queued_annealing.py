@@ -5,22 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.kernels.orders import shift
 from rlinit.kernels.placing import run_batches
 from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["anneal_queued"]
-
-
-@njit(cache=True, nogil=True)
-def _shift(sequence: IntArray, place: IntArray, d: int, origin: int, target: int) -> None:
-    """Move the batch at one position to another; those between shift by one."""
-    code = sequence[origin]
-    step = 1 if target > origin else -1
-    for at in range(origin, target, step):
-        sequence[at] = sequence[at + step]
-        place[sequence[at] // d] = at
-    sequence[target] = code
-    place[code // d] = target
 
 
 @njit(cache=True, nogil=True)
@@ -116,7 +105,7 @@ def anneal_queued(
             continue
         sequence[at] = v * d + j
         mask[v, i], mask[v, j] = 0, 1
-        _shift(sequence, place, d, at, spot)
+        shift(sequence, place, d, at, spot)
         tried = run_batches(
             mode,
             sequence,
@@ -142,7 +131,7 @@ def anneal_queued(
                 best_sequence[:] = sequence
                 best_held[:] = held
         else:
-            _shift(sequence, place, d, spot, at)
+            shift(sequence, place, d, spot, at)
             mask[v, j], mask[v, i] = 0, 1
             sequence[at] = code
     sequence[:] = best_sequence

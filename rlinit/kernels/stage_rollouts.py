@@ -34,6 +34,41 @@ def _mix(z: np.uint64) -> np.uint64:
     return z ^ (z >> _S31)
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _first_ready(n: int, pred_indptr: IntArray, waiting: IntArray, ready: IntArray, place: IntArray) -> int:
+    """List the nodes 0..n-1 without predecessors in `ready`; return how many.
+
+    `waiting` gets how many predecessors each node waits for, `place` where the ready ones are listed.
+    """
+    count = 0
+    for v in range(n):
+        waiting[v] = pred_indptr[v + 1] - pred_indptr[v]
+        if waiting[v] == 0:
+            ready[count] = v
+            place[v] = count
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _without(
+    u: int, count: int, succ_indptr: IntArray, succ: IntArray, waiting: IntArray, ready: IntArray, place: IntArray
+) -> int:
+    """Take node u off the list of `count` ready nodes, add those that waited for it last; return how many there are."""
+    count -= 1
+    moved = ready[count]
+    ready[place[u]] = moved
+    place[moved] = place[u]
+    for e in range(succ_indptr[u], succ_indptr[u + 1]):
+        v = succ[e]
+        waiting[v] -= 1
+        if waiting[v] == 0:
+            ready[count] = v
+            place[v] = count
+            count += 1
+    return count
+
+
 @njit(cache=True, nogil=True)
 def sample_orders(
     keys: FloatArray,
@@ -57,11 +92,8 @@ def sample_orders(
     seed
         Of the draws.
     """
-    most = 0
-    for g in range(len(node_ptr) - 1):
-        most = max(most, node_ptr[g + 1] - node_ptr[g])
-    waiting = np.empty(most, np.int64)
-    ready = np.empty(most, np.int64)
+    most = np.diff(node_ptr).max()
+    waiting, ready, place = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     weight = np.empty(most)
     start = _mix(np.uint64(seed) + _GOLDEN)
     for g in range(len(node_ptr) - 1):
@@ -69,12 +101,7 @@ def sample_orders(
         n = node_ptr[g + 1] - base
         for s in range(samples):
             state = _mix(start ^ _mix(np.uint64(g * samples + s) + _GOLDEN))
-            count = 0
-            for v in range(n):
-                waiting[v] = pred_indptr[base + v + 1] - pred_indptr[base + v]
-                if waiting[v] == 0:
-                    ready[count] = v
-                    count += 1
+            count = _first_ready(n, pred_indptr[base:], waiting, ready, place)
             for i in range(n):
                 slot = 0
                 if count > 1:
@@ -91,15 +118,8 @@ def sample_orders(
                         left -= weight[slot]
                         slot += 1
                 u = ready[slot]
-                count -= 1
-                ready[slot] = ready[count]
                 orders[s, base + i] = u
-                for e in range(succ_indptr[base + u], succ_indptr[base + u + 1]):
-                    v = succ[e]
-                    waiting[v] -= 1
-                    if waiting[v] == 0:
-                        ready[count] = v
-                        count += 1
+                count = _without(u, count, succ_indptr[base:], succ, waiting, ready, place)
 
 
 @njit(cache=True, nogil=True)
@@ -117,23 +137,13 @@ def choice_terms(
     """
     log_prob, entropy = np.zeros(orders.shape), np.zeros(orders.shape)
     num_ready = np.empty(orders.shape, np.int64)
-    most = 0
-    for g in range(len(node_ptr) - 1):
-        most = max(most, node_ptr[g + 1] - node_ptr[g])
-    waiting = np.empty(most, np.int64)
-    ready = np.empty(most, np.int64)
-    place = np.empty(most, np.int64)
+    most = np.diff(node_ptr).max()
+    waiting, ready, place = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     for g in range(len(node_ptr) - 1):
         base = node_ptr[g]
         n = node_ptr[g + 1] - base
         for s in range(len(orders)):
-            count = 0
-            for v in range(n):
-                waiting[v] = pred_indptr[base + v + 1] - pred_indptr[base + v]
-                if waiting[v] == 0:
-                    ready[count] = v
-                    place[v] = count
-                    count += 1
+            count = _first_ready(n, pred_indptr[base:], waiting, ready, place)
             for i in range(n):
                 u = orders[s, base + i]
                 num_ready[s, base + i] = count
@@ -151,17 +161,7 @@ def choice_terms(
                     log_total = math.log(total)
                     log_prob[s, base + i] = keys[base + u] - top - log_total
                     entropy[s, base + i] = log_total - mean / total
-                count -= 1
-                moved = ready[count]
-                ready[place[u]] = moved
-                place[moved] = place[u]
-                for e in range(succ_indptr[base + u], succ_indptr[base + u + 1]):
-                    v = succ[e]
-                    waiting[v] -= 1
-                    if waiting[v] == 0:
-                        ready[count] = v
-                        place[v] = count
-                        count += 1
+                count = _without(u, count, succ_indptr[base:], succ, waiting, ready, place)
     return log_prob, entropy, num_ready
 
 
@@ -182,24 +182,14 @@ def choice_gradient(
     d H / d key_v = -p_v (log p_v + H).
     """
     grad = np.zeros(len(keys))
-    most = 0
-    for g in range(len(node_ptr) - 1):
-        most = max(most, node_ptr[g + 1] - node_ptr[g])
-    waiting = np.empty(most, np.int64)
-    ready = np.empty(most, np.int64)
-    place = np.empty(most, np.int64)
+    most = np.diff(node_ptr).max()
+    waiting, ready, place = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     weight = np.empty(most)
     for g in range(len(node_ptr) - 1):
         base = node_ptr[g]
         n = node_ptr[g + 1] - base
         for s in range(len(orders)):
-            count = 0
-            for v in range(n):
-                waiting[v] = pred_indptr[base + v + 1] - pred_indptr[base + v]
-                if waiting[v] == 0:
-                    ready[count] = v
-                    place[v] = count
-                    count += 1
+            count = _first_ready(n, pred_indptr[base:], waiting, ready, place)
             for i in range(n):
                 u = orders[s, base + i]
                 if count > 1:
@@ -221,17 +211,7 @@ def choice_gradient(
                         log_p = keys[base + ready[j]] - top - log_total
                         grad[base + ready[j]] -= p * (by_log_prob + by_entropy * (log_p + entropy))
                     grad[base + u] += by_log_prob
-                count -= 1
-                moved = ready[count]
-                ready[place[u]] = moved
-                place[moved] = place[u]
-                for e in range(succ_indptr[base + u], succ_indptr[base + u + 1]):
-                    v = succ[e]
-                    waiting[v] -= 1
-                    if waiting[v] == 0:
-                        ready[count] = v
-                        place[v] = count
-                        count += 1
+                count = _without(u, count, succ_indptr[base:], succ, waiting, ready, place)
     return grad
 
 

@@ -138,3 +138,4 @@ def test_gradients_reach_every_weight() -> None:
     (log_prob.sum() + entropy.sum()).backward()  # type: ignore[no-untyped-call]
     without = [name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not without
+    assert all(torch.isfinite(weight.grad).all() for weight in net.parameters() if weight.grad is not None)

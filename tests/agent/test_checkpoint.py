@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rlinit.agent.checkpoint import FORMAT, Card, load_checkpoint, save_checkpoint
+from rlinit.agent.checkpoint import FORMAT, Card, load_checkpoint, save_checkpoint, shipped
+from rlinit.agent.choice import checkpoint_names
 from rlinit.errors import CheckpointError
 
 ARRAYS = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(4, np.float32)}
@@ -103,3 +104,21 @@ def test_a_failed_save_leaves_the_last_good_file(tmp_path: Path, monkeypatch: py
             save_checkpoint(path, {"a": np.zeros(9, np.float32)}, CARD)
     assert set(load_checkpoint(path).arrays) == set(ARRAYS)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["agent.json", "agent.safetensors"]
+
+
+@pytest.mark.parametrize("name", checkpoint_names())
+def test_shipped_cards_say_how_to_train_again(name: str) -> None:
+    """A shipped checkpoint is small, and its card has command, seed, machine, quality and a time below an hour."""
+    path = shipped(name)
+    assert path is not None
+    assert path.stat().st_size < 10_000_000
+    card = load_checkpoint(path).card
+    training = card.training
+    assert str(training["command"]).startswith("python train/run.py --task ")
+    assert f"--seed {training['seed']} " in training["command"]
+    assert training["steps"] > 0
+    assert 0 < training["seconds"] < 3600
+    assert training["machine"]["cores"] >= 1
+    assert training["machine"]["cpu"]
+    assert card.quality
+    assert json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["weights_sha256"] == card.weights_sha256

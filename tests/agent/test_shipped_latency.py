@@ -8,7 +8,7 @@ import pytest
 import rlinit
 from rlinit.agent.choice import find_checkpoint
 from rlinit.agent.placement_choice import load_latency_agent
-from rlinit.agent.placement_decoding import LatencyAgent, decode_placement
+from rlinit.agent.placement_decoding import PlacementAgent, decode_placement
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 from rlinit.lowering_placement import lower_placement
@@ -17,7 +17,7 @@ from rlinit.timeline import makespan
 
 
 @pytest.fixture(scope="module")
-def agent() -> LatencyAgent:
+def agent() -> PlacementAgent:
     """Load it."""
     path = find_checkpoint("latency")
     assert path is not None
@@ -33,7 +33,7 @@ def problems() -> list[PlacementProblem]:
     return [lower_placement(graph, hardware, "latency").problem for graph in graphs]
 
 
-def test_it_is_better_than_heft_on_unseen_networks(agent: LatencyAgent, problems: list[PlacementProblem]) -> None:
+def test_it_is_better_than_heft_on_unseen_networks(agent: PlacementAgent, problems: list[PlacementProblem]) -> None:
     """One greedy pass is some percent better than HEFT in the mean, and a population is clearly better still."""
     greedy, sampled = [], []
     for problem in problems:

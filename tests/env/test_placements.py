@@ -22,8 +22,7 @@ from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.lowering_placement import lower_placement
 from rlinit.placement import PlacementProblem
-from rlinit.placement_plan import placement_parts
-from rlinit.plan import Plan
+from rlinit.placement_plan import placement_plan
 from rlinit.timeline import held_bytes, makespan
 from tests.placements import random_placement_problem
 
@@ -102,24 +101,9 @@ def test_value_is_the_checkers() -> None:
     problem = lower_placement(graph, hardware, "latency", resident="weights").problem
     env = PlacementEnv(OneProblem(problem))
     _, info = play(env, 1)
-    parts: dict[str, Any] = placement_parts(problem, env.episodes.placement(0), graph, hardware, "weights")
-    plan = Plan(
-        objective="latency",
-        status="feasible",
-        values=(info["value"],),
-        bounds=(0.0,),
-        bound_source="",
-        method="environment",
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        resident="weights",
-        **parts,
-    )
+    placement = env.episodes.placement(0)
+    plan = placement_plan(problem, placement, graph, hardware, method="environment", resident="weights")
+    assert plan.value == info["value"]
     assert check_placement(plan, graph, hardware) == pytest.approx(info["value"], rel=1e-12)
 
 

@@ -10,12 +10,12 @@ from rlinit.checker import stage_uses
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.lowering_placement import lower_placement
-from rlinit.placement import Placement, PlacementProblem, Transfers
-from rlinit.placement_plan import placement_parts
+from rlinit.placement import Transfers
+from rlinit.placement_plan import placement_plan
 from rlinit.plan import Plan
-from rlinit.timeline import placement_from_priority, timeline
+from rlinit.timeline import placement_from_priority
 
-__all__ = ["placement_plan", "random_case", "random_graph", "random_hardware", "random_plan", "stage_plan"]
+__all__ = ["random_case", "random_graph", "random_hardware", "random_plan", "stage_plan"]
 
 
 def random_graph(
@@ -45,33 +45,6 @@ def random_hardware(seed: int, num_devices: int = 3, *, scale: float = 1.0, free
     return Hardware(devices, rate, np.zeros_like(delay) if free else delay, "random")
 
 
-def placement_plan(
-    problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware, inputs: int
-) -> Plan:
-    """Return the plan of a placement, with no bound."""
-    value = timeline(problem, placement).makespan_s
-    parts = placement_parts(problem, placement, graph, hardware, "tensors")
-    return Plan(
-        objective=problem.objective,
-        status="feasible",
-        values=(value,),
-        bounds=(0.0,),
-        bound_source="",
-        method="random",
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        inputs=inputs,
-        shard_inputs=problem.shard_inputs,
-        transfer_rule=problem.transfers,
-        **parts,  # type: ignore[arg-type]
-    )
-
-
 def random_plan(
     graph: Graph, hardware: Hardware, seed: int, *, inputs: int = 1, transfers: Transfers = "parallel"
 ) -> Plan:
@@ -89,7 +62,7 @@ def random_plan(
     whole = rng.random(graph.num_ops) < 0.5
     device[whole] = device[whole, :1]
     placement = placement_from_priority(problem, device[problem.group], rng.random(graph.num_ops))
-    return placement_plan(problem, placement, graph, hardware, inputs)
+    return placement_plan(problem, placement, graph, hardware, method="random")
 
 
 def random_case(

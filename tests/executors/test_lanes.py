@@ -30,7 +30,7 @@ def lanes_of(seed: int, inputs: int) -> tuple[Plan, Lanes]:
     graph = graph_of(model, (x,), batched=inputs > 1)
     plan = random_plan(graph, random_hardware(seed, 3), seed, inputs=inputs)
     program = torch_program(model, (x,), graph.names, graph=graph, dynamic_batch=inputs if inputs > 1 else None)
-    return plan, lower_lanes(plan, program)
+    return plan, lower_lanes(plan, program, len(x))
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 4]))

@@ -177,6 +177,29 @@ def test_time_limit_ends_a_run() -> None:
         LocalExecutor(time_limit_s=0.0).execute(plan, model, inputs, graph=graph)
 
 
+def test_dynamic_dimensions_are_those_of_the_inputs() -> None:
+    """A program with dynamic batch and length runs whole and dealt at the sizes of its inputs, and at no others."""
+    from rlinit.importers.torch_export import from_program
+
+    model = TinyTransformer().eval()
+    shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(model, (torch.randint(0, 50, (2, 7)),), dynamic_shapes=shapes)
+    for rows, length, count in ((1, 5, 1), (3, 9, 1), (4, 6, 4), (8, 5, 4)):
+        inputs = (torch.randint(0, 50, (rows, length)),)
+        graph = from_program(program, batch=rows // count, dims={"tokens[1]": length})
+        graph = dataclasses.replace(graph, times={("*", size): np.ones(graph.num_ops) for size in (1, 2, 3, 4)})
+        plan = random_plan(graph, random_hardware(1, 3), 1, inputs=count)
+        with LocalExecutor().load(plan, program, inputs, graph=graph) as loaded:
+            check_same(model, inputs, loaded.run(*inputs).outputs, exact=count == 1)
+            with pytest.raises(InvalidPlan, match=r"was exported for|was loaded for"):
+                loaded.run(torch.randint(0, 50, (rows, length + 1)))
+            with pytest.raises(InvalidPlan, match="rows; the plan was loaded for"):
+                loaded.run(torch.randint(0, 50, (rows + 1, length)))
+        if count == 4:
+            with pytest.raises(InvalidPlan, match="have 7 rows; the plan is for 4 inputs"):
+                LocalExecutor().load(plan, program, (torch.randint(0, 50, (7, length)),), graph=graph)
+
+
 class Overwriting(nn.Module):
     """A model that reads a tensor after overwriting it."""
 

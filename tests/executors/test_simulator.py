@@ -14,7 +14,8 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.simulator import Perturbation, simulate
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from tests.executors.plans import placement_plan, random_case, random_graph, random_hardware, random_plan, stage_plan
+from rlinit.placement_plan import placement_plan
+from tests.executors.plans import random_case, random_graph, random_hardware, random_plan, stage_plan
 
 SEEDS = st.integers(0, 100_000)
 RULES = st.sampled_from(["parallel", "exclusive", "blocking"])
@@ -73,7 +74,7 @@ def _by_hand(graph: Graph, hardware: Hardware, device: list[int]):  # type: igno
 
     problem = lower_placement(graph, hardware, "latency").problem
     placement = placement_from_priority(problem, np.array(device)[:, None], np.arange(float(graph.num_ops)))
-    return placement_plan(problem, placement, graph, hardware, 1)
+    return placement_plan(problem, placement, graph, hardware, method="given")
 
 
 def test_noise_is_reproducible_and_has_its_median() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 import rlinit.executors
+from benchmarks.pytorchcv_models import image_network
 from rlinit.executors.program import export_model
 from rlinit.importers.torch_export import export_program, from_program
 from tests.executors.plans import random_hardware, random_plan
@@ -57,9 +59,10 @@ def transformer(name: str) -> tuple[Any, tuple[Any, ...]]:
 
 def network(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return an image classifier and inputs for it."""
-    provider = pytest.importorskip("pytorchcv.model_provider")
+    if importlib.util.find_spec("pytorchcv") is None:
+        pytest.skip("pytorchcv is not installed")
     torch.manual_seed(0)
-    return provider.get_model(name, pretrained=False).eval(), (torch.randn(4, 3, 224, 224),)
+    return image_network(name, batch=4)
 
 
 CASES: list[tuple[str, Callable[[str], tuple[Any, tuple[Any, ...]]]]] = [

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlinit.exporters.onnx_stages import run_onnx_stages, to_onnx_stages
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.plan import Batch, DeviceUse, Plan
+from rlinit.plan import Plan
 from tests.executors.plans import stage_plan
 
 onnx: Any = pytest.importorskip("onnx")
@@ -23,7 +23,6 @@ helper = onnx.helper
 __all__ = [
     "KINDS",
     "check_parts",
-    "device_plan",
     "feeds_of",
     "hardware",
     "helper",
@@ -139,34 +138,6 @@ def slices(graph: Graph, k: int, rng: np.random.Generator) -> list[int]:
 def staged(graph: Graph, stages: list[int], k: int) -> Plan:
     """Return a stage plan."""
     return stage_plan(graph, hardware(k), stages, objective="memory")
-
-
-def device_plan(graph: Graph, devices: list[str]) -> Plan:
-    """Return a placement, one op after the other."""
-    where = dict(zip(graph.names, devices, strict=True))
-    order = [graph.names[v] for v in graph.order]
-    batches = tuple(Batch(op, where[op], (0,), float(at), float(at + 1)) for at, op in enumerate(order))
-    names = sorted(set(devices))
-    uses = tuple(DeviceUse(name, devices.count(name), float(devices.count(name)), 0.0) for name in names)
-    return Plan(
-        objective="latency",
-        status="feasible",
-        values=(float(len(order)),),
-        bounds=(0.0,),
-        bound_source="",
-        method="given",
-        assignment=dict(where),
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware="free",
-        hardware_fingerprint="",
-        batches=batches,
-        devices=uses,
-        start_s={batch.op: batch.start_s for batch in batches},
-    )
 
 
 def feeds_of(model: Any, batch: int, seed: int = 0) -> dict[str, NDArray[np.float32]]:

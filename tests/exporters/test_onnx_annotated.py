@@ -17,9 +17,9 @@ from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
 from rlinit.exporters.onnx_annotated import annotated_onnx, read_onnx_annotations, to_onnx_annotated
 from rlinit.exporters.onnx_stages import onnx_stages
 from rlinit.importers.onnx_model import from_onnx
+from rlinit.measuring import placed_plan
 from tests.exporters.onnx_files import (
     KINDS,
-    device_plan,
     feeds_of,
     helper,
     model_of,
@@ -72,7 +72,7 @@ def test_devices_are_read_back(seed: int) -> None:
     model = random_model(seed)
     graph = from_onnx(model, batch=2)
     where = [f"d{i}" for i in np.random.default_rng(seed).integers(0, 3, graph.num_ops)]
-    annotated = annotated_onnx(device_plan(graph, where), graph, model)
+    annotated = annotated_onnx(placed_plan(graph, dict(zip(graph.names, where, strict=True))), graph, model)
     check_annotated(model, annotated, 2)
     found = read_onnx_annotations(annotated)
     assert found.op2stage == {}

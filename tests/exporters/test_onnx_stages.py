@@ -22,10 +22,10 @@ from rlinit.exporters.onnx_fit import fit_onnx
 from rlinit.exporters.onnx_stages import onnx_stages, run_onnx_stages, to_onnx_stages
 from rlinit.graph import Graph
 from rlinit.importers.onnx_model import from_onnx
+from rlinit.measuring import placed_plan
 from tests.exporters.onnx_files import (
     KINDS,
     check_parts,
-    device_plan,
     feeds_of,
     helper,
     model_of,
@@ -58,7 +58,7 @@ def test_segments_of_devices_equal_the_whole(seed: int, devices: int) -> None:
     model = random_model(seed)
     graph = from_onnx(model, batch=2)
     where = [f"d{i}" for i in np.random.default_rng(seed).integers(0, devices, graph.num_ops)]
-    plan = device_plan(graph, where)
+    plan = placed_plan(graph, dict(zip(graph.names, where, strict=True)))
     with tempfile.TemporaryDirectory() as folder:
         number = check_parts(plan, graph, model, feeds_of(model, 2), Path(folder))
     assert devices > 1 or number == 1
@@ -247,7 +247,7 @@ def test_plans_that_do_not_fit_are_refused() -> None:
         onnx_stages(dataclasses.replace(plan, assignment={"x": 0, "n0": 0, "n1": 2, "n2": 0}), graph, model)
     with pytest.raises(InvalidPlan, match="does not place op 'n2'"):
         onnx_stages(dataclasses.replace(plan, assignment={"x": 0, "n0": 0, "n1": 1}), graph, model)
-    placed = device_plan(graph, ["d0"] * 4)
+    placed = placed_plan(graph, dict.fromkeys(graph.names, "d0"))
     dealt = (*placed.batches, dataclasses.replace(placed.batches[1], device="d1", shards=(1,)))
     with pytest.raises(InvalidPlan, match="op 'n0' runs some inputs on d0 and some on d1"):
         onnx_stages(dataclasses.replace(placed, batches=dealt), graph, model)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import importlib
 import json
+import random
 import sys
 import zipfile
 from pathlib import Path
@@ -261,6 +264,120 @@ def test_code_in_a_file_is_not_run(keras: Any, tmp_path: Path) -> None:
         pass
     with pytest.raises(InvalidGraph, match=r"empty\.keras"):
         load_graph(tmp_path / "empty.keras")
+
+
+def written(path: Path, config: object) -> Path:
+    """Write a configuration as a model file."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", json.dumps(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def network(keras: Any) -> dict[str, Any]:
+    """Return the configuration of a small network with branches."""
+    x = keras.Input((8, 8, 3), name="x")
+    y = keras.layers.BatchNormalization(name="norm")(keras.layers.Conv2D(4, 3, name="conv")(x))
+    y = keras.layers.Flatten(name="flat")(y)
+    y = keras.layers.Add(name="sum")([keras.layers.Dense(3, name="a")(y), keras.layers.Dense(3, name="b")(y)])
+    config: dict[str, Any] = keras.saving.serialize_keras_object(keras.Model(x, y, name="m"))
+    return config
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the keys that lead to each entry of nested lists and dictionaries."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(found for key, part in inner for found in places(part, (*place, key)))]
+
+
+HOSTILE: list[Any] = [
+    *(None, -1, 0, 10**9, 10**18, 10**40, 1.5, "", "x", [], {}, [1] * 50, True, [None, 10**9, 10**9]),
+    {"class_name": "Lambda", "config": {}},
+    {"class_name": "system", "module": "os", "config": {}},
+    {"class_name": "__lambda__", "config": {"value": "x"}},
+]
+
+
+def test_mutated_configurations_never_crash(network: dict[str, Any], tmp_path: Path) -> None:
+    """Random changes of a configuration give a graph or an InvalidGraph, nothing else, and never a 100 MB of memory."""
+    resource = pytest.importorskip("resource")
+    load_graph(written(tmp_path / "m.keras", network))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    random_state = random.Random(0)
+    everywhere = places(network)[1:]
+    refused = 0
+    for _ in range(40):
+        config = copy.deepcopy(network)
+        for _ in range(random_state.randint(1, 3)):
+            *path, last = random_state.choice(everywhere)
+            with contextlib.suppress(KeyError, IndexError, TypeError):
+                part: Any = config
+                for key in path:
+                    part = part[key]
+                part[last] = copy.deepcopy(random_state.choice(HOSTILE))
+        try:
+            load_graph(written(tmp_path / "m.keras", config))
+        except InvalidGraph:
+            refused += 1
+    assert refused > 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_mutated_archives_never_crash(network: dict[str, Any], tmp_path: Path) -> None:
+    """Random changes of bytes, and cuts, give a graph or an InvalidGraph, nothing else."""
+    whole = written(tmp_path / "whole.keras", network).read_bytes()
+    random_state = random.Random(0)
+    refused = 0
+    for trial in range(120):
+        content = bytearray(whole)
+        if trial % 4 == 0:
+            content = content[: random_state.randrange(len(content))]
+        for _ in range(random_state.randint(1, 4) if content else 0):
+            # Half of the changes in the directory at the end, which says how to read the rest.
+            at = random_state.randrange(max(0, len(content) - 90) if trial % 2 else 0, len(content))
+            content[at] = random_state.randrange(256)
+        (tmp_path / "m.keras").write_bytes(content)
+        try:
+            load_graph(tmp_path / "m.keras")
+        except InvalidGraph:
+            refused += 1
+    assert refused > 60
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    """A configuration that grows a thousandfold is read up to the limit only."""
+    with zipfile.ZipFile(tmp_path / "m.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b" " * ((1 << 26) + 2))
+    assert (tmp_path / "m.keras").stat().st_size < 100_000
+    with pytest.raises(InvalidGraph, match=r"more than 67,108,864 bytes"):
+        load_graph(tmp_path / "m.keras")
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "settings", "message"),
+    [
+        ("system", "os", {}, "module 'os'"),
+        ("Popen", "subprocess", {}, "module 'subprocess'"),
+        ("Layer", "keras_extra.layers", {}, "'keras_extra.layers'"),
+        ("TorchModuleWrapper", "keras.layers", {"module": "gASVIgAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOULg=="}, "never run"),
+        ("TFSMLayer", "keras.layers", {"filepath": "/etc"}, "names the file '/etc'"),
+        ("IntegerLookup", "keras.layers", {"vocabulary": "/etc/passwd"}, "names the file '/etc/passwd'"),
+        ("STFTSpectrogram", "keras.layers", {"frame_length": 10**9, "fft_length": 10**9}, "frame_length is 1000000000"),
+        ("Conv2D", "keras.layers", {"filters": 10**9, "kernel_size": [10**5, 10**5]}, r"m\.keras"),
+        ("eval", "builtins", {"source": "1"}, r"m\.keras"),
+    ],
+)
+def test_hostile_layers(
+    keras: Any, tmp_path: Path, kind: str, module: str, settings: dict[str, Any], message: str
+) -> None:
+    """Classes from elsewhere, pickles, files and weights beyond all memory are refused, and nothing is run or read."""
+    layers = [
+        {"module": "keras.layers", "class_name": "InputLayer", "config": {"batch_shape": [None, 8, 8, 3], "name": "i"}},
+        {"module": module, "class_name": kind, "config": {"name": "l", **settings}},
+    ]
+    config = {"module": "keras", "class_name": "Sequential", "config": {"name": "s", "layers": layers}}
+    with pytest.raises(InvalidGraph, match=message):
+        load_graph(written(tmp_path / "m.keras", config))
 
 
 def test_without_keras(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -285,7 +285,16 @@ def test_dynamic_dimensions_are_chosen() -> None:
     fixed = from_torch(net, (ones(7, 9, 4),))
     assert graph.out_bytes.tolist() == fixed.out_bytes.tolist()
     assert graph.flops.tolist() == fixed.flops.tolist()
-    assert from_program(program, dims={f"{name}[1]": 9}).out_bytes[0] == 4 * 2 * 9 * 4
+    # torch writes a least size of 2 where none was given, and runs 1 as well.
+    assert from_program(program, dims={f"{name}[1]": 9}).out_bytes[0] == 4 * 1 * 9 * 4
+    for dim, least in ((torch.export.Dim.DYNAMIC, 1), (torch.export.Dim("n"), 1), (torch.export.Dim("m", min=3), 3)):
+        open_batch = torch.export.export(nn.Linear(4, 4), (ones(5, 4),), dynamic_shapes=({0: dim},))
+        assert from_program(open_batch).out_bytes[0] == 4 * 4 * least
+        assert from_program(open_batch, batch=4).out_bytes[0] == 4 * 4 * 4
+        with pytest.raises(InvalidGraph, match="batch is 0"):
+            from_program(open_batch, batch=0)
+    with pytest.raises(InvalidGraph, match="allows"):
+        from_program(open_batch, batch=2)
     with pytest.raises(InvalidGraph, match=r"choose a value.*\[1\]"):
         from_program(program, batch=7)
     with pytest.raises(InvalidGraph, match="allows"):
@@ -302,6 +311,13 @@ def test_sizes_that_depend_on_data_are_refused() -> None:
         from_torch(module_of(lambda _, x: x.nonzero() + 1), (ones(4),))
     graph = from_torch(module_of(lambda _, x: x * x.sum().item()), (ones(4),))
     assert graph.num_ops >= 4
+
+
+def test_writes_after_an_input_with_a_name_of_python() -> None:
+    """Networks whose input is called as a builtin (that of nn.Sequential is "input") may write in place."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.BatchNorm1d(4), nn.Dropout(0.5, inplace=True))
+    assert from_torch(net.eval(), (ones(2, 4),)).kinds[:3] == ("input", "linear", "relu")
+    assert from_torch(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train(), (ones(2, 4),)).names[0] == "input"
 
 
 def test_what_cannot_be_traced_is_told_with_its_line() -> None:

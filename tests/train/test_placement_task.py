@@ -129,3 +129,13 @@ def test_plans_show_what_was_played(task: PlacementTask) -> None:
     plan = task.plan(batch, played, 1, 1)
     assert plan.value == pytest.approx(played.value[1, 1])
     assert len(plan.batches) == 12
+
+
+def test_validation_looks_at_real_models_but_never_chooses_by_them() -> None:
+    """Real models are among the validation sets, small and large, with HEFT's makespans, and not in the selection."""
+    sets = PlacementTask(PlacementTaskParams()).validation(small=True)
+    assert "imagenet" in sets
+    assert "imagenet" not in PlacementTask.selection
+    assert set(PlacementTask.selection) <= set(sets)
+    assert np.isfinite(sets["imagenet"].reference).all()
+    assert (np.diff(sets["imagenet"].arrays.ptr) > 100).all()

@@ -10,12 +10,15 @@ import torch
 
 from rlinit.agent.choice import load_stage_agent
 from rlinit.agent.decoding import Decoding
-from rlinit.agent.stage_features import slice_orders
+from rlinit.agent.stage_batch import StageBatch
+from rlinit.agent.stage_features import featurise, slice_orders
 from rlinit.errors import InvalidConfig
 from rlinit.partition import slice_order
 from rlinit.plan import Plan
+from rlinit.train.pointer_task import PointerParams, PointerTask
 from rlinit.train.stage_problems import ProblemParams, draw_problems
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, optimal_values
+from rlinit.train.tasks import AnyTask, unpadded
 
 CPU = torch.device("cpu")
 TASK = StageTask(StageParams(hidden=32, layers=2, real_models=False))
@@ -185,3 +188,24 @@ def test_parameters_out_of_range_are_refused() -> None:
     for name, value in (("hidden", 0), ("least_reward", 0.1)):
         with pytest.raises(InvalidConfig, match=name):
             StageParams(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("network", ["oneshot", "pointer"])
+def test_graphs_of_unequal_sizes_are_labelled_and_imitated(network: str) -> None:
+    """Labels of a batch of unequal graphs end in -1 and are, for each graph, the labels it has alone."""
+    parts = [TASK.generate(seed, size, 2) for seed, size in ((1, 9), (2, 23), (3, 1))]
+    problems = StageBatch.join([StageBatch.of_problem(part.problems.problem(g)) for part in parts for g in range(2)])
+    features, reference = featurise(problems)
+    unknown = np.full(6, np.nan)
+    batch = StageProblems(problems, features, reference, unknown, unknown)
+    labels = TASK.label(batch)
+    assert labels["order"].shape == (6, 23)
+    for g, n in enumerate(np.diff(problems.node_ptr)):
+        order = labels["order"][g]
+        assert (order[n:] == -1).all()
+        assert sorted(order[:n].tolist()) == list(range(n))
+    together = unpadded(labels["order"], problems.node_ptr)[None, :]
+    assert (slice_orders(problems, together)[0][:, 0] <= reference * (1 + 1e-9)).all()
+    task: AnyTask = TASK if network == "oneshot" else PointerTask(PointerParams(units=8, real_models=False))
+    loss = task.imitation_loss(task.network(0), batch, task.forward(task.network(0), batch, CPU), labels)
+    assert np.isfinite(float(loss.detach()))

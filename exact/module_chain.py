@@ -1,0 +1,285 @@
+"""The modules between separators, with the least time of each for every pair of devices of its two ends.
+
+A pair is solved only where it lies on the shortest path of the chain by lower bounds; the others stay as they are, for
+they cannot lead to anything better. Modules that are copies of each other share what is known of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from rlinit.budget import Budget
+from rlinit.exact.module_search import (
+    Frontier,
+    SearchModel,
+    SearchResult,
+    Target,
+    root_bound,
+    search,
+    search_model,
+)
+from rlinit.exact.modules import induced, separators
+from rlinit.placement import Placement, PlacementProblem, PlacementResult
+from rlinit.stages import FloatArray, IntArray
+from rlinit.timeline import placement_from_priority, timeline
+
+__all__ = ["EXACT", "ModuleChain", "ModuleSolver"]
+
+ModuleSolver = Callable[[PlacementProblem, float, Budget], PlacementResult]
+"""Solves a module as a problem of its own: of interest is only what is below the given seconds."""
+
+EXACT = 1.0 + 1e-9
+"""Bound and value this close are one and the same sum, rounded in different orders."""
+_LEVELS: tuple[tuple[int, ...], ...] = ((16,), (16, 256), (16, 256, 4096), (256, 4096, 32768, 131072))
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The ops from one separator (excluded; -1: the beginning) to the next (included; -1: the end).
+
+    Parameters
+    ----------
+    lower, value
+        (a, b) bounds and values found for each pair of devices of the two separators; one row, or column, where there
+        is none.
+    solution
+        ``{(a, b): (device, rank) of inner}``.
+    level
+        (a,) passes made from each device, as an index of the levels of effort.
+    """
+
+    source: int
+    inner: IntArray
+    sink: int
+    models: list[SearchModel]
+    starts: list[Frontier]
+    lower: FloatArray
+    value: FloatArray
+    solution: dict[tuple[int, int], tuple[IntArray, IntArray]]
+    level: IntArray
+
+
+class ModuleChain:
+    """The parts between separators, with what is known of each pair of devices; parts alike share one entry."""
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        comm: FloatArray,
+        module_solver: ModuleSolver | None,
+        jobs: int,
+        max_work: int,
+    ) -> None:
+        self.problem, self.comm, self.module_solver = problem, comm, module_solver
+        self.jobs, self.max_work, self.work = jobs, max_work, 0
+        position = np.empty(problem.num_ops, np.int64)
+        position[problem.order] = np.arange(problem.num_ops)
+        cuts = separators(problem)
+        at = position[cuts]
+        begins, finishes = [0, *(at + 1).tolist()], [*at.tolist(), problem.num_ops]
+        ends_with = [*cuts.tolist(), -1]
+        starts_with = [-1, *cuts.tolist()]
+        self.inner: list[IntArray] = []
+        self.sinks: list[int] = []
+        self.parts: list[_Part] = []
+        alike: dict[bytes, _Part] = {}
+        for begin, finish, source, sink in zip(begins, finishes, starts_with, ends_with, strict=True):
+            if sink < 0 and begin == finish:
+                continue
+            inner = problem.order[begin:finish]
+            key = self._key(source, inner, sink)
+            if key not in alike:
+                alike[key] = self._part(source, inner, sink)
+            self.inner.append(inner)
+            self.sinks.append(sink)
+            self.parts.append(alike[key])
+
+    def _key(self, source: int, inner: IntArray, sink: int) -> bytes:
+        """Return what the costs of a part depend on; equal for parts that are copies of each other."""
+        problem = self.problem
+        ops = [*([source] if source >= 0 else []), *inner.tolist(), *([sink] if sink >= 0 else [])]
+        index = {v: i for i, v in enumerate(ops)}
+        edges = [
+            (index[v], index[int(w)])
+            for v in ops
+            for w in problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
+            if int(w) in index
+        ]
+        first: dict[int, int] = {}
+        group = [first.setdefault(int(problem.group[v]), i) for i, v in enumerate(ops)]
+        timed = problem.op_time_s[ops[1 if source >= 0 else 0 :]]
+        head = np.array([source >= 0, sink >= 0, len(ops), *group, *(x for edge in edges for x in edge)], np.int64)
+        return head.tobytes() + timed.tobytes() + problem.tensor_bytes[ops].tobytes()
+
+    def _part(self, source: int, inner: IntArray, sink: int) -> _Part:
+        d = self.problem.num_devices
+        externals = np.array([source] if source >= 0 else [], np.int64)
+        targets = [Target(sink, q) for q in range(d)] if sink >= 0 else [Target(-1, -1)]
+        model = search_model(self.problem, self.comm, externals, inner, targets)
+        lower = np.empty((d if source >= 0 else 1, len(targets)))
+        starts, models = [], []
+        n = len(externals) + len(inner)
+        for u in range(len(lower)):
+            device = np.full((1, n), -1, np.int8)
+            device[0, : len(externals)] = u
+            zeros = np.zeros((1, d))
+            start = Frontier(zeros, np.zeros((1, n)), device, zeros, np.zeros((1, n), np.int8), np.zeros(1, np.int64))
+            starts.append(start)
+            models.append(model)
+            lower[u] = root_bound(model, start)
+            if source >= 0 and sink >= 0 and self.problem.group[source] == self.problem.group[sink]:
+                lower[u, np.arange(d) != u] = np.inf
+        value = np.full(lower.shape, np.inf)
+        return _Part(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
+
+    def adopt(self, placement: Placement) -> None:
+        """Take what a schedule does between separators as values of its pairs of devices."""
+        problem, d = self.problem, self.problem.num_devices
+        times = timeline(problem, placement)
+        rank = np.empty(problem.num_ops, np.int64)
+        rank[placement.sequence // d] = np.arange(problem.num_ops)
+        where = placement.device[:, 0]
+        begin = 0.0
+        u = 0
+        for part, inner, sink in zip(self.parts, self.inner, self.sinks, strict=True):
+            v = int(where[sink]) if sink >= 0 else 0
+            end = float(times.end_s[sink, v]) if sink >= 0 else times.makespan_s
+            if end - begin < part.value[u, v] and problem.transfers == "parallel":
+                part.value[u, v] = end - begin
+                part.solution[u, v] = (where[inner], np.argsort(np.argsort(rank[inner])))
+            begin, u = end, v
+
+    def solve(self, upper: float, budget: Budget) -> tuple[float, Placement | None]:
+        """Return the bound and the placement of the shortest path, solving the pairs on it until both agree."""
+        for effort in range(len(_LEVELS) if self.module_solver is None else 1):
+            while True:
+                forward, backward = self._distances("lower")
+                best = min(upper, float(self._distances("value")[0][-1].min()))
+                if forward[-1].min() * EXACT >= best or budget.expired or self.work >= self.max_work:
+                    return self._answer()
+                todo = self._open_rows(effort)
+                if not todo:
+                    break
+                cutoffs = self._cutoffs(forward, backward, best)
+                self._refine(todo, cutoffs, effort, budget)
+        return self._answer()
+
+    def _distances(self, which: str) -> tuple[list[FloatArray], list[FloatArray]]:
+        """Return shortest distances from the beginning to, and to the end from, each separator's devices."""
+        costs = [getattr(part, which) for part in self.parts]
+        forward, backward = [np.zeros(1)], [np.zeros(costs[-1].shape[1])]
+        for cost in costs:
+            forward.append((forward[-1][:, None] + cost).min(axis=0))
+        for cost in reversed(costs):
+            backward.append((cost + backward[-1][None, :]).min(axis=1))
+        return forward, backward[::-1]
+
+    def _path(self, which: str) -> list[tuple[int, int]]:
+        """Return the pair of devices of each part on the shortest path."""
+        costs = [getattr(part, which) for part in self.parts]
+        forward = self._distances(which)[0]
+        v = int(forward[-1].argmin())
+        pairs: list[tuple[int, int]] = []
+        for t in range(len(costs) - 1, -1, -1):
+            u = int((forward[t] + costs[t][:, v]).argmin())
+            pairs.append((u, v))
+            v = u
+        return pairs[::-1]
+
+    def _open_rows(self, effort: int) -> list[tuple[_Part, int]]:
+        """Return the (part, device) pairs of the shortest path by bounds that less than `effort` was spent on."""
+        rows: dict[tuple[int, int], tuple[_Part, int]] = {}
+        for part, (u, v) in zip(self.parts, self._path("lower"), strict=True):
+            if part.lower[u, v] * EXACT < part.value[u, v] and part.level[u] <= effort:
+                rows[id(part), u] = (part, u)
+        return list(rows.values())
+
+    def _cutoffs(self, forward: list[FloatArray], backward: list[FloatArray], best: float) -> dict[int, FloatArray]:
+        """Return for each distinct part the costs of its pairs below which some path beats `best`."""
+        cutoffs: dict[int, FloatArray] = {}
+        for t, part in enumerate(self.parts):
+            with np.errstate(invalid="ignore"):
+                room = best - forward[t][:, None] - backward[t + 1][None, :]
+            room = np.where(np.isnan(room), -np.inf, room)
+            cutoffs[id(part)] = np.maximum(cutoffs.get(id(part), np.full(room.shape, -np.inf)), room)
+        return cutoffs
+
+    def _refine(
+        self, todo: list[tuple[_Part, int]], cutoffs: dict[int, FloatArray], effort: int, budget: Budget
+    ) -> None:
+        """Solve rows further."""
+
+        def one(part: _Part, u: int) -> SearchResult:
+            closed = part.lower[u] * EXACT >= part.value[u]
+            limit = np.minimum(cutoffs[id(part)][u] * EXACT, part.value[u])
+            limit = np.where(closed | (part.lower[u] >= limit), -np.inf, limit)
+            if self.module_solver is not None:
+                return self._solve_module(part, u, limit, budget)
+            left = self.max_work - self.work
+            return search(part.models[u], part.starts[u], limit, budget, widths=_LEVELS[effort], max_work=left)
+
+        if self.jobs == 1:
+            results = [one(part, u) for part, u in todo]
+        else:
+            results = Parallel(n_jobs=self.jobs, prefer="threads")(delayed(one)(part, u) for part, u in todo)
+        for (part, u), result in zip(todo, results, strict=True):
+            self.work += result.work
+            part.level[u] = effort + 1
+            part.lower[u] = np.maximum(part.lower[u], result.bound_s)
+            for v in np.flatnonzero((result.value_s < part.value[u]) & (part.lower[u] < np.inf)):
+                part.value[u, v] = result.value_s[v]
+                part.solution[u, int(v)] = (result.device[v], result.rank[v])
+            part.lower[u] = np.minimum(part.lower[u], part.value[u])
+
+    def _solve_module(self, part: _Part, u: int, limit: FloatArray, budget: Budget) -> SearchResult:
+        """Solve a row by the given solver: one problem for each sink device, with the source as an op of no time."""
+        head = [part.source] if part.source >= 0 else []
+        ops = np.array([*head, *part.inner.tolist(), *([part.sink] if part.sink >= 0 else [])], np.int64)
+        columns, inner = len(limit), len(part.inner)
+        value, bound = np.full(columns, np.inf), np.full(columns, -np.inf)
+        device, rank = np.full((columns, inner), -1, np.int64), np.zeros((columns, inner), np.int64)
+        work = 0
+        d = self.problem.num_devices
+        for v in range(columns):
+            if not limit[v] > -np.inf or self.module_solver is None:
+                continue
+            module = induced(self.problem, ops)
+            time_s = module.time_s.copy()
+            if head:
+                time_s[0, :, 1] = np.where(np.arange(d) == u, 0.0, np.inf)
+            if part.sink >= 0:
+                time_s[-1, np.arange(d) != v, 1] = np.inf
+            result = self.module_solver(dataclasses.replace(module, time_s=time_s), float(limit[v]), budget)
+            work += result.work + 1
+            bound[v] = limit[v] if result.status == "infeasible" else min(result.bound, limit[v])
+            if result.placement is not None and result.value is not None:
+                value[v] = result.value
+                bound[v] = min(bound[v], value[v])
+                at = result.placement.sequence // d
+                place = np.empty(len(ops), np.int64)
+                place[at] = np.arange(len(ops))
+                chosen = slice(len(head), len(head) + inner)
+                device[v], rank[v] = result.placement.device[chosen, 0], place[chosen]
+        return SearchResult(value, bound, device, rank, work)
+
+    def _answer(self) -> tuple[float, Placement | None]:
+        bound = float(self._distances("lower")[0][-1].min())
+        values = self._distances("value")[0][-1]
+        if not values.min() < np.inf:
+            return bound, None
+        n = self.problem.num_ops
+        device, rank = np.zeros((n, 1), np.int64), np.zeros(n)
+        done = 0
+        for part, inner, sink, (u, v) in zip(self.parts, self.inner, self.sinks, self._path("value"), strict=True):
+            where, place = part.solution[u, v]
+            device[inner, 0], rank[inner] = where, done + place
+            done += len(inner)
+            if sink >= 0:
+                device[sink, 0], rank[sink] = v, done
+            done += 1
+        return bound, placement_from_priority(self.problem, device, rank)

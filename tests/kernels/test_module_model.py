@@ -1,0 +1,49 @@
+"""Properties of the prices by which a module's work is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from rlinit.kernels.module_model import best_price
+from rlinit.stages import FloatArray
+
+
+def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:
+    """Return the optimum of the assignment LP whose dual the prices are, in units of all loads being even."""
+    n, d = time_s.shape
+    loads = np.zeros((d, n * d + 1))
+    whole = np.zeros((n, n * d + 1))
+    bounds: list[tuple[float, float | None]] = []
+    for v in range(n):
+        for j in range(d):
+            runs = bool(time_s[v, j] < np.inf)
+            loads[j, v * d + j] = time_s[v, j] if runs else 0.0
+            whole[v, v * d + j] = 1.0
+            bounds.append((0.0, None if runs else 0.0))
+    loads[:, -1] = -1.0
+    result = linprog(
+        np.eye(n * d + 1)[-1], A_ub=loads, b_ub=-around_s, A_eq=whole, b_eq=np.ones(n), bounds=[*bounds, (0.0, None)]
+    )
+    return float(result.fun)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
+def test_prices_are_the_dual_of_the_assignment(seed: int, d: int, gaps: bool) -> None:
+    """The priced work is the optimum of the fractional assignment, and the prices sum to 1."""
+    rng = np.random.default_rng(seed)
+    time_s = rng.uniform(0.0, 1.0, (int(rng.integers(1, 9)), d))
+    if gaps:
+        lost = rng.random(time_s.shape) < 0.3
+        lost[:, 0] = False
+        time_s[lost] = np.inf
+    around_s = rng.choice([0.0, 0.5, 2.0], d)
+    price = best_price(time_s, around_s)
+    assert (price >= 0).all()
+    assert price.sum() == pytest.approx(1.0)
+    worth = float(price @ around_s + np.where(np.isfinite(time_s), price * time_s, np.inf).min(axis=1).sum())
+    assert worth == pytest.approx(_least_makespan(time_s, around_s), abs=1e-6)
