@@ -11,6 +11,7 @@ load               fractional assignment of loads and memory, with the best spli
 around             for each op, what must run before it and what after it, each as `load`; quadratic in bits
 relaxation         the linear relaxation with rows for what lies between ops, see :mod:`rlinit.exact.placement_lp`
 chain              branch and bound over the devices of parts of the network, see :mod:`rlinit.exact.chain_bounds`
+memory             devices of the parts of a chain, searched with memory at prices, see :mod:`rlinit.exact.priced_chain`
 joined             the relaxation with what the chain proves
 =================  ================================================================================================
 """
@@ -29,6 +30,7 @@ from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, wi
 from rlinit.exact.chain_bounds import ChainBound, best_chain
 from rlinit.exact.placement_load import load_lagrangian
 from rlinit.exact.placement_lp import CutPool, PlacementLP
+from rlinit.exact.priced_chain import PricedChain, priced_chain
 from rlinit.kernels.placement_heads import reachability, reachable_sums
 from rlinit.placement import PlacementProblem
 from rlinit.stages import FloatArray
@@ -40,6 +42,8 @@ __all__ = [
     "chain_bound",
     "joined_bound",
     "load_bound",
+    "memory_bound",
+    "memory_chain",
     "path_bound",
     "relaxation_bound",
 ]
@@ -52,6 +56,7 @@ _CHAIN_OPS = 3_000
 _CHAIN_NODES = 400
 _CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
 _NO_LIMIT = 1 << 40
+_MEMORY_NODES = 5_000_000
 _RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
 _LAST_ROUNDS, _TURNS = 3, 3
 _OUT_OF_REACH = 1.0 + 1e-6
@@ -165,6 +170,36 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
         if search is not None:
             bound = max(bound, search.run(_CHAIN_NODES if limited.remaining_s == np.inf else _NO_LIMIT, limited))
     return min(bound, upper)
+
+
+def memory_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the bound of a chain of parts with memory at prices, or of `load_bound` where that is better.
+
+    Only for problems of one shard and at most 3,000 ops of which some chain has parts that are searched with little
+    work; it is the best bound here where memory binds and most of the network lies on such a chain.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the search; without a time limit it places some 5 million ops in partial choices of devices.
+    """
+    limited = budget or Budget()
+    start = _start(problem, upper, limited)
+    if start is None:
+        return upper
+    bound = start.bound_s
+    chain = None if bound >= upper or limited.expired else priced_chain(problem, start.window, upper)
+    if chain is not None:
+        bound = max(bound, chain.run(_MEMORY_NODES if limited.remaining_s == np.inf else _NO_LIMIT, limited))
+    return upper if bound > latest_end(problem, start.window.allowed) * _OUT_OF_REACH else min(bound, upper)
+
+
+def memory_chain(problem: PlacementProblem, upper: float) -> PricedChain | None:
+    """Return the chain of `memory_bound` for placements better than `upper`; None where that does not apply."""
+    window = windows(problem, upper, possible_batches(problem))
+    return None if window is None else priced_chain(problem, window, upper)
 
 
 def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -294,6 +329,7 @@ PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
         "around": around_bound,
         "relaxation": relaxation_bound,
         "chain": chain_bound,
+        "memory": memory_bound,
         "joined": joined_bound,
     }
 )

@@ -60,6 +60,8 @@ class PlacementLimits:
     ----------
     window_nodes, full_nodes
         Branch-and-bound nodes of the program of a window, and of the full one.
+    priced_nodes, priced_rounds
+        Ops placed in partial choices of devices in a round with memory at prices, and such rounds.
     split_work
         Partial schedules extended in modules.
     rounds
@@ -69,6 +71,8 @@ class PlacementLimits:
     """
 
     window_nodes: int | None = 500
+    priced_nodes: int = 1_000_000
+    priced_rounds: int = 5
     full_nodes: int | None = 20_000
     split_work: int = 3_000_000
     rounds: int = 1
@@ -113,7 +117,7 @@ def solve_placement(
     if method == "branch-and-bound":
         _check_branching(incumbent.problem)
     origin, doubt = "plan" if start is not None else "none", None
-    limits = PlacementLimits(window_nodes=500, full_nodes=None) if timed else PlacementLimits()
+    limits = PlacementLimits(full_nodes=None, priced_rounds=1 << 30) if timed else PlacementLimits()
     incumbent.offer(start, "plan")
     placement_bound_phase(incumbent, "path", late=True)
     placement_bound_phase(incumbent, "load")
@@ -271,10 +275,15 @@ def _auto(
         # Moves of single shards stall where devices are full; evolution changes many ops at once.
         with incumbent.within(0.4):
             _heuristic(incumbent, "ea", seed)
-    _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.2)
+    whole = problem.num_shards == 1
+    _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.1 if binds and whole else 0.2)
+    if whole and (binds or problem.transfers != "parallel"):
+        _memory_prices(incumbent, limits, share=0.4)
+    if binds and whole:
+        _sweep(incumbent, seed + 3, jobs, share=0.3)
     if largest <= MAX_MODULE_OPS:
         _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
-    if binds and problem.num_shards == 1 and problem.num_ops <= _WINDOW_PROGRAM_OPS:
+    if binds and whole and problem.num_ops <= _WINDOW_PROGRAM_OPS:
         _unordered(incumbent, limits, share=0.4)
     _bounds(incumbent, share=0.45)
     if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
@@ -475,6 +484,23 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
                 on_bound=on_bound,
             )
             _take(incumbent, result, "milp")
+
+
+def _memory_prices(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
+    """Bound by a chain of parts with memory at prices, and put what was cheapest for its parts together."""
+    if incumbent.finished or incumbent.values is None:
+        return
+    from rlinit.exact.placement_bounds import memory_chain
+    from rlinit.exact.priced_assembly import assemble
+
+    with incumbent.in_phase("memory prices"), incumbent.within(share):
+        chain = memory_chain(incumbent.problem, incumbent.values[0])
+        rounds = limits.priced_rounds
+        while chain is not None and rounds > 0 and not incumbent.finished:
+            chain.upper = min(chain.upper, incumbent.values[0])
+            incumbent.raise_bound((chain.run(limits.priced_nodes, incumbent.budget),), "memory")
+            incumbent.offer(assemble(chain), "memory prices")
+            rounds = 0 if chain.exhausted else rounds - 1
 
 
 def _unordered(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
