@@ -37,7 +37,7 @@ def image_network(name: str, *, batch: int = 1) -> tuple[nn.Module, tuple[torch.
         stand_in, ops = types.ModuleType("torchvision"), types.ModuleType("torchvision.ops")
         ops.DeformConv2d = type("DeformConv2d", (), {})  # type: ignore[attr-defined]
         sys.modules |= {"torchvision": stand_in, "torchvision.ops": ops}
-    from pytorchcv.model_provider import get_model  # type: ignore[import-untyped]
+    from pytorchcv.model_provider import get_model
 
     side = SIDES.get(name, 224)
     return get_model(name, pretrained=False).eval(), (torch.randn(batch, 3, side, side),)
