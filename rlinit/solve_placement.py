@@ -111,9 +111,10 @@ def solve_placement(
     RlinitError
         An unknown method or agent.
     """
+    from rlinit.agent.choice import check_names
     from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 
-    _check_names(method, agent)
+    check_names(method, agent, method_names(), PLACEMENT_HEURISTICS, "latency")
     if method == "branch-and-bound":
         _check_branching(incumbent.problem)
     origin, doubt = "plan" if start is not None else "none", None
@@ -145,20 +146,6 @@ def solve_placement(
         else:
             _auto(incumbent, seed, limits, jobs, doubt)
     return origin
-
-
-def _check_names(method: str, agent: str) -> None:
-    """Raise RlinitError for a method or agent that does not exist, listing those that do."""
-    from rlinit.agent.choice import checkpoint_names, find_checkpoint
-    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-
-    methods, agents = method_names(), ("auto", *PLACEMENT_HEURISTICS, *checkpoint_names())
-    if method not in methods:
-        raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
-    if agent not in agents and find_checkpoint(agent) is None:
-        raise RlinitError(f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors")
-    if method == "agent" and agent in PLACEMENT_HEURISTICS:
-        raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
 
 
 def _check_branching(problem: PlacementProblem) -> None:

@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.errors import RlinitError
 from rlinit.incumbent import StageIncumbent
 from rlinit.phases import BOUNDS, PhaseLimits, agent_coarse, bound_phase, coarse, exact_ideals, full_program, windows
 from rlinit.stages import FloatArray, StageAssignment
@@ -43,7 +42,11 @@ def solve_stages(
     RlinitError
         An unknown method or agent.
     """
-    _check_names(method, agent)
+    from rlinit.agent.choice import check_names
+    from rlinit.heuristics import STAGE_HEURISTICS
+
+    methods = ("auto", "warm", "milp", "ideals", "agent", *STAGE_HEURISTICS)
+    check_names(method, agent, methods, STAGE_HEURISTICS, "stages")
     incumbent.offer(start, "plan")
     bound_phase(incumbent, "simple")
     limits = PhaseLimits(window_nodes=None, full_nodes=None) if timed else PhaseLimits()
@@ -67,21 +70,6 @@ def solve_stages(
     else:
         coarse_by.heuristic(method)
     return "plan" if start is not None else coarse_by.origin
-
-
-def _check_names(method: str, agent: str) -> None:
-    """Raise RlinitError for a method or agent that does not exist, listing those that do."""
-    from rlinit.agent.choice import checkpoint_names, find_checkpoint
-    from rlinit.heuristics import STAGE_HEURISTICS
-
-    methods = ("auto", "warm", "milp", "ideals", "agent", *STAGE_HEURISTICS)
-    if method not in methods:
-        raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
-    agents = ("auto", *STAGE_HEURISTICS, *checkpoint_names())
-    if agent not in agents and find_checkpoint(agent) is None:
-        raise RlinitError(f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors")
-    if method == "agent" and agent in STAGE_HEURISTICS:
-        raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
 
 
 def bound_stages(incumbent: StageIncumbent, method: str) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from rlinit.agent.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.decoding import Decoding, OrderProposer
-from rlinit.errors import CheckpointError
+from rlinit.errors import CheckpointError, RlinitError
 from rlinit.stages import StageProblem
 
 __all__ = [
     "SHIPPED_STAGES",
     "StageChoice",
+    "check_names",
     "checkpoint_names",
     "choose_for_stages",
     "find_checkpoint",
@@ -43,10 +46,25 @@ class StageChoice:
     reason: str
 
 
-def checkpoint_names() -> list[str]:
-    """Return the names of the checkpoints that come with the package."""
-    folder = resources.files("rlinit.checkpoints")
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".safetensors"))
+def checkpoint_names(problem: str | None = None) -> list[str]:
+    """Return the names of the checkpoints that come with the package: all, or those for one kind of problem."""
+    cards = [entry for entry in resources.files("rlinit.checkpoints").iterdir() if entry.name.endswith(".json")]
+    kinds = {Path(card.name).stem: json.loads(card.read_text(encoding="utf-8"))["problem"] for card in cards}
+    return sorted(name for name, kind in kinds.items() if problem in (None, kind))
+
+
+def check_names(method: str, agent: str, methods: Collection[str], heuristics: Collection[str], problem: str) -> None:
+    """Raise RlinitError for a method or agent that does not exist for a kind of problem, listing those that do."""
+    if method not in methods:
+        raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
+    if agent in heuristics and method == "agent":
+        raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
+    if agent != "auto" and agent not in heuristics and not agent.endswith(".safetensors"):
+        agents = ("auto", *heuristics, *checkpoint_names(problem))
+        if agent not in agents:
+            raise RlinitError(
+                f"unknown agent {agent!r}; expected {', '.join(agents)}, or a path ending in .safetensors"
+            )
 
 
 def find_checkpoint(agent: str) -> Path | None:

@@ -72,6 +72,10 @@ def test_unknown_agents_are_refused(tmp_path: Path) -> None:
     """A name that is neither a heuristic nor a checkpoint is an error that lists both, and heuristics are no agents."""
     with pytest.raises(RlinitError, match=r"unknown agent 'nonsense'; expected auto, natural.*stages"):
         rlinit.schedule(xception(), TPUS, objective="memory", agent="nonsense")
+    with pytest.raises(RlinitError, match=r"unknown agent 'latency'; expected (?!.*latency)"):
+        rlinit.schedule(xception(), TPUS, objective="memory", agent="latency")
+    with pytest.raises(RlinitError, match=r"unknown agent 'stages'; expected .*, latency, or a path"):
+        rlinit.schedule(xception(), rlinit.Hardware.preset("cpu-t4-a100"), objective="latency", agent="stages")
     with pytest.raises(CheckpointError, match="cannot read"):
         rlinit.schedule(xception(), TPUS, objective="memory", method="agent", agent=str(tmp_path / "no.safetensors"))
     with pytest.raises(RlinitError, match="needs a learned agent, and 'mla' is a heuristic"):
