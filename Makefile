@@ -35,5 +35,6 @@ wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
 bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
 	$(BIN)/python -m benchmarks
 
-clean:
+clean:  ## built files and compiled kernels (numba does not notice that a kernel called from another file changed)
 	rm -rf build dist *.egg-info
+	find . -name '*.nb[ic]' -delete
