@@ -215,6 +215,9 @@ def torch_program(
     constants, user_inputs = _leaves(exported)
     by_name = {node.name: node for node in all_nodes if node.op == "call_function" or node in user_inputs}
     missing = [(name, op) for name, op in names.items() if name not in by_name]
+    if missing and dynamic_batch is not None and exported is not model:
+        names = _names_in(exported, export_model(model, inputs), names)
+        missing = [(name, op) for name, op in names.items() if name not in by_name]
     if missing:
         name, op = missing[0]
         raise InvalidPlan(
@@ -240,6 +243,24 @@ def torch_program(
         sizes=_other_sizes(user_inputs, inputs, batch_symbol),
         exported=exported,
     )
+
+
+def _names_in(exported: ExportedProgram, fixed: ExportedProgram, names: Mapping[str, str]) -> dict[str, str]:
+    """Return node name -> op name in a program of variable shapes for nodes named as in one of fixed shapes.
+
+    Computing with shapes takes names away (``add_18`` for ``add``), so that calls are told by their place. Where the
+    two programs do not make the same calls the names are left as they are.
+    """
+    pairs = [[node for node in program.graph.nodes if _is_work(node)] for program in (exported, fixed)]
+    if [node.target for node in pairs[0]] != [node.target for node in pairs[1]]:
+        return dict(names)
+    place = {there.name: here.name for here, there in zip(*pairs, strict=True)}
+    return {place.get(name, name): op for name, op in names.items()}
+
+
+def _is_work(node: Node) -> bool:
+    """Return whether a node is a call that gives more than a number."""
+    return node.op == "call_function" and not _is_scalar(node) and not _is_check(node)
 
 
 def _leaves(exported: ExportedProgram) -> tuple[dict[Node, Any], list[Node]]:

@@ -67,6 +67,15 @@ def test_models_with_distant_skips(k: int) -> None:
         check_same(model, (x,), chain_of(model, x, k, k))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_names_of_variable_shapes_do_not_matter(seed: int) -> None:
+    """A plan of fixed shapes fits the program of a variable batch, where sizes take names away from other nodes."""
+    model, x = RandomNet(seed).eval(), torch.randn(4, 4)
+    graph = graph_of(model, (x,))
+    program = torch_program(model, (x,), graph.names, graph=graph, dynamic_batch=4)
+    assert set(program.node2op.values()) - {""} == set(graph.names) - {node.name for node in program.inputs}
+
+
 def test_circles_and_mixing_are_refused() -> None:
     """Stages that read each other, and micro-batches of an op that mixes inputs, are refused by name."""
     model, x = RandomNet(1).eval(), torch.randn(4, 4)
