@@ -33,7 +33,7 @@ from torch import nn
 import rlinit
 import rlinit.executors
 from benchmarks.pytorchcv_models import image_network
-from benchmarks.record import print_table, save
+from benchmarks.record import print_table, save, timed
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
@@ -286,8 +286,8 @@ class Layers(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]
 
 
-PARTS, ROWS, PIPELINE_RUNS = 16, 64, 5
-"""Micro-batches of the pipeline, rows of each, and runs, of which the shortest counts."""
+PARTS, ROWS, PIPELINE_RUNS, CROWDED_RUNS = 16, 64, 5, 60
+"""Micro-batches of the pipeline, rows of each, runs, of which the shortest counts, and runs with all cores busy."""
 
 
 def chain() -> tuple[nn.Module, torch.Tensor]:
@@ -324,8 +324,9 @@ def pipeline() -> list[dict[str, Any]]:
             )
             told = json.loads((Path(folder) / "told.json").read_text())
         work_s = float(np.nansum(timed.times["stage", 1]))
+        slower = told.pop("busy_s") / told.pop("alone_s")
         rows.append({"stages": k, "cores": cores} | promised(plan.value, work_s, k, cores) | told)
-        rows[-1]["measured / promised"] = told["measured_s"] / rows[-1]["promised_s"]
+        rows[-1] |= {"measured / promised": told["measured_s"] / rows[-1]["promised_s"], "cores busy / idle": slower}
     return rows
 
 
@@ -346,12 +347,32 @@ def stage(folder: Path) -> None:
     model, batch = chain()
     plan, graph = Plan.load(folder / "plan.json"), Graph.load(folder / "graph.json")
     executor = PipelineExecutor(microbatches=PARTS, repeats=PIPELINE_RUNS, check=False)
+    torch.distributed.init_process_group("gloo")
     result = executor.execute(plan, model, (batch,), graph=graph)
+    busy_s, alone_s = crowded(lambda: model(batch[:ROWS]))
+    torch.distributed.destroy_process_group()
     if result.outputs is not None:
         with torch.no_grad():
             difference = float((result.outputs - model(batch)).abs().max())
-        told = {"measured_s": result.seconds, "difference": difference}
+        told = {"measured_s": result.seconds, "difference": difference, "busy_s": busy_s, "alone_s": alone_s}
         (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def crowded(call: Callable[[], object]) -> tuple[float, float]:
+    """Return median seconds of a call while as many processes as cores make it, and while the last one does alone.
+
+    What cores take from each other (memory bandwidth, clock, a shared host) no plan on costs of one core can know.
+    """
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    cores = len(os.sched_getaffinity(0))
+    medians = []
+    with torch.no_grad():
+        for callers in (range(max(0, size - cores), size), (size - 1,)):
+            torch.distributed.barrier()
+            if rank in callers:
+                medians.append(statistics.median(timed(call)[1] for _ in range(CROWDED_RUNS)))
+            torch.distributed.barrier()
+    return medians[0] if medians else 0.0, medians[-1] if medians else 0.0
 
 
 def main() -> None:
