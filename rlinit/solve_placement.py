@@ -264,10 +264,12 @@ def _auto(
             _heuristic(incumbent, "ea", seed)
     whole = problem.num_shards == 1
     _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.1 if binds and whole else 0.2)
+    assembled = None
     if whole and (binds or problem.transfers != "parallel"):
-        _memory_prices(incumbent, limits, share=0.4)
+        assembled = _memory_prices(incumbent, limits, share=0.4)
     if binds and whole:
-        _sweep(incumbent, seed + 3, jobs, share=0.3)
+        # Put together for its devices, its order is poor: it is worth a search of its own even where it is worse.
+        _sweep(incumbent, seed + 3, jobs, share=0.3, start=assembled)
     if largest <= MAX_MODULE_OPS:
         _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
     if binds and whole and problem.num_ops <= _WINDOW_PROGRAM_OPS:
@@ -309,28 +311,30 @@ def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
             incumbent.offer(earliest_finish_start(incumbent.problem), "earliest-finish")
 
 
-def _sweep(incumbent: PlacementIncumbent, seed: int, jobs: int, share: float) -> None:
-    """Phase 2: local search from the incumbent, runs side by side on threads (its kernels release the lock)."""
+def _sweep(incumbent: PlacementIncumbent, seed: int, jobs: int, share: float, start: Placement | None = None) -> None:
+    """Phase 2: local search from `start` or else the incumbent, runs side by side on threads.
+
+    Its kernels release the lock.
+    """
     if incumbent.finished:
         return
     from rlinit.heuristics.sweeps import sweep_placements
 
+    start = start or incumbent.assignment
     with incumbent.in_phase("sweep"), incumbent.within(share):
         if jobs == 1:
             sweep_placements(
                 incumbent.problem,
                 seed=seed,
                 budget=incumbent.budget,
-                start=incumbent.assignment,
+                start=start,
                 on_better=lambda found: incumbent.offer(found, "sweep"),
             )
             return
         from joblib import Parallel, delayed
 
         runs = Parallel(n_jobs=jobs, backend="threading")(
-            delayed(sweep_placements)(
-                incumbent.problem, seed=seed + 7919 * run, budget=incumbent.budget, start=incumbent.assignment
-            )
+            delayed(sweep_placements)(incumbent.problem, seed=seed + 7919 * run, budget=incumbent.budget, start=start)
             for run in range(jobs)
         )
         for found in runs:
@@ -473,21 +477,24 @@ def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
             _take(incumbent, result, "milp")
 
 
-def _memory_prices(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
-    """Bound by a chain of parts with memory at prices, and put what was cheapest for its parts together."""
+def _memory_prices(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> Placement | None:
+    """Bound by a chain of parts with memory at prices; return what was cheapest for its parts, put together."""
     if incumbent.finished or incumbent.values is None:
-        return
+        return None
     from rlinit.exact.placement_bounds import memory_chain
     from rlinit.exact.priced_assembly import assemble
 
     with incumbent.in_phase("memory prices"), incumbent.within(share):
         chain = memory_chain(incumbent.problem, incumbent.values[0])
+        assembled: Placement | None = None
         rounds = limits.priced_rounds
         while chain is not None and rounds > 0 and not incumbent.finished:
             chain.upper = min(chain.upper, incumbent.values[0])
             incumbent.raise_bound((chain.run(limits.priced_nodes, incumbent.budget),), "memory")
-            incumbent.offer(assemble(chain), "memory prices")
+            assembled = assemble(chain) or assembled
+            incumbent.offer(assembled, "memory prices")
             rounds = 0 if chain.exhausted else rounds - 1
+    return assembled
 
 
 def _unordered(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
