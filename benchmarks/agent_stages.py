@@ -23,13 +23,14 @@ from benchmarks.agent_table_1 import STAGES, cpu_timed, report_table_1, run_tabl
 from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
 from rlinit.agent.choice import find_checkpoint, load_stage_agent
 from rlinit.agent.decoding import Decoding, OrderProposer, Proposal, decode_stages
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.datasets import imagenet
 from rlinit.exact.ideal_program import solve_ideals
 from rlinit.heuristics.orders import brkga, natural
 from rlinit.kernels.stage_rollouts import sample_orders
 from rlinit.lowering import lower_stages
-from rlinit.stages import IntArray, StageProblem, Value
+from rlinit.stages import StageProblem, Value
 from rlinit.train.stage_problems import ProblemParams, draw_problems
 
 PARTS = ("imagenet", "synthetic", "gamma", "proof", "sizes", "table1")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 
 __all__ = ["IMAGENET", "GraphStatistics"]
 
 _SMALL = frozenset({"BatchNormalization", "Normalization"})
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.partition import counted_states
 from rlinit.stage_activations import StageActivations
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray, StageAssignment, StageResult
+from rlinit.stages import CAPACITY_SLACK, StageAssignment, StageResult
 
 __all__ = ["MOST_IDEALS", "MOST_STAGES", "solve_activation_ideals"]
 

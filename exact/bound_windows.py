@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray
 from rlinit.kernels.placement_heads import device_heads, device_tails
 from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray
+from rlinit.stages import CAPACITY_SLACK
 
 __all__ = ["Windows", "latest_end", "possible_batches", "windows"]
 

@@ -15,11 +15,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placement_symmetry import alike_devices
 from rlinit.exact.placement_windows import batch_windows, horizon_s
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import makespan
 
 __all__ = ["MAX_OPS", "branch_and_bound"]

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.bound_windows import Windows
 from rlinit.exact.placement_search import DeviceSearch
 from rlinit.kernels.placement_heads import reachability
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["ChainBound", "best_chain", "hop_problem"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.stages import StageAssignment, StageProblem
 
 __all__ = ["StageDomains", "bypass_edges", "cover_edges", "window_domains"]
 

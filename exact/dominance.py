@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.stages import StageAssignment, StageProblem
 
 __all__ = ["MergedProblem", "merge_nodes", "merge_weightless"]
 

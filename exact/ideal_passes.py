@@ -13,9 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rlinit.exact.ideal_table import WordArray
-from rlinit.exact.ideals import NodeArray
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
+from rlinit.stages import CAPACITY_SLACK
 
 __all__ = ["bottleneck_pass", "spill_pass"]
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.ideal_passes import bottleneck_pass
 from rlinit.exact.ideal_table import IdealTable, quantized
 from rlinit.exact.ideals import Ideals
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray, StageProblem
+from rlinit.stages import CAPACITY_SLACK, StageProblem
 
 __all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "StageStates", "run_in_chunks"]
 

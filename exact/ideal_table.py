@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from rlinit.exact.ideals import Ideals, NodeArray
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
+from rlinit.exact.ideals import Ideals
+from rlinit.stages import StageProblem
 
 __all__ = ["IdealTable", "WordArray", "quantized"]
 
-WordArray = NDArray[np.uint64]
 
 _QUANTA = 2.0**50
 """Weights are counted in whole parts of their total divided by this."""

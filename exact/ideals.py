@@ -13,12 +13,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rlinit.arrays import IntArray, NodeArray
 from rlinit.exact.dominance import MergedProblem, merge_weightless
-from rlinit.stages import IntArray, StageProblem
+from rlinit.stages import StageProblem
 
 __all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]
 
-NodeArray = NDArray[np.int32]
 """Numbers of nodes or ideals; there are many, and half the size is half the cache misses."""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.ideal_passes import spill_pass
 from rlinit.exact.ideal_search import (
@@ -20,16 +21,7 @@ from rlinit.exact.ideal_search import (
     run_in_chunks,
 )
 from rlinit.exact.ideals import Ideals
-from rlinit.stages import (
-    CAPACITY_SLACK,
-    FloatArray,
-    MemoryValue,
-    StageAssignment,
-    StageProblem,
-    StageResult,
-    Value,
-    memory_value,
-)
+from rlinit.stages import CAPACITY_SLACK, MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
 
 __all__ = ["solve_memory_ideals"]
 

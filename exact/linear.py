@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse
 from scipy.optimize import linprog
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
-from rlinit.stages import FloatArray
 
 __all__ = ["Affine", "LinearModel", "OutOfTime", "power_of_two_unit"]
 

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.pipeline_milp import BOUND_SAFETY, average_work
 from rlinit.exact.scip import RunSettings, run_scip
 from rlinit.exact.stage_variables import StageVariables
-from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
+from rlinit.stages import StageAssignment, StageProblem
 
 __all__ = ["even_groups", "merged_bound"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.module_search import (
     EXPANSIONS_PER_S,
@@ -18,7 +19,6 @@ from rlinit.exact.module_search import (
 )
 from rlinit.exact.modules import separators
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import placement_from_priority
 
 __all__ = ["ModuleBeam"]

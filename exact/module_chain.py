@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from joblib import Parallel, delayed
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.module_search import (
     Frontier,
@@ -25,7 +26,6 @@ from rlinit.exact.module_search import (
 )
 from rlinit.exact.modules import induced, separators
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import placement_from_priority, timeline
 
 __all__ = ["EXACT", "ModuleChain", "ModuleSolver"]

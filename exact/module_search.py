@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.module_model import MAX_PRICED_DEVICES, best_price, module_tails
 from rlinit.kernels.module_search import sweep
 from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 
 __all__ = [
     "EXPANSIONS_PER_S",

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["channel_counts", "channel_cuts", "descendants", "induced", "separators"]
 

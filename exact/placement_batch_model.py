@@ -9,12 +9,12 @@ import itertools
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["BatchModel"]
 

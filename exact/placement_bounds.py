@@ -25,6 +25,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.exact.chain_bounds import ChainBound, best_chain
@@ -33,7 +34,6 @@ from rlinit.exact.placement_lp import CutPool, PlacementLP
 from rlinit.exact.priced_chain import PricedChain, priced_chain
 from rlinit.kernels.placement_heads import reachability, reachable_sums
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray
 
 __all__ = [
     "PLACEMENT_BOUNDS",

@@ -32,11 +32,11 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.bound_windows import Windows
 from rlinit.exact.linear import power_of_two_unit
 from rlinit.exact.safe_lp import LinearProgram, LinearSolution
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["CutPool", "PlacementLP"]
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.linear import OutOfTime, power_of_two_unit
 from rlinit.exact.placement_batch_model import BatchModel
@@ -22,7 +23,6 @@ from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementMod
 from rlinit.exact.placement_windows import batch_windows, horizon_s
 from rlinit.exact.scip import Run, Status, run_scip, skipped_run
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import makespan, placement_from_priority
 
 __all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PlacementMilpSettings", "placement_lp_bound", "solve_placement_milp"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.placing import bit_count
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["close_orders", "collapse", "propagate"]
 
-BoolArray = NDArray[np.bool_]
 
 _MAX_ROUNDS = 30
 

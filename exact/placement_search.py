@@ -8,12 +8,12 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.exact.placement_lp import CutPool, PlacementLP
 from rlinit.kernels.placement_heads import reachability
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray
 
 __all__ = ["DeviceSearch"]
 

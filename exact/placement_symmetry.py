@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["Symmetry", "alike_devices", "alike_nodes", "in_order"]
 

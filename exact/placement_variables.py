@@ -11,13 +11,14 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.placement_symmetry import Symmetry
 from rlinit.exact.placement_windows import BatchWindows
 from rlinit.exact.scip import RunSettings
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import held_bytes
 
 __all__ = ["PlacementMilpSettings", "PlacementModel"]

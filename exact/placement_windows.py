@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.exact.placement_propagation import close_orders, collapse, propagate
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import shard_masks
 
 __all__ = ["BatchWindows", "batch_windows", "horizon_s"]
-
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.priced_chain import PricedChain
 from rlinit.exact.priced_hops import Column
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import makespan, placement_from_priority
 
 __all__ = ["assemble"]

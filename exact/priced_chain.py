@@ -29,13 +29,14 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.bound_windows import Windows, latest_end
 from rlinit.exact.chain_bounds import best_chain
 from rlinit.exact.priced_hops import Arc, Column, PricedHop
 from rlinit.kernels.placement_heads import reachability
 from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 
 __all__ = ["PricedChain", "priced_chain"]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.bound_windows import Windows
 from rlinit.exact.chain_bounds import hop_problem
 from rlinit.kernels.priced_hops import cheapest_devices
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["Arc", "Column", "PricedHop"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from scipy.optimize import linprog
 
-from rlinit.stages import FloatArray
+from rlinit.arrays import FloatArray
 
 __all__ = ["LinearProgram", "LinearSolution"]
 

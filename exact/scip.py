@@ -21,10 +21,10 @@ from pyscipopt.scip import PY_SCIP_PARAMEMPHASIS as EMPHASIS
 from pyscipopt.scip import PY_SCIP_PARAMSETTING as SETTING
 from pyscipopt.scip import Expr, ExprCons, Term
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.exact.linear import LinearModel
-from rlinit.stages import FloatArray
 
 __all__ = ["Run", "RunSettings", "Status", "Termination", "run_scip", "skipped_run"]
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
+from rlinit.arrays import FloatArray
 from rlinit.errors import SolverFailure
-from rlinit.stages import FloatArray, StageProblem, Value
+from rlinit.stages import StageProblem, Value
 
 __all__ = ["LoadBalance", "allowed_classes", "load_balance", "simple_bound"]
 

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, eigvalsh
 from threadpoolctl import threadpool_limits
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.cuts import reachability
 from rlinit.exact.simple import allowed_classes, load_balance, simple_bound
-from rlinit.stages import FloatArray, StageProblem
+from rlinit.stages import StageProblem
 
 __all__ = ["Communication", "spectral_bound"]
 

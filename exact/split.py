@@ -24,6 +24,7 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.module_beam import ModuleBeam
 from rlinit.exact.module_chain import EXACT, ModuleChain, ModuleSolver
@@ -32,7 +33,6 @@ from rlinit.exact.module_search import transfer_times
 from rlinit.exact.modules import channel_cuts
 from rlinit.exact.split_bound import split_bound
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import IntArray
 from rlinit.timeline import makespan
 
 __all__ = ["ModuleSolver", "SplitResult", "solve_split"]

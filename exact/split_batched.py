@@ -19,13 +19,13 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.module_chain import EXACT, ModuleSolver
 from rlinit.exact.modules import channel_cuts, induced
 from rlinit.exact.split import SplitResult
 from rlinit.exact.split_bound import split_bound
 from rlinit.placement import PlacementProblem
-from rlinit.stages import IntArray
 from rlinit.timeline import makespan, placement_from_priority, shard_masks
 
 __all__ = ["solve_split_batched", "splits"]

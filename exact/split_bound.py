@@ -38,6 +38,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.module_search import (
     MAX_MODULE_OPS,
@@ -50,7 +51,6 @@ from rlinit.exact.module_search import (
 )
 from rlinit.exact.modules import descendants, induced
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "GuaranteeReport",

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.linear import Affine, LinearModel
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.stages import StageProblem
 
 __all__ = ["StageVariables"]
 

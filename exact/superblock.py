@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.domains import StageDomains, cover_edges
 from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.pipeline_milp import BOUND_SAFETY, average_work
 from rlinit.exact.scip import RunSettings, Status, run_scip
 from rlinit.exact.stage_variables import StageVariables
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.stages import StageProblem
 
 __all__ = ["guess_bound", "three_superblock_bound"]
 

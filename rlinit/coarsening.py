@@ -25,12 +25,12 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidPlan
 from rlinit.fusion_paths import Limits, contracted_edges, groups_of, join_chains, rule_paths
 from rlinit.fusion_rules import FusionRules
 from rlinit.graph import Graph
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "Coarsened",

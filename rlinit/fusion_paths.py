@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import IntArray
 from rlinit.costs import moved_bytes
 from rlinit.fusion_rules import FusionRules, RuleTrie
 from rlinit.graph import Graph
-from rlinit.stages import IntArray
 
 __all__ = ["Limits", "Traits", "contracted_edges", "groups_of", "join_chains", "rule_paths"]
 

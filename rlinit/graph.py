@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidGraph
 from rlinit.files import read_json, write_json
 
@@ -41,7 +42,6 @@ ANY_DEVICE = "*"
 """The device key of times that hold on every device."""
 
 _KNOWN_ATTRIBUTES = {"op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden"}
-FloatArray = NDArray[np.float64]
 
 
 def _bad_number(value: float) -> str | None:

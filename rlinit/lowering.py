@@ -8,11 +8,12 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.costs import known_bytes, may_run, op_times
 from rlinit.errors import InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
+from rlinit.stages import StageAssignment, StageProblem
 
 __all__ = ["LoweredStages", "lower_stages"]
 

@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.costs import known_bytes, op_times
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placement import MAX_SHARDS, PlacementProblem, Resident, Transfers
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["QUARTERS", "LoweredPlacement", "lower_placement", "shard_inputs"]
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
 from rlinit.plan_fit import require_graph, require_hardware
-from rlinit.stages import FloatArray
 
 __all__ = ["MemoryProfile", "memory_profile"]
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray
 from rlinit.incumbent import StageIncumbent
-from rlinit.stages import FloatArray, StageAssignment, StageResult, Value
+from rlinit.stages import StageAssignment, StageResult, Value
 from rlinit.window import free_nodes
 
 if TYPE_CHECKING:

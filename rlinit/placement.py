@@ -33,7 +33,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.stages import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 
 __all__ = [
     "MAX_SHARDS",

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_stages
 from rlinit.plan import HistoryEntry
 from rlinit.stage_activations import StageActivations
-from rlinit.stages import FloatArray, IntArray, StageAssignment
+from rlinit.stages import StageAssignment
 
 __all__ = ["solve_activations"]
 

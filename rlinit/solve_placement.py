@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.incumbent import PlacementIncumbent, for_placement
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from rlinit.exact.placement_bounds import PlacementBound

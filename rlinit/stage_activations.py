@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.activations import LeastPeak, Tensors, least_peak, tensors_of
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.graph import Graph
-from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem, Value, stage_cost
+from rlinit.stages import StageAssignment, StageProblem, Value, stage_cost
 
 __all__ = ["StageActivations", "activation_value", "with_activations"]
 

@@ -24,6 +24,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
+
 __all__ = [
     "CAPACITY_SLACK",
     "FloatArray",
@@ -38,9 +40,6 @@ __all__ = [
     "stage_cost",
     "stage_value",
 ]
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 def _csr(num_rows: int, rows: IntArray, cols: IntArray) -> tuple[IntArray, IntArray]:

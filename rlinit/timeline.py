@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placing import BLOCKING, EXCLUSIVE, PARALLEL, run_batches
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 
 __all__ = [
     "MODES",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.stages import StageProblem
 
 __all__ = ["boundary_spans", "free_nodes"]
 

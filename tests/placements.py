@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.placement import Placement, PlacementProblem, Transfers
-from rlinit.stages import IntArray
 from rlinit.timeline import makespan, obstacle
 
 __all__ = ["all_devices", "brute_force_placement", "random_placement", "random_placement_problem", "sequences"]

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.stages import IntArray, MemoryValue, StageProblem, memory_value, stage_value
+from rlinit.arrays import IntArray
+from rlinit.stages import MemoryValue, StageProblem, memory_value, stage_value
 
 __all__ = ["brute_force_memory", "brute_force_pipeline", "monotone_assignments", "random_problem"]
 

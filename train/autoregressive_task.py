@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidConfig
 from rlinit.kernels.placement_rollouts import RolloutTrace
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray, IntArray
 from rlinit.train.placement_task import (
     PlacementBatch,
     PlacementPlayed,

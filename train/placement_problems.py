@@ -12,13 +12,13 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.lowering_placement import lower_placement
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "FIRST_SEED",

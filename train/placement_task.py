@@ -23,11 +23,11 @@ from rlinit.agent.placement_features import (
     see,
     urgencies,
 )
+from rlinit.arrays import FloatArray
 from rlinit.kernels.placement_lookahead import Weighed, weigh_choices
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray
 from rlinit.train.placement_problems import (
     ProblemMix,
     layered_problem,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from rlinit.agent.stage_features import slice_orders
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray, IntArray
 from rlinit.train.stage_problems import ProblemParams
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, StageTrajectories
 from rlinit.train.tasks import Choices, Labels, unpadded

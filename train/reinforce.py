@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinit.stages import FloatArray
+from rlinit.arrays import FloatArray
 from rlinit.train.config import ReinforceConfig
 from rlinit.train.curriculum import batch_seed
 from rlinit.train.learner import Learner

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import slice_orders
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.datasets.graph_statistics import IMAGENET
 from rlinit.datasets.synthetic import GraphBatch, batches
 from rlinit.errors import InvalidConfig
 from rlinit.kernels.stage_rollouts import sample_orders
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.stages import StageProblem
 
 __all__ = ["ProblemParams", "draw_problems"]
 
-BoolArray = NDArray[np.bool_]
 
 _PEAK_FLOPS, _BYTES_PER_S = 4e12, 32e9
 """Rates of an Edge TPU, for the roofline model; see `Hardware.edge_tpus`."""

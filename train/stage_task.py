@@ -18,6 +18,7 @@ from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise, slice_orders
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.checker import stage_uses
 from rlinit.errors import InvalidConfig
 from rlinit.graph import ANY_DEVICE, Graph
@@ -25,7 +26,6 @@ from rlinit.hardware import Hardware
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
-from rlinit.stages import FloatArray, IntArray
 from rlinit.train.stage_problems import ProblemParams, draw_problems
 from rlinit.train.tasks import Choices, Labels, unpadded
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch

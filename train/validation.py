@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from rlinit.stages import FloatArray
+from rlinit.arrays import FloatArray
 from rlinit.train.curriculum import batch_seed
 from rlinit.train.learner import Learner
 from rlinit.train.tasks import AnyTask, Batch

@@ -12,8 +12,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from rlinit.arrays import FloatArray
 from rlinit.pictures import draw
-from rlinit.stages import FloatArray
 from rlinit.train.learner import Learner
 from rlinit.train.tasks import AnyTask, Batch
 

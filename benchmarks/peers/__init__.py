@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import RlinitError
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import makespan, placement_of
 
 __all__ = ["PeerResult", "horizon_s", "judged", "require_parallel"]

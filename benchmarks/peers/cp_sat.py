@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers import PeerResult, Status, horizon_s, judged, require_parallel
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import BackendUnavailable, SolverFailure
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import held_bytes, makespan
 
 if TYPE_CHECKING:

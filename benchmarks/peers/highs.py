@@ -17,10 +17,11 @@ import scipy.sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks.peers import PeerResult, Status, horizon_s, judged, require_parallel
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import SolverFailure
 from rlinit.exact.linear import power_of_two_unit
 from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 
 __all__ = ["solve_highs"]
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import slice_orders
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import RlinitError
 from rlinit.partition import slice_order
-from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem, Value
+from rlinit.stages import StageAssignment, StageProblem, Value
 
 __all__ = ["DecodedStages", "Decoding", "OrderProposer", "Proposal", "decode_stages"]
 

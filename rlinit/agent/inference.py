@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures
+from rlinit.arrays import FloatArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.neighbours import mean_max
-from rlinit.stages import FloatArray
 
 __all__ = ["GRID", "OneShotWeights", "infer"]
 

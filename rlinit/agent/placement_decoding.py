@@ -19,12 +19,12 @@ from rlinit.agent.placement_features import (
     see,
     urgencies,
 )
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.placement_lookahead import play_ahead
 from rlinit.kernels.placement_population import play_population
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import makespan, placement_of
 
 __all__ = ["DecodedPlacement", "LatencyAgent", "PlacementAgent", "check_latency_features", "decode_placement"]

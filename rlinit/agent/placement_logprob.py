@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placement_lookahead import Weighed
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["ChoiceLists", "choice_lists", "log_probabilities", "weighed_choices"]
 

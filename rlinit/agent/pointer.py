@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, ragged_log_softmax, ready_pairs
 from rlinit.agent.stage_batch import StageBatch
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.env.rollouts import OrderRollouts, PackedGraphs, ready_steps
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "NUM_FEATURES",

@@ -13,11 +13,12 @@ from rlinit.agent.decoding import Decoding, Proposal
 from rlinit.agent.inference import OneShotWeights, infer
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.kernels.stage_rollouts import beam_orders, choice_terms, sample_orders
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.stages import StageProblem
 
 __all__ = ["OneShotStageAgent", "choice_entropy"]
 

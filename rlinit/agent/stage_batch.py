@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.stages import FloatArray, IntArray, StageProblem
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.stages import StageProblem
 
 __all__ = ["StageBatch"]
 

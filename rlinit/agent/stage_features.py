@@ -6,9 +6,9 @@ import numpy as np
 
 from rlinit.agent.features import GraphFeatures
 from rlinit.agent.stage_batch import StageBatch
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES, stage_features
 from rlinit.kernels.stage_rollouts import slice_values
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["BASE_STEP", "featurise", "slice_orders"]
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rlinit.agent.stage_batch import StageBatch
+from rlinit.arrays import IntArray
 from rlinit.kernels.stage_rollouts import choice_gradient, choice_terms, sample_orders
-from rlinit.stages import IntArray
 
 __all__ = ["draw_orders", "order_terms"]
 

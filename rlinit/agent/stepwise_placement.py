@@ -21,10 +21,10 @@ from rlinit.agent.placement_decoding import DecodedPlacement, check_latency_feat
 from rlinit.agent.placement_features import Seen, see
 from rlinit.agent.sequential import beam, greedy, sample
 from rlinit.agent.stepwise import network_of
+from rlinit.arrays import FloatArray
 from rlinit.env.rollouts import PlacementRollouts, placements
 from rlinit.errors import CheckpointError
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray
 from rlinit.timeline import makespan
 
 __all__ = ["StepwisePlacementAgent"]

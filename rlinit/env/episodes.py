@@ -19,6 +19,7 @@ from rlinit.agent.features import GraphFeatures
 from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.env.sources import Limits, limits_of
 from rlinit.errors import RlinitError
 from rlinit.heuristics.placement.assembly import kernel_arrays
@@ -27,13 +28,12 @@ from rlinit.kernels.episodes import complete, finish_times, take_nodes
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.partition import slice_order
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray, StageAssignment, StageProblem
+from rlinit.stages import StageAssignment, StageProblem
 from rlinit.timeline import makespan
 
 __all__ = ["MOST", "EpisodeRewards", "Episodes", "PlacementEpisodes", "StageEpisodes", "improvement"]
 
 P = TypeVar("P", StageProblem, PlacementProblem)
-BoolArray = NDArray[np.bool_]
 Observation = dict[str, NDArray[Any]]
 EpisodeRewards = Literal["dense", "final"]
 

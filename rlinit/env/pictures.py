@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray
 from rlinit.env.episodes import Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.quantities import format_bytes, format_seconds
-from rlinit.stages import FloatArray, stage_cost
+from rlinit.stages import stage_cost
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

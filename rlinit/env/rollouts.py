@@ -14,10 +14,10 @@ from typing import Protocol, Self
 import numpy as np
 import torch
 
+from rlinit.arrays import IntArray
 from rlinit.errors import RlinitError
 from rlinit.heuristics.placement.assembly import kernel_arrays
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import IntArray
 
 __all__ = ["OrderRollouts", "PackedGraphs", "PlacementRollouts", "placements", "ready_steps"]
 

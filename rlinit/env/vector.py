@@ -12,13 +12,14 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from rlinit.arrays import IntArray
 from rlinit.env.episodes import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.env.single import PlacementEnv, StageEnv
 from rlinit.env.sources import Limits, ProblemSource
 from rlinit.env.spaces import action_space, observation_space
 from rlinit.errors import RlinitError
 from rlinit.placement import PlacementProblem
-from rlinit.stages import IntArray, StageProblem
+from rlinit.stages import StageProblem
 
 __all__ = ["PlacementVectorEnv", "StageVectorEnv"]
 

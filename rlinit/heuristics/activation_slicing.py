@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.activation_slices import slice_peaks, slice_transfers
 from rlinit.partition import counted_states
 from rlinit.stage_activations import StageActivations
-from rlinit.stages import FloatArray, IntArray, StageAssignment
+from rlinit.stages import StageAssignment
 
 __all__ = ["MOST_CELLS", "slice_with_peaks"]
 

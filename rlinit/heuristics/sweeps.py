@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.batch_sweeps import sweep_batches
 from rlinit.kernels.placement_sweeps import sweep
 from rlinit.kernels.placing import earliest_finish
 from rlinit.kernels.queued_annealing import anneal_queued
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 from rlinit.timeline import MODES, held_bytes, makespan, placement_of, respects_dependencies, shard_masks, timeline
 
 __all__ = ["earliest_finish_start", "memory_binds", "sweep_placements", "upward_ranks"]

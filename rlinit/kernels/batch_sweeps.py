@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placing import bit_count
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["sweep_batches"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.list_scheduling import APPEND, PlacementArrays, arrival, count_bits, split_op, take_blocks
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["schedule_earliest_start"]
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from rlinit.stages import FloatArray, IntArray
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["complete", "finish_times", "take_nodes"]
-
-BoolArray = NDArray[np.bool_]
 
 
 @njit(cache=True, nogil=True)

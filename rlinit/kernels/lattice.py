@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rlinit.stages import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 
 __all__ = ["greedy_slices", "memory_pass", "pipeline_pass", "prefix_sums", "stages_of_cuts"]
 

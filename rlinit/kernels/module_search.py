@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rlinit.stages import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 
 __all__ = ["sweep"]
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rlinit.stages import IntArray
+from rlinit.arrays import Floats, IntArray
 
 __all__ = ["mean_max", "mean_max_gradient"]
 
-Floats = NDArray[Any]
 """float32 or float64."""
 
 

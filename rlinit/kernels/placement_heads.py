@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rlinit.stages import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 
 __all__ = ["device_heads", "device_tails", "reachability", "reachable_sums"]
 

@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placement_rollouts import RolloutArrays
 from rlinit.kernels.placement_state import (
     DEVICE,
@@ -32,7 +33,6 @@ from rlinit.kernels.placement_state import (
     put,
     take_back,
 )
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["Weighed", "play_ahead", "weigh_choices"]
 

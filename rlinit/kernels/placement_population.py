@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placement_rollouts import RolloutArrays, draw_index
 from rlinit.kernels.placement_state import (
     DEVICE,
@@ -21,7 +22,6 @@ from rlinit.kernels.placement_state import (
     promise_of,
     put,
 )
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["play_population"]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.list_scheduling import SLOT_BLOCK, idle_slot, insert_batch
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "RolloutArrays",

@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.list_scheduling import count_bits
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["SearchArrays", "anneal_mapping", "evolve_mapping", "tabu_mapping"]
 

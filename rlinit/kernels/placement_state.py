@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placement_rollouts import RolloutArrays
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = [
     "DEVICE",

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.orders import shift
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["ends_of", "sweep", "tails_of"]
 

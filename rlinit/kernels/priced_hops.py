@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rlinit.stages import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 
 __all__ = ["cheapest_devices"]
 

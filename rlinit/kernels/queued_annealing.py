@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placing import run_batches
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["anneal_queued"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rlinit.stages import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 
 __all__ = ["cut_order", "cut_order_in_turn"]
 

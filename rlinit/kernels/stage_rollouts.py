@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.lattice import pipeline_pass
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["beam_orders", "choice_gradient", "choice_terms", "sample_orders", "slice_values"]
 

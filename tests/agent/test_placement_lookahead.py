@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rlinit.agent.placement_batch import join_problems
 from rlinit.agent.placement_features import URGENCY, Seen, see
+from rlinit.arrays import FloatArray
 from rlinit.kernels.placement_lookahead import Weighed, play_ahead, weigh_choices
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
 from rlinit.placement import PlacementProblem
-from rlinit.stages import FloatArray
 from rlinit.timeline import makespan, placement_of
 from tests.placements import random_placement_problem
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.maxflow import FlowNetwork, max_flow, minimum_cut
-from rlinit.stages import FloatArray, IntArray
 
 
 def _random_network(seed: int) -> tuple[int, IntArray, IntArray, FloatArray, FloatArray]:

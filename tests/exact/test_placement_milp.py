@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placement_milp import PlacementMilpSettings, placement_lp_bound, solve_placement_milp
 from rlinit.exact.placement_symmetry import alike_devices, alike_nodes
 from rlinit.exact.placement_windows import batch_windows, horizon_s
 from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import IntArray
 from rlinit.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement, random_placement_problem, sequences
 

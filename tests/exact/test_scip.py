@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.exact import scip
 from rlinit.exact.linear import Affine, LinearModel
 from rlinit.exact.scip import RunSettings, Status, Termination, run_scip
-from rlinit.stages import FloatArray
 
 
 def _makespan_model(num_jobs: int, num_machines: int, seed: int = 0) -> LinearModel:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.modules import channel_cuts, induced
 from rlinit.exact.split_bound import guarantee, module_bound, quick_bound, split_bound
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import IntArray
 from rlinit.timeline import makespan
 from tests.exact.split_cases import any_placement_problem, brute_force, make_problem
 from tests.placements import brute_force_placement, random_placement_problem

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from rlinit.arrays import FloatArray
 from rlinit.kernels.module_model import best_price
-from rlinit.stages import FloatArray
 
 
 def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:

@@ -13,7 +13,7 @@ from scipy.stats import ttest_rel
 
 from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
-from rlinit.stages import FloatArray
+from rlinit.arrays import FloatArray
 from rlinit.train.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.curriculum import CurriculumConfig
 from rlinit.train.distributed import Processes

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import rlinit
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.plan import Plan
-from rlinit.stages import FloatArray, IntArray
 from rlinit.train.tasks import Labels
 
 

@@ -6,10 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.list_scheduling import PlacementArrays
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import makespan
 
 __all__ = [

@@ -8,12 +8,12 @@ import numpy as np
 import scipy.sparse
 from scipy.optimize import linprog
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.heuristics.placement.assembly import mean_transfer_s, mean_work_s
 from rlinit.heuristics.placement.topological import earliest_start
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["favourite_children", "m_sct", "run_linear_program"]
 

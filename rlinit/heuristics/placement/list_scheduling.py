@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.assembly import (
     breadth_first,
@@ -20,7 +21,6 @@ from rlinit.heuristics.placement.assembly import (
 )
 from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule, upward_rank
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["best_device", "greedy", "heft", "minimum_execution_time", "upward_ranks"]
 

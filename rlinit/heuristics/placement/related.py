@@ -6,11 +6,11 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.favourites import run_linear_program
 from rlinit.heuristics.placement.topological import earliest_start
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import FloatArray, IntArray
 
 __all__ = ["assign_groups", "device_speeds", "getf", "speed_groups"]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.assembly import (
     breadth_first,
@@ -22,7 +23,7 @@ from rlinit.heuristics.placement.list_scheduling import best_device, minimum_exe
 from rlinit.kernels.list_scheduling import DURATION, list_schedule
 from rlinit.kernels.placement_search import SearchArrays, anneal_mapping, evolve_mapping, tabu_mapping
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import makespan, shard_masks
 
 __all__ = ["anneal", "evolve", "tabu"]

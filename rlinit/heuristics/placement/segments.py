@@ -6,11 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.assembly import breadth_first, placed_in_order
 from rlinit.kernels.segments import cut_order, cut_order_in_turn
 from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK, FloatArray, IntArray
+from rlinit.stages import CAPACITY_SLACK
 from rlinit.timeline import makespan
 
 __all__ = ["segments"]
