@@ -11,9 +11,9 @@ from typing import Any
 import rlinit
 from benchmarks.record import print_table, save, save_figure, timed
 from rlinit.datasets import imagenet
-from rlinit.lowering import lower_stages
-from rlinit.stage_activations import activation_value, with_activations
-from rlinit.stages import StageAssignment
+from rlinit.stages.activation_problem import activation_value, with_activations
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.problem import StageAssignment
 
 NETWORKS = (
     "ResNet50",

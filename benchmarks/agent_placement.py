@@ -23,9 +23,9 @@ from rlinit.budget import Budget
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 from rlinit.heuristics.sweeps import sweep_placements
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import makespan
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan
 
 SECONDS = (0.1, 0.3, 1.0, 2.0)
 

@@ -16,8 +16,8 @@ import rlinit
 from benchmarks.record import geometric_mean, print_table
 from rlinit.agent.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.datasets import imagenet
-from rlinit.lowering import lower_stages
 from rlinit.plan import Plan
+from rlinit.stages.lowering import lower_stages
 
 __all__ = ["STAGES", "cpu_timed", "report_table_1", "run_table_1"]
 

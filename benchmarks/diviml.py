@@ -29,7 +29,7 @@ from rlinit.budget import Budget
 from rlinit.compilation import compile_kernels
 from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import rwnn
-from rlinit.lowering_placement import lower_placement
+from rlinit.placements.lowering import lower_placement
 
 GPUS = rlinit.Hardware.preset("cpu-t4-a100")
 ROWS: tuple[tuple[int, Literal["strong", "weak"]], ...] = (
@@ -89,7 +89,7 @@ def peers(graph: rlinit.Graph, inputs: int, seconds: float, names: Sequence[str]
 
 def _peer(peer: str, path: str, inputs: int, seconds: float) -> dict[str, Any]:
     code = (
-        "import json, sys, rlinit; from rlinit.lowering_placement import lower_placement; "
+        "import json, sys, rlinit; from rlinit.placements.lowering import lower_placement; "
         f"from benchmarks.peers.{peer} import solve_{peer} as solve; "
         "from benchmarks.diviml import GPUS, quarters; "
         f"inputs = {inputs}; graph = rlinit.load_graph({path!r}); "

@@ -20,7 +20,7 @@ from benchmarks.record import print_table, save
 from rlinit.budget import Budget
 from rlinit.datasets import llm
 from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
-from rlinit.lowering_placement import lower_placement
+from rlinit.placements.lowering import lower_placement
 
 PAPER = {
     "single node, MILP": 4.8,

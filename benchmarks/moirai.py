@@ -20,7 +20,7 @@ import rlinit
 from benchmarks.record import geometric_mean, print_table, save, timed
 from rlinit.datasets import llm, moirai
 from rlinit.datasets.published import instances_root
-from rlinit.placement import Transfers
+from rlinit.placements.problem import Transfers
 
 PAPER_S = {  # m-SCT, GETF, Moirai: seconds on the original graph (Table V)
     "swin-1.8b": (17.63, 120, 129),

@@ -9,8 +9,8 @@ import resource
 
 import rlinit
 from benchmarks.record import median_seconds, print_table, save
-from rlinit.lowering import lower_stages
-from rlinit.partition import slice_order
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.slicing import slice_order
 
 SIZES = ((500, 8), (1_000, 8), (2_000, 64), (10_000, 64), (50_000, 64))
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.partition import counted_states
-from rlinit.stage_activations import StageActivations
-from rlinit.stages import CAPACITY_SLACK, StageAssignment, StageResult
+from rlinit.stages.activation_problem import StageActivations
+from rlinit.stages.problem import CAPACITY_SLACK, StageAssignment, StageResult
+from rlinit.stages.slicing import counted_states
 
 __all__ = ["MOST_IDEALS", "MOST_STAGES", "solve_activation_ideals"]
 

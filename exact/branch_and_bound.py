@@ -19,9 +19,9 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placement_symmetry import alike_devices
 from rlinit.exact.placement_windows import batch_windows, horizon_s
-from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.stages import CAPACITY_SLACK
-from rlinit.timeline import makespan
+from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.timeline import makespan
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["MAX_OPS", "branch_and_bound"]
 

@@ -26,7 +26,7 @@ from rlinit.budget import Budget
 from rlinit.exact.bound_windows import Windows
 from rlinit.exact.placement_search import DeviceSearch
 from rlinit.kernels.placement_heads import reachability
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["ChainBound", "best_chain", "hop_problem"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.stages import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["StageDomains", "bypass_edges", "cover_edges", "window_domains"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.stages import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["MergedProblem", "merge_nodes", "merge_weightless"]
 

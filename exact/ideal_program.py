@@ -8,7 +8,7 @@ from rlinit.budget import Budget
 from rlinit.exact.ideals import enumerate_ideals
 from rlinit.exact.ideals_memory import solve_memory_ideals
 from rlinit.exact.ideals_pipeline import solve_pipeline_ideals
-from rlinit.stages import StageProblem, StageResult, Value
+from rlinit.stages.problem import StageProblem, StageResult, Value
 
 __all__ = ["solve_ideals"]
 

@@ -18,7 +18,7 @@ from rlinit.budget import Budget
 from rlinit.exact.ideal_passes import bottleneck_pass
 from rlinit.exact.ideal_table import IdealTable, quantized
 from rlinit.exact.ideals import Ideals
-from rlinit.stages import CAPACITY_SLACK, StageProblem
+from rlinit.stages.problem import CAPACITY_SLACK, StageProblem
 
 __all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "StageStates", "run_in_chunks"]
 

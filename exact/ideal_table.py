@@ -14,7 +14,7 @@ from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
 from rlinit.exact.ideals import Ideals
-from rlinit.stages import StageProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["IdealTable", "WordArray", "quantized"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray, NodeArray
 from rlinit.exact.dominance import MergedProblem, merge_weightless
-from rlinit.stages import StageProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]
 

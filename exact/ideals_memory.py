@@ -21,7 +21,15 @@ from rlinit.exact.ideal_search import (
     run_in_chunks,
 )
 from rlinit.exact.ideals import Ideals
-from rlinit.stages import CAPACITY_SLACK, MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
+from rlinit.stages.problem import (
+    CAPACITY_SLACK,
+    MemoryValue,
+    StageAssignment,
+    StageProblem,
+    StageResult,
+    Value,
+    memory_value,
+)
 
 __all__ = ["solve_memory_ideals"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.exact.ideal_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts, StageStates
 from rlinit.exact.ideals import Ideals
-from rlinit.stages import StageAssignment, StageProblem, StageResult, Value, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate
 
 __all__ = ["solve_pipeline_ideals"]
 

@@ -21,7 +21,7 @@ from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.pipeline_milp import OPTIMAL_GAP
 from rlinit.exact.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.exact.stage_variables import StageVariables
-from rlinit.stages import MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
+from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
 
 __all__ = ["MemoryModel", "solve_memory_milp"]
 

@@ -18,7 +18,7 @@ from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.pipeline_milp import BOUND_SAFETY, average_work
 from rlinit.exact.scip import RunSettings, run_scip
 from rlinit.exact.stage_variables import StageVariables
-from rlinit.stages import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["even_groups", "merged_bound"]
 

@@ -18,8 +18,8 @@ from rlinit.exact.module_search import (
     search_model,
 )
 from rlinit.exact.modules import separators
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import placement_from_priority
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import placement_from_priority
 
 __all__ = ["ModuleBeam"]
 

@@ -25,8 +25,8 @@ from rlinit.exact.module_search import (
     search_model,
 )
 from rlinit.exact.modules import induced, separators
-from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.timeline import placement_from_priority, timeline
+from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.timeline import placement_from_priority, timeline
 
 __all__ = ["EXACT", "ModuleChain", "ModuleSolver"]
 

@@ -18,8 +18,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.module_search import Frontier, Target, advance, even_prices, root_bound, search_model
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import makespan, placement_from_priority, timeline
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, placement_from_priority, timeline
 
 __all__ = ["resolve_modules"]
 

@@ -23,8 +23,8 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.module_model import MAX_PRICED_DEVICES, best_price, module_tails
 from rlinit.kernels.module_search import sweep
-from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = [
     "EXPANSIONS_PER_S",

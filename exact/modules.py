@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["channel_counts", "channel_cuts", "descendants", "induced", "separators"]
 

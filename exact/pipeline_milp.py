@@ -20,7 +20,7 @@ from rlinit.exact.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.exact.stage_variables import StageVariables
-from rlinit.stages import StageAssignment, StageProblem, StageResult, Value, stage_value
+from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value
 
 __all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PipelineModel", "average_work", "pipeline_lp_bound", "solve_pipeline_milp"]
 

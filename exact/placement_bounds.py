@@ -33,7 +33,7 @@ from rlinit.exact.placement_load import load_lagrangian
 from rlinit.exact.placement_lp import CutPool, PlacementLP
 from rlinit.exact.priced_chain import PricedChain, priced_chain
 from rlinit.kernels.placement_heads import reachability, reachable_sums
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = [
     "PLACEMENT_BOUNDS",

@@ -36,7 +36,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.bound_windows import Windows
 from rlinit.exact.linear import power_of_two_unit
 from rlinit.exact.safe_lp import LinearProgram, LinearSolution
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["CutPool", "PlacementLP"]
 

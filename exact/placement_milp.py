@@ -1,7 +1,7 @@
 """The exact programs of the placement problems, whole or inside a window, on SCIP.
 
 DIVIML's program (conditions 1 to 7) and Moirai's (equations 4 to 8), with what heads, tails and a value to beat decide
-beforehand. Where the papers differ, the meaning is that of :mod:`rlinit.placement`.
+beforehand. Where the papers differ, the meaning is that of :mod:`rlinit.placements.problem`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rlinit.exact.placement_symmetry import alike_devices, alike_nodes, in_order
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import batch_windows, horizon_s
 from rlinit.exact.scip import Run, Status, run_scip, skipped_run
-from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.timeline import makespan, placement_from_priority
+from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.timeline import makespan, placement_from_priority
 
 __all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PlacementMilpSettings", "placement_lp_bound", "solve_placement_milp"]
 

@@ -15,8 +15,8 @@ from rlinit.budget import Budget
 from rlinit.exact.linear import Affine
 from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placement_windows import BatchWindows
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import timeline
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import timeline
 
 __all__ = ["OpModel"]
 

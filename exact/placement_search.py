@@ -13,7 +13,7 @@ from rlinit.budget import Budget
 from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
 from rlinit.exact.placement_lp import CutPool, PlacementLP
 from rlinit.kernels.placement_heads import reachability
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["DeviceSearch"]
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["Symmetry", "alike_devices", "alike_nodes", "in_order"]
 

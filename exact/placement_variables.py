@@ -17,9 +17,9 @@ from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.placement_symmetry import Symmetry
 from rlinit.exact.placement_windows import BatchWindows
 from rlinit.exact.scip import RunSettings
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
-from rlinit.timeline import held_bytes
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import held_bytes
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["PlacementMilpSettings", "PlacementModel"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.exact.placement_propagation import close_orders, collapse, propagate
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
-from rlinit.timeline import shard_masks
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import shard_masks
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["BatchWindows", "batch_windows", "horizon_s"]
 

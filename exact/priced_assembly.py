@@ -9,9 +9,9 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.priced_chain import PricedChain
 from rlinit.exact.priced_hops import Column
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
-from rlinit.timeline import makespan, placement_from_priority
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, placement_from_priority
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["assemble"]
 

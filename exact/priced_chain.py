@@ -35,8 +35,8 @@ from rlinit.exact.bound_windows import Windows, latest_end
 from rlinit.exact.chain_bounds import best_chain
 from rlinit.exact.priced_hops import Arc, Column, PricedHop
 from rlinit.kernels.placement_heads import reachability
-from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["PricedChain", "priced_chain"]
 

@@ -18,7 +18,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.bound_windows import Windows
 from rlinit.exact.chain_bounds import hop_problem
 from rlinit.kernels.priced_hops import cheapest_devices
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["Arc", "Column", "PricedHop"]
 

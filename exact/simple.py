@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from rlinit.arrays import FloatArray
 from rlinit.errors import SolverFailure
-from rlinit.stages import StageProblem, Value
+from rlinit.stages.problem import StageProblem, Value
 
 __all__ = ["LoadBalance", "allowed_classes", "load_balance", "simple_bound"]
 

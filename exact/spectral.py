@@ -28,7 +28,7 @@ from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.cuts import reachability
 from rlinit.exact.simple import allowed_classes, load_balance, simple_bound
-from rlinit.stages import StageProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["Communication", "spectral_bound"]
 

@@ -32,8 +32,8 @@ from rlinit.exact.module_resolving import resolve_modules
 from rlinit.exact.module_search import transfer_times
 from rlinit.exact.modules import channel_cuts
 from rlinit.exact.split_bound import split_bound
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import makespan
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan
 
 __all__ = ["ModuleSolver", "SplitResult", "solve_split"]
 

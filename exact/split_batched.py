@@ -25,8 +25,8 @@ from rlinit.exact.module_chain import EXACT, ModuleSolver
 from rlinit.exact.modules import channel_cuts, induced
 from rlinit.exact.split import SplitResult
 from rlinit.exact.split_bound import split_bound
-from rlinit.placement import PlacementProblem
-from rlinit.timeline import makespan, placement_from_priority, shard_masks
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan, placement_from_priority, shard_masks
 
 __all__ = ["solve_split_batched", "splits"]
 

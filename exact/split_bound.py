@@ -50,7 +50,7 @@ from rlinit.exact.module_search import (
     transfer_times,
 )
 from rlinit.exact.modules import descendants, induced
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = [
     "GuaranteeReport",

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.linear import Affine, LinearModel
-from rlinit.stages import StageProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["StageVariables"]
 

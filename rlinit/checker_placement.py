@@ -13,7 +13,7 @@ from rlinit.costs import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placement import Resident
+from rlinit.placements.problem import Resident
 from rlinit.plan import Batch, DeviceUse, Plan
 
 __all__ = ["check_placement", "device_uses"]

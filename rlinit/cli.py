@@ -22,7 +22,7 @@ from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_mod
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placement import Resident, Transfers
+from rlinit.placements.problem import Resident, Transfers
 from rlinit.plan import Objective, Plan
 from rlinit.quantities import format_bytes, format_seconds
 
@@ -346,7 +346,7 @@ def _inspect(command: Inspect) -> int:
     import numpy as np
 
     from rlinit.exact.ideals import count_ideals
-    from rlinit.lowering import lower_stages
+    from rlinit.stages.lowering import lower_stages
 
     graph = _graph(command)
     problem = lower_stages(graph, Hardware.pipeline(1), "memory").problem

@@ -30,7 +30,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.fusion_paths import Limits, contracted_edges, groups_of, join_chains, rule_paths
 from rlinit.fusion_rules import FusionRules
 from rlinit.graph import Graph
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = [
     "Coarsened",

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from rlinit.budget import Budget
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import HistoryEntry, relative_gap
-from rlinit.stage_activations import StageActivations, activation_value
-from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.activation_problem import StageActivations, activation_value
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 
 __all__ = [
     "ActivationIncumbent",
@@ -168,7 +168,7 @@ def for_placement(
     problem: PlacementProblem, budget: Budget, target_gap: float, progress: Progress | None
 ) -> PlacementIncumbent:
     """Return what is known at first about a placement problem: nothing."""
-    from rlinit.timeline import makespan
+    from rlinit.placements.timeline import makespan
 
     def value_of(problem: PlacementProblem, placement: Placement) -> Value:
         return (makespan(problem, placement),)

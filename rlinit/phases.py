@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.incumbent import StageIncumbent
-from rlinit.stages import StageAssignment, StageResult, Value
-from rlinit.window import free_nodes
+from rlinit.stages.problem import StageAssignment, StageResult, Value
+from rlinit.stages.window import free_nodes
 
 if TYPE_CHECKING:
     from rlinit.agent.decoding import Decoding, OrderProposer

@@ -29,13 +29,13 @@ from rlinit.incumbent import (
     for_placement,
     for_stages,
 )
-from rlinit.lowering import lower_stages
-from rlinit.placement import Resident, Transfers
+from rlinit.placements.problem import Resident, Transfers
 from rlinit.plan import Objective, Plan, Status, is_closed
 from rlinit.plan_fit import figures_of
 from rlinit.solve_stages import Window, bound_stages, solve_stages, stage_bounds
-from rlinit.stage_activations import with_activations
-from rlinit.stage_plan import stage_parts, stages_from_plan
+from rlinit.stages.activation_problem import with_activations
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 
 __all__ = ["ProvenBound", "bound", "schedule"]
 
@@ -43,8 +43,8 @@ _STAGE_SOLVERS = ("rlinit.heuristics", "rlinit.exact.ideal_program", "rlinit.exa
 
 _PLACEMENT_SOLVERS = (
     "rlinit.solve_placement",
-    "rlinit.placement_plan",
-    "rlinit.placement_window",
+    "rlinit.placements.plan_fields",
+    "rlinit.placements.window",
     "rlinit.agent.placement_choice",
     "rlinit.agent.placement_decoding",
     "rlinit.heuristics.placement",
@@ -282,8 +282,8 @@ def _place(
     progress: Progress | None,
 ) -> tuple[PlacementIncumbent, dict[str, Any], str]:
     """Solve a placement problem; return the incumbent, the fields of its plan, and where its start came from."""
-    from rlinit.lowering_placement import lower_placement
-    from rlinit.placement_plan import placement_from_plan, placement_parts
+    from rlinit.placements.lowering import lower_placement
+    from rlinit.placements.plan_fields import placement_from_plan, placement_parts
     from rlinit.solve_placement import search_coarse, solve_placement
 
     timed = budget.remaining_s < np.inf
@@ -378,7 +378,7 @@ def _placement_bound(
     time_limit_s: float | None,
 ) -> ProvenBound:
     """Prove a bound on a placement problem by one method or by all of them."""
-    from rlinit.lowering_placement import lower_placement
+    from rlinit.placements.lowering import lower_placement
     from rlinit.solve_placement import placement_bound_phase, placement_bounds
 
     names = list(placement_bounds())

@@ -10,8 +10,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_stages
 from rlinit.plan import HistoryEntry
-from rlinit.stage_activations import StageActivations
-from rlinit.stages import StageAssignment
+from rlinit.stages.activation_problem import StageActivations
+from rlinit.stages.problem import StageAssignment
 
 __all__ = ["solve_activations"]
 

@@ -12,7 +12,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.incumbent import PlacementIncumbent, for_placement
-from rlinit.placement import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 
 if TYPE_CHECKING:
     from rlinit.exact.placement_bounds import PlacementBound
@@ -400,7 +400,7 @@ def _windows(
 ) -> None:
     """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
     from rlinit.exact.placement_milp import solve_placement_milp
-    from rlinit.placement_window import placement_windows
+    from rlinit.placements.window import placement_windows
 
     if window is None:
         _milp(incumbent, limits)

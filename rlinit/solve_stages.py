@@ -10,7 +10,7 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.incumbent import StageIncumbent
 from rlinit.phases import BOUNDS, PhaseLimits, agent_coarse, bound_phase, coarse, exact_ideals, full_program, windows
-from rlinit.stages import StageAssignment
+from rlinit.stages.problem import StageAssignment
 
 __all__ = ["Window", "bound_stages", "solve_stages", "stage_bounds"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlinit.arrays import IntArray
-from rlinit.placement import Placement, PlacementProblem, Transfers
-from rlinit.timeline import makespan, obstacle
+from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.timeline import makespan, obstacle
 
 __all__ = ["all_devices", "brute_force_placement", "random_placement", "random_placement_problem", "sequences"]
 
@@ -144,7 +144,7 @@ def brute_force_placement(problem: PlacementProblem) -> float:
 
 def random_placement(problem: PlacementProblem, rng: np.random.Generator) -> Placement:
     """Return a random placement of a problem without limits on memory or batch sizes."""
-    from rlinit.timeline import placement_from_priority
+    from rlinit.placements.timeline import placement_from_priority
 
     n, s = problem.num_ops, problem.num_shards
     device = np.zeros((n, s), np.int64)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import IntArray
-from rlinit.stages import MemoryValue, StageProblem, memory_value, stage_value
+from rlinit.stages.problem import MemoryValue, StageProblem, memory_value, stage_value
 
 __all__ = ["brute_force_memory", "brute_force_pipeline", "monotone_assignments", "random_problem"]
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
-from rlinit.activations import Tensors, least_peak, order_peak, tensors_of
 from rlinit.checker import stage_uses
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
+from rlinit.stages.activation_peak import Tensors, least_peak, order_peak, tensors_of
 
 SEEDS = st.integers(0, 100_000)
 SCALES = st.sampled_from([1e-9, 1.0, 1e12])

@@ -10,7 +10,7 @@ import pytest
 import rlinit
 from rlinit.errors import InvalidPlan
 from rlinit.hardware import Device, Hardware
-from rlinit.placement import Transfers
+from rlinit.placements.problem import Transfers
 from rlinit.plan import Batch, Plan, PlannedTransfer
 
 SIZES = (1, 2, 3, 4)

@@ -25,9 +25,9 @@ from rlinit.errors import InvalidPlan
 from rlinit.fusion_rules import FusionRules, InvalidRules
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import Placement, PlacementProblem, Transfers
-from rlinit.timeline import held_bytes, makespan, timeline
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.timeline import held_bytes, makespan, timeline
 from tests.placements import random_placement, random_placement_problem
 
 KINDS = ("conv", "bn", "add", "relu", "matmul", "concat", "")

@@ -11,7 +11,7 @@ from rlinit.costs import op_times, roofline
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.lowering import lower_stages
+from rlinit.stages.lowering import lower_stages
 
 
 def test_colocated_ops_and_what_lies_between_are_merged() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 
 from rlinit.budget import Budget
 from rlinit.exact.ideal_program import solve_ideals
-from rlinit.partition import Lattice, partition, slice_order
-from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.slicing import Lattice, partition, slice_order
 from tests.exact.cases import small_problems
 from tests.problems import brute_force_memory, brute_force_pipeline, random_problem
 

@@ -12,8 +12,8 @@ from benchmarks.peers import PeerResult, horizon_s
 from benchmarks.peers.cp_sat import solve_cp_sat
 from benchmarks.peers.highs import solve_highs
 from rlinit.errors import RlinitError
-from rlinit.placement import PlacementProblem
-from rlinit.timeline import makespan
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan
 from tests.placements import all_devices, brute_force_placement, random_placement, random_placement_problem
 
 PEERS = [

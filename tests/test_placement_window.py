@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinit.heuristics.sweeps import earliest_finish_start
-from rlinit.placement_window import placement_windows
+from rlinit.placements.window import placement_windows
 from tests.placements import random_placement_problem
 
 

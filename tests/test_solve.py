@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import rlinit
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
-from rlinit.lowering import lower_stages
+from rlinit.stages.lowering import lower_stages
 from tests.problems import brute_force_memory, brute_force_pipeline
 from tests.test_partition import check_same
 

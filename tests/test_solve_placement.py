@@ -15,8 +15,8 @@ from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.hardware import Device, Hardware
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import Transfers
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import Transfers
 from tests.placements import brute_force_placement
 
 GPUS = Hardware.preset("cpu-t4-a100")

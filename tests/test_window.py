@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.lowering import lower_stages
-from rlinit.stages import StageProblem
-from rlinit.window import boundary_spans, free_nodes
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.problem import StageProblem
+from rlinit.stages.window import boundary_spans, free_nodes
 from tests.problems import monotone_assignments, random_problem
 
 

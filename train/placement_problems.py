@@ -17,8 +17,8 @@ from rlinit.datasets import imagenet
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import PlacementProblem
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = [
     "FIRST_SEED",

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures, join
-from rlinit.agent.placement_batch import join_problems
 from rlinit.agent.placement_features import (
     DEVICE_FEATURES,
     MOST_HASTE,
@@ -26,7 +25,8 @@ from rlinit.agent.placement_features import (
 from rlinit.arrays import FloatArray
 from rlinit.kernels.placement_lookahead import Weighed, weigh_choices
 from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placements.arrays import join_problems
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan
 from rlinit.train.placement_problems import (
     ProblemMix,
@@ -189,7 +189,7 @@ class PlacementTask:
     def label(self, batch: PlacementBatch) -> Labels:
         """Return the best schedules that local search finds: (B, n) device and place of each op, -1 past the end."""
         from rlinit.heuristics.sweeps import sweep_placements
-        from rlinit.timeline import makespan
+        from rlinit.placements.timeline import makespan
 
         most = max(problem.num_ops for problem in batch.problems)
         device, place = np.full((len(batch), most), -1, np.int8), np.full((len(batch), most), -1, np.int32)
@@ -312,7 +312,7 @@ class PlacementTask:
 
     def plan(self, batch: PlacementBatch, played: PlacementPlayed, problem: int, sample: int) -> Plan:
         """Return a schedule as a plan of a graph without names."""
-        from rlinit.timeline import placement_of
+        from rlinit.placements.timeline import placement_of
 
         arrays, trace, d = batch.arrays, played.trace, batch.problems[problem].num_devices
         mine = slice(int(arrays.ptr[problem]), int(arrays.ptr[problem + 1]))
@@ -378,7 +378,7 @@ def plan_of(problem: PlacementProblem, placement: Placement) -> Plan:
     """Return the plan of a placement of whole ops, for pictures: of a graph and devices with numbers for names."""
     from rlinit.graph import Graph
     from rlinit.hardware import Device, Hardware
-    from rlinit.placement_plan import placement_plan
+    from rlinit.placements.plan_fields import placement_plan
 
     n, d = problem.num_ops, problem.num_devices
     graph = Graph(

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import slice_orders
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.datasets.graph_statistics import IMAGENET
 from rlinit.datasets.synthetic import GraphBatch, batches
 from rlinit.errors import InvalidConfig
 from rlinit.kernels.stage_rollouts import sample_orders
-from rlinit.stages import StageProblem
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["ProblemParams", "draw_problems"]
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise, slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.checker import stage_uses
@@ -26,6 +25,7 @@ from rlinit.hardware import Hardware
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
+from rlinit.stages.batch import StageBatch
 from rlinit.train.stage_problems import ProblemParams, draw_problems
 from rlinit.train.tasks import Choices, Labels, unpadded
 
@@ -321,7 +321,7 @@ def _with_values(batch: StageBatch, *, exact: bool, names: tuple[str, ...] = ())
 def _imagenet(count: int, stages: tuple[int, ...]) -> StageProblems:
     """Return the first ImageNet graphs of Inc-ILP's Table II as `memory` problems."""
     from rlinit.datasets import imagenet
-    from rlinit.lowering import lower_stages
+    from rlinit.stages.lowering import lower_stages
 
     problems, names = [], []
     for k in stages:

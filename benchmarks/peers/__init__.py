@@ -9,8 +9,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import RlinitError
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import makespan, placement_of
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, placement_of
 
 __all__ = ["PeerResult", "horizon_s", "judged", "require_parallel"]
 

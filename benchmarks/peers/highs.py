@@ -20,8 +20,8 @@ from benchmarks.peers import PeerResult, Status, horizon_s, judged, require_para
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import SolverFailure
 from rlinit.exact.linear import power_of_two_unit
-from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["solve_highs"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlinit.agent.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.decoding import Decoding, OrderProposer
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.stages import StageProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = [
     "SHIPPED_STAGES",

@@ -10,13 +10,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import RlinitError
-from rlinit.partition import slice_order
-from rlinit.stages import StageAssignment, StageProblem, Value
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.problem import StageAssignment, StageProblem, Value
+from rlinit.stages.slicing import slice_order
 
 __all__ = ["DecodedStages", "Decoding", "OrderProposer", "Proposal", "decode_stages"]
 

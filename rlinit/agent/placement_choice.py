@@ -9,7 +9,7 @@ from rlinit.agent.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.choice import named_checkpoint
 from rlinit.agent.placement_decoding import LatencyAgent, PlacementAgent
 from rlinit.errors import CheckpointError
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["LatencyChoice", "choose_for_latency", "load_latency_agent"]
 

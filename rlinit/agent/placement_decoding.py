@@ -24,8 +24,8 @@ from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.placement_lookahead import play_ahead
 from rlinit.kernels.placement_population import play_population
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import makespan, placement_of
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, placement_of
 
 __all__ = ["DecodedPlacement", "LatencyAgent", "PlacementAgent", "check_latency_features", "decode_placement"]
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, ragged_log_softmax, ready_pairs
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.env.rollouts import OrderRollouts, PackedGraphs, ready_steps
+from rlinit.stages.batch import StageBatch
 
 __all__ = [
     "NUM_FEATURES",

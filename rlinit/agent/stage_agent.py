@@ -11,14 +11,14 @@ from rlinit.agent.checkpoint import load_checkpoint
 from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.decoding import Decoding, Proposal
 from rlinit.agent.inference import OneShotWeights, infer
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
 from rlinit.kernels.stage_rollouts import beam_orders, choice_terms, sample_orders
-from rlinit.stages import StageProblem
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["OneShotStageAgent", "choice_entropy"]
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.arrays import IntArray
 from rlinit.kernels.stage_rollouts import choice_gradient, choice_terms, sample_orders
+from rlinit.stages.batch import StageBatch
 
 __all__ = ["draw_orders", "order_terms"]
 

@@ -29,11 +29,11 @@ from rlinit.agent.pointer import (
 )
 from rlinit.agent.pointing import StepwiseNetwork
 from rlinit.agent.sequential import beam, greedy, sample
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
 from rlinit.env.rollouts import OrderRollouts
 from rlinit.errors import CheckpointError
-from rlinit.stages import StageProblem
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["StepwiseAgent", "card_config", "network_of", "read_stages"]
 

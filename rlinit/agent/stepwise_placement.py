@@ -24,8 +24,8 @@ from rlinit.agent.stepwise import network_of
 from rlinit.arrays import FloatArray
 from rlinit.env.rollouts import PlacementRollouts, placements
 from rlinit.errors import CheckpointError
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import makespan
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan
 
 __all__ = ["StepwisePlacementAgent"]
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from rlinit.agent.features import GraphFeatures
 from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.env.sources import Limits, limits_of
@@ -26,10 +25,11 @@ from rlinit.heuristics.placement.assembly import kernel_arrays
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
 from rlinit.kernels.episodes import complete, finish_times, take_nodes
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
-from rlinit.partition import slice_order
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import StageAssignment, StageProblem
-from rlinit.timeline import makespan
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.slicing import slice_order
 
 __all__ = ["MOST", "EpisodeRewards", "Episodes", "PlacementEpisodes", "StageEpisodes", "improvement"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray
 from rlinit.env.episodes import Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.quantities import format_bytes, format_seconds
-from rlinit.stages import stage_cost
+from rlinit.stages.problem import stage_cost
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

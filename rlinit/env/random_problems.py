@@ -11,9 +11,9 @@ from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.env.sources import Limits
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import PlacementProblem
-from rlinit.stages import StageProblem
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import StageProblem
 from rlinit.train.stage_problems import ProblemParams, draw_problems
 
 __all__ = ["RandomlyWired", "SyntheticStages"]

@@ -13,8 +13,8 @@ from rlinit.env.episodes import EpisodeRewards, Episodes, PlacementEpisodes, Sta
 from rlinit.env.sources import Limits, ProblemSource
 from rlinit.env.spaces import action_space, observation_space
 from rlinit.errors import RlinitError
-from rlinit.placement import PlacementProblem
-from rlinit.stages import StageProblem
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import StageProblem
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.placement import PlacementProblem
-from rlinit.stages import StageProblem
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["Limits", "OneProblem", "ProblemSource", "limits_of"]
 

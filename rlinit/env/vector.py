@@ -18,8 +18,8 @@ from rlinit.env.single import PlacementEnv, StageEnv
 from rlinit.env.sources import Limits, ProblemSource
 from rlinit.env.spaces import action_space, observation_space
 from rlinit.errors import RlinitError
-from rlinit.placement import PlacementProblem
-from rlinit.stages import StageProblem
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["PlacementVectorEnv", "StageVectorEnv"]
 

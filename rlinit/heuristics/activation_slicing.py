@@ -6,9 +6,9 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.activation_slices import slice_peaks, slice_transfers
-from rlinit.partition import counted_states
-from rlinit.stage_activations import StageActivations
-from rlinit.stages import StageAssignment
+from rlinit.stages.activation_problem import StageActivations
+from rlinit.stages.problem import StageAssignment
+from rlinit.stages.slicing import counted_states
 
 __all__ = ["MOST_CELLS", "slice_with_peaks"]
 

@@ -7,8 +7,8 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.heuristics.orders import Found, natural, random_orders
 from rlinit.kernels.annealing import anneal_stages
-from rlinit.partition import slice_order
-from rlinit.stages import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.slicing import slice_order
 
 __all__ = ["anneal", "anneal_from", "reslice"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.orders import arrangement_cost, kahn
-from rlinit.partition import slice_order
-from rlinit.stages import StageAssignment, StageProblem, Value
+from rlinit.stages.problem import StageAssignment, StageProblem, Value
+from rlinit.stages.slicing import slice_order
 
 __all__ = ["Found", "StageHeuristic", "brkga", "mla", "mla_weighted", "natural", "random_orders", "sort_by_priority"]
 

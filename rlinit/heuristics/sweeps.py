@@ -14,8 +14,16 @@ from rlinit.kernels.batch_sweeps import sweep_batches
 from rlinit.kernels.placement_sweeps import sweep
 from rlinit.kernels.placing import earliest_finish
 from rlinit.kernels.queued_annealing import anneal_queued
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import MODES, held_bytes, makespan, placement_of, respects_dependencies, shard_masks, timeline
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import (
+    MODES,
+    held_bytes,
+    makespan,
+    placement_of,
+    respects_dependencies,
+    shard_masks,
+    timeline,
+)
 
 __all__ = ["earliest_finish_start", "memory_binds", "sweep_placements", "upward_ranks"]
 

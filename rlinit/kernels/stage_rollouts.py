@@ -296,7 +296,7 @@ def slice_values(
 ) -> None:
     """Fill `values` (G, S) with the bottleneck of the best slicing of each order, inf where none is allowed.
 
-    All stages of a graph are of one class. The passes under a threshold are those of `rlinit.partition`, with
+    All stages of a graph are of one class. The passes under a threshold are those of `rlinit.stages.slicing`, with
     thresholds that grow faster, since most orders are about as good as the guess.
 
     Parameters

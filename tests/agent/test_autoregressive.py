@@ -17,8 +17,8 @@ from rlinit.agent.features import join
 from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
 from rlinit.agent.sequential import beam, greedy, sample
 from rlinit.env.rollouts import PlacementRollouts, placements
-from rlinit.placement import PlacementProblem
-from rlinit.timeline import makespan
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan
 from tests.placements import random_placement_problem
 
 

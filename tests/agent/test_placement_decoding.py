@@ -22,7 +22,7 @@ from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.timeline import makespan, obstacle
+from rlinit.placements.timeline import makespan, obstacle
 from tests.placements import random_placement_problem
 
 CONFIG = OneShotConfig("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, hidden=8, layers=2)

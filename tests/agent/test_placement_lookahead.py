@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.placement_batch import join_problems
 from rlinit.agent.placement_features import URGENCY, Seen, see
 from rlinit.arrays import FloatArray
 from rlinit.kernels.placement_lookahead import Weighed, play_ahead, weigh_choices
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
-from rlinit.placement import PlacementProblem
-from rlinit.timeline import makespan, placement_of
+from rlinit.placements.arrays import join_problems
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan, placement_of
 from tests.placements import random_placement_problem
 
 problems = st.builds(

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.features import join
-from rlinit.agent.placement_batch import join_problems
 from rlinit.agent.placement_features import URGENCY, see
 from rlinit.arrays import FloatArray
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
 from rlinit.kernels.placement_population import play_population
 from rlinit.kernels.placement_rollouts import RolloutTrace, play
-from rlinit.placement import PlacementProblem
-from rlinit.timeline import makespan, placement_of
+from rlinit.placements.arrays import join_problems
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan, placement_of
 from tests.placements import random_placement_problem
 
 

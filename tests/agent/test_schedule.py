@@ -14,9 +14,9 @@ from rlinit.cli import main
 from rlinit.datasets import imagenet, regal
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
-from rlinit.lowering import lower_stages
 from rlinit.plan import Plan
-from rlinit.window import free_nodes
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.window import free_nodes
 from tests.agent.networks import random_network
 
 TPUS = rlinit.Hardware.edge_tpus(4)

@@ -11,9 +11,9 @@ from rlinit.agent.placement_choice import load_latency_agent
 from rlinit.agent.placement_decoding import PlacementAgent, decode_placement
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import PlacementProblem
-from rlinit.timeline import makespan
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan
 
 
 @pytest.fixture(scope="module")

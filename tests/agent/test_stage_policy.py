@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise, slice_orders
 from rlinit.agent.stage_policy import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.stage_rollouts import beam_orders
-from rlinit.partition import slice_order
-from rlinit.stages import StageProblem
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.problem import StageProblem
+from rlinit.stages.slicing import slice_order
 from tests.agent.networks import joined, some_problems
 from tests.problems import random_problem
 

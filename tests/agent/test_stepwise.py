@@ -26,13 +26,13 @@ from rlinit.agent.pointer import (
     ready_counts,
 )
 from rlinit.agent.sequential import beam, greedy, sample
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stepwise import StepwiseAgent, card_config, read_stages
 from rlinit.arrays import IntArray
 from rlinit.env.rollouts import OrderRollouts
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
-from rlinit.stages import StageProblem
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.problem import StageProblem
 from tests.problems import random_problem
 
 

@@ -19,7 +19,7 @@ from rlinit.agent.placement_decoding import decode_placement
 from rlinit.agent.stepwise import card_config
 from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.timeline import makespan
+from rlinit.placements.timeline import makespan
 from tests.agent.test_autoregressive import network
 from tests.placements import random_placement_problem
 

@@ -19,7 +19,7 @@ from rlinit.datasets.published import instances_root
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.lowering_placement import lower_placement
+from rlinit.placements.lowering import lower_placement
 from tests.placements import brute_force_placement
 
 MS = 1e-3

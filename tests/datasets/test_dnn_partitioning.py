@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rlinit.datasets import dnn_partitioning
 from rlinit.datasets.published import instances_root
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
-from rlinit.lowering import lower_stages
+from rlinit.stages.lowering import lower_stages
 
 
 def node(i: int, **fields: Any) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from rlinit.env.episodes import improvement
 from rlinit.env.random_problems import RandomlyWired
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import PlacementProblem
-from rlinit.placement_plan import placement_plan
-from rlinit.timeline import held_bytes, makespan
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.plan_fields import placement_plan
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import held_bytes, makespan
 from tests.placements import random_placement_problem
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlinit.env import OneProblem, PlacementEnv, StageEnv
 from rlinit.env.rollouts import OrderRollouts, PackedGraphs, PlacementRollouts, placements, ready_steps
 from rlinit.errors import RlinitError
-from rlinit.timeline import makespan
+from rlinit.placements.timeline import makespan
 from tests.placements import random_placement_problem
 from tests.problems import random_problem
 

@@ -20,8 +20,8 @@ from rlinit.env.random_problems import SyntheticStages
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.lowering import lower_stages
-from rlinit.partition import slice_order
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.slicing import slice_order
 from tests.problems import random_problem
 
 

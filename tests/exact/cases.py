@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlinit.stages import StageAssignment, StageProblem, Value, stage_value
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, stage_value
 from tests.problems import monotone_assignments, random_problem
 
 __all__ = ["all_in_stage", "any_problem", "at_most", "best_pipeline_in_window", "small_problems"]

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.placement import PlacementProblem, Transfers
+from rlinit.placements.problem import PlacementProblem, Transfers
 
 __all__ = ["any_placement_problem", "brute_force", "chain_of_modules", "make_problem"]
 

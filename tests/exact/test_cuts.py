@@ -15,7 +15,7 @@ from rlinit.budget import Budget
 from rlinit.exact.cuts import anchored_cut_bound, parametric_cut_bound, reachability
 from rlinit.exact.simple import simple_bound
 from rlinit.exact.spectral import Communication, spectral_bound
-from rlinit.stages import StageProblem, stage_cost
+from rlinit.stages.problem import StageProblem, stage_cost
 from tests.problems import brute_force_pipeline, random_problem
 
 BOUNDS: tuple[Callable[..., float], ...] = (anchored_cut_bound, parametric_cut_bound, spectral_bound)

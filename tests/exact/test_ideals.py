@@ -20,8 +20,8 @@ from rlinit.exact.ideals import _grow, count_ideals, enumerate_ideals
 from rlinit.exact.ideals_memory import solve_memory_ideals
 from rlinit.exact.ideals_pipeline import solve_pipeline_ideals
 from rlinit.hardware import Hardware
-from rlinit.lowering import lower_stages
-from rlinit.stages import StageProblem, StageResult, Value, evaluate, memory_value, stage_cost
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.problem import StageProblem, StageResult, Value, evaluate, memory_value, stage_cost
 from tests.exact.cases import any_problem, at_most
 from tests.problems import brute_force_memory, brute_force_pipeline, random_problem
 

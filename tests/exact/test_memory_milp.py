@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.memory_milp import solve_memory_milp
-from rlinit.stages import MemoryValue, StageAssignment, StageProblem, Value, evaluate, memory_value
+from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, Value, evaluate, memory_value
 from tests.exact.cases import all_in_stage, any_problem, at_most
 from tests.problems import brute_force_memory, monotone_assignments, random_problem
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.exact.modules import channel_counts, channel_cuts, descendants, induced, separators
-from rlinit.placement import PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 from tests.exact.split_cases import any_placement_problem, chain_of_modules
 
 

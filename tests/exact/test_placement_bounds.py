@@ -16,8 +16,8 @@ from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 from rlinit.exact.placement_search import DeviceSearch
 from rlinit.exact.safe_lp import LinearProgram
 from rlinit.kernels.placement_heads import reachability, reachable_sums
-from rlinit.placement import PlacementProblem, Transfers
-from rlinit.timeline import makespan
+from rlinit.placements.problem import PlacementProblem, Transfers
+from rlinit.placements.timeline import makespan
 from tests.placements import brute_force_placement, random_placement, random_placement_problem
 
 BOUNDS = list(PLACEMENT_BOUNDS)

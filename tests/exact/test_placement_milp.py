@@ -14,8 +14,8 @@ from rlinit.budget import Budget
 from rlinit.exact.placement_milp import PlacementMilpSettings, placement_lp_bound, solve_placement_milp
 from rlinit.exact.placement_symmetry import alike_devices, alike_nodes
 from rlinit.exact.placement_windows import batch_windows, horizon_s
-from rlinit.placement import Placement, PlacementProblem, PlacementResult
-from rlinit.timeline import makespan, obstacle, timeline
+from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement, random_placement_problem, sequences
 
 seeds = st.integers(0, 2**32 - 1)

@@ -17,8 +17,8 @@ from rlinit.exact.priced_assembly import assemble
 from rlinit.exact.priced_chain import PricedChain, priced_chain
 from rlinit.exact.priced_hops import PricedHop
 from rlinit.kernels.placement_heads import reachability
-from rlinit.placement import PlacementProblem, Transfers
-from rlinit.timeline import makespan
+from rlinit.placements.problem import PlacementProblem, Transfers
+from rlinit.placements.timeline import makespan
 from tests.placements import brute_force_placement, random_placement_problem
 
 CLOSE = 1.0 + 1e-9

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.module_search import MAX_MODULE_OPS
 from rlinit.exact.split import solve_split
-from rlinit.placement import PlacementProblem, PlacementResult
-from rlinit.timeline import makespan, placement_from_priority
+from rlinit.placements.problem import PlacementProblem, PlacementResult
+from rlinit.placements.timeline import makespan, placement_from_priority
 from tests.exact.split_cases import any_placement_problem, brute_force, chain_of_modules, make_problem
 from tests.placements import brute_force_placement, random_placement_problem
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.split_batched import solve_split_batched, splits
-from rlinit.timeline import makespan, placement_from_priority
+from rlinit.placements.timeline import makespan, placement_from_priority
 from tests.exact.split_cases import make_problem
 from tests.placements import brute_force_placement, random_placement_problem
 

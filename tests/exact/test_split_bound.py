@@ -11,8 +11,8 @@ from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.modules import channel_cuts, induced
 from rlinit.exact.split_bound import guarantee, module_bound, quick_bound, split_bound
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import makespan
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan
 from tests.exact.split_cases import any_placement_problem, brute_force, make_problem
 from tests.placements import brute_force_placement, random_placement_problem
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.pipeline_milp import average_work
 from rlinit.exact.superblock import guess_bound, three_superblock_bound
-from rlinit.stages import StageProblem, stage_cost
+from rlinit.stages.problem import StageProblem, stage_cost
 from tests.exact.cases import any_problem
 from tests.problems import brute_force_pipeline, monotone_assignments, random_problem
 

@@ -9,11 +9,11 @@ import numpy as np
 from rlinit.checker import stage_uses
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.lowering_placement import lower_placement
-from rlinit.placement import Transfers
-from rlinit.placement_plan import placement_plan
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.plan_fields import placement_plan
+from rlinit.placements.problem import Transfers
+from rlinit.placements.timeline import placement_from_priority
 from rlinit.plan import Plan
-from rlinit.timeline import placement_from_priority
 
 __all__ = ["random_case", "random_graph", "random_hardware", "random_plan", "stage_plan"]
 

@@ -14,7 +14,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.simulator import Perturbation, simulate
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placement_plan import placement_plan
+from rlinit.placements.plan_fields import placement_plan
 from tests.executors.plans import random_case, random_graph, random_hardware, random_plan, stage_plan
 
 SEEDS = st.integers(0, 100_000)
@@ -69,8 +69,8 @@ def test_shared_links_move_as_much_as_exclusive_ones(seed: int) -> None:
 
 
 def _by_hand(graph: Graph, hardware: Hardware, device: list[int]):  # type: ignore[no-untyped-def]
-    from rlinit.lowering_placement import lower_placement
-    from rlinit.timeline import placement_from_priority
+    from rlinit.placements.lowering import lower_placement
+    from rlinit.placements.timeline import placement_from_priority
 
     problem = lower_placement(graph, hardware, "latency").problem
     placement = placement_from_priority(problem, np.array(device)[:, None], np.arange(float(graph.num_ops)))

@@ -11,8 +11,8 @@ from rlinit.budget import Budget
 from rlinit.heuristics import STAGE_HEURISTICS, reslice
 from rlinit.heuristics.annealing import anneal_from
 from rlinit.kernels.annealing import anneal_stages
-from rlinit.partition import slice_order
-from rlinit.stages import StageAssignment, StageProblem, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from rlinit.stages.slicing import slice_order
 from tests.exact.cases import small_problems
 from tests.problems import brute_force_pipeline, random_problem
 
@@ -74,7 +74,7 @@ def test_kept_costs_equal_recomputed_ones(seed: int) -> None:
     classes = start[0].classes
 
     def norm(stage: np.ndarray) -> float:
-        from rlinit.stages import stage_cost
+        from rlinit.stages.problem import stage_cost
 
         return float(sum(stage_cost(problem, stage == j, int(classes[j])) ** 12 for j in range(3)))
 

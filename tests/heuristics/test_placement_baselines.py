@@ -21,8 +21,8 @@ from rlinit.heuristics.placement.search import _String
 from rlinit.kernels.earliest_start import schedule_earliest_start
 from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule
 from rlinit.kernels.placement_search import anneal_mapping, evolve_mapping, tabu_mapping
-from rlinit.placement import Placement, PlacementProblem, Transfers
-from rlinit.timeline import makespan, obstacle, timeline
+from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement_problem
 
 NAMES = sorted(PLACEMENT_HEURISTICS)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlinit.heuristics.placement.segments import segments
-from rlinit.placement import PlacementProblem
-from rlinit.timeline import makespan, obstacle
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan, obstacle
 
 
 def chain(rng: np.random.Generator, num_ops: int, num_devices: int, memory: float) -> PlacementProblem:

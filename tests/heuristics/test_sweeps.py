@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.heuristics.sweeps import earliest_finish_start, memory_binds, sweep_placements, upward_ranks
-from rlinit.placement import Placement, PlacementProblem, Transfers
-from rlinit.timeline import makespan, obstacle, respects_dependencies, timeline
+from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.timeline import makespan, obstacle, respects_dependencies, timeline
 from tests.placements import brute_force_placement, random_placement, random_placement_problem
 
 SEEDS = st.integers(0, 100_000)

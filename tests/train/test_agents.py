@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from scipy.stats import ttest_rel
 
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise
 from rlinit.arrays import FloatArray
+from rlinit.stages.batch import StageBatch
 from rlinit.train.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.curriculum import CurriculumConfig
 from rlinit.train.distributed import Processes

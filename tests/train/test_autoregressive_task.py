@@ -14,7 +14,7 @@ from rlinit.agent.decoding import Decoding
 from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import InvalidConfig
-from rlinit.timeline import makespan
+from rlinit.placements.timeline import makespan
 from rlinit.train.autoregressive_task import (
     AutoregressivePlacementParams,
     AutoregressivePlacementTask,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.timeline import makespan
+from rlinit.placements.timeline import makespan
 from rlinit.train.labels import fingerprint
 from rlinit.train.placement_task import PlacementBatch, PlacementTask, PlacementTaskParams, credits_of
 from rlinit.train.reinforce import shared_advantage, standardised

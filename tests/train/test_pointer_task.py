@@ -12,7 +12,7 @@ import torch
 from rlinit.agent.decoding import Decoding
 from rlinit.agent.stepwise import StepwiseAgent
 from rlinit.errors import InvalidConfig
-from rlinit.stages import memory_value
+from rlinit.stages.problem import memory_value
 from rlinit.train.pointer_task import AutoregressiveParams, AutoregressiveTask, PointerParams, PointerTask
 from rlinit.train.stage_problems import ProblemParams
 from rlinit.train.stage_task import optimal_values

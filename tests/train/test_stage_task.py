@@ -10,11 +10,11 @@ import torch
 
 from rlinit.agent.choice import load_stage_agent
 from rlinit.agent.decoding import Decoding
-from rlinit.agent.stage_batch import StageBatch
 from rlinit.agent.stage_features import featurise, slice_orders
 from rlinit.errors import InvalidConfig
-from rlinit.partition import slice_order
 from rlinit.plan import Plan
+from rlinit.stages.batch import StageBatch
+from rlinit.stages.slicing import slice_order
 from rlinit.train.pointer_task import PointerParams, PointerTask
 from rlinit.train.stage_problems import ProblemParams, draw_problems
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, optimal_values
@@ -76,8 +76,8 @@ def test_kept_problems_depend_on_the_order() -> None:
 
 
 def _random_orders(batch: object, count: int) -> np.ndarray:
-    from rlinit.agent.stage_batch import StageBatch
     from rlinit.agent.stage_policy import draw_orders
+    from rlinit.stages.batch import StageBatch
 
     assert isinstance(batch, StageBatch)
     return draw_orders(torch.zeros(batch.num_nodes), batch, count, 11)
@@ -136,8 +136,8 @@ def test_an_agent_overfits_eight_graphs_to_the_optimum() -> None:
 
 
 def _only(batch: StageProblems, kept: np.ndarray) -> StageProblems:
-    from rlinit.agent.stage_batch import StageBatch
     from rlinit.agent.stage_features import featurise
+    from rlinit.stages.batch import StageBatch
 
     problems = StageBatch.join([StageBatch.of_problem(batch.problems.problem(g)) for g in kept.tolist()])
     features, reference = featurise(problems)

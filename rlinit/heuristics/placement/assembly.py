@@ -9,9 +9,9 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.list_scheduling import PlacementArrays
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
-from rlinit.timeline import makespan
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = [
     "PlacementHeuristic",

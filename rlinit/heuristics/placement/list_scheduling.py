@@ -20,7 +20,7 @@ from rlinit.heuristics.placement.assembly import (
     placed_when,
 )
 from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule, upward_rank
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["best_device", "greedy", "heft", "minimum_execution_time", "upward_ranks"]
 

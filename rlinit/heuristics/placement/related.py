@@ -10,7 +10,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.favourites import run_linear_program
 from rlinit.heuristics.placement.topological import earliest_start
-from rlinit.placement import Placement, PlacementProblem
+from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["assign_groups", "device_speeds", "getf", "speed_groups"]
 

@@ -22,9 +22,9 @@ from rlinit.heuristics.placement.assembly import (
 from rlinit.heuristics.placement.list_scheduling import best_device, minimum_execution_time
 from rlinit.kernels.list_scheduling import DURATION, list_schedule
 from rlinit.kernels.placement_search import SearchArrays, anneal_mapping, evolve_mapping, tabu_mapping
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
-from rlinit.timeline import makespan, shard_masks
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, shard_masks
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["anneal", "evolve", "tabu"]
 

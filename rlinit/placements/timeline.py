@@ -9,8 +9,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placing import BLOCKING, EXCLUSIVE, PARALLEL, run_batches
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = [
     "MODES",

@@ -11,10 +11,10 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.incumbent import ActivationIncumbent, StageIncumbent
-from rlinit.lowering import LoweredStages
 from rlinit.plan import Plan
-from rlinit.stage_activations import StageActivations
-from rlinit.stages import StageAssignment
+from rlinit.stages.activation_problem import StageActivations
+from rlinit.stages.lowering import LoweredStages
+from rlinit.stages.problem import StageAssignment
 
 __all__ = ["stage_parts", "stages_from_plan"]
 

@@ -4,9 +4,9 @@ The parameters of a stage and the working memory of its ops share the fast memor
 
     overflow_c(S) = overflow_s_per_byte[c] * max(0, param(S) + peak(S) - cache_bytes[c])
 
-with ``peak(S)`` the least peak over all orders of the ops of S (`rlinit.activations`). Everything else is as in
-`rlinit.stages`. ``peak(S) >= 0``, so this overflow is never less than the one without activations, and every lower
-bound on the problem without them is one with them; `StageActivations.relaxed` is a stronger problem without them.
+with ``peak(S)`` the least peak over all orders of the ops of S (`rlinit.stages.activation_peak`). Everything else is as
+in `rlinit.stages.problem`. ``peak(S) >= 0``, so this overflow is never less than the one without activations, and every
+lower bound on the problem without them is one with them; `StageActivations.relaxed` is a stronger problem without them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.activations import LeastPeak, Tensors, least_peak, tensors_of
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.graph import Graph
-from rlinit.stages import StageAssignment, StageProblem, Value, stage_cost
+from rlinit.stages.activation_peak import LeastPeak, Tensors, least_peak, tensors_of
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, stage_cost
 
 __all__ = ["StageActivations", "activation_value", "with_activations"]
 

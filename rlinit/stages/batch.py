@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.stages import StageProblem
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["StageBatch"]
 

@@ -10,8 +10,8 @@ from rlinit.arrays import FloatArray
 from rlinit.heuristics.placement.assembly import mean_work_s
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
 from rlinit.kernels.placement_rollouts import RolloutArrays
-from rlinit.placement import PlacementProblem
-from rlinit.stages import CAPACITY_SLACK
+from rlinit.placements.problem import PlacementProblem
+from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["join_problems", "rollout_arrays"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.placement import Placement, PlacementProblem
-from rlinit.timeline import timeline
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import timeline
 
 __all__ = ["boundary_ops", "critical_ops", "placement_windows"]
 

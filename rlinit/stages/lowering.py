@@ -13,7 +13,7 @@ from rlinit.costs import known_bytes, may_run, op_times
 from rlinit.errors import InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.stages import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["LoweredStages", "lower_stages"]
 
