@@ -21,7 +21,7 @@ from torch import nn
 import rlinit
 from benchmarks.record import print_table, save
 from rlinit.calibration import Calibration, calibrate, rank_correlation
-from rlinit.costs import roofline
+from rlinit.costs.roofline import roofline
 from rlinit.fitted_roofline import fitted_device
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.costs import known_bytes, op_times
+from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.datasets import dnn_partitioning
 from rlinit.datasets.dnn_partitioning import ACCELERATOR, CPU, core
 from rlinit.errors import InvalidGraph, InvalidHardware

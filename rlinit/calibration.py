@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rlinit.cost_table import CostRow, CostTable, InvalidCostTable
+from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
 from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
 from rlinit.graph import Graph
@@ -253,7 +253,7 @@ def _predicted(plan: Plan, graph: Graph | None, hardware: Hardware | None) -> di
             f"the plan was made for another graph or hardware ({plan.graph!r} on {plan.hardware!r}), not for "
             f"{graph.name!r} on {hardware.name!r} as given"
         )
-    from rlinit.costs import op_times
+    from rlinit.costs.roofline import op_times
 
     by_name = {device.name: device for device in hardware.devices}
     seconds = [op_times(graph, by_name[use.device]) for use in plan.stages]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rlinit.checker_placement import check_placement
-from rlinit.costs import op_times
+from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

@@ -72,7 +72,7 @@ def load_model(
         graph = load_graph(model, batch=batch, dims=dimension_sizes(dims), sharing=chosen_sharing(how, objective))
     if costs is None:
         return graph
-    from rlinit.cost_table import CostTable
+    from rlinit.costs.table import CostTable
 
     return CostTable.load(costs).apply(graph)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from rlinit.calibration import Calibration
-    from rlinit.cost_table import CostTable
+    from rlinit.costs.table import CostTable
     from rlinit.executors import Execution, Executor
     from rlinit.measuring import Measuring
 
@@ -263,7 +263,7 @@ def calibrate_costs(command: Calibrate) -> int:
         A report or table that cannot be read, or no report.
     """
     from rlinit.calibration import Calibration
-    from rlinit.cost_table import CostTable
+    from rlinit.costs.table import CostTable
 
     check_folders(command.out)
     if not command.reports:
@@ -294,7 +294,7 @@ def _load_program(path: Path) -> ExportedProgram:
 
 def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
-    from rlinit.cost_table import CostTable
+    from rlinit.costs.table import CostTable
     from rlinit.importers.torch_export import from_program
 
     if command.graph is not None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.cost_table import CostTable, InvalidCostTable
-from rlinit.costs import moved_bytes
+from rlinit.costs.roofline import moved_bytes
+from rlinit.costs.table import CostTable, InvalidCostTable
 from rlinit.graph import Graph
 from rlinit.hardware import Device
 
@@ -26,9 +26,9 @@ _FEWEST = 4
 def fitted_device(graph: Graph, table: CostTable, device: Device) -> Device:
     """Return a device whose ``flops_per_s``, ``bytes_per_s`` and ``launch_s`` fit measured seconds of ops.
 
-    The logarithms of `rlinit.costs.roofline` and of the seconds are brought together by a robust least-squares fit, so
-    that an op counts by its relative error and a few odd ones hardly matter. Inputs and views (ops that only look at
-    their input's memory in another way), which the roofline model takes for copies, are left out.
+    The logarithms of `rlinit.costs.roofline.roofline` and of the seconds are brought together by a robust least-squares
+    fit, so that an op counts by its relative error and a few odd ones hardly matter. Inputs and views (ops that only
+    look at their input's memory in another way), which the roofline model takes for copies, are left out.
 
     Parameters
     ----------

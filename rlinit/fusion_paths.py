@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
-from rlinit.costs import moved_bytes
+from rlinit.costs.roofline import moved_bytes
 from rlinit.fusion_rules import FusionRules, RuleTrie
 from rlinit.graph import Graph
 

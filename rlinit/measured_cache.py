@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinit.cost_table import InvalidCostTable
+from rlinit.costs.table import InvalidCostTable
 from rlinit.files import write_json
 
 __all__ = ["Figure", "MeasuredCache"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlinit.cost_table import CostRow, CostTable
+from rlinit.costs.table import CostRow, CostTable
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.measured_cache import Figure, MeasuredCache

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rlinit.calibration import Calibration, OpTiming, calibrate, rank_correlation
-from rlinit.cost_table import CostTable, InvalidCostTable
+from rlinit.costs.table import CostTable, InvalidCostTable
 from rlinit.errors import BackendUnavailable, InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware

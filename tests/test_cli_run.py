@@ -18,7 +18,7 @@ from torch import nn
 
 from rlinit.calibration import Calibration
 from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
-from rlinit.cost_table import CostRow, CostTable
+from rlinit.costs.table import CostRow, CostTable
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors import Execution
 from rlinit.executors.local import LocalExecutor

@@ -20,7 +20,7 @@ from rlinit.coarsening import (
     expand_placement,
     expand_start_s,
 )
-from rlinit.costs import moved_bytes
+from rlinit.costs.roofline import moved_bytes
 from rlinit.errors import InvalidPlan
 from rlinit.fusion_rules import FusionRules, InvalidRules
 from rlinit.graph import Graph

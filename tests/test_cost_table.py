@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.cost_table import CostRow, CostTable, InvalidCostTable
-from rlinit.costs import op_times
+from rlinit.costs.roofline import op_times
+from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
 from rlinit.graph import Graph
 from rlinit.hardware import Device
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.cost_table import CostRow, CostTable, InvalidCostTable
-from rlinit.costs import roofline
+from rlinit.costs.roofline import roofline
+from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
 from rlinit.fitted_roofline import fitted_device
 from rlinit.graph import Graph
 from rlinit.hardware import Device

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlinit.costs import op_times, roofline
+from rlinit.costs.roofline import op_times, roofline
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware

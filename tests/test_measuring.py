@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from rlinit.cost_table import InvalidCostTable
-from rlinit.costs import op_times
+from rlinit.costs.roofline import op_times
+from rlinit.costs.table import InvalidCostTable
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors import ExecutionFailure
 from rlinit.graph import Graph

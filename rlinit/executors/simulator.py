@@ -26,7 +26,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rlinit.costs import known_bytes, op_times
+from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.errors import InvalidPlan
 from rlinit.executors.replay import Activity, Link, replay
 from rlinit.graph import Graph

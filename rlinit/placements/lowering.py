@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.costs import known_bytes, op_times
+from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

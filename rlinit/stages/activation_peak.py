@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlinit.costs import known_bytes
+from rlinit.costs.roofline import known_bytes
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.costs import known_bytes, may_run, op_times
+from rlinit.costs.roofline import known_bytes, may_run, op_times
 from rlinit.errors import InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

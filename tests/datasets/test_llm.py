@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from rlinit.costs import op_times
+from rlinit.costs.roofline import op_times
 from rlinit.datasets import llm
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.costs import op_times
+from rlinit.costs.roofline import op_times
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph

@@ -1,7 +1,7 @@
 """Cost tables: measured or hand-written seconds of ops on devices, with how far they spread; CSV and JSON in and out.
 
 A table is data to look at and edit. `CostTable.apply` puts its seconds into a graph, where they win over the roofline
-model (see `rlinit.costs.op_times`).
+model (see `rlinit.costs.roofline.op_times`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Costs of ops: the roofline model, and tables of measured times."""
