@@ -38,7 +38,7 @@ from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
 from rlinit.importers.torch_export import export_program, from_program
-from rlinit.measuring import placed_plan
+from rlinit.measurement.ops import placed_plan
 from rlinit.plan import Plan
 
 RUNS = 25
@@ -298,7 +298,7 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
 
 def pipeline() -> list[dict[str, Any]]:
     """Return rows about pipelines of 2 and 4 processes, one thread each, against what their plans promise."""
-    from rlinit.measuring import Measuring, measure_ops
+    from rlinit.measurement.ops import Measuring, measure_ops
 
     torch.set_num_threads(1)
     cores = len(os.sched_getaffinity(0))

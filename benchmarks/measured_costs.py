@@ -20,14 +20,14 @@ from torch import nn
 
 import rlinit
 from benchmarks.record import print_table, save
-from rlinit.calibration import Calibration, calibrate, rank_correlation
 from rlinit.costs.roofline import roofline
-from rlinit.fitted_roofline import fitted_device
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.importers.torch_export import export_program, from_program
-from rlinit.measured_transfers import measure_transfers
-from rlinit.measuring import Measuring, measure_ops
+from rlinit.measurement.calibration import Calibration, calibrate, rank_correlation
+from rlinit.measurement.ops import Measuring, measure_ops
+from rlinit.measurement.roofline_fit import fitted_device
+from rlinit.measurement.transfers import measure_transfers
 
 SETTINGS = Measuring(warmup=3, repeats=15, threads=1)
 PLACES = {"d0": "cpu", "d1": "cpu"}

@@ -24,8 +24,8 @@ from rlinit.executors import execute
 from rlinit.executors.program import export_model
 from rlinit.exporters import to_report, to_trace
 from rlinit.importers.torch_export import from_program
-from rlinit.measured_transfers import measure_transfers
-from rlinit.measuring import Measuring, measure_ops
+from rlinit.measurement.ops import Measuring, measure_ops
+from rlinit.measurement.transfers import measure_transfers
 from rlinit.quantities import format_seconds
 
 __all__ = ["BLOCKS", "GoogLeNet", "Inception", "Result", "main"]

@@ -34,10 +34,10 @@ from rlinit.quantities import format_seconds
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from rlinit.calibration import Calibration
     from rlinit.costs.table import CostTable
     from rlinit.executors import Execution, Executor
-    from rlinit.measuring import Measuring
+    from rlinit.measurement.calibration import Calibration
+    from rlinit.measurement.ops import Measuring
 
 __all__ = ["Calibrate", "Measure", "Run", "calibrate_costs", "measure_model", "run_plan"]
 
@@ -177,7 +177,7 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
         raise RlinitError("--report needs --measure")
     if command.measure and command.executor != "local":
         raise RlinitError("--measure needs --executor local")
-    from rlinit.model_inputs import model_inputs
+    from rlinit.measurement.model_inputs import model_inputs
 
     plan = Plan.load(command.plan)
     if command.executor == "pipeline" and "RANK" not in os.environ:
@@ -224,9 +224,9 @@ def measure_model(command: Measure) -> int:
         raise RlinitError("--hw and --hw-out belong together")
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
     from rlinit.importers.torch_export import from_program
-    from rlinit.measured_transfers import measure_transfers
-    from rlinit.measuring import measure_ops
-    from rlinit.model_inputs import model_inputs
+    from rlinit.measurement.model_inputs import model_inputs
+    from rlinit.measurement.ops import measure_ops
+    from rlinit.measurement.transfers import measure_transfers
 
     dims = dimension_sizes(command.dims)
     graph = from_program(program, dims=dims, name=command.model.stem)
@@ -262,8 +262,8 @@ def calibrate_costs(command: Calibrate) -> int:
     InvalidCostTable
         A report or table that cannot be read, or no report.
     """
-    from rlinit.calibration import Calibration
     from rlinit.costs.table import CostTable
+    from rlinit.measurement.calibration import Calibration
 
     check_folders(command.out)
     if not command.reports:
@@ -335,7 +335,7 @@ def _executor(command: Run) -> Executor:
 
 
 def _settings(warmup: int, repeats: int, threads: int | None, time_limit_s: float | None) -> Measuring:
-    from rlinit.measuring import Measuring
+    from rlinit.measurement.ops import Measuring
 
     return Measuring(warmup, repeats, threads, time_limit_s)
 
@@ -369,7 +369,7 @@ def _measured(
     graph: Graph,
     places: Mapping[str, str],
 ) -> Calibration:
-    from rlinit.calibration import calibrate
+    from rlinit.measurement.calibration import calibrate
 
     return calibrate(
         plan,

@@ -19,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rlinit.calibration import Calibration, OpTiming, calibrate, rank_correlation
 from rlinit.costs.table import CostTable, InvalidCostTable
 from rlinit.errors import BackendUnavailable, InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.importers.torch_export import export_program, from_program
-from rlinit.measured_transfers import MeasuredTransfers, TransferRow, measure_transfers
-from rlinit.measuring import Measuring, measure_ops, placed_plan
+from rlinit.measurement.calibration import Calibration, OpTiming, calibrate, rank_correlation
+from rlinit.measurement.ops import Measuring, measure_ops, placed_plan
+from rlinit.measurement.transfers import MeasuredTransfers, TransferRow, measure_transfers
 from tests.executors.models import Chain
 from tests.executors.plans import random_plan, stage_plan
 

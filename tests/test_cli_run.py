@@ -16,7 +16,6 @@ import torch
 import tyro
 from torch import nn
 
-from rlinit.calibration import Calibration
 from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.costs.table import CostRow, CostTable
 from rlinit.errors import InvalidPlan, RlinitError
@@ -24,6 +23,7 @@ from rlinit.executors import Execution
 from rlinit.executors.local import LocalExecutor
 from rlinit.hardware import Device, Hardware
 from rlinit.importers import load_graph
+from rlinit.measurement.calibration import Calibration
 from rlinit.plan import Plan
 from tests.executors.models import Chain
 from tests.executors.plans import random_plan, stage_plan
@@ -97,7 +97,7 @@ def test_reports_become_a_cost_table(folder: Path, capsys: pytest.CaptureFixture
     """Reported times replace the table's rows, the later report's win, and the other rows stay."""
     first = Calibration("net", "latency", 1.0, 1.0, 0.0, 1.0, 3, (), {})
     names = ("early.json", "late.json")
-    from rlinit.calibration import OpTiming
+    from rlinit.measurement.calibration import OpTiming
 
     for name, seconds in zip(names, (0.5, 0.25), strict=True):
         row = OpTiming("conv2d", "d0", 1, 1.0, seconds, 0.0, 3)

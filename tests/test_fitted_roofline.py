@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rlinit.costs.roofline import roofline
 from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
-from rlinit.fitted_roofline import fitted_device
 from rlinit.graph import Graph
 from rlinit.hardware import Device
+from rlinit.measurement.roofline_fit import fitted_device
 
 
 def graph_of(seed: int, num_ops: int = 40) -> Graph:

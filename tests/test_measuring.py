@@ -21,8 +21,8 @@ from rlinit.executors import ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.hardware import Device
 from rlinit.importers.torch_export import export_program, from_program
-from rlinit.measured_cache import Figure, MeasuredCache
-from rlinit.measuring import Measuring, figure_of, measure_ops
+from rlinit.measurement.cache import Figure, MeasuredCache
+from rlinit.measurement.ops import Measuring, figure_of, measure_ops
 from tests.executors.models import Chain, TinyTransformer
 
 FAST = Measuring(warmup=1, repeats=3, threads=1)

@@ -17,7 +17,7 @@ from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
 from rlinit.exporters.onnx_annotated import annotated_onnx, read_onnx_annotations, to_onnx_annotated
 from rlinit.exporters.onnx_stages import onnx_stages
 from rlinit.importers.onnx_model import from_onnx
-from rlinit.measuring import placed_plan
+from rlinit.measurement.ops import placed_plan
 from tests.exporters.onnx_files import (
     KINDS,
     feeds_of,

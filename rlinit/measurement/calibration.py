@@ -21,7 +21,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.measuring import Measuring, device_versions, figure_of, physical_device, torch_threads
+from rlinit.measurement.ops import Measuring, device_versions, figure_of, physical_device, torch_threads
 from rlinit.plan import Batch, Plan
 
 if TYPE_CHECKING:

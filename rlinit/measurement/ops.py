@@ -23,7 +23,7 @@ import numpy as np
 from rlinit.costs.table import CostRow, CostTable
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
-from rlinit.measured_cache import Figure, MeasuredCache
+from rlinit.measurement.cache import Figure, MeasuredCache
 from rlinit.plan import Batch, DeviceUse, Plan
 
 if TYPE_CHECKING:
