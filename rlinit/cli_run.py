@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from rlinit.checker.compatibility import require_graph
 from rlinit.cli_inputs import (
     SharingChoice,
     check_folders,
@@ -28,7 +29,6 @@ from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors.execution import ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.plan_fit import require_graph
 from rlinit.quantities import format_seconds
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.arrays import FloatArray
+from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
-from rlinit.plan_fit import require_graph, require_hardware
 
 __all__ = ["MemoryProfile", "memory_profile"]
 

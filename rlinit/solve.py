@@ -16,6 +16,7 @@ import numpy as np
 
 from rlinit.budget import Budget
 from rlinit.checker import verify
+from rlinit.checker.compatibility import figures_of
 from rlinit.errors import RlinitError
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
@@ -31,7 +32,6 @@ from rlinit.incumbent import (
 )
 from rlinit.placements.problem import Resident, Transfers
 from rlinit.plan import Objective, Plan, Status, is_closed
-from rlinit.plan_fit import figures_of
 from rlinit.solve_stages import Window, bound_stages, solve_stages, stage_bounds
 from rlinit.stages.activation_problem import with_activations
 from rlinit.stages.lowering import lower_stages

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
-from rlinit.checker import stage_uses
+from rlinit.checker.stages import stage_uses
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware

@@ -116,7 +116,7 @@ def test_constraints_are_checked_by_name() -> None:
     for assignment, message in cases:
         uses = tuple(dataclasses.replace(use, device=f"stage{j}") for j, use in enumerate(plan.stages))
         if "memory" in message:
-            uses = rlinit.checker.stage_uses(assignment, model(), HARDWARE, [u.device for u in uses], "pipeline")
+            uses = rlinit.checker.stages.stage_uses(assignment, model(), HARDWARE, [u.device for u in uses], "pipeline")
         with pytest.raises(InvalidPlan, match=message):
             rlinit.verify(dataclasses.replace(plan, assignment=assignment, stages=uses), model(), HARDWARE)
     with pytest.raises(InvalidGraph, match="'zz'"):
@@ -135,7 +135,7 @@ def test_hand_worked_costs() -> None:
     ]
     graph = rlinit.Graph.build(ops, [("a", "b"), ("a", "c"), ("a", "d"), ("b", "d"), ("c", "d")])
     hardware = rlinit.Hardware.pipeline(2, bandwidth=2.0)
-    uses = rlinit.checker.stage_uses(
+    uses = rlinit.checker.stages.stage_uses(
         {"a": 0, "b": 0, "c": 1, "d": 1}, graph, hardware, ["stage0", "stage1"], "pipeline"
     )
     assert [(use.in_s, use.work_s, use.out_s) for use in uses] == [(0.0, 3.0, 3.0), (3.0, 7.0, 0.0)]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import rlinit
+from rlinit.checker.compatibility import figures_of, require_graph, require_hardware
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
-from rlinit.plan_fit import figures_of, require_graph, require_hardware
 
 
 def chain(num_ops: int = 4, *, scale: float = 1.0, seconds: float = 1.0) -> Graph:

@@ -18,7 +18,7 @@ from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures
 from rlinit.agent.stage_features import featurise, slice_orders
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.checker import stage_uses
+from rlinit.checker.stages import stage_uses
 from rlinit.errors import InvalidConfig
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Hardware

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlinit.checker.compatibility import figures_of
 from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.plan import Plan
-from rlinit.plan_fit import figures_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from rlinit.checker.compatibility import require_graph
 from rlinit.errors import InvalidPlan
 from rlinit.executors.code import LaneCode, lane_code
 from rlinit.executors.dealing import is_batched, probe
@@ -26,7 +27,6 @@ from rlinit.executors.program import TorchProgram, on_device, torch_program
 from rlinit.executors.streams import Port, ports_of
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
-from rlinit.plan_fit import require_graph
 
 if TYPE_CHECKING:
     import torch

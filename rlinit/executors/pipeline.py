@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from rlinit.checker.compatibility import require_graph
 from rlinit.errors import InvalidPlan
 from rlinit.executors.dealing import probe, run_in_parts
 from rlinit.executors.execution import Execution, ExecutionFailure
@@ -21,7 +22,6 @@ from rlinit.executors.program import TorchProgram, torch_program
 from rlinit.executors.stage_modules import StageModule, stage_modules
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.plan_fit import require_graph
 
 if TYPE_CHECKING:
     import torch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from rlinit.checker.compatibility import require_graph
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.plan_fit import require_graph
 
 __all__ = ["check_graph", "device_names", "op_devices", "op_stages", "quotient_order"]
 

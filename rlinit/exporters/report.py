@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
 from rlinit.executors.simulator import simulate
 from rlinit.exporters.charts import Bar, Series, bar_chart, graph_picture, step_chart
@@ -17,7 +18,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.memory_profile import memory_profile
 from rlinit.plan import Plan, StageUse
-from rlinit.plan_fit import require_graph, require_hardware
 from rlinit.quantities import format_bytes, format_seconds
 
 __all__ = ["report_html", "to_report"]

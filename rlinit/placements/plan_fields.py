@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.checker_placement import device_uses
+from rlinit.checker.placements import device_uses
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit.env
-from rlinit.checker_placement import check_placement
+from rlinit.checker.placements import check_placement
 from rlinit.datasets.rwnn import rwnn
 from rlinit.env import OneProblem, PlacementEnv, PlacementVectorEnv
 from rlinit.env.episodes import improvement

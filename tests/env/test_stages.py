@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit.env
-from rlinit.checker import stage_uses
+from rlinit.checker.stages import stage_uses
 from rlinit.env import OneProblem, StageEnv, StageVectorEnv
 from rlinit.env.episodes import improvement
 from rlinit.env.random_problems import SyntheticStages

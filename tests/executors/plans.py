@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.checker import stage_uses
+from rlinit.checker.stages import stage_uses
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement

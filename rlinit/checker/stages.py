@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rlinit.checker_placement import check_placement
+from rlinit.checker.compatibility import figures_of, require_graph, require_hardware
+from rlinit.checker.placements import check_placement
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import OPTIMALITY_TOLERANCE, Objective, Plan, StageUse
-from rlinit.plan_fit import figures_of, require_graph, require_hardware
 
 __all__ = ["stage_uses", "verify"]
 
