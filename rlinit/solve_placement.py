@@ -219,7 +219,7 @@ def search_coarse(
 
     What is proven about the coarse problem holds for schedules that keep fused ops together, so none of it is taken.
     """
-    from rlinit.coarsening import coarsen, contract_problem, expand_placement
+    from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
 
     with incumbent.in_phase("coarsen"):
         coarse = coarsen(graph, chains=True)

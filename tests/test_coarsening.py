@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.coarsening import (
+from rlinit.coarsening.contraction import (
     Coarsened,
     coarsen,
     contract_problem,
@@ -20,9 +20,9 @@ from rlinit.coarsening import (
     expand_placement,
     expand_start_s,
 )
+from rlinit.coarsening.rules import FusionRules, InvalidRules
 from rlinit.costs.roofline import moved_bytes
 from rlinit.errors import InvalidPlan
-from rlinit.fusion_rules import FusionRules, InvalidRules
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement

@@ -148,7 +148,7 @@ class FusionRules:
 
 @cache
 def _default_rules() -> FusionRules:
-    text = resources.files("rlinit").joinpath("fusion_rules.toml").read_text(encoding="utf-8")
+    text = resources.files("rlinit.coarsening").joinpath("fusion_rules.toml").read_text(encoding="utf-8")
     return FusionRules._from_text(text, "fusion_rules.toml")
 
 

@@ -26,9 +26,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.coarsening.paths import Limits, contracted_edges, groups_of, join_chains, rule_paths
+from rlinit.coarsening.rules import FusionRules
 from rlinit.errors import InvalidPlan
-from rlinit.fusion_paths import Limits, contracted_edges, groups_of, join_chains, rule_paths
-from rlinit.fusion_rules import FusionRules
 from rlinit.graph import Graph
 from rlinit.placements.problem import Placement, PlacementProblem
 

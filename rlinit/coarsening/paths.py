@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
+from rlinit.coarsening.rules import FusionRules, RuleTrie
 from rlinit.costs.roofline import moved_bytes
-from rlinit.fusion_rules import FusionRules, RuleTrie
 from rlinit.graph import Graph
 
 __all__ = ["Limits", "Traits", "contracted_edges", "groups_of", "join_chains", "rule_paths"]

@@ -1,0 +1,1 @@
+"""Coarsening: operator fusion by rules, and contraction of graphs before they are scheduled."""
