@@ -26,7 +26,7 @@ from rlinit.exporters import to_report, to_trace
 from rlinit.importers.torch_export import from_program
 from rlinit.measurement.ops import Measuring, measure_ops
 from rlinit.measurement.transfers import measure_transfers
-from rlinit.quantities import format_seconds
+from rlinit.units import format_seconds
 
 __all__ = ["BLOCKS", "GoogLeNet", "Inception", "Result", "main"]
 

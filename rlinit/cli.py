@@ -24,7 +24,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.problem import Resident, Transfers
 from rlinit.plan import Objective, Plan
-from rlinit.quantities import format_bytes, format_seconds
+from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -29,7 +29,7 @@ from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors.execution import ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.quantities import format_seconds
+from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlinit.plan import Plan
-from rlinit.quantities import format_seconds
+from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.files import write_atomically
 from rlinit.gantt import draw_gantt
 from rlinit.plan import Plan
-from rlinit.quantities import format_bytes, format_seconds
+from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

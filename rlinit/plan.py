@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
-from rlinit.quantities import format_bytes, format_seconds
+from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rlinit.graph import Graph

@@ -7,10 +7,10 @@ import doctest
 import pytest
 
 import rlinit
-import rlinit.quantities
+import rlinit.units
 
 
-@pytest.mark.parametrize("module", [rlinit, rlinit.quantities])
+@pytest.mark.parametrize("module", [rlinit, rlinit.units])
 def test_examples(module: object) -> None:
     """Every example of the module gives the printed result."""
     result = doctest.testmod(module)  # type: ignore[arg-type]

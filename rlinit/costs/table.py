@@ -22,7 +22,7 @@ import numpy as np
 from rlinit.errors import RlinitError
 from rlinit.files import write_atomically, write_json
 from rlinit.graph import Graph
-from rlinit.quantities import format_seconds
+from rlinit.units import format_seconds
 
 __all__ = ["CostRow", "CostTable", "InvalidCostTable", "Noise"]
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.env.episodes import Episodes, PlacementEpisodes, StageEpisodes
-from rlinit.quantities import format_bytes, format_seconds
 from rlinit.stages.problem import stage_cost
+from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

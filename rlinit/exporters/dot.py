@@ -10,7 +10,7 @@ from rlinit.exporters.places import check_graph
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.quantities import format_bytes
+from rlinit.units import format_bytes
 
 __all__ = ["dot_text", "place_colours", "to_dot"]
 

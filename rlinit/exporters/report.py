@@ -18,7 +18,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.memory_profile import memory_profile
 from rlinit.plan import Plan, StageUse
-from rlinit.quantities import format_bytes, format_seconds
+from rlinit.units import format_bytes, format_seconds
 
 __all__ = ["report_html", "to_report"]
 

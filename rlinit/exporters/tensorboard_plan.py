@@ -18,7 +18,7 @@ from rlinit.exporters.places import check_graph
 from rlinit.graph import Graph
 from rlinit.importers.assembly import distinct_labels
 from rlinit.plan import Plan, relative_gap
-from rlinit.quantities import format_bytes, format_seconds
+from rlinit.units import format_bytes, format_seconds
 
 __all__ = ["to_tensorboard"]
 

@@ -19,7 +19,7 @@ from rlinit.errors import InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.measurement.ops import Measuring, device_versions, figure_of, physical_device, placed_plan, torch_threads
-from rlinit.quantities import format_bytes, format_seconds
+from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     import torch
