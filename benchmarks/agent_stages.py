@@ -28,7 +28,7 @@ from rlinit.budget import Budget
 from rlinit.datasets import imagenet
 from rlinit.exact.ideal_program import solve_ideals
 from rlinit.heuristics.orders import brkga, natural
-from rlinit.kernels.stage_rollouts import sample_orders
+from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem, Value
 from rlinit.train.stage_problems import ProblemParams, draw_problems

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidConfig
-from rlinit.kernels.placement_rollouts import RolloutTrace
+from rlinit.kernels.policy.rollouts import RolloutTrace
 from rlinit.plan import Plan
 from rlinit.train.placement_task import (
     PlacementBatch,

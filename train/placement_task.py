@@ -23,8 +23,8 @@ from rlinit.agent.placement_features import (
     urgencies,
 )
 from rlinit.arrays import FloatArray
-from rlinit.kernels.placement_lookahead import Weighed, weigh_choices
-from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace, play
+from rlinit.kernels.policy.lookahead import Weighed, weigh_choices
+from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan

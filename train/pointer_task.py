@@ -251,7 +251,7 @@ class AutoregressiveTask(_StepwiseTask):
 
         from rlinit.agent.autoregressive import AutoregressiveNetwork
         from rlinit.agent.configuration import OneShotConfig
-        from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+        from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 
         config = OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=self.params.hidden, layers=self.params.layers)
         with torch.random.fork_rng(devices=[]):

@@ -11,7 +11,7 @@ from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.datasets.graph_statistics import IMAGENET
 from rlinit.datasets.synthetic import GraphBatch, batches
 from rlinit.errors import InvalidConfig
-from rlinit.kernels.stage_rollouts import sample_orders
+from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 

@@ -23,7 +23,7 @@ from rlinit.errors import InvalidConfig
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Hardware
 from rlinit.kernels.orders import kahn
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
 from rlinit.train.stage_problems import ProblemParams, draw_problems
@@ -158,7 +158,7 @@ class StageTask:
         Where the natural order is optimal it is the label, so that imitation teaches no change for its own sake.
         """
         from rlinit.exact.ideal_program import solve_ideals
-        from rlinit.kernels.stage_rollouts import sample_orders
+        from rlinit.kernels.stages.rollouts import sample_orders
 
         problems = batch.problems
         drawn = np.empty((64, problems.num_nodes), np.int64)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinit.agent.features import GraphFeatures
-from rlinit.kernels.neighbours import mean_max, mean_max_gradient
+from rlinit.kernels.message_passing import mean_max, mean_max_gradient
 
 __all__ = ["Encoder", "FeatureTensors"]
 
@@ -71,7 +71,8 @@ class FeatureTensors:
 
 
 class _CompiledMeanMax(torch.autograd.Function):
-    """`rlinit.kernels.neighbours.mean_max` on the CPU: five times as fast as scattering by torch's own operations."""
+    """`rlinit.kernels.message_passing.mean_max` on the CPU: five times as fast as scattering by torch's own
+    operations."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, indptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.features import GraphFeatures
 from rlinit.arrays import FloatArray
 from rlinit.errors import CheckpointError
-from rlinit.kernels.neighbours import mean_max
+from rlinit.kernels.message_passing import mean_max
 
 __all__ = ["GRID", "OneShotWeights", "infer"]
 

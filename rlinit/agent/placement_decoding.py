@@ -21,9 +21,9 @@ from rlinit.agent.placement_features import (
 )
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.kernels.placement_lookahead import play_ahead
-from rlinit.kernels.placement_population import play_population
-from rlinit.kernels.placement_rollouts import RolloutTrace, play
+from rlinit.kernels.policy.lookahead import play_ahead
+from rlinit.kernels.policy.population import play_population
+from rlinit.kernels.policy.rollouts import RolloutTrace, play
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 
@@ -128,7 +128,7 @@ class LatencyAgent:
     def decode(self, problem: PlacementProblem, *, samples: int, seed: int) -> DecodedPlacement | None:
         """Return the best of the greedy placement, which looks ahead, and a population.
 
-        See `rlinit.kernels.placement_lookahead` and `rlinit.kernels.placement_population`.
+        See `rlinit.kernels.policy.lookahead` and `rlinit.kernels.policy.population`.
         """
         seen = see(problem)
         key, score, urgency = self.opinion(seen)

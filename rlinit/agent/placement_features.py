@@ -15,9 +15,9 @@ import numpy as np
 from rlinit.agent.features import GraphFeatures
 from rlinit.agent.inference import GRID
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.placement_features import busy_shares, least_paths, neighbour_shares, optimistic_costs
-from rlinit.kernels.placement_rollouts import RolloutArrays, play
-from rlinit.kernels.placement_sweeps import tails_of
+from rlinit.kernels.placements.window_annealing import tails_of
+from rlinit.kernels.policy.features import busy_shares, least_paths, neighbour_shares, optimistic_costs
+from rlinit.kernels.policy.rollouts import RolloutArrays, play
 from rlinit.placements.arrays import rollout_arrays
 from rlinit.placements.problem import PlacementProblem
 

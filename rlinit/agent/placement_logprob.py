@@ -2,7 +2,7 @@
 
 Op v is chosen at step c_v among the ops w that are ready then, r_w <= c_v <= c_w, with probability
 ``exp(key_v) / sum exp(key_w)``; then device i with probability proportional to
-``exp(score_vi - urgency_vi * late_vi)`` over devices where it may run. See `rlinit.kernels.placement_rollouts`.
+``exp(score_vi - urgency_vi * late_vi)`` over devices where it may run. See `rlinit.kernels.policy.rollouts`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.placement_lookahead import Weighed
-from rlinit.kernels.placement_rollouts import RolloutArrays, RolloutTrace
+from rlinit.kernels.policy.lookahead import Weighed
+from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace
 
 __all__ = ["ChoiceLists", "choice_lists", "log_probabilities", "weighed_choices"]
 
@@ -146,7 +146,7 @@ def weighed_choices(
     Parameters
     ----------
     arrays, trace, weighed
-        Problems, schedules, and `rlinit.kernels.placement_lookahead.weigh_choices` of them.
+        Problems, schedules, and `rlinit.kernels.policy.lookahead.weigh_choices` of them.
     key, score, urgency
         (N,), (P,), (P,) of the network.
     """

@@ -15,8 +15,8 @@ from rlinit.agent.stage_features import featurise
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.orders import kahn
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
-from rlinit.kernels.stage_rollouts import beam_orders, choice_terms, sample_orders
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
+from rlinit.kernels.stages.rollouts import beam_orders, choice_terms, sample_orders
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 

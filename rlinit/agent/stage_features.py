@@ -6,8 +6,8 @@ import numpy as np
 
 from rlinit.agent.features import GraphFeatures
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES, stage_features
-from rlinit.kernels.stage_rollouts import slice_values
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES, stage_features
+from rlinit.kernels.stages.rollouts import slice_values
 from rlinit.stages.batch import StageBatch
 
 __all__ = ["BASE_STEP", "featurise", "slice_orders"]

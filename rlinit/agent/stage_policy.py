@@ -1,6 +1,6 @@
 """The policy of stage agents in torch: exact log-probabilities of orders, with gradients into the keys.
 
-Forward and backward are compiled kernels that replay the orders (`rlinit.kernels.stage_rollouts`), so a batch costs
+Forward and backward are compiled kernels that replay the orders (`rlinit.kernels.stages.rollouts`), so a batch costs
 as much as drawing it did. Keys on a GPU come to the CPU and their gradient goes back: one number a node.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlinit.arrays import IntArray
-from rlinit.kernels.stage_rollouts import choice_gradient, choice_terms, sample_orders
+from rlinit.kernels.stages.rollouts import choice_gradient, choice_terms, sample_orders
 from rlinit.stages.batch import StageBatch
 
 __all__ = ["draw_orders", "order_terms"]

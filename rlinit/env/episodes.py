@@ -23,8 +23,8 @@ from rlinit.env.sources import Limits, limits_of
 from rlinit.errors import RlinitError
 from rlinit.heuristics.placement.assembly import kernel_arrays
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
-from rlinit.kernels.episodes import complete, finish_times, take_nodes
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.kernels.policy.env_steps import complete, finish_times, take_nodes
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.stages.batch import StageBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.activation_slices import slice_peaks, slice_transfers
+from rlinit.kernels.stages.activation_slicing import slice_peaks, slice_transfers
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment
 from rlinit.stages.slicing import counted_states

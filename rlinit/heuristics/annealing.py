@@ -6,7 +6,7 @@ import numpy as np
 
 from rlinit.budget import Budget
 from rlinit.heuristics.orders import Found, natural, random_orders
-from rlinit.kernels.annealing import anneal_stages
+from rlinit.kernels.stages.annealing import anneal_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.slicing import slice_order
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.kernels.batch_sweeps import sweep_batches
-from rlinit.kernels.placement_sweeps import sweep
-from rlinit.kernels.placing import earliest_finish
-from rlinit.kernels.queued_annealing import anneal_queued
+from rlinit.kernels.placements.batch_annealing import sweep_batches
+from rlinit.kernels.placements.contention_annealing import anneal_queued
+from rlinit.kernels.placements.timeline import earliest_finish
+from rlinit.kernels.placements.window_annealing import sweep
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import (
     MODES,

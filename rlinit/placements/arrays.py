@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.heuristics.placement.assembly import mean_work_s
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
-from rlinit.kernels.placement_rollouts import RolloutArrays
+from rlinit.kernels.policy.rollouts import RolloutArrays
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import CAPACITY_SLACK
 

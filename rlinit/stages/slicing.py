@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.kernels.lattice import greedy_slices, memory_pass, pipeline_pass, prefix_sums, stages_of_cuts
+from rlinit.kernels.stages.slicing import greedy_slices, memory_pass, pipeline_pass, prefix_sums, stages_of_cuts
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate
 
 __all__ = ["LABEL_CAP", "Lattice", "counted_states", "partition", "slice_order"]

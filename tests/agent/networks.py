@@ -10,7 +10,7 @@ from rlinit.agent.configuration import OneShotConfig
 from rlinit.agent.inference import OneShotWeights
 from rlinit.agent.oneshot import OneShot
 from rlinit.agent.stage_agent import OneShotStageAgent
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from tests.problems import random_problem

@@ -15,7 +15,7 @@ from rlinit.agent.inference import GRID, OneShotWeights, infer
 from rlinit.agent.oneshot import OneShot
 from rlinit.agent.stage_features import featurise
 from rlinit.errors import CheckpointError
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from tests.agent.networks import joined, random_network, some_problems
 
 

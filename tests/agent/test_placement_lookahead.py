@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rlinit.agent.placement_features import URGENCY, Seen, see
 from rlinit.arrays import FloatArray
-from rlinit.kernels.placement_lookahead import Weighed, play_ahead, weigh_choices
-from rlinit.kernels.placement_rollouts import RolloutTrace, play
+from rlinit.kernels.policy.lookahead import Weighed, play_ahead, weigh_choices
+from rlinit.kernels.policy.rollouts import RolloutTrace, play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of

@@ -13,8 +13,8 @@ from rlinit.agent.features import join
 from rlinit.agent.placement_features import URGENCY, see
 from rlinit.arrays import FloatArray
 from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.kernels.placement_population import play_population
-from rlinit.kernels.placement_rollouts import RolloutTrace, play
+from rlinit.kernels.policy.population import play_population
+from rlinit.kernels.policy.rollouts import RolloutTrace, play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of

@@ -13,7 +13,7 @@ from rlinit.agent.checkpoint import Card, save_checkpoint
 from rlinit.cli import main
 from rlinit.datasets import imagenet, regal
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Plan
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.window import free_nodes

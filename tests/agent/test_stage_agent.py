@@ -16,7 +16,7 @@ from rlinit.agent.oneshot import OneShot
 from rlinit.agent.stage_agent import OneShotStageAgent
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.orders import natural
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.problem import StageProblem, evaluate
 from tests.agent.networks import random_agent, random_network, some_problems
 from tests.problems import random_problem

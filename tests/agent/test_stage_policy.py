@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlinit.agent.stage_features import featurise, slice_orders
 from rlinit.agent.stage_policy import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.stage_rollouts import beam_orders
+from rlinit.kernels.stages.rollouts import beam_orders
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from rlinit.stages.slicing import slice_order

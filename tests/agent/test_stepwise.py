@@ -30,7 +30,7 @@ from rlinit.agent.stepwise import StepwiseAgent, card_config, read_stages
 from rlinit.arrays import IntArray
 from rlinit.env.rollouts import OrderRollouts
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.kernels.stage_features import NUM_STAGE_FEATURES
+from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from tests.problems import random_problem

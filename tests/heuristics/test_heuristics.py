@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.heuristics import STAGE_HEURISTICS, reslice
 from rlinit.heuristics.annealing import anneal_from
-from rlinit.kernels.annealing import anneal_stages
+from rlinit.kernels.stages.annealing import anneal_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.slicing import slice_order
 from tests.exact.cases import small_problems

@@ -18,9 +18,9 @@ from rlinit.heuristics.placement.favourites import favourite_children, m_sct
 from rlinit.heuristics.placement.list_scheduling import upward_ranks
 from rlinit.heuristics.placement.related import assign_groups, device_speeds, getf, speed_groups
 from rlinit.heuristics.placement.search import _String
-from rlinit.kernels.earliest_start import schedule_earliest_start
-from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule
-from rlinit.kernels.placement_search import anneal_mapping, evolve_mapping, tabu_mapping
+from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
+from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
+from rlinit.kernels.placements.mapping_search import anneal_mapping, evolve_mapping, tabu_mapping
 from rlinit.placements.problem import Placement, PlacementProblem, Transfers
 from rlinit.placements.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement_problem

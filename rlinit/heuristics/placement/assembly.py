@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.kernels.list_scheduling import PlacementArrays
+from rlinit.kernels.placements.list_scheduling import PlacementArrays
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.stages.problem import CAPACITY_SLACK

@@ -19,7 +19,7 @@ from rlinit.heuristics.placement.assembly import (
     placed_in_order,
     placed_when,
 )
-from rlinit.kernels.list_scheduling import APPEND, DURATION, INSERT, list_schedule, upward_rank
+from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule, upward_rank
 from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["best_device", "greedy", "heft", "minimum_execution_time", "upward_ranks"]

@@ -20,8 +20,8 @@ from rlinit.heuristics.placement.assembly import (
     placed_in_order,
 )
 from rlinit.heuristics.placement.list_scheduling import best_device, minimum_execution_time
-from rlinit.kernels.list_scheduling import DURATION, list_schedule
-from rlinit.kernels.placement_search import SearchArrays, anneal_mapping, evolve_mapping, tabu_mapping
+from rlinit.kernels.placements.list_scheduling import DURATION, list_schedule
+from rlinit.kernels.placements.mapping_search import SearchArrays, anneal_mapping, evolve_mapping, tabu_mapping
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, shard_masks
 from rlinit.stages.problem import CAPACITY_SLACK

@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.assembly import breadth_first, placed_in_order
-from rlinit.kernels.segments import cut_order, cut_order_in_turn
+from rlinit.kernels.placements.contiguous import cut_order, cut_order_in_turn
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.stages.problem import CAPACITY_SLACK

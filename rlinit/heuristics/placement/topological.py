@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placement.assembly import kernel_arrays, placed_in_order, placed_when
-from rlinit.kernels.earliest_start import schedule_earliest_start
-from rlinit.kernels.list_scheduling import fill_devices
+from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
+from rlinit.kernels.placements.list_scheduling import fill_devices
 from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["earliest_start", "m_etf", "m_topo"]

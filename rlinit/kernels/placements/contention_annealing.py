@@ -7,7 +7,7 @@ from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.orders import shift
-from rlinit.kernels.placing import run_batches
+from rlinit.kernels.placements.timeline import run_batches
 
 __all__ = ["anneal_queued"]
 
@@ -42,7 +42,7 @@ def anneal_queued(
     hot, cold
         First and last temperature in seconds.
     mode
-        EXCLUSIVE or BLOCKING, see `rlinit.kernels.placing`.
+        EXCLUSIVE or BLOCKING, see `rlinit.kernels.placements.timeline`.
     sequence
         (n,) batches op * d + device in a topological order; changed in place.
     movable

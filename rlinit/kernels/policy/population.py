@@ -1,7 +1,7 @@
 """Many placements played side by side: from time to time the most promising partial ones take the others' places.
 
-How good a partial schedule is, is told by `rlinit.kernels.placement_state.promise_of`. The policy is that of
-`rlinit.kernels.placement_rollouts`; the first member plays it greedily.
+How good a partial schedule is, is told by `rlinit.kernels.policy.partial_schedule.promise_of`. The policy is that of
+`rlinit.kernels.policy.rollouts`; the first member plays it greedily.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import numpy as np
 from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.placement_rollouts import RolloutArrays, draw_index
-from rlinit.kernels.placement_state import (
+from rlinit.kernels.policy.partial_schedule import (
     DEVICE,
     OneGraph,
     PartialSchedule,
@@ -22,6 +21,7 @@ from rlinit.kernels.placement_state import (
     promise_of,
     put,
 )
+from rlinit.kernels.policy.rollouts import RolloutArrays, draw_index
 
 __all__ = ["play_population"]
 

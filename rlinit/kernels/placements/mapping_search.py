@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.list_scheduling import count_bits
+from rlinit.kernels.placements.list_scheduling import count_bits
 
 __all__ = ["SearchArrays", "anneal_mapping", "evolve_mapping", "tabu_mapping"]
 

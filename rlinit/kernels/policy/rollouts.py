@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.list_scheduling import SLOT_BLOCK, idle_slot, insert_batch
+from rlinit.kernels.placements.list_scheduling import SLOT_BLOCK, idle_slot, insert_batch
 
 __all__ = [
     "RolloutArrays",

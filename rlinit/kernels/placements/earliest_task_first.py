@@ -9,7 +9,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.list_scheduling import APPEND, PlacementArrays, arrival, count_bits, split_op, take_blocks
+from rlinit.kernels.placements.list_scheduling import (
+    APPEND,
+    PlacementArrays,
+    arrival,
+    count_bits,
+    split_op,
+    take_blocks,
+)
 
 __all__ = ["schedule_earliest_start"]
 

@@ -1,6 +1,6 @@
 """Compiled lookahead of the placement policy: what each choice leads to when the policy plays on greedily for a while.
 
-A choice is tried, the greedy policy of `rlinit.kernels.placement_rollouts` plays a number of ops more, how late all
+A choice is tried, the greedy policy of `rlinit.kernels.policy.rollouts` plays a number of ops more, how late all
 would then end if nothing had to wait for a device any more is noted, and everything is taken back. Compared are the
 devices of one op, and other ready ops in its place. Either the best choice is made, op by op (`play_ahead`), or the
 choices of schedules played before are weighed (`weigh_choices`), which is what training learns from.
@@ -20,8 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.placement_rollouts import RolloutArrays
-from rlinit.kernels.placement_state import (
+from rlinit.kernels.policy.partial_schedule import (
     DEVICE,
     OneGraph,
     PartialSchedule,
@@ -33,6 +32,7 @@ from rlinit.kernels.placement_state import (
     put,
     take_back,
 )
+from rlinit.kernels.policy.rollouts import RolloutArrays
 
 __all__ = ["Weighed", "play_ahead", "weigh_choices"]
 

@@ -11,7 +11,7 @@ from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.orders import shift
-from rlinit.kernels.placing import bit_count
+from rlinit.kernels.placements.timeline import bit_count
 
 __all__ = ["sweep_batches"]
 

@@ -17,7 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.lattice import pipeline_pass
+from rlinit.kernels.stages.slicing import pipeline_pass
 
 __all__ = ["beam_orders", "choice_gradient", "choice_terms", "sample_orders", "slice_values"]
 

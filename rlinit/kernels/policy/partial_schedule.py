@@ -1,6 +1,6 @@
 """A placement problem by itself and a partial schedule of it, which grows op by op and can be taken back again.
 
-Plans as `rlinit.kernels.placement_rollouts` does. Functions here are small and inlined, so that placing an op takes a
+Plans as `rlinit.kernels.policy.rollouts` does. Functions here are small and inlined, so that placing an op takes a
 fraction of a microsecond.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.placement_rollouts import RolloutArrays
+from rlinit.kernels.policy.rollouts import RolloutArrays
 
 __all__ = [
     "DEVICE",
@@ -88,7 +88,7 @@ DEVICE, _WAITING, _UNREAD, _DECIDED = 0, 1, 2, 3
 def one_graph(
     a: RolloutArrays, g: int, key: FloatArray, score: FloatArray, urgency: FloatArray, after: FloatArray
 ) -> OneGraph:
-    """Return graph g of a batch with the policy's part for it; see `rlinit.kernels.placement_rollouts.play`."""
+    """Return graph g of a batch with the policy's part for it; see `rlinit.kernels.policy.rollouts.play`."""
     low, high = a.ptr[g], a.ptr[g + 1]
     n, d = high - low, a.device_ptr[g + 1] - a.device_ptr[g]
     pairs, links = slice(a.pair_ptr[g], a.pair_ptr[g + 1]), slice(a.link_ptr[g], a.link_ptr[g + 1])

@@ -1,0 +1,1 @@
+"""Compiled code of the learned policies: their features, rollouts and environment steps."""
