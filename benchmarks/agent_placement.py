@@ -21,8 +21,8 @@ from rlinit.agent.placement_choice import load_latency_agent
 from rlinit.agent.placement_decoding import LatencyAgent, PlacementAgent, decode_placement
 from rlinit.budget import Budget
 from rlinit.datasets.rwnn import WIRINGS, rwnn
-from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.heuristics.sweeps import sweep_placements
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.heuristics.placements.local_search import sweep_placements
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan

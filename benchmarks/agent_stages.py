@@ -27,7 +27,7 @@ from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.datasets import imagenet
 from rlinit.exact.ideal_program import solve_ideals
-from rlinit.heuristics.orders import brkga, natural
+from rlinit.heuristics.stages.orders import brkga, natural
 from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem, Value

@@ -41,7 +41,7 @@ def compile_kernels(told: Callable[[str], None] | None = None, time_limit_s: flo
 
 def _compile_placements(tell: Callable[[str], None], time_limit_s: float) -> None:
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
-    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
     from rlinit.solve import bound, schedule
 
     graph, ample, tight = _layers(), _devices(1e9), _devices(3e7)

@@ -47,7 +47,7 @@ class PhaseLimits:
 
 def coarse(incumbent: StageIncumbent, heuristic: str, seed: int, limits: PhaseLimits, jobs: int = 1) -> None:
     """Phase 1: a full schedule from a heuristic by name; with several jobs, from as many seeds side by side."""
-    from rlinit.heuristics import STAGE_HEURISTICS
+    from rlinit.heuristics.stages import STAGE_HEURISTICS
 
     if incumbent.finished:
         return

@@ -39,7 +39,7 @@ from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 
 __all__ = ["ProvenBound", "bound", "schedule"]
 
-_STAGE_SOLVERS = ("rlinit.heuristics", "rlinit.exact.ideal_program", "rlinit.exact.pipeline_milp")
+_STAGE_SOLVERS = ("rlinit.heuristics.stages", "rlinit.exact.ideal_program", "rlinit.exact.pipeline_milp")
 
 _PLACEMENT_SOLVERS = (
     "rlinit.solve_placement",
@@ -47,7 +47,7 @@ _PLACEMENT_SOLVERS = (
     "rlinit.placements.window",
     "rlinit.agent.placement_choice",
     "rlinit.agent.placement_decoding",
-    "rlinit.heuristics.placement",
+    "rlinit.heuristics.placements",
     "rlinit.exact.placement_bounds",
     "rlinit.exact.placement_milp",
     "rlinit.exact.split",

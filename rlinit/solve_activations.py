@@ -84,7 +84,7 @@ def _alone(problem: StageActivations) -> float:
 
 def _slice(incumbent: ActivationIncumbent) -> None:
     """Slice the natural order and those of the best schedule, as long as that helps."""
-    from rlinit.heuristics.activation_slicing import slice_with_peaks
+    from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
 
     problem = incumbent.problem
     orders = [problem.ops_of(problem.problem.order)]

@@ -81,7 +81,7 @@ class PlacementLimits:
 
 def method_names() -> tuple[str, ...]:
     """Return the names of all methods: those of phases joined, then the heuristics."""
-    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 
     return (*_METHODS, *PLACEMENT_HEURISTICS)
 
@@ -112,7 +112,7 @@ def solve_placement(
         An unknown method or agent.
     """
     from rlinit.agent.choice import check_names
-    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 
     check_names(method, agent, method_names(), PLACEMENT_HEURISTICS, "latency")
     if method == "branch-and-bound":
@@ -160,7 +160,7 @@ def _check_branching(problem: PlacementProblem) -> None:
 
 def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> tuple[str, FloatArray | None]:
     """Phase 1: a named heuristic, a named agent, or all quick ones, the best of them; return as `_learned`."""
-    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 
     if agent in PLACEMENT_HEURISTICS:
         _heuristic(incumbent, agent, seed)
@@ -251,7 +251,7 @@ def _auto(
 ) -> None:
     """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
     from rlinit.exact.module_search import MAX_MODULE_OPS
-    from rlinit.heuristics.sweeps import memory_binds
+    from rlinit.heuristics.placements.local_search import memory_binds
 
     problem = incumbent.problem
     if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
@@ -300,8 +300,8 @@ def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
 
     A first schedule is made however late it is, so that a short limit spent on loading kernels still gives a plan.
     """
-    from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-    from rlinit.heuristics.sweeps import earliest_finish_start
+    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+    from rlinit.heuristics.placements.local_search import earliest_finish_start
 
     if incumbent.ended(late=incumbent.values is None):
         return
@@ -318,7 +318,7 @@ def _sweep(incumbent: PlacementIncumbent, seed: int, jobs: int, share: float, st
     """
     if incumbent.finished:
         return
-    from rlinit.heuristics.sweeps import sweep_placements
+    from rlinit.heuristics.placements.local_search import sweep_placements
 
     start = start or incumbent.assignment
     with incumbent.in_phase("sweep"), incumbent.within(share):

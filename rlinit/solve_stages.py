@@ -44,7 +44,7 @@ def solve_stages(
         An unknown method or agent.
     """
     from rlinit.agent.choice import check_names
-    from rlinit.heuristics import STAGE_HEURISTICS
+    from rlinit.heuristics.stages import STAGE_HEURISTICS
 
     methods = ("auto", "warm", "milp", "ideals", "agent", *STAGE_HEURISTICS)
     check_names(method, agent, methods, STAGE_HEURISTICS, "stages")
@@ -119,7 +119,7 @@ class _Coarse:
 
     def named(self, name: str) -> None:
         """Run a heuristic or a checkpoint's agent."""
-        from rlinit.heuristics import STAGE_HEURISTICS
+        from rlinit.heuristics.stages import STAGE_HEURISTICS
 
         if name in STAGE_HEURISTICS:
             self.heuristic(name)

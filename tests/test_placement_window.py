@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinit.heuristics.sweeps import earliest_finish_start
+from rlinit.heuristics.placements.local_search import earliest_finish_start
 from rlinit.placements.window import placement_windows
 from tests.placements import random_placement_problem
 

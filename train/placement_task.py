@@ -188,7 +188,7 @@ class PlacementTask:
 
     def label(self, batch: PlacementBatch) -> Labels:
         """Return the best schedules that local search finds: (B, n) device and place of each op, -1 past the end."""
-        from rlinit.heuristics.sweeps import sweep_placements
+        from rlinit.heuristics.placements.local_search import sweep_placements
         from rlinit.placements.timeline import makespan
 
         most = max(problem.num_ops for problem in batch.problems)

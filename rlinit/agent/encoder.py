@@ -72,7 +72,8 @@ class FeatureTensors:
 
 class _CompiledMeanMax(torch.autograd.Function):
     """`rlinit.kernels.message_passing.mean_max` on the CPU: five times as fast as scattering by torch's own
-    operations."""
+    operations.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, indptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

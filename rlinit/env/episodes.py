@@ -21,8 +21,8 @@ from rlinit.agent.stage_features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.env.sources import Limits, limits_of
 from rlinit.errors import RlinitError
-from rlinit.heuristics.placement.assembly import kernel_arrays
-from rlinit.heuristics.placement.list_scheduling import upward_ranks
+from rlinit.heuristics.placements.common import kernel_arrays
+from rlinit.heuristics.placements.list_scheduling import upward_ranks
 from rlinit.kernels.policy.env_steps import complete, finish_times, take_nodes
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.placements.problem import Placement, PlacementProblem

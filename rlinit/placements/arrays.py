@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlinit.arrays import FloatArray
-from rlinit.heuristics.placement.assembly import mean_work_s
-from rlinit.heuristics.placement.list_scheduling import upward_ranks
+from rlinit.heuristics.placements.common import mean_work_s
+from rlinit.heuristics.placements.list_scheduling import upward_ranks
 from rlinit.kernels.policy.rollouts import RolloutArrays
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import CAPACITY_SLACK

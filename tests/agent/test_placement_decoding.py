@@ -21,7 +21,7 @@ from rlinit.agent.placement_decoding import LatencyAgent, decode_placement
 from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.timeline import makespan, obstacle
 from tests.placements import random_placement_problem
 

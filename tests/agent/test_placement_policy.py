@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlinit.agent.features import join
 from rlinit.agent.placement_features import URGENCY, see
 from rlinit.arrays import FloatArray
-from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.kernels.policy.population import play_population
 from rlinit.kernels.policy.rollouts import RolloutTrace, play
 from rlinit.placements.arrays import join_problems

@@ -10,7 +10,7 @@ from rlinit.agent.choice import find_checkpoint
 from rlinit.agent.placement_choice import load_latency_agent
 from rlinit.agent.placement_decoding import PlacementAgent, decode_placement
 from rlinit.datasets.rwnn import WIRINGS, rwnn
-from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan

@@ -15,7 +15,7 @@ from rlinit.agent.inference import OneShotWeights
 from rlinit.agent.oneshot import OneShot
 from rlinit.agent.stage_agent import OneShotStageAgent
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.heuristics.orders import natural
+from rlinit.heuristics.stages.orders import natural
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.problem import StageProblem, evaluate
 from tests.agent.networks import random_agent, random_network, some_problems

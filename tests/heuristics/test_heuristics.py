@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.heuristics import STAGE_HEURISTICS, reslice
-from rlinit.heuristics.annealing import anneal_from
+from rlinit.heuristics.stages import STAGE_HEURISTICS, reslice
+from rlinit.heuristics.stages.annealing import anneal_from
 from rlinit.kernels.stages.annealing import anneal_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.slicing import slice_order

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placement.assembly import breadth_first, kernel_arrays, placed_when
-from rlinit.heuristics.placement.favourites import favourite_children, m_sct
-from rlinit.heuristics.placement.list_scheduling import upward_ranks
-from rlinit.heuristics.placement.related import assign_groups, device_speeds, getf, speed_groups
-from rlinit.heuristics.placement.search import _String
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.heuristics.placements.common import breadth_first, kernel_arrays, placed_when
+from rlinit.heuristics.placements.getf import assign_groups, device_speeds, getf, speed_groups
+from rlinit.heuristics.placements.list_scheduling import upward_ranks
+from rlinit.heuristics.placements.m_sct import favourite_children, m_sct
+from rlinit.heuristics.placements.mapping_search import _String
 from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
 from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
 from rlinit.kernels.placements.mapping_search import anneal_mapping, evolve_mapping, tabu_mapping

@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from rlinit.heuristics.placement.segments import segments
+from rlinit.heuristics.placements.contiguous import segments
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle
 

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.heuristics.sweeps import earliest_finish_start, memory_binds, sweep_placements, upward_ranks
+from rlinit.heuristics.placements.local_search import (
+    earliest_finish_start,
+    memory_binds,
+    sweep_placements,
+    upward_ranks,
+)
 from rlinit.placements.problem import Placement, PlacementProblem, Transfers
 from rlinit.placements.timeline import makespan, obstacle, respects_dependencies, timeline
 from tests.placements import brute_force_placement, random_placement, random_placement_problem

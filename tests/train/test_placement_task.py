@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinit.heuristics.placement import PLACEMENT_HEURISTICS
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.timeline import makespan
 from rlinit.train.labels import fingerprint
 from rlinit.train.placement_task import PlacementBatch, PlacementTask, PlacementTaskParams, credits_of

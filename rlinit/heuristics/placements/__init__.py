@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlinit.heuristics.placement.assembly import PlacementHeuristic
-from rlinit.heuristics.placement.favourites import m_sct
-from rlinit.heuristics.placement.list_scheduling import best_device, greedy, heft, minimum_execution_time
-from rlinit.heuristics.placement.related import getf
-from rlinit.heuristics.placement.search import anneal, evolve, tabu
-from rlinit.heuristics.placement.segments import segments
-from rlinit.heuristics.placement.topological import m_etf, m_topo
+from rlinit.heuristics.placements.baechi import m_etf, m_topo
+from rlinit.heuristics.placements.common import PlacementHeuristic
+from rlinit.heuristics.placements.contiguous import segments
+from rlinit.heuristics.placements.getf import getf
+from rlinit.heuristics.placements.list_scheduling import best_device, greedy, heft, minimum_execution_time
+from rlinit.heuristics.placements.m_sct import m_sct
+from rlinit.heuristics.placements.mapping_search import anneal, evolve, tabu
 
 __all__ = ["PLACEMENT_HEURISTICS", "PlacementHeuristic"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placement.assembly import (
+from rlinit.heuristics.placements.common import (
     breadth_first,
     kernel_arrays,
     mean_transfer_s,

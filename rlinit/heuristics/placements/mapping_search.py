@@ -13,13 +13,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placement.assembly import (
-    breadth_first,
-    kernel_arrays,
-    mean_work_s,
-    placed_in_order,
-)
-from rlinit.heuristics.placement.list_scheduling import best_device, minimum_execution_time
+from rlinit.heuristics.placements.common import breadth_first, kernel_arrays, mean_work_s, placed_in_order
+from rlinit.heuristics.placements.list_scheduling import best_device, minimum_execution_time
 from rlinit.kernels.placements.list_scheduling import DURATION, list_schedule
 from rlinit.kernels.placements.mapping_search import SearchArrays, anneal_mapping, evolve_mapping, tabu_mapping
 from rlinit.placements.problem import Placement, PlacementProblem

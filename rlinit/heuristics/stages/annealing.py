@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.heuristics.orders import Found, natural, random_orders
+from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.kernels.stages.annealing import anneal_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.slicing import slice_order

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placement.favourites import run_linear_program
-from rlinit.heuristics.placement.topological import earliest_start
+from rlinit.heuristics.placements.baechi import earliest_start
+from rlinit.heuristics.placements.m_sct import run_linear_program
 from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["assign_groups", "device_speeds", "getf", "speed_groups"]
@@ -24,7 +24,7 @@ def getf(
     average over the ops of the least time on any device over the time on this one; the linear program has the true
     times. Devices slower than 1/d of the fastest are left out, as there, unless an op can run on no other. An op that
     fits no device of its group (any more) goes where it ends first. Where the linear program does not end within the
-    budget (or `evaluations` iterations; by default as for :func:`~rlinit.heuristics.placement.favourites.m_sct`), each
+    budget (or `evaluations` iterations; by default as for :func:`~rlinit.heuristics.placements.m_sct.m_sct`), each
     op goes to the group of its fastest device. For `throughput` all shards of an op stay together, unless no device
     takes them all.
 

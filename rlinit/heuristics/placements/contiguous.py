@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placement.assembly import breadth_first, placed_in_order
+from rlinit.heuristics.placements.common import breadth_first, placed_in_order
 from rlinit.kernels.placements.contiguous import cut_order, cut_order_in_turn
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan

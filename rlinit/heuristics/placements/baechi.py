@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placement.assembly import kernel_arrays, placed_in_order, placed_when
+from rlinit.heuristics.placements.common import kernel_arrays, placed_in_order, placed_when
 from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
 from rlinit.kernels.placements.list_scheduling import fill_devices
 from rlinit.placements.problem import Placement, PlacementProblem

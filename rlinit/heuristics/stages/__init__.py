@@ -1,0 +1,20 @@
+"""Heuristics that give full, feasible stage schedules, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlinit.heuristics.stages.annealing import anneal, reslice
+from rlinit.heuristics.stages.orders import Found, StageHeuristic, brkga, mla, mla_weighted, natural, random_orders
+
+__all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "reslice"]
+
+STAGE_HEURISTICS: Mapping[str, StageHeuristic] = {
+    "natural": natural,
+    "random": random_orders,
+    "mla": mla,
+    "mla-weighted": mla_weighted,
+    "brkga": brkga,
+    "anneal": anneal,
+}
+"""name -> call(problem, seed=, evaluations=, budget=) -> (assignment, value), or None where no slice is allowed."""
