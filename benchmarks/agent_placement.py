@@ -15,10 +15,10 @@ import numpy as np
 
 import rlinit
 from benchmarks.record import RESULTS, geometric_mean, print_table, save, save_figure, timed
-from rlinit.agent.checkpoint import Checkpoint, load_checkpoint
-from rlinit.agent.choice import find_checkpoint
-from rlinit.agent.placement_choice import load_latency_agent
-from rlinit.agent.placement_decoding import LatencyAgent, PlacementAgent, decode_placement
+from rlinit.agent.latency_selection import load_latency_agent
+from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
+from rlinit.agent.placements.agent import LatencyAgent, PlacementAgent, decode_placement
+from rlinit.agent.selection import find_checkpoint
 from rlinit.budget import Budget
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS

@@ -21,8 +21,8 @@ import numpy as np
 import rlinit
 from benchmarks.agent_table_1 import STAGES, cpu_timed, report_table_1, run_table_1
 from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
-from rlinit.agent.choice import find_checkpoint, load_stage_agent
-from rlinit.agent.decoding import Decoding, OrderProposer, Proposal, decode_stages
+from rlinit.agent.selection import find_checkpoint, load_stage_agent
+from rlinit.agent.stages.decoding import Decoding, OrderProposer, Proposal, decode_stages
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.datasets import imagenet

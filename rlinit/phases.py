@@ -20,7 +20,7 @@ from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.window import free_nodes
 
 if TYPE_CHECKING:
-    from rlinit.agent.decoding import Decoding, OrderProposer
+    from rlinit.agent.stages.decoding import Decoding, OrderProposer
 
 __all__ = ["BOUNDS", "PhaseLimits", "agent_coarse", "bound_phase", "coarse", "exact_ideals", "full_program", "windows"]
 
@@ -75,7 +75,7 @@ def coarse(incumbent: StageIncumbent, heuristic: str, seed: int, limits: PhaseLi
 
 def agent_coarse(incumbent: StageIncumbent, agent: OrderProposer, decoding: Decoding, seed: int) -> FloatArray | None:
     """Phase 1 by a learned agent; return (n,) its doubt about each node, None where it gave no schedule."""
-    from rlinit.agent.decoding import decode_stages
+    from rlinit.agent.stages.decoding import decode_stages
 
     if incumbent.finished:
         return None

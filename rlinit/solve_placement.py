@@ -111,7 +111,7 @@ def solve_placement(
     RlinitError
         An unknown method or agent.
     """
-    from rlinit.agent.choice import check_names
+    from rlinit.agent.selection import check_names
     from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 
     check_names(method, agent, method_names(), PLACEMENT_HEURISTICS, "latency")
@@ -181,8 +181,8 @@ def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> tuple[str, 
     tuple
         Which it was, and why; and (n,) the agent's doubt about each op, None without one.
     """
-    from rlinit.agent.placement_choice import choose_for_latency
-    from rlinit.agent.placement_decoding import decode_placement
+    from rlinit.agent.latency_selection import choose_for_latency
+    from rlinit.agent.placements.agent import decode_placement
 
     if incumbent.finished:
         return "no agent: done before", None

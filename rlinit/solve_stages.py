@@ -43,7 +43,7 @@ def solve_stages(
     RlinitError
         An unknown method or agent.
     """
-    from rlinit.agent.choice import check_names
+    from rlinit.agent.selection import check_names
     from rlinit.heuristics.stages import STAGE_HEURISTICS
 
     methods = ("auto", "warm", "milp", "ideals", "agent", *STAGE_HEURISTICS)
@@ -58,7 +58,7 @@ def solve_stages(
     elif method == "milp":
         full_program(incumbent, limits)
     elif method == "agent":
-        from rlinit.agent.choice import SHIPPED_STAGES
+        from rlinit.agent.selection import SHIPPED_STAGES
 
         coarse_by.agent(SHIPPED_STAGES if agent == "auto" else agent, "natural")
     elif method == "warm":
@@ -103,7 +103,7 @@ class _Coarse:
 
         With None annealing follows anyway, and only the reason is kept.
         """
-        from rlinit.agent.choice import choose_for_stages
+        from rlinit.agent.selection import choose_for_stages
 
         choice = choose_for_stages(self.incumbent.problem, name)
         if choice.agent is None:

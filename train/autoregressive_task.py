@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from rlinit.agent.autoregressive import AutoregressiveNetwork, EncodedPlacements, PlacedRows, PlacementDecoding
-    from rlinit.env.rollouts import PlacementRollouts
+    from rlinit.agent.sequential.rollouts import PlacementRollouts
 
 __all__ = ["AutoregressivePlacementParams", "AutoregressivePlacementTask", "StepwisePlacements"]
 
@@ -106,8 +106,8 @@ class AutoregressivePlacementTask:
         import torch
 
         from rlinit.agent.autoregressive import AutoregressiveNetwork
-        from rlinit.agent.configuration import OneShotConfig
-        from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES
+        from rlinit.agent.network.config import OneShotConfig
+        from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES
 
         shape = {"hidden": self.params.hidden, "layers": self.params.layers}
         config = OneShotConfig("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, **shape)
@@ -117,7 +117,7 @@ class AutoregressivePlacementTask:
 
     def forward(self, network: torch.nn.Module, batch: PlacementBatch, device: torch.device) -> EncodedPlacements:
         """Return the encoded graphs and devices."""
-        from rlinit.agent.encoder import FeatureTensors
+        from rlinit.agent.network.encoder import FeatureTensors
 
         encoded: EncodedPlacements = network(FeatureTensors.of(batch.features, device))
         return encoded.single()
@@ -135,7 +135,7 @@ class AutoregressivePlacementTask:
         """Return schedules that the network points out."""
         import torch
 
-        from rlinit.agent import sequential
+        from rlinit.agent.sequential import decoding as sequential
 
         with torch.no_grad():
             decoding = _start(network, batch, outputs, 1 if greedy else samples)
@@ -183,7 +183,7 @@ class AutoregressivePlacementTask:
 
     def plan(self, batch: PlacementBatch, played: StepwisePlacements, problem: int, sample: int) -> Plan:
         """Return one schedule as a plan of a graph without names."""
-        from rlinit.env.rollouts import placements
+        from rlinit.agent.sequential.rollouts import placements
 
         row = played.rollouts.select(
             played.rollouts.graph_of_row.new_tensor([problem * played.value.shape[1] + sample])
@@ -203,8 +203,8 @@ class AutoregressivePlacementTask:
 
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
         """Write the product's checkpoint."""
-        from rlinit.agent.checkpoint import Card, save_checkpoint
-        from rlinit.agent.stepwise import card_config
+        from rlinit.agent.network.checkpoint import Card, save_checkpoint
+        from rlinit.agent.sequential.stage_agent import card_config
 
         arrays = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
         about = Card("autoregressive", "latency", card_config(_bare(network)), card["training"], card["quality"])
@@ -229,7 +229,7 @@ def _start(
     import torch
 
     from rlinit.agent.autoregressive import PlacementDecoding
-    from rlinit.env.rollouts import PlacementRollouts
+    from rlinit.agent.sequential.rollouts import PlacementRollouts
 
     device = outputs.device_keys.device
     scale = torch.from_numpy(batch.arrays.scale).to(device)
@@ -262,7 +262,7 @@ def _played(batch: PlacementBatch, decoding: PlacementDecoding) -> StepwisePlace
 
 def _trace(batch: PlacementBatch, rollouts: PlacementRollouts, rows: PlacedRows) -> RolloutTrace:
     """Return finished schedules as the compiled rollouts give theirs, (S, N) ops and (S, P) pairs."""
-    from rlinit.env.rollouts import ready_steps
+    from rlinit.agent.sequential.rollouts import ready_steps
 
     graphs, problems = len(batch), batch.problems
     ptr, pair_ptr = batch.arrays.ptr, batch.arrays.pair_ptr

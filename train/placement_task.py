@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.features import GraphFeatures, join
-from rlinit.agent.placement_features import (
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.graph_features import GraphFeatures, join
+from rlinit.agent.placements.features import (
     DEVICE_FEATURES,
     MOST_HASTE,
     NODE_FEATURES,
@@ -207,7 +207,7 @@ class PlacementTask:
         """Return a fresh network."""
         import torch
 
-        from rlinit.agent.oneshot import OneShot
+        from rlinit.agent.network.oneshot_torch import OneShot
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -227,7 +227,7 @@ class PlacementTask:
         self, network: nn.Module, batch: PlacementBatch, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys (N,), and scores and hastes (P, 2)."""
-        from rlinit.agent.encoder import FeatureTensors
+        from rlinit.agent.network.encoder import FeatureTensors
 
         key, pair = network(FeatureTensors.of(batch.features, device))
         return key, pair
@@ -277,7 +277,7 @@ class PlacementTask:
         """
         import torch
 
-        from rlinit.agent.placement_logprob import choice_lists, log_probabilities, weighed_choices
+        from rlinit.agent.placements.log_prob import choice_lists, log_probabilities, weighed_choices
 
         lists = choice_lists(batch.arrays, played.trace)
         t = self.params.explore
@@ -328,7 +328,7 @@ class PlacementTask:
 
     def export(self, network: nn.Module, path: Path, card: Mapping[str, Any]) -> None:
         """Write the checkpoint."""
-        from rlinit.agent.checkpoint import Card, save_checkpoint
+        from rlinit.agent.network.checkpoint import Card, save_checkpoint
 
         config = dataclasses.asdict(self._config())
         arrays = network.arrays()  # type: ignore[operator]

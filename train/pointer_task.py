@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from rlinit.agent.stage_features import slice_orders
+from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
@@ -26,8 +26,8 @@ from rlinit.train.tasks import Choices, Labels, unpadded
 if TYPE_CHECKING:
     import torch
 
-    from rlinit.agent.pointer import EncodedNodes
-    from rlinit.agent.pointing import StepwiseNetwork
+    from rlinit.agent.sequential.pointer_network import EncodedNodes
+    from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
 
 __all__ = ["AutoregressiveParams", "AutoregressiveTask", "LabelledProblems", "PointerParams", "PointerTask"]
 
@@ -112,7 +112,7 @@ class _StepwiseTask(ABC):
 
     def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> EncodedNodes:
         """Return the encoded graphs."""
-        from rlinit.agent.stepwise import read_stages
+        from rlinit.agent.sequential.stage_agent import read_stages
 
         encoded: EncodedNodes = network(read_stages(_bare(network), batch.problems, device))
         return encoded.single()
@@ -130,9 +130,9 @@ class _StepwiseTask(ABC):
         """Return sliced orders that the network points out."""
         import torch
 
-        from rlinit.agent import sequential
-        from rlinit.agent.pointer import OrderDecoding, packed
-        from rlinit.env.rollouts import OrderRollouts
+        from rlinit.agent.sequential import decoding as sequential
+        from rlinit.agent.sequential.pointer_network import OrderDecoding, packed
+        from rlinit.agent.sequential.rollouts import OrderRollouts
 
         with torch.no_grad():
             graphs = packed(batch.problems, outputs.inputs.device)
@@ -158,7 +158,7 @@ class _StepwiseTask(ABC):
 
     def _similarity(self, batch: LabelledProblems, orders: IntArray, ends: IntArray, value: FloatArray) -> FloatArray:
         """Return (B, S) cosine similarities with the labels; 0 where an order cannot be sliced."""
-        from rlinit.agent.pointer import cosine_reward
+        from rlinit.agent.sequential.pointer_network import cosine_reward
 
         stage = _stages_of(batch, orders, ends)
         ptr = batch.problems.node_ptr
@@ -179,7 +179,7 @@ class _StepwiseTask(ABC):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         import torch
 
-        from rlinit.agent.pointer import order_choices, packed
+        from rlinit.agent.sequential.pointer_network import order_choices, packed
 
         device = outputs.inputs.device
         graphs = packed(batch.problems, device)
@@ -206,9 +206,9 @@ class _StepwiseTask(ABC):
 
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
         """Write the product's checkpoint."""
-        from rlinit.agent.checkpoint import Card, save_checkpoint
-        from rlinit.agent.pointer import PointerNetwork
-        from rlinit.agent.stepwise import card_config
+        from rlinit.agent.network.checkpoint import Card, save_checkpoint
+        from rlinit.agent.sequential.pointer_network import PointerNetwork
+        from rlinit.agent.sequential.stage_agent import card_config
 
         kind = "pointer" if isinstance(network, PointerNetwork) else "autoregressive"
         arrays = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
@@ -217,7 +217,7 @@ class _StepwiseTask(ABC):
 
 
 class PointerTask(_StepwiseTask):
-    """Trains `rlinit.agent.pointer.PointerNetwork`."""
+    """Trains `rlinit.agent.sequential.pointer_network.PointerNetwork`."""
 
     params_class: ClassVar[type] = PointerParams
 
@@ -229,7 +229,7 @@ class PointerTask(_StepwiseTask):
         """Return a fresh pointer network."""
         import torch
 
-        from rlinit.agent.pointer import PointerNetwork
+        from rlinit.agent.sequential.pointer_network import PointerNetwork
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -250,7 +250,7 @@ class AutoregressiveTask(_StepwiseTask):
         import torch
 
         from rlinit.agent.autoregressive import AutoregressiveNetwork
-        from rlinit.agent.configuration import OneShotConfig
+        from rlinit.agent.network.config import OneShotConfig
         from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 
         config = OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=self.params.hidden, layers=self.params.layers)
@@ -280,7 +280,7 @@ def _exact_stages(batch: StageProblems) -> IntArray:
 
 def _bare(network: torch.nn.Module) -> StepwiseNetwork:
     """Return the network itself where it is wrapped for several processes."""
-    from rlinit.agent.pointing import StepwiseNetwork
+    from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
     from rlinit.train.distributed import unwrap
 
     bare = unwrap(network)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlinit.agent.stage_features import slice_orders
+from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.datasets.graph_statistics import IMAGENET
 from rlinit.datasets.synthetic import GraphBatch, batches

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.features import GraphFeatures
-from rlinit.agent.stage_features import featurise, slice_orders
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.graph_features import GraphFeatures
+from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.checker.stages import stage_uses
 from rlinit.errors import InvalidConfig
@@ -32,7 +32,7 @@ from rlinit.train.tasks import Choices, Labels, unpadded
 if TYPE_CHECKING:
     import torch
 
-    from rlinit.agent.oneshot import OneShot
+    from rlinit.agent.network.oneshot_torch import OneShot
 
 __all__ = ["StageParams", "StageProblems", "StageTask", "StageTrajectories", "greedy_orders", "optimal_values"]
 
@@ -192,7 +192,7 @@ class StageTask:
         """Return a fresh network."""
         import torch
 
-        from rlinit.agent.oneshot import OneShot
+        from rlinit.agent.network.oneshot_torch import OneShot
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -205,7 +205,7 @@ class StageTask:
 
     def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> torch.Tensor:
         """Return the keys (N,)."""
-        from rlinit.agent.encoder import FeatureTensors
+        from rlinit.agent.network.encoder import FeatureTensors
 
         keys: torch.Tensor = network(FeatureTensors.of(batch.features, device))[0]
         return keys.float()
@@ -221,7 +221,7 @@ class StageTask:
         greedy: bool = False,
     ) -> StageTrajectories:
         """Return sliced orders drawn by the keys."""
-        from rlinit.agent.stage_policy import draw_orders
+        from rlinit.agent.stages.log_prob import draw_orders
 
         if greedy:
             orders = greedy_orders(outputs.detach().cpu().numpy().astype(np.float64), batch.problems)
@@ -239,7 +239,7 @@ class StageTask:
         """Return log-probability and entropy of every choice among two or more ready nodes."""
         import torch
 
-        from rlinit.agent.stage_policy import order_terms
+        from rlinit.agent.stages.log_prob import order_terms
 
         log_prob, entropy, num_ready = order_terms(outputs, batch.problems, played.orders)
         samples = len(played.orders)
@@ -252,7 +252,7 @@ class StageTask:
         self, network: torch.nn.Module, batch: StageProblems, outputs: torch.Tensor, labels: Labels
     ) -> torch.Tensor:
         """Return the mean negative log-probability of the labelled orders."""
-        from rlinit.agent.stage_policy import order_terms
+        from rlinit.agent.stages.log_prob import order_terms
 
         orders = unpadded(labels["order"], batch.problems.node_ptr)[None, :]
         return -order_terms(outputs, batch.problems, orders)[0].sum() / len(batch)
@@ -299,8 +299,8 @@ class StageTask:
 
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
         """Write the product's checkpoint."""
-        from rlinit.agent.checkpoint import Card, save_checkpoint
-        from rlinit.agent.oneshot import OneShot
+        from rlinit.agent.network.checkpoint import Card, save_checkpoint
+        from rlinit.agent.network.oneshot_torch import OneShot
 
         if not isinstance(network, OneShot):
             raise TypeError(f"expected a one-shot agent to export, got {type(network).__name__}")

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from rlinit.agent.checkpoint import load_checkpoint
+from rlinit.agent.network.checkpoint import load_checkpoint
 from rlinit.errors import CheckpointError, TrainingFailure
 from rlinit.files import write_atomically
 from rlinit.train.learner import Learner

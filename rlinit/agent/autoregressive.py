@@ -20,13 +20,13 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import scatter, to_dense_batch
 
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.encoder import FeatureTensors
-from rlinit.agent.oneshot import DeviceHead
-from rlinit.agent.placement_features import MOST_HASTE
-from rlinit.agent.pointer import EncodedNodes, OrderDecoding, order_choices
-from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, on_grid
-from rlinit.env.rollouts import PlacementRollouts
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.network.oneshot_torch import DeviceHead
+from rlinit.agent.placements.features import MOST_HASTE
+from rlinit.agent.sequential.pointer_network import EncodedNodes, OrderDecoding, order_choices
+from rlinit.agent.sequential.pointing_decoder import PointingDecoder, StepwiseNetwork, on_grid
+from rlinit.agent.sequential.rollouts import PlacementRollouts
 
 __all__ = ["AutoregressiveNetwork", "EncodedPlacements", "PlacedRows", "PlacementDecoding", "pyg_batch"]
 
@@ -132,7 +132,7 @@ class AutoregressiveNetwork(StepwiseNetwork):
     Parameters
     ----------
     config
-        Widths; those of `rlinit.agent.oneshot.OneShot`.
+        Widths; those of `rlinit.agent.network.oneshot_torch.OneShot`.
     """
 
     def __init__(self, config: OneShotConfig) -> None:
@@ -227,7 +227,8 @@ class AutoregressiveNetwork(StepwiseNetwork):
 
 
 class PlacementDecoding(OrderDecoding):
-    """Placements in the making: a row chooses an op, then its device; a `rlinit.agent.sequential.StepDecoding`.
+    """Placements in the making: a row chooses an op, then its device; a
+    `rlinit.agent.sequential.decoding.StepDecoding`.
 
     Parameters
     ----------

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from rlinit.agent.autoregressive import AutoregressiveNetwork, EncodedPlacements, PlacementDecoding
-from rlinit.agent.checkpoint import load_checkpoint
-from rlinit.agent.decoding import Decoding
-from rlinit.agent.encoder import FeatureTensors
-from rlinit.agent.placement_decoding import DecodedPlacement, check_latency_features
-from rlinit.agent.placement_features import Seen, see
-from rlinit.agent.sequential import beam, greedy, sample
-from rlinit.agent.stepwise import network_of
+from rlinit.agent.network.checkpoint import load_checkpoint
+from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.placements.agent import DecodedPlacement, check_latency_features
+from rlinit.agent.placements.features import Seen, see
+from rlinit.agent.sequential.decoding import beam, greedy, sample
+from rlinit.agent.sequential.rollouts import PlacementRollouts, placements
+from rlinit.agent.sequential.stage_agent import network_of
+from rlinit.agent.stages.decoding import Decoding
 from rlinit.arrays import FloatArray
-from rlinit.env.rollouts import PlacementRollouts, placements
 from rlinit.errors import CheckpointError
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
@@ -31,7 +31,7 @@ __all__ = ["StepwisePlacementAgent"]
 
 
 class StepwisePlacementAgent:
-    """An autoregressive network as an agent; a `rlinit.agent.placement_decoding.PlacementAgent`.
+    """An autoregressive network as an agent; a `rlinit.agent.placements.agent.PlacementAgent`.
 
     Parameters
     ----------

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.agent.features import GraphFeatures
-from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
-from rlinit.agent.stage_features import featurise
+from rlinit.agent.network.graph_features import GraphFeatures
+from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
+from rlinit.agent.stages.features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.env.sources import Limits, limits_of
 from rlinit.errors import RlinitError

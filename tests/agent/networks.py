@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.inference import OneShotWeights
-from rlinit.agent.oneshot import OneShot
-from rlinit.agent.stage_agent import OneShotStageAgent
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.oneshot_numpy import OneShotWeights
+from rlinit.agent.network.oneshot_torch import OneShot
+from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem

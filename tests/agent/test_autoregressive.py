@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.autoregressive import AutoregressiveNetwork, PlacementDecoding
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.encoder import FeatureTensors
-from rlinit.agent.features import join
-from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
-from rlinit.agent.sequential import beam, greedy, sample
-from rlinit.env.rollouts import PlacementRollouts, placements
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.network.graph_features import join
+from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
+from rlinit.agent.sequential.decoding import beam, greedy, sample
+from rlinit.agent.sequential.rollouts import PlacementRollouts, placements
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
 from tests.placements import random_placement_problem

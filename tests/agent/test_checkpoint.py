@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rlinit.agent.checkpoint import FORMAT, Card, load_checkpoint, save_checkpoint, shipped
-from rlinit.agent.choice import checkpoint_names
+from rlinit.agent.network.checkpoint import FORMAT, Card, load_checkpoint, save_checkpoint, shipped
+from rlinit.agent.selection import checkpoint_names
 from rlinit.errors import CheckpointError
 
 ARRAYS = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(4, np.float32)}

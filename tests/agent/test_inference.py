@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.encoder import FeatureTensors
-from rlinit.agent.features import GraphFeatures, join
-from rlinit.agent.inference import GRID, OneShotWeights, infer
-from rlinit.agent.oneshot import OneShot
-from rlinit.agent.stage_features import featurise
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.network.graph_features import GraphFeatures, join
+from rlinit.agent.network.oneshot_numpy import GRID, OneShotWeights, infer
+from rlinit.agent.network.oneshot_torch import OneShot
+from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from tests.agent.networks import joined, random_network, some_problems
@@ -130,7 +130,7 @@ def test_a_fresh_network_gives_the_heuristics_keys() -> None:
 
 def test_gradients_of_the_compiled_aggregation_are_those_of_torch() -> None:
     """Mean and maximum over neighbours have the gradient that finite differences give."""
-    from rlinit.agent.encoder import neighbour_mean_max
+    from rlinit.agent.network.encoder import neighbour_mean_max
 
     features = random_features(np.random.default_rng(2), 8, 1)
     x = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import rlinit
-from rlinit.agent.checkpoint import Card, Checkpoint, save_checkpoint
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.encoder import FeatureTensors
-from rlinit.agent.features import join
-from rlinit.agent.inference import OneShotWeights, infer
-from rlinit.agent.oneshot import OneShot
-from rlinit.agent.placement_choice import choose_for_latency
-from rlinit.agent.placement_decoding import LatencyAgent, decode_placement
-from rlinit.agent.placement_features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
+from rlinit.agent.latency_selection import choose_for_latency
+from rlinit.agent.network.checkpoint import Card, Checkpoint, save_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.network.graph_features import join
+from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
+from rlinit.agent.network.oneshot_torch import OneShot
+from rlinit.agent.placements.agent import LatencyAgent, decode_placement
+from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS

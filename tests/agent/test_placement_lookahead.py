@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.placement_features import URGENCY, Seen, see
+from rlinit.agent.placements.features import URGENCY, Seen, see
 from rlinit.arrays import FloatArray
 from rlinit.kernels.policy.lookahead import Weighed, play_ahead, weigh_choices
 from rlinit.kernels.policy.rollouts import RolloutTrace, play
@@ -101,7 +101,7 @@ def test_choices_weighed_to_the_end_are_worth_the_makespan(problem: PlacementPro
 def test_credits_give_the_gradient_of_the_expected_outcome() -> None:
     """The gradient of credit times log-probability is minus that of the mean outcome under the policy."""
     torch = pytest.importorskip("torch")
-    from rlinit.agent.placement_logprob import weighed_choices
+    from rlinit.agent.placements.log_prob import weighed_choices
 
     seen = [see(random_placement_problem(seed, 8, 1 + seed % 3, zero_fraction=0.0)) for seed in range(4)]
     arrays = join_problems([one.arrays for one in seen])

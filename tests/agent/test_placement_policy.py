@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.features import join
-from rlinit.agent.placement_features import URGENCY, see
+from rlinit.agent.network.graph_features import join
+from rlinit.agent.placements.features import URGENCY, see
 from rlinit.arrays import FloatArray
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.kernels.policy.population import play_population
@@ -83,7 +83,7 @@ def test_every_sample_is_feasible_and_its_value_is_its_makespan(problem: Placeme
 def test_log_probabilities_are_those_of_the_sampler_step_by_step() -> None:
     """The vectorised log-probabilities and entropies equal a walk through the choices one by one."""
     torch = pytest.importorskip("torch")
-    from rlinit.agent.placement_logprob import choice_lists, log_probabilities
+    from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
 
     cases = [random_placement_problem(seed, 9, 1 + seed % 4, group_fraction=0.2) for seed in range(5)]
     arrays = join_problems([see(problem).arrays for problem in cases])

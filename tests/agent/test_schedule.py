@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlinit
-from rlinit.agent.checkpoint import Card, save_checkpoint
+from rlinit.agent.network.checkpoint import Card, save_checkpoint
 from rlinit.cli import main
 from rlinit.datasets import imagenet, regal
 from rlinit.errors import CheckpointError, RlinitError

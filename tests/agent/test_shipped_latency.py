@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import rlinit
-from rlinit.agent.choice import find_checkpoint
-from rlinit.agent.placement_choice import load_latency_agent
-from rlinit.agent.placement_decoding import PlacementAgent, decode_placement
+from rlinit.agent.latency_selection import load_latency_agent
+from rlinit.agent.placements.agent import PlacementAgent, decode_placement
+from rlinit.agent.selection import find_checkpoint
 from rlinit.datasets.rwnn import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.lowering import lower_placement

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlinit.agent.checkpoint import Card, save_checkpoint
-from rlinit.agent.choice import StageChoice, choose_for_stages, find_checkpoint, load_stage_agent
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.decoding import Decoding, decode_stages
-from rlinit.agent.inference import OneShotWeights
-from rlinit.agent.oneshot import OneShot
-from rlinit.agent.stage_agent import OneShotStageAgent
+from rlinit.agent.network.checkpoint import Card, save_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.oneshot_numpy import OneShotWeights
+from rlinit.agent.network.oneshot_torch import OneShot
+from rlinit.agent.selection import StageChoice, choose_for_stages, find_checkpoint, load_stage_agent
+from rlinit.agent.stages.agent import OneShotStageAgent
+from rlinit.agent.stages.decoding import Decoding, decode_stages
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.stages.orders import natural
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
@@ -129,13 +129,13 @@ def test_the_choice_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     named = choose_for_stages(random_problem(0), str(path))
     assert named.agent is not None
     assert str(path) in named.reason
-    monkeypatch.setattr("rlinit.agent.choice.shipped", lambda _name: path)
+    monkeypatch.setattr("rlinit.agent.selection.shipped", lambda _name: path)
     assert choose_for_stages(random_problem(0), "auto").agent is not None
     chains = random_problem(0, 12, density=0.0)
     assert choose_for_stages(chains, "auto").reason == "a wide graph (12 ops on 1 levels)"
-    monkeypatch.setattr("rlinit.agent.choice._MOST_NODES", 3)
+    monkeypatch.setattr("rlinit.agent.selection._MOST_NODES", 3)
     assert choose_for_stages(random_problem(0), "auto") == StageChoice(None, Decoding("sample", 16), "more than 3 ops")
     monkeypatch.undo()
-    monkeypatch.setattr("rlinit.agent.choice.shipped", lambda _name: None)
+    monkeypatch.setattr("rlinit.agent.selection.shipped", lambda _name: None)
     assert "no checkpoint for stages" in choose_for_stages(random_problem(0), "auto").reason
     assert find_checkpoint("natural") is None

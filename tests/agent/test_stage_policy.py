@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.stage_features import featurise, slice_orders
-from rlinit.agent.stage_policy import draw_orders, order_terms
+from rlinit.agent.stages.features import featurise, slice_orders
+from rlinit.agent.stages.log_prob import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.stages.rollouts import beam_orders
 from rlinit.stages.batch import StageBatch

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.autoregressive import AutoregressiveNetwork
-from rlinit.agent.checkpoint import Card, load_checkpoint, save_checkpoint
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.decoding import Decoding
-from rlinit.agent.pointer import (
+from rlinit.agent.network.checkpoint import Card, load_checkpoint, save_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.sequential.decoding import beam, greedy, sample
+from rlinit.agent.sequential.pointer_network import (
     OrderDecoding,
     PointerNetwork,
     cosine_reward,
@@ -25,10 +25,10 @@ from rlinit.agent.pointer import (
     packed,
     ready_counts,
 )
-from rlinit.agent.sequential import beam, greedy, sample
-from rlinit.agent.stepwise import StepwiseAgent, card_config, read_stages
+from rlinit.agent.sequential.rollouts import OrderRollouts
+from rlinit.agent.sequential.stage_agent import StepwiseAgent, card_config, read_stages
+from rlinit.agent.stages.decoding import Decoding
 from rlinit.arrays import IntArray
-from rlinit.env.rollouts import OrderRollouts
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch

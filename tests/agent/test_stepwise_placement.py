@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.checkpoint import Card, load_checkpoint, save_checkpoint
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.decoding import Decoding
-from rlinit.agent.placement_choice import load_latency_agent
-from rlinit.agent.placement_decoding import decode_placement
-from rlinit.agent.stepwise import card_config
+from rlinit.agent.latency_selection import load_latency_agent
+from rlinit.agent.network.checkpoint import Card, load_checkpoint, save_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.placements.agent import decode_placement
+from rlinit.agent.sequential.stage_agent import card_config
+from rlinit.agent.stages.decoding import Decoding
 from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.placements.timeline import makespan

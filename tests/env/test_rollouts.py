@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinit.agent.sequential.rollouts import OrderRollouts, PackedGraphs, PlacementRollouts, placements, ready_steps
 from rlinit.env import OneProblem, PlacementEnv, StageEnv
-from rlinit.env.rollouts import OrderRollouts, PackedGraphs, PlacementRollouts, placements, ready_steps
 from rlinit.errors import RlinitError
 from rlinit.placements.timeline import makespan
 from tests.placements import random_placement_problem

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.stats import ttest_rel
 
-from rlinit.agent.stage_features import featurise
+from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray
 from rlinit.stages.batch import StageBatch
 from rlinit.train.config import OptimiserConfig, ReinforceConfig

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import rlinit
-from rlinit.agent import sequential
-from rlinit.agent.decoding import Decoding
+from rlinit.agent.sequential import decoding
+from rlinit.agent.stages.decoding import Decoding
 from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.datasets.rwnn import rwnn
 from rlinit.errors import InvalidConfig
@@ -41,7 +41,7 @@ def test_choices_are_those_of_stepping(task: AutoregressivePlacementTask) -> Non
         for weight in network.parameters():
             weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
         outputs = task.forward(network, batch, CPU)
-        stepped = sequential.sample(_start(network, batch, outputs, 3), torch.Generator().manual_seed(5))
+        stepped = decoding.sample(_start(network, batch, outputs, 3), torch.Generator().manual_seed(5))
     played = task.rollout(network, batch, outputs, samples=3, seed=5)
     choices = task.choices(network, batch, outputs, played)
     assert len(choices.log_prob) == 2 * 3 * batch.num_nodes

@@ -16,7 +16,7 @@ import pytest
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlinit.agent.checkpoint import load_checkpoint
+from rlinit.agent.network.checkpoint import load_checkpoint
 from rlinit.errors import InvalidConfig, TrainingFailure
 from rlinit.train.config import ReinforceConfig, ValidationConfig
 from rlinit.train.curriculum import batch_seed

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlinit.agent.decoding import Decoding
-from rlinit.agent.stepwise import StepwiseAgent
+from rlinit.agent.sequential.stage_agent import StepwiseAgent
+from rlinit.agent.stages.decoding import Decoding
 from rlinit.errors import InvalidConfig
 from rlinit.stages.problem import memory_value
 from rlinit.train.pointer_task import AutoregressiveParams, AutoregressiveTask, PointerParams, PointerTask

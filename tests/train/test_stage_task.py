@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlinit.agent.choice import load_stage_agent
-from rlinit.agent.decoding import Decoding
-from rlinit.agent.stage_features import featurise, slice_orders
+from rlinit.agent.selection import load_stage_agent
+from rlinit.agent.stages.decoding import Decoding
+from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
 from rlinit.stages.batch import StageBatch
@@ -76,7 +76,7 @@ def test_kept_problems_depend_on_the_order() -> None:
 
 
 def _random_orders(batch: object, count: int) -> np.ndarray:
-    from rlinit.agent.stage_policy import draw_orders
+    from rlinit.agent.stages.log_prob import draw_orders
     from rlinit.stages.batch import StageBatch
 
     assert isinstance(batch, StageBatch)
@@ -136,7 +136,7 @@ def test_an_agent_overfits_eight_graphs_to_the_optimum() -> None:
 
 
 def _only(batch: StageProblems, kept: np.ndarray) -> StageProblems:
-    from rlinit.agent.stage_features import featurise
+    from rlinit.agent.stages.features import featurise
     from rlinit.stages.batch import StageBatch
 
     problems = StageBatch.join([StageBatch.of_problem(batch.problems.problem(g)) for g in kept.tolist()])

@@ -160,7 +160,7 @@ class TinyTask:
         return points, [str(v) for v in range(len(points))]
 
     def export(self, network: Any, path: Path, card: Mapping[str, Any]) -> None:
-        from rlinit.agent.checkpoint import Card, save_checkpoint
+        from rlinit.agent.network.checkpoint import Card, save_checkpoint
 
         arrays = {name: value.detach().cpu().numpy() for name, value in network.state_dict().items()}
         about = Card("oneshot", "tiny", {"hidden": self.params.hidden}, card["training"], card["quality"])

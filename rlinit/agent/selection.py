@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from rlinit.agent.checkpoint import load_checkpoint, read_once, shipped
-from rlinit.agent.decoding import Decoding, OrderProposer
+from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
+from rlinit.agent.stages.decoding import Decoding, OrderProposer
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.stages.problem import StageProblem
 
@@ -101,10 +101,10 @@ def load_stage_agent(path: Path) -> OrderProposer:
     """
     network = load_checkpoint(path, problem="stages").card.network
     if network == "oneshot":
-        from rlinit.agent.stage_agent import OneShotStageAgent
+        from rlinit.agent.stages.agent import OneShotStageAgent
 
         return OneShotStageAgent.load(path)
-    from rlinit.agent.stepwise import StepwiseAgent
+    from rlinit.agent.sequential.stage_agent import StepwiseAgent
 
     return StepwiseAgent.load(path)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlinit.agent.features import GraphFeatures
+from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.kernels.message_passing import mean_max, mean_max_gradient
 
 __all__ = ["Encoder", "FeatureTensors"]

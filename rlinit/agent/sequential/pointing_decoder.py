@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rlinit.agent.inference import GRID
+from rlinit.agent.network.oneshot_numpy import GRID
 
 __all__ = ["PointingDecoder", "StepwiseNetwork", "on_grid", "ragged_log_softmax", "ready_pairs"]
 
@@ -53,8 +53,8 @@ def ready_pairs(orders: Tensor, ready_from: Tensor) -> tuple[Tensor, Tensor, Ten
 def on_grid(score: Tensor) -> Tensor:
     """Return scores in single precision or, in double precision, rounded to a grid far coarser than rounding errors.
 
-    So decoding in double precision takes the same choices on every machine; see `rlinit.agent.inference`. Rounding has
-    no gradient, so scores that need one are left alone.
+    So decoding in double precision takes the same choices on every machine; see `rlinit.agent.network.oneshot_numpy`.
+    Rounding has no gradient, so scores that need one are left alone.
     """
     if score.dtype != torch.float64:
         return score.float()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinit.agent.checkpoint import load_checkpoint, read_once, shipped
-from rlinit.agent.choice import named_checkpoint
-from rlinit.agent.placement_decoding import LatencyAgent, PlacementAgent
+from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
+from rlinit.agent.placements.agent import LatencyAgent, PlacementAgent
+from rlinit.agent.selection import named_checkpoint
 from rlinit.errors import CheckpointError
 from rlinit.placements.problem import PlacementProblem
 

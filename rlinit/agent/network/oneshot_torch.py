@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.encoder import Encoder, FeatureTensors
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import Encoder, FeatureTensors
 
 __all__ = ["OneShot"]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinit.agent.checkpoint import load_checkpoint
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.decoding import Decoding, Proposal
-from rlinit.agent.inference import OneShotWeights, infer
-from rlinit.agent.stage_features import featurise
+from rlinit.agent.network.checkpoint import load_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
+from rlinit.agent.stages.decoding import Decoding, Proposal
+from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.orders import kahn
@@ -32,7 +32,7 @@ or more; on smaller ones as many draws find more in the time of a pass."""
 
 
 class OneShotStageAgent:
-    """A one-shot agent for stages; an `rlinit.agent.decoding.OrderProposer`.
+    """A one-shot agent for stages; an `rlinit.agent.stages.decoding.OrderProposer`.
 
     Parameters
     ----------

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from rlinit.agent.checkpoint import Card, Checkpoint, load_checkpoint
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.decoding import Decoding, Proposal
-from rlinit.agent.encoder import FeatureTensors
-from rlinit.agent.pointer import (
+from rlinit.agent.network.checkpoint import Card, Checkpoint, load_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.sequential.decoding import beam, greedy, sample
+from rlinit.agent.sequential.pointer_network import (
     EncodedNodes,
     OrderDecoding,
     PointerBatch,
@@ -27,10 +27,10 @@ from rlinit.agent.pointer import (
     packed,
     ready_counts,
 )
-from rlinit.agent.pointing import StepwiseNetwork
-from rlinit.agent.sequential import beam, greedy, sample
-from rlinit.agent.stage_features import featurise
-from rlinit.env.rollouts import OrderRollouts
+from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
+from rlinit.agent.sequential.rollouts import OrderRollouts
+from rlinit.agent.stages.decoding import Decoding, Proposal
+from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
@@ -55,7 +55,7 @@ def card_config(network: StepwiseNetwork) -> dict[str, Any]:
 
 
 class StepwiseAgent:
-    """A pointer network or an autoregressive network as an agent; an `rlinit.agent.decoding.OrderProposer`.
+    """A pointer network or an autoregressive network as an agent; an `rlinit.agent.stages.decoding.OrderProposer`.
 
     Parameters
     ----------

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.features import GraphFeatures
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.arrays import FloatArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.message_passing import mean_max
@@ -106,7 +106,7 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
 
     Every graph must have a node.
 
-    Guarantees what `rlinit.agent.oneshot.OneShot` computes, up to rounding of float32.
+    Guarantees what `rlinit.agent.network.oneshot_torch.OneShot` computes, up to rounding of float32.
     """
     h = weights.linear("encoder.embed", features.node)
     graph = features.graph_of_node
@@ -129,7 +129,7 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
 
 
 def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: FloatArray) -> FloatArray:
-    """Return (P, 2) the device head's scores and hastes; see `rlinit.agent.oneshot.DeviceHead`."""
+    """Return (P, 2) the device head's scores and hastes; see `rlinit.agent.network.oneshot_torch.DeviceHead`."""
     node, device = features.pair_ends()
     embedded = weights.linear("devices.embed", features.device)
     embedded = embedded + weights.linear("devices.mix", np.maximum(embedded, 0.0))

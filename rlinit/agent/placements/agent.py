@@ -8,17 +8,10 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from rlinit.agent.checkpoint import Checkpoint, load_checkpoint
-from rlinit.agent.configuration import OneShotConfig
-from rlinit.agent.inference import OneShotWeights, infer
-from rlinit.agent.placement_features import (
-    DEVICE_FEATURES,
-    NODE_FEATURES,
-    PAIR_FEATURES,
-    Seen,
-    see,
-    urgencies,
-)
+from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
+from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, Seen, see, urgencies
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.policy.lookahead import play_ahead

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.agent.features import GraphFeatures
-from rlinit.agent.inference import GRID
+from rlinit.agent.network.graph_features import GraphFeatures
+from rlinit.agent.network.oneshot_numpy import GRID
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placements.window_annealing import tails_of
 from rlinit.kernels.policy.features import busy_shares, least_paths, neighbour_shares, optimistic_costs

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from rlinit.agent.stage_features import slice_orders
+from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import RlinitError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.agent.features import GraphFeatures
+from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES, stage_features
 from rlinit.kernels.stages.rollouts import slice_values

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinit.agent.pointing import PointingDecoder, StepwiseNetwork, ragged_log_softmax, ready_pairs
+from rlinit.agent.sequential.pointing_decoder import PointingDecoder, StepwiseNetwork, ragged_log_softmax, ready_pairs
+from rlinit.agent.sequential.rollouts import OrderRollouts, PackedGraphs, ready_steps
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.env.rollouts import OrderRollouts, PackedGraphs, ready_steps
 from rlinit.stages.batch import StageBatch
 
 __all__ = [
@@ -244,7 +244,7 @@ def order_choices(
 
 
 class OrderDecoding:
-    """Orders in the making under a pointing decoder; a `rlinit.agent.sequential.StepDecoding`.
+    """Orders in the making under a pointing decoder; a `rlinit.agent.sequential.decoding.StepDecoding`.
 
     Parameters
     ----------

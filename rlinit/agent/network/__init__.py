@@ -1,0 +1,1 @@
+"""Networks of the agents, with their checkpoints."""

@@ -1,0 +1,1 @@
+"""The agent that places ops on devices."""

@@ -1,0 +1,1 @@
+"""Inc-ILP's pointer network, which picks one op after another."""
