@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlinit.env.sources import Limits, OneProblem, ProblemSource
+from rlinit.env.problem_sources import Limits, OneProblem, ProblemSource
 
 if TYPE_CHECKING:
-    from rlinit.env.single import PlacementEnv, StageEnv
-    from rlinit.env.vector import PlacementVectorEnv, StageVectorEnv
+    from rlinit.env.environments import PlacementEnv, StageEnv
+    from rlinit.env.vector_environments import PlacementVectorEnv, StageVectorEnv
 
 __all__ = [
     "PLACEMENT",
@@ -36,10 +36,10 @@ STAGES, PLACEMENT = "rlinit/StageScheduling-v0", "rlinit/Placement-v0"
 """The ids."""
 
 _HOMES = {
-    "StageEnv": "rlinit.env.single",
-    "PlacementEnv": "rlinit.env.single",
-    "StageVectorEnv": "rlinit.env.vector",
-    "PlacementVectorEnv": "rlinit.env.vector",
+    "StageEnv": "rlinit.env.environments",
+    "PlacementEnv": "rlinit.env.environments",
+    "StageVectorEnv": "rlinit.env.vector_environments",
+    "PlacementVectorEnv": "rlinit.env.vector_environments",
 }
 
 
@@ -61,8 +61,8 @@ def _register() -> None:
     for name, kind in ((STAGES, "Stage"), (PLACEMENT, "Placement")):
         register(
             id=name,
-            entry_point=f"rlinit.env.single:{kind}Env",
-            vector_entry_point=f"rlinit.env.vector:{kind}VectorEnv",
+            entry_point=f"rlinit.env.environments:{kind}Env",
+            vector_entry_point=f"rlinit.env.vector_environments:{kind}VectorEnv",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.datasets.rwnn import WIRINGS, rwnn
-from rlinit.env.sources import Limits
+from rlinit.env.problem_sources import Limits
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rlinit.env.episodes import MOST, Episodes, PlacementEpisodes
+from rlinit.env.state import MOST, Episodes, PlacementEpisodes
 
 __all__ = ["action_space", "observation_space"]
 

@@ -16,8 +16,8 @@ import rlinit.env
 from rlinit.checker.placements import check_placement
 from rlinit.datasets.rwnn import rwnn
 from rlinit.env import OneProblem, PlacementEnv, PlacementVectorEnv
-from rlinit.env.episodes import improvement
 from rlinit.env.random_problems import RandomlyWired
+from rlinit.env.state import improvement
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement

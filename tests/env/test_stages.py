@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import rlinit.env
 from rlinit.checker.stages import stage_uses
 from rlinit.env import OneProblem, StageEnv, StageVectorEnv
-from rlinit.env.episodes import improvement
 from rlinit.env.random_problems import SyntheticStages
+from rlinit.env.state import improvement
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

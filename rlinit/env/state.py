@@ -19,7 +19,7 @@ from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray
-from rlinit.env.sources import Limits, limits_of
+from rlinit.env.problem_sources import Limits, limits_of
 from rlinit.errors import RlinitError
 from rlinit.heuristics.placements.common import kernel_arrays
 from rlinit.heuristics.placements.list_scheduling import upward_ranks

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
-from rlinit.env.episodes import Episodes, PlacementEpisodes, StageEpisodes
+from rlinit.env.state import Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.stages.problem import stage_cost
 from rlinit.units import format_bytes, format_seconds
 

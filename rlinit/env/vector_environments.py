@@ -13,10 +13,10 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
-from rlinit.env.episodes import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
-from rlinit.env.single import PlacementEnv, StageEnv
-from rlinit.env.sources import Limits, ProblemSource
+from rlinit.env.environments import PlacementEnv, StageEnv
+from rlinit.env.problem_sources import Limits, ProblemSource
 from rlinit.env.spaces import action_space, observation_space
+from rlinit.env.state import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.errors import RlinitError
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem

@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.env.episodes import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
-from rlinit.env.sources import Limits, ProblemSource
+from rlinit.env.problem_sources import Limits, ProblemSource
 from rlinit.env.spaces import action_space, observation_space
+from rlinit.env.state import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.errors import RlinitError
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem
@@ -154,7 +154,7 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
 
     def render(self) -> str | NDArray[np.uint8] | None:
         """Return the state as text or as an (h, w, 3) picture, by `render_mode`."""
-        from rlinit.env.pictures import picture_of, text_of
+        from rlinit.env.rendering import picture_of, text_of
 
         if self.render_mode is None:
             gym.logger.warn("render() was called without a render_mode; give render_mode='ansi' or 'rgb_array'")
