@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlinit.hardware import Device, Hardware
     from rlinit.importers import load_graph
     from rlinit.plan import Plan
-    from rlinit.solve import ProvenBound, bound, schedule
+    from rlinit.solving.api import ProvenBound, bound, schedule
 
 __all__ = ["Device", "Graph", "Hardware", "Plan", "ProvenBound", "bound", "load_graph", "run", "schedule", "verify"]
 
@@ -30,11 +30,11 @@ _HOME = {
     "Graph": "graph",
     "Hardware": "hardware",
     "Plan": "plan",
-    "ProvenBound": "solve",
-    "bound": "solve",
+    "ProvenBound": "solving.api",
+    "bound": "solving.api",
     "load_graph": "importers",
     "run": "executors",
-    "schedule": "solve",
+    "schedule": "solving.api",
     "verify": "checker",
 }
 

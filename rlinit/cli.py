@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _compile(notes: Console) -> int:
-    from rlinit.compilation import compile_kernels
+    from rlinit.solving.warm_up import compile_kernels
 
     with notes.status("compiling") as status:
         seconds = compile_kernels(lambda step: status.update(f"compiling: {step}"))
@@ -278,7 +278,7 @@ def _window(text: str) -> int | Literal["auto"] | None:
 
 
 def _schedule(command: Schedule, notes: Console) -> int:
-    from rlinit.solve import schedule
+    from rlinit.solving.api import schedule
 
     check_folders(command.out, command.plot)
     graph = _graph(command)
@@ -318,7 +318,7 @@ def _schedule(command: Schedule, notes: Console) -> int:
 
 
 def _bound(command: Bound) -> int:
-    from rlinit.solve import bound
+    from rlinit.solving.api import bound
 
     graph = _graph(command)
     hardware = load_hardware(command.hw, command.stages)
@@ -387,7 +387,7 @@ def _bench(command: Bench, notes: Console) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from rlinit.solve import schedule
+    from rlinit.solving.api import schedule
 
     graph = _graph(command)
     hardware = load_hardware(command.hw, command.stages)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlinit.cli_output import print_plan
 from rlinit.hardware import Hardware
-from rlinit.solve import schedule
+from rlinit.solving.api import schedule
 
 __all__ = ["main"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinit.compilation import compile_kernels
+from rlinit.solving.warm_up import compile_kernels
 
 
 def test_every_phase_runs() -> None:

@@ -65,7 +65,7 @@ def test_every_exact_method_finds_and_proves_the_optimum(
 @given(seed=st.integers(0, 10_000), objective=st.sampled_from(OBJECTIVES), k=st.integers(1, 4))
 def test_every_bound_is_one(seed: int, objective: Any, k: int) -> None:
     """No named bound exceeds the brute-force optimum."""
-    from rlinit.phases import BOUNDS
+    from rlinit.solving.stage_phases import BOUNDS
 
     graph = random_graph(seed, 6)
     hardware = rlinit.Hardware.pipeline(k, bandwidth=2.0)

@@ -10,8 +10,8 @@ from rlinit.checker.stages import stage_uses
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.incumbent import ActivationIncumbent, StageIncumbent
 from rlinit.plan import Plan
+from rlinit.solving.incumbent import ActivationIncumbent, StageIncumbent
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.lowering import LoweredStages
 from rlinit.stages.problem import StageAssignment

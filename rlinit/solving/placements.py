@@ -11,8 +11,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
-from rlinit.incumbent import PlacementIncumbent, for_placement
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.solving.incumbent import PlacementIncumbent, for_placement
 
 if TYPE_CHECKING:
     from rlinit.exact.placement_bounds import PlacementBound

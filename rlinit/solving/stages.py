@@ -8,8 +8,17 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray
-from rlinit.incumbent import StageIncumbent
-from rlinit.phases import BOUNDS, PhaseLimits, agent_coarse, bound_phase, coarse, exact_ideals, full_program, windows
+from rlinit.solving.incumbent import StageIncumbent
+from rlinit.solving.stage_phases import (
+    BOUNDS,
+    PhaseLimits,
+    agent_coarse,
+    bound_phase,
+    coarse,
+    exact_ideals,
+    full_program,
+    windows,
+)
 from rlinit.stages.problem import StageAssignment
 
 __all__ = ["Window", "bound_stages", "solve_stages", "stage_bounds"]

@@ -25,7 +25,7 @@ def compile_kernels(told: Callable[[str], None] | None = None, time_limit_s: flo
     time_limit_s
         Seconds for each call of `schedule` and `bound`; what is being compiled when they end is compiled to the end.
     """
-    from rlinit.solve import bound, schedule
+    from rlinit.solving.api import bound, schedule
 
     tell = told or (lambda _step: None)
     began = time.perf_counter()
@@ -42,7 +42,7 @@ def compile_kernels(told: Callable[[str], None] | None = None, time_limit_s: flo
 def _compile_placements(tell: Callable[[str], None], time_limit_s: float) -> None:
     from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
     from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-    from rlinit.solve import bound, schedule
+    from rlinit.solving.api import bound, schedule
 
     graph, ample, tight = _layers(), _devices(1e9), _devices(3e7)
     rules: tuple[tuple[Hardware, Transfers], ...] = (

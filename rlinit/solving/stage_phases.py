@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
-from rlinit.incumbent import StageIncumbent
+from rlinit.solving.incumbent import StageIncumbent
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.window import free_nodes
 

@@ -21,7 +21,9 @@ from rlinit.errors import RlinitError
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.incumbent import (
+from rlinit.placements.problem import Resident, Transfers
+from rlinit.plan import Objective, Plan, Status, is_closed
+from rlinit.solving.incumbent import (
     ActivationIncumbent,
     PlacementIncumbent,
     Progress,
@@ -30,9 +32,7 @@ from rlinit.incumbent import (
     for_placement,
     for_stages,
 )
-from rlinit.placements.problem import Resident, Transfers
-from rlinit.plan import Objective, Plan, Status, is_closed
-from rlinit.solve_stages import Window, bound_stages, solve_stages, stage_bounds
+from rlinit.solving.stages import Window, bound_stages, solve_stages, stage_bounds
 from rlinit.stages.activation_problem import with_activations
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
@@ -42,7 +42,7 @@ __all__ = ["ProvenBound", "bound", "schedule"]
 _STAGE_SOLVERS = ("rlinit.heuristics.stages", "rlinit.exact.ideal_program", "rlinit.exact.pipeline_milp")
 
 _PLACEMENT_SOLVERS = (
-    "rlinit.solve_placement",
+    "rlinit.solving.placements",
     "rlinit.placements.plan_fields",
     "rlinit.placements.window",
     "rlinit.agent.latency_selection",
@@ -249,7 +249,7 @@ def _stage(
 
         incumbent: StageIncumbent | ActivationIncumbent
         if activations:
-            from rlinit.solve_activations import solve_activations
+            from rlinit.solving.activations import solve_activations
 
             problem = with_activations(lowered.problem, lowered.node_of_op, graph)
             incumbent = priced = for_activations(problem, budget, gap, progress)
@@ -284,7 +284,7 @@ def _place(
     """Solve a placement problem; return the incumbent, the fields of its plan, and where its start came from."""
     from rlinit.placements.lowering import lower_placement
     from rlinit.placements.plan_fields import placement_from_plan, placement_parts
-    from rlinit.solve_placement import search_coarse, solve_placement
+    from rlinit.solving.placements import search_coarse, solve_placement
 
     timed = budget.remaining_s < np.inf
     origin = "none"
@@ -379,7 +379,7 @@ def _placement_bound(
 ) -> ProvenBound:
     """Prove a bound on a placement problem by one method or by all of them."""
     from rlinit.placements.lowering import lower_placement
-    from rlinit.solve_placement import placement_bound_phase, placement_bounds
+    from rlinit.solving.placements import placement_bound_phase, placement_bounds
 
     names = list(placement_bounds())
     if method not in ("auto", *names):

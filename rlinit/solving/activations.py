@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_stages
 from rlinit.plan import HistoryEntry
+from rlinit.solving.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_stages
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment
 
