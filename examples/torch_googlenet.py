@@ -21,7 +21,7 @@ from torch import nn
 
 import rlinit
 from rlinit.executors import execute
-from rlinit.executors.program import export_model
+from rlinit.executors.lowering.torch_program import export_model
 from rlinit.exporters import to_report, to_trace
 from rlinit.importers.torch_export import from_program
 from rlinit.measurement.ops import Measuring, measure_ops

@@ -26,7 +26,7 @@ from rlinit.cli_inputs import (
     load_hardware,
 )
 from rlinit.errors import InvalidPlan, RlinitError
-from rlinit.executors.execution import ExecutionFailure
+from rlinit.executors.protocol import ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.units import format_seconds

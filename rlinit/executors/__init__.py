@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.execution import Execution, ExecutionFailure, Executor
+from rlinit.executors.protocol import Execution, ExecutionFailure, Executor
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 

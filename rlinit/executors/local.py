@@ -1,8 +1,9 @@
 """The local executor: one process, one worker thread with its own stream for each device of a plan.
 
-Each worker runs straight-line code generated from its lane (see `rlinit.executors.lanes`), so that running an op by a
-plan costs hardly more than running it without. Logical devices may share a physical one: then nothing is copied between
-them. Between different ones tensors are copied asynchronously on a stream of their own. Outputs end up on the CPU.
+Each worker runs straight-line code generated from its lane (see `rlinit.executors.lowering.device_programs`), so that
+running an op by a plan costs hardly more than running it without. Logical devices may share a physical one: then
+nothing is copied between them. Between different ones tensors are copied asynchronously on a stream of their own.
+Outputs end up on the CPU.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.errors import InvalidPlan
-from rlinit.executors.code import LaneCode, lane_code
-from rlinit.executors.dealing import is_batched, probe
-from rlinit.executors.execution import Execution, ExecutionFailure
-from rlinit.executors.fitting import require_program
-from rlinit.executors.lanes import Lanes, lower_lanes
-from rlinit.executors.program import TorchProgram, on_device, torch_program
-from rlinit.executors.streams import Port, ports_of
+from rlinit.executors.lowering.codegen import LaneCode, lane_code
+from rlinit.executors.lowering.compatibility import require_program
+from rlinit.executors.lowering.device_programs import Lanes, lower_lanes
+from rlinit.executors.lowering.microbatches import is_batched, probe
+from rlinit.executors.lowering.streams import Port, ports_of
+from rlinit.executors.lowering.torch_program import TorchProgram, on_device, torch_program
+from rlinit.executors.protocol import Execution, ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
 

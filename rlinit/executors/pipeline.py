@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.errors import InvalidPlan
-from rlinit.executors.dealing import probe, run_in_parts
-from rlinit.executors.execution import Execution, ExecutionFailure
-from rlinit.executors.fitting import require_program
-from rlinit.executors.program import TorchProgram, torch_program
-from rlinit.executors.stage_modules import StageModule, stage_modules
+from rlinit.executors.lowering.compatibility import require_program
+from rlinit.executors.lowering.microbatches import probe, run_in_parts
+from rlinit.executors.lowering.stage_modules import StageModule, stage_modules
+from rlinit.executors.lowering.torch_program import TorchProgram, torch_program
+from rlinit.executors.protocol import Execution, ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
@@ -176,8 +176,8 @@ def _microbatch(inputs: Sequence[Any], parts: int) -> tuple[int, int] | None:
 
 def _devices(plan: Plan, program: TorchProgram, devices: Mapping[str, str]) -> list[torch.device]:
     """Return the physical device of each place in the pipeline."""
-    from rlinit.executors.stage_modules import stage_order
-    from rlinit.executors.streams import ports_of
+    from rlinit.executors.lowering.stage_modules import stage_order
+    from rlinit.executors.lowering.streams import ports_of
 
     names = [use.device for use in plan.stages]
     ports = ports_of(names, devices)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.errors import BackendUnavailable, InvalidPlan
-from rlinit.executors.execution import Execution
+from rlinit.executors.protocol import Execution
 from rlinit.executors.simulator import Perturbation, simulate
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

@@ -182,7 +182,7 @@ def calibrate(
         An op or a device failed.
     """
     from rlinit.executors.local import LocalExecutor
-    from rlinit.executors.program import export_model
+    from rlinit.executors.lowering.torch_program import export_model
 
     settings = settings or Measuring()
     predicted = _predicted(plan, graph, hardware)
@@ -269,7 +269,7 @@ def _key(batch: Batch, plan: Plan) -> _Key:
 
 def _inputs(exported: ExportedProgram, plan: Plan, graph: Graph | None) -> set[str]:
     """Return the ops that are inputs of the model, which compute nothing."""
-    from rlinit.executors.program import op_nodes
+    from rlinit.executors.lowering.torch_program import op_nodes
 
     owners = op_nodes(list(plan.assignment or ()), graph)
     return {owners[node] for node in exported.graph_signature.user_inputs if isinstance(node, str) and node in owners}

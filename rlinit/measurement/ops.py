@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-    from rlinit.executors.program import TorchProgram
+    from rlinit.executors.lowering.torch_program import TorchProgram
 
 __all__ = [
     "Measuring",
@@ -164,7 +164,7 @@ def physical_device(name: str) -> torch.device:
     BackendUnavailable
         torch is not installed.
     """
-    from rlinit.executors.streams import ports_of
+    from rlinit.executors.lowering.streams import ports_of
     from rlinit.importers.torch_export import import_torch
 
     import_torch()
@@ -254,8 +254,8 @@ class _Program:
     def __init__(self, model: Any, inputs: Sequence[Any], graph: Graph, batch: int | None) -> None:
         import torch
 
-        from rlinit.executors.dealing import is_batched
-        from rlinit.executors.program import export_model, torch_program
+        from rlinit.executors.lowering.microbatches import is_batched
+        from rlinit.executors.lowering.torch_program import export_model, torch_program
         from rlinit.importers.torch_export import export_program
 
         self.graph = graph

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit.executors
-from rlinit.executors.code import lane_code
-from rlinit.executors.lanes import Begin, Call, Drop, End, Give, Lanes, Take, lower_lanes
-from rlinit.executors.program import torch_program
+from rlinit.executors.lowering.codegen import lane_code
+from rlinit.executors.lowering.device_programs import Begin, Call, Drop, End, Give, Lanes, Take, lower_lanes
+from rlinit.executors.lowering.torch_program import torch_program
 from rlinit.exporters.trace import trace_events
 from rlinit.plan import Plan
 from tests.executors.models import RandomNet, graph_of

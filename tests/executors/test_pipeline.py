@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import rlinit.executors
 from rlinit.errors import InvalidPlan
-from rlinit.executors.program import torch_program
-from rlinit.executors.stage_modules import stage_modules
+from rlinit.executors.lowering.stage_modules import stage_modules
+from rlinit.executors.lowering.torch_program import torch_program
 from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of
 from tests.executors.plans import random_case, random_hardware, stage_plan
 from tests.executors.test_local import Centred, check_same

@@ -21,7 +21,7 @@ import rlinit.executors
 from rlinit import Graph
 from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.executors import ExecutionFailure
-from rlinit.executors.program import export_model
+from rlinit.executors.lowering.torch_program import export_model
 from rlinit.importers import load_graph
 from rlinit.importers.torch_export import export_program, from_program, tracer_of
 from tests.executors.models import Inception, RandomNet, TinyTransformer

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rlinit.executors.lanes import Begin, Call, Constant, Drop, End, Fetch, Give, Instruction, Join, Slot, Take
+from rlinit.executors.lowering.device_programs import (
+    Begin,
+    Call,
+    Constant,
+    Drop,
+    End,
+    Fetch,
+    Give,
+    Instruction,
+    Join,
+    Slot,
+    Take,
+)
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.dealing import refuse_mixing
-from rlinit.executors.program import TorchProgram, scalar_value
+from rlinit.executors.lowering.microbatches import refuse_mixing
+from rlinit.executors.lowering.torch_program import TorchProgram, scalar_value
 
 if TYPE_CHECKING:
     import torch

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.dealing import batch_rows, is_batched, refuse_mixing
-from rlinit.executors.program import TorchProgram, scalar_value
+from rlinit.executors.lowering.microbatches import batch_rows, is_batched, refuse_mixing
+from rlinit.executors.lowering.torch_program import TorchProgram, scalar_value
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.execution import ExecutionFailure
-from rlinit.executors.program import TorchProgram, on_device, scalar_value
+from rlinit.executors.lowering.torch_program import TorchProgram, on_device, scalar_value
+from rlinit.executors.protocol import ExecutionFailure
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,1 @@
+"""Plans turned into programs of devices."""
