@@ -327,7 +327,7 @@ def _executor(command: Run) -> Executor:
         from rlinit.executors.pipeline import PipelineExecutor
 
         return PipelineExecutor(microbatches=command.microbatches)
-    from rlinit.executors.simulated import SimulatorExecutor
+    from rlinit.simulation.executor import SimulatorExecutor
 
     if command.hw is None:
         raise RlinitError("--executor simulated needs --hw, the hardware that the plan was made for")

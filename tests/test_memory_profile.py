@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.memory_profile import memory_profile
 from rlinit.plan import Plan
+from rlinit.simulation.memory_profile import memory_profile
 from tests.executors.plans import random_case, random_graph, stage_plan
 
 SEEDS = st.integers(0, 100_000)

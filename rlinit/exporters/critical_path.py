@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rlinit.executors.simulator import Movement, Simulation, simulate
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
+from rlinit.simulation.simulator import Movement, Simulation, simulate
 
 __all__ = ["Link", "critical_path"]
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
-from rlinit.executors.simulator import simulate
 from rlinit.exporters.charts import Bar, Series, bar_chart, graph_picture, step_chart
 from rlinit.exporters.critical_path import Link, critical_path
 from rlinit.exporters.dot import place_colours
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.memory_profile import memory_profile
 from rlinit.plan import Plan, StageUse
+from rlinit.simulation.memory_profile import memory_profile
+from rlinit.simulation.simulator import simulate
 from rlinit.units import format_bytes, format_seconds
 
 __all__ = ["report_html", "to_report"]

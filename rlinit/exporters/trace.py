@@ -16,8 +16,8 @@ from rlinit.files import write_atomically
 from rlinit.plan import Batch, Plan
 
 if TYPE_CHECKING:
-    from rlinit.executors.simulator import Simulation
-    from rlinit.memory_profile import MemoryProfile
+    from rlinit.simulation.memory_profile import MemoryProfile
+    from rlinit.simulation.simulator import Simulation
 
 __all__ = ["to_trace", "trace_events"]
 

@@ -13,7 +13,7 @@ import rlinit
 from rlinit.executors import execute
 from rlinit.executors.local import LocalProgram
 from rlinit.hardware import Device, Hardware
-from rlinit.memory_profile import memory_profile
+from rlinit.simulation.memory_profile import memory_profile
 
 ROWS, WIDTH = 512, 64
 HARDWARE = Hardware.mesh([Device("one", "cpu", flops_per_s=1e10, bytes_per_s=1e10)], 1e9)

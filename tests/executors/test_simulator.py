@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rlinit.checker import verify
 from rlinit.errors import InvalidPlan
-from rlinit.executors.simulator import Perturbation, simulate
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.plan_fields import placement_plan
+from rlinit.simulation.simulator import Perturbation, simulate
 from tests.executors.plans import random_case, random_graph, random_hardware, random_plan, stage_plan
 
 SEEDS = st.integers(0, 100_000)
@@ -138,7 +138,7 @@ def test_simulator_is_an_executor() -> None:
     """Run by the simulator, a model gives its own outputs and the plan's times."""
     torch = pytest.importorskip("torch")
     import rlinit.executors
-    from rlinit.executors.simulated import SimulatorExecutor
+    from rlinit.simulation.executor import SimulatorExecutor
     from tests.executors.models import Chain, graph_of
 
     model, x = Chain(2).eval(), torch.randn(1, 3, 4, 4)

@@ -17,7 +17,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.simulator import Perturbation, simulate
 from rlinit.exporters import to_device_map, to_dot, to_report, to_trace
 from rlinit.exporters.critical_path import critical_path
 from rlinit.exporters.dot import dot_text
@@ -25,8 +24,9 @@ from rlinit.exporters.report import report_html
 from rlinit.exporters.trace import trace_events
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.memory_profile import memory_profile
 from rlinit.plan import HistoryEntry, Plan
+from rlinit.simulation.memory_profile import memory_profile
+from rlinit.simulation.simulator import Perturbation, simulate
 from tests.executors.plans import random_case, random_graph, random_hardware, stage_plan
 
 SEEDS = st.integers(0, 100_000)

@@ -94,7 +94,7 @@ def _events(
     At one time, what a batch lets go is gone before the next batch takes its own: the tie-break is twice the batch's
     place in the order of starts, plus one for what it frees.
     """
-    from rlinit.executors.simulator import movements, planned_order
+    from rlinit.simulation.simulator import movements, planned_order
 
     order = planned_order(plan, graph)
     listed = {(t.op, t.source, t.target): t for t in plan.transfers}

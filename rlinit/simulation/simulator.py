@@ -29,10 +29,10 @@ import numpy as np
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.errors import InvalidPlan
-from rlinit.executors.replay import Activity, Link, replay
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
+from rlinit.simulation.event_queue import Activity, Link, replay
 
 __all__ = ["Contention", "Movement", "Perturbation", "Simulation", "movements", "planned_order", "simulate"]
 

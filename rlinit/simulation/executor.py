@@ -10,10 +10,10 @@ import numpy as np
 
 from rlinit.errors import BackendUnavailable, InvalidPlan
 from rlinit.executors.protocol import Execution
-from rlinit.executors.simulator import Perturbation, simulate
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
+from rlinit.simulation.simulator import Perturbation, simulate
 
 __all__ = ["SimulatorExecutor"]
 

@@ -1,0 +1,1 @@
+"""Simulating plans: an event queue, and memory over time."""
