@@ -37,7 +37,7 @@ from benchmarks.record import print_table, save, timed
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
-from rlinit.importers.torch_export import export_program, from_program
+from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.ops import placed_plan
 from rlinit.plan import Plan
 

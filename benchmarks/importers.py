@@ -61,14 +61,14 @@ A torch module is traced by `torch.export`. Where that fails, `torch.fx` follows
 cannot follow becomes one call, and each call that only works on real values (a branch on data, NumPy, packed weights of
 quantised layers, compiled modules) becomes one op of the graph, with the parameters, bytes and operations of the call
 as it ran on the example inputs. A warning says so, the ops have the extra `tracer` with the value `torch.fx`, and
-`rlinit.importers.torch_export.tracer_of` tells it of a program. `Graph.from_torch(..., method="fx")` asks for it,
+`rlinit.importers.torch.export.tracer_of` tells it of a program. `Graph.from_torch(..., method="fx")` asks for it,
 `method="trace"` refuses it. What was traced is compared with the module on the example inputs. Executors run such ops
 as they are; one that gives another shape or number than when it was traced, or writes to what it was given, ends the
 run with its name. Such programs cannot be saved, and compiled modules and NumPy stay on the CPU.
 
 Written by `python -m benchmarks.importers`; the machine and the versions are in `benchmarks/results/importers.json`.
 Every PyTorch model is built with random weights on the meta device, exported by `torch.export` and read by
-`rlinit.importers.torch_export`, one image or one sequence of 128 tokens at a time. *Ops* counts one for each ATen call
+`rlinit.importers.torch.export`, one image or one sequence of 128 tokens at a time. *Ops* counts one for each ATen call
 that depends on an input, inputs included; *ops by module* one for each call of a module without submodules. A
 multiply-add is two operations; elementwise ops count none. *Seconds* are those of one processor core for exporting and
 reading (what they take on an idle machine)."""
@@ -129,7 +129,7 @@ def measure_torch(make: Callable[[str], tuple[Any, tuple[Any, ...], dict[str, An
 
     import torch
 
-    from rlinit.importers.torch_export import export_program, from_program, tracer_of
+    from rlinit.importers.torch.export import export_program, from_program, tracer_of
 
     with torch.device("meta"):
         (model, args, keywords), build_s = timed(functools.partial(make, name))
@@ -234,7 +234,7 @@ def _import_packages() -> None:
     import torch
 
     torch.set_num_threads(1)  # threads do not survive a fork
-    for package in ("transformers", "onnx", "rlinit.importers.torch_program"):
+    for package in ("transformers", "onnx", "rlinit.importers.torch.program"):
         with contextlib.suppress(ImportError):
             importlib.import_module(package)
     with contextlib.suppress(ImportError):

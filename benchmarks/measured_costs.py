@@ -23,7 +23,7 @@ from benchmarks.record import print_table, save
 from rlinit.costs.roofline import roofline
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.importers.torch_export import export_program, from_program
+from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.calibration import Calibration, calibrate, rank_correlation
 from rlinit.measurement.ops import Measuring, measure_ops
 from rlinit.measurement.roofline_fit import fitted_device

@@ -71,7 +71,7 @@ def build(name: str) -> Graph:
     BackendUnavailable
         Keras is not installed.
     """
-    from rlinit.importers.keras_model import from_keras, import_keras
+    from rlinit.importers.keras.reader import from_keras, import_keras
 
     name = _canonical(name)
     keras = import_keras()

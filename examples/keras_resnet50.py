@@ -16,7 +16,7 @@ import tyro
 import rlinit
 from rlinit.datasets import imagenet
 from rlinit.errors import InvalidPlan
-from rlinit.importers.keras_model import from_keras, import_keras
+from rlinit.importers.keras.reader import from_keras, import_keras
 from rlinit.units import format_bytes
 
 __all__ = ["Run", "StageModel", "main", "run_stages", "stage_models"]

@@ -23,7 +23,7 @@ import rlinit
 from rlinit.executors import execute
 from rlinit.executors.lowering.torch_program import export_model
 from rlinit.exporters import to_report, to_trace
-from rlinit.importers.torch_export import from_program
+from rlinit.importers.torch.export import from_program
 from rlinit.measurement.ops import Measuring, measure_ops
 from rlinit.measurement.transfers import measure_transfers
 from rlinit.units import format_seconds

@@ -1,6 +1,6 @@
 """The commands that need the model itself, not only its graph: ``rlinit run | measure | calibrate``.
 
-They read ``.pt2`` files, whose weights are loaded without opening a pickle (see `rlinit.importers.torch_weights`).
+They read ``.pt2`` files, whose weights are loaded without opening a pickle (see `rlinit.importers.torch.pt2_weights`).
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def measure_model(command: Measure) -> int:
     if (command.hw is None) != (command.hw_out is None):
         raise RlinitError("--hw and --hw-out belong together")
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
-    from rlinit.importers.torch_export import from_program
+    from rlinit.importers.torch.export import from_program
     from rlinit.measurement.model_inputs import model_inputs
     from rlinit.measurement.ops import measure_ops
     from rlinit.measurement.transfers import measure_transfers
@@ -287,7 +287,7 @@ def _load_program(path: Path) -> ExportedProgram:
             f"{path}: running needs the model with its weights as a .pt2 file, from torch.export.save. "
             + _OTHER_WAYS.get(suffix, "A module in Python runs by rlinit.run(plan, module, *inputs)")
         )
-    from rlinit.importers.torch_weights import load_model
+    from rlinit.importers.torch.pt2_weights import load_model
 
     return load_model(path)
 
@@ -295,7 +295,7 @@ def _load_program(path: Path) -> ExportedProgram:
 def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
     from rlinit.costs.table import CostTable
-    from rlinit.importers.torch_export import from_program
+    from rlinit.importers.torch.export import from_program
 
     if command.graph is not None:
         graph = Graph.load(command.graph)

@@ -403,8 +403,8 @@ class Graph:
         name: str | None = None,
         method: Literal["auto", "trace", "strict", "fx"] = "auto",
     ) -> Graph:
-        """Trace a torch module and read it: see `rlinit.importers.torch_export.from_torch`."""
-        from rlinit.importers.torch_export import from_torch
+        """Trace a torch module and read it: see `rlinit.importers.torch.export.from_torch`."""
+        from rlinit.importers.torch.export import from_torch
 
         return from_torch(
             module, args, kwargs, batch=batch, granularity=granularity, sharing=sharing, name=name, method=method

@@ -23,7 +23,7 @@ from rlinit.costs.table import CostTable, InvalidCostTable
 from rlinit.errors import BackendUnavailable, InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.importers.torch_export import export_program, from_program
+from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.calibration import Calibration, OpTiming, calibrate, rank_correlation
 from rlinit.measurement.ops import Measuring, measure_ops, placed_plan
 from rlinit.measurement.transfers import MeasuredTransfers, TransferRow, measure_transfers

@@ -20,7 +20,7 @@ from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors import ExecutionFailure
 from rlinit.graph import Graph
 from rlinit.hardware import Device
-from rlinit.importers.torch_export import export_program, from_program
+from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.cache import Figure, MeasuredCache
 from rlinit.measurement.ops import Measuring, figure_of, measure_ops
 from tests.executors.models import Chain, TinyTransformer

@@ -56,7 +56,7 @@ def test_plans_keep_totals_and_modules() -> None:
 def test_edited_models_are_refused_without_the_graph() -> None:
     """A model with other layers or other widths is refused by what the plan keeps, and the true one runs."""
     torch = pytest.importorskip("torch")
-    from rlinit.importers.torch_export import from_program
+    from rlinit.importers.torch.export import from_program
 
     def network(width: int, depth: int) -> object:
         layers = [layer for _ in range(depth) for layer in (torch.nn.Linear(width, width), torch.nn.ReLU())]

@@ -21,7 +21,7 @@ from rlinit.exporters.onnx_fit import OnnxFit, fit_onnx, renamed
 from rlinit.exporters.onnx_weights import loaded, open_onnx, save_onnx
 from rlinit.exporters.places import device_names, op_devices, op_stages, quotient_order
 from rlinit.graph import Graph
-from rlinit.importers.onnx_model import sorted_nodes
+from rlinit.importers.onnx.reader import sorted_nodes
 from rlinit.plan import Plan
 
 __all__ = ["OnnxAnnotations", "annotated_onnx", "read_onnx_annotations", "to_onnx_annotated"]

@@ -12,9 +12,9 @@ from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.exporters.onnx_weights import open_onnx
 from rlinit.exporters.places import check_graph
 from rlinit.graph import Graph
-from rlinit.importers.onnx_inference import element_name
-from rlinit.importers.onnx_model import from_onnx, import_onnx, node_reads
-from rlinit.importers.onnx_shapes import inlined
+from rlinit.importers.onnx.reader import from_onnx, import_onnx, node_reads
+from rlinit.importers.onnx.shapes import inlined
+from rlinit.importers.onnx.type_inference import element_name
 from rlinit.plan import Plan
 
 __all__ = ["OnnxFit", "fit_onnx", "renamed", "tensor_type"]

@@ -15,7 +15,7 @@ from rlinit.exporters.onnx_weights import loaded, save_onnx
 from rlinit.exporters.places import op_devices, op_stages, quotient_order
 from rlinit.files import write_json
 from rlinit.graph import Graph
-from rlinit.importers.onnx_model import node_reads
+from rlinit.importers.onnx.reader import node_reads
 from rlinit.plan import Plan
 
 __all__ = ["OnnxStage", "onnx_stages", "run_onnx_stages", "to_onnx_stages"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from rlinit.errors import InvalidGraph
 from rlinit.files import write_atomically
-from rlinit.importers.onnx_model import check_location, import_onnx, load_values, stored_tensors
-from rlinit.importers.onnx_shapes import is_small
+from rlinit.importers.onnx.reader import check_location, import_onnx, load_values, stored_tensors
+from rlinit.importers.onnx.shapes import is_small
 
 __all__ = ["loaded", "open_onnx", "save_onnx"]
 

@@ -9,7 +9,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.exporters.device_map import module_paths
 from rlinit.exporters.places import op_stages
 from rlinit.graph import Graph
-from rlinit.importers.torch_export import import_torch
+from rlinit.importers.torch.export import import_torch
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rlinit.errors import BackendUnavailable
 from rlinit.exporters.device_map import module_paths
 from rlinit.exporters.places import check_graph
 from rlinit.graph import Graph
-from rlinit.importers.assembly import distinct_labels
+from rlinit.importers.common.graph_builder import distinct_labels
 from rlinit.plan import Plan, relative_gap
 from rlinit.units import format_bytes, format_seconds
 

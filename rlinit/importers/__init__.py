@@ -73,19 +73,19 @@ def load_graph(
     if name.endswith(".json.gz"):
         return _load_compressed(path)
     if name.endswith(".keras"):
-        from rlinit.importers.keras_model import load_keras
+        from rlinit.importers.keras.reader import load_keras
 
         return load_keras(path)
     if name.endswith(".pt2"):
-        from rlinit.importers.torch_file import load_pt2
+        from rlinit.importers.torch.pt2_file import load_pt2
 
         return load_pt2(path, batch=batch, dims=dims, sharing=sharing)
     if name.endswith(".onnx"):
-        from rlinit.importers.onnx_model import load_onnx
+        from rlinit.importers.onnx.reader import load_onnx
 
         return load_onnx(path, batch=batch, dims=dims, sharing=sharing)
     if name.endswith(".tflite"):
-        from rlinit.importers.tflite_model import load_tflite
+        from rlinit.importers.tflite.reader import load_tflite
 
         return load_tflite(path, batch=batch, dims=dims, sharing=sharing)
     raise InvalidGraph(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.importers.torch_export import import_torch
+from rlinit.importers.torch.export import import_torch
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -36,7 +36,7 @@ def model_inputs(
     inputs
         Inputs of the plan; first dimensions that are dynamic hold `batch` rows for each of them.
     batch, dims
-        Values of dynamic dimensions, as for `rlinit.importers.torch_export.from_program`; without `batch`, one row.
+        Values of dynamic dimensions, as for `rlinit.importers.torch.export.from_program`; without `batch`, one row.
     seed
         Of the random numbers.
 
@@ -52,7 +52,7 @@ def model_inputs(
     torch = import_torch()
     from torch.utils import _pytree as pytree
 
-    from rlinit.importers.torch_sizes import SizeTable
+    from rlinit.importers.torch.symbolic_sizes import SizeTable
 
     sizes = SizeTable(program, batch, dims or {})
     generator = torch.Generator().manual_seed(seed)

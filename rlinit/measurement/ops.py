@@ -165,7 +165,7 @@ def physical_device(name: str) -> torch.device:
         torch is not installed.
     """
     from rlinit.executors.lowering.streams import ports_of
-    from rlinit.importers.torch_export import import_torch
+    from rlinit.importers.torch.export import import_torch
 
     import_torch()
     return ports_of([name], {name: name})[0].device
@@ -256,7 +256,7 @@ class _Program:
 
         from rlinit.executors.lowering.microbatches import is_batched
         from rlinit.executors.lowering.torch_program import export_model, torch_program
-        from rlinit.importers.torch_export import export_program
+        from rlinit.importers.torch.export import export_program
 
         self.graph = graph
         again = batch is not None and isinstance(model, torch.nn.Module)

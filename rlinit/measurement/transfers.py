@@ -178,7 +178,7 @@ def _pair(
     import torch
 
     from rlinit.executors.local import LocalExecutor
-    from rlinit.importers.torch_export import export_program, from_program
+    from rlinit.importers.torch.export import export_program, from_program
 
     value = torch.zeros(-(-size_bytes // 4))
     exported = export_program(_chain(2 * _HOPS + 1), (value,))

@@ -11,7 +11,7 @@ import pytest
 
 from rlinit.datasets import imagenet
 from rlinit.errors import BackendUnavailable, InvalidGraph
-from rlinit.importers.keras_model import import_keras
+from rlinit.importers.keras.reader import import_keras
 
 # |V|, largest in-degree and depth (edges on a longest path) as printed in Table II.
 PRINTED = {

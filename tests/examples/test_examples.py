@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlinit.errors import BackendUnavailable
-from rlinit.importers.keras_model import import_keras
+from rlinit.importers.keras.reader import import_keras
 
 
 def test_resnet50_runs_in_six_stages(tmp_path: Path) -> None:

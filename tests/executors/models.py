@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlinit.graph import Graph
-from rlinit.importers.torch_writes import without_writes
+from rlinit.importers.torch.functionalise import without_writes
 
 __all__ = ["Branches", "Chain", "Inception", "RandomNet", "TinyTransformer", "graph_of"]
 

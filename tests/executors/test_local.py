@@ -179,7 +179,7 @@ def test_time_limit_ends_a_run() -> None:
 
 def test_dynamic_dimensions_are_those_of_the_inputs() -> None:
     """A program with dynamic batch and length runs whole and dealt at the sizes of its inputs, and at no others."""
-    from rlinit.importers.torch_export import from_program
+    from rlinit.importers.torch.export import from_program
 
     model = TinyTransformer().eval()
     shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
@@ -225,7 +225,7 @@ def test_writes_in_place_and_training() -> None:
 
 def test_imported_graphs_run() -> None:
     """Graphs of the importer, by ops and by modules, are scheduled and run."""
-    from rlinit.importers.torch_export import export_program, from_program
+    from rlinit.importers.torch.export import export_program, from_program
 
     for model, inputs in MODELS.values():
         program = export_program(model, inputs)
@@ -249,7 +249,7 @@ class WithMask(nn.Module):
 
 def test_constants_numbers_and_keywords() -> None:
     """What no input reaches is computed once; plain numbers are checked; keyword inputs follow positional ones."""
-    from rlinit.importers.torch_export import export_program, from_program
+    from rlinit.importers.torch.export import export_program, from_program
 
     model, x, shift = WithMask(), torch.randn(2, 5), torch.randn(5)
     program = export_program(model, (x, 2.0), {"shift": shift})

@@ -17,7 +17,7 @@ import torch
 import rlinit.executors
 from benchmarks.pytorchcv_models import image_network
 from rlinit.executors.lowering.torch_program import export_model
-from rlinit.importers.torch_export import export_program, from_program
+from rlinit.importers.torch.export import export_program, from_program
 from tests.executors.plans import random_hardware, random_plan
 from tests.executors.test_local import check_same
 

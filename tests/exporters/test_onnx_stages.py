@@ -21,7 +21,7 @@ from rlinit.exporters import onnx_weights
 from rlinit.exporters.onnx_fit import fit_onnx
 from rlinit.exporters.onnx_stages import onnx_stages, run_onnx_stages, to_onnx_stages
 from rlinit.graph import Graph
-from rlinit.importers.onnx_model import from_onnx
+from rlinit.importers.onnx.reader import from_onnx
 from rlinit.measurement.ops import placed_plan
 from tests.exporters.onnx_files import (
     KINDS,

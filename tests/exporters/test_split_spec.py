@@ -135,7 +135,7 @@ def test_torch_cuts_as_the_plan_does(which: int, seed: int) -> None:
     torch = pytest.importorskip("torch")
     from torch.distributed.pipelining import pipeline
 
-    from rlinit.importers.torch_export import from_torch
+    from rlinit.importers.torch.export import from_torch
 
     torch.manual_seed(seed)
     model, inputs = Cutting.models()[which].eval(), (torch.randn(2, 4),)

@@ -16,8 +16,8 @@ import pytest
 
 from rlinit import Graph, load_graph
 from rlinit.errors import BackendUnavailable, InvalidGraph
-from rlinit.importers.keras_flops import layer_flops
-from rlinit.importers.keras_model import from_keras, import_keras
+from rlinit.importers.keras.flops import layer_flops
+from rlinit.importers.keras.reader import from_keras, import_keras
 
 
 @pytest.fixture(scope="module")

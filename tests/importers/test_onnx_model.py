@@ -13,8 +13,8 @@ import pytest
 
 from rlinit import Graph, load_graph
 from rlinit.errors import BackendUnavailable, InvalidGraph
-from rlinit.importers.onnx_flops import node_flops
-from rlinit.importers.onnx_model import from_onnx, import_onnx
+from rlinit.importers.onnx.flops import node_flops
+from rlinit.importers.onnx.reader import from_onnx, import_onnx
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
@@ -425,7 +425,7 @@ def test_an_exported_module_agrees_with_the_module(tmp_path: Path) -> None:
     """A torch module and its ONNX export have the same operations and the same parameters."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    from rlinit.importers.torch_export import from_torch
+    from rlinit.importers.torch.export import from_torch
 
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 10)

@@ -11,8 +11,8 @@ import pytest
 
 from rlinit import Graph, load_graph
 from rlinit.errors import BackendUnavailable, InvalidGraph
-from rlinit.importers.tflite_flops import operator_flops
-from rlinit.importers.tflite_model import from_tflite, import_tflite
+from rlinit.importers.tflite.flops import operator_flops
+from rlinit.importers.tflite.reader import from_tflite, import_tflite
 from tests.importers.tflite_files import Operator, Tensor, tflite_file
 
 tflite = pytest.importorskip("tflite", reason="tflite is not installed")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rlinit import Graph
 from rlinit.errors import BackendUnavailable, InvalidGraph
-from rlinit.importers import torch_export
-from rlinit.importers.parameters import Holdings
-from rlinit.importers.torch_export import constant_nodes, export_program, from_program, from_torch
+from rlinit.importers.common.parameters import Holdings
+from rlinit.importers.torch import export
+from rlinit.importers.torch.export import constant_nodes, export_program, from_program, from_torch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 nn = torch.nn
@@ -363,7 +363,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(BackendUnavailable, match=r"pip install rlinit\[torch\]"):
-        torch_export.import_torch()
+        export.import_torch()
 
 
 def run_by_ops(program: Any, graph: Graph, *args: Any) -> list[Any]:

@@ -13,12 +13,11 @@ import pytest
 
 from rlinit import load_graph
 from rlinit.errors import InvalidGraph
-from rlinit.importers import torch_file
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from rlinit.importers.torch_export import from_program  # noqa: E402
-from rlinit.importers.torch_file import load_program, load_pt2  # noqa: E402
+from rlinit.importers.torch.export import from_program  # noqa: E402
+from rlinit.importers.torch.pt2_file import load_program, load_pt2  # noqa: E402
 
 
 class Net(torch.nn.Module):  # type: ignore[misc,name-defined]

@@ -23,7 +23,7 @@ from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.executors import ExecutionFailure
 from rlinit.executors.lowering.torch_program import export_model
 from rlinit.importers import load_graph
-from rlinit.importers.torch_export import export_program, from_program, tracer_of
+from rlinit.importers.torch.export import export_program, from_program, tracer_of
 from tests.executors.models import Inception, RandomNet, TinyTransformer
 from tests.executors.plans import random_hardware, random_plan, stage_plan
 from tests.executors.test_local import check_same

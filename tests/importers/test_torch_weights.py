@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rlinit.errors import InvalidGraph
-from rlinit.importers.torch_weights import load_model
+from rlinit.importers.torch.pt2_weights import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:No complete tensor")
 """torch says so of every tensor that is a view when it saves it."""

@@ -29,7 +29,7 @@ def require_program(plan: Plan, program: ExportedProgram) -> None:
     """
     if not plan.graph_figures:
         return
-    from rlinit.importers.torch_export import from_program
+    from rlinit.importers.torch.export import from_program
 
     advice = "give the plan's graph if it was made by hand, by module, or with other costs"
     apart: list[str] = []

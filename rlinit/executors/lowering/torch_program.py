@@ -142,8 +142,8 @@ def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None
         import torch
     except ImportError:
         raise BackendUnavailable("running models needs torch; pip install rlinit[torch]") from None
-    from rlinit.importers.torch_export import export_program
-    from rlinit.importers.torch_writes import without_writes
+    from rlinit.importers.torch.export import export_program
+    from rlinit.importers.torch.functionalise import without_writes
 
     if isinstance(model, torch.export.ExportedProgram):
         return without_writes(model)
@@ -158,7 +158,7 @@ def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch:
     import torch
     import torch.utils._pytree as pytree
 
-    from rlinit.importers.torch_export import exported
+    from rlinit.importers.torch.export import exported
 
     def shape_of(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == batch:

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rlinit.errors import InvalidGraph
-from rlinit.importers.torch_flops import flop_counter
+from rlinit.importers.torch.flops import flop_counter
 
 __all__ = ["OpaqueCall", "call_opaque", "holds_objects", "opaque_call", "record_call", "replay_call", "state_of"]
 

@@ -12,17 +12,17 @@ from torch.export.graph_signature import InputKind
 
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
-from rlinit.importers.parameters import Holdings, Sharing
-from rlinit.importers.torch_export import tracer_of
-from rlinit.importers.torch_flops import FlopTable
-from rlinit.importers.torch_opaque import opaque_call
-from rlinit.importers.torch_sizes import SizeTable, num_bytes, tensors_of
+from rlinit.importers.common.parameters import Holdings, Sharing
+from rlinit.importers.torch.export import tracer_of
+from rlinit.importers.torch.flops import FlopTable
+from rlinit.importers.torch.opaque_ops import opaque_call
+from rlinit.importers.torch.symbolic_sizes import SizeTable, num_bytes, tensors_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-    from rlinit.importers.torch_export import Granularity
+    from rlinit.importers.torch.export import Granularity
 
 __all__ = ["ProgramReader"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlinit.errors import InvalidGraph
-from rlinit.importers.tensors import TensorType
+from rlinit.importers.common.tensors import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidGraph
-from rlinit.importers.torch_file import load_program
+from rlinit.importers.torch.pt2_file import load_program
 
 if TYPE_CHECKING:
     import torch

@@ -11,10 +11,10 @@ from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
 from rlinit.graph import Graph
-from rlinit.importers.assembly import Assembly, Step, distinct_labels, order_of
-from rlinit.importers.parameters import Sharing
-from rlinit.importers.tensors import TensorType
-from rlinit.importers.tflite_flops import operator_flops
+from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
+from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.common.tensors import TensorType
+from rlinit.importers.tflite.flops import operator_flops
 
 __all__ = ["from_tflite", "import_tflite", "load_tflite"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinit.errors import InvalidGraph
-from rlinit.importers.onnx_inference import element_name, inferred_types
-from rlinit.importers.tensors import TensorType
+from rlinit.importers.common.tensors import TensorType
+from rlinit.importers.onnx.type_inference import element_name, inferred_types
 
 __all__ = ["Prepared", "infer_types", "inlined", "is_small"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
-from rlinit.importers.parameters import Sharing
+from rlinit.importers.common.parameters import Sharing
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -162,10 +162,10 @@ def _traced(
 ) -> ExportedProgram:
     import torch
 
-    from rlinit.importers.torch_writes import without_writes
+    from rlinit.importers.torch.functionalise import without_writes
 
     if tracer == "fx":
-        from rlinit.importers.torch_fx import fx_module
+        from rlinit.importers.torch.fx_fallback import fx_module
 
         module = fx_module(module, args, kwargs)
     with torch.no_grad():
@@ -234,8 +234,8 @@ def from_program(
         names the node.
     """
     import_torch()
-    from rlinit.importers.torch_program import ProgramReader
-    from rlinit.importers.torch_writes import without_writes
+    from rlinit.importers.torch.functionalise import without_writes
+    from rlinit.importers.torch.program import ProgramReader
 
     reader = ProgramReader(without_writes(program), granularity, sharing, batch, dims or {})
     return reader.graph(name)
@@ -247,7 +247,7 @@ def constant_nodes(program: ExportedProgram) -> frozenset[str]:
     They depend on no input's values, so an executor may evaluate them once, anywhere. Parameters are not among them.
     """
     import_torch()
-    from rlinit.importers.torch_program import ProgramReader
+    from rlinit.importers.torch.program import ProgramReader
 
     return ProgramReader(program, "op", "colocate", None, {}).constant_nodes()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
-from rlinit.importers.parameters import Holdings, Sharing
-from rlinit.importers.tensors import TensorType
+from rlinit.importers.common.parameters import Holdings, Sharing
+from rlinit.importers.common.tensors import TensorType
 
 __all__ = ["Assembly", "Step", "distinct_labels", "order_of"]
 

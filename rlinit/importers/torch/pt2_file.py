@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
-from rlinit.importers.parameters import Sharing
-from rlinit.importers.torch_export import Granularity, from_program, import_torch
+from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.torch.export import Granularity, from_program, import_torch
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

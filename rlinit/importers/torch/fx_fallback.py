@@ -3,7 +3,7 @@
 `torch.fx` follows forward with symbols and lets no value through, so it never takes a branch on data for granted. Where
 it cannot follow a submodule, the submodule becomes one call. The traced module is run on the example inputs, call by
 call; calls that work only on real values (branches on data, NumPy, quantised weights) are recorded as opaque ops (see
-`rlinit.importers.torch_opaque`), and what results is a module that `torch.export` can take apart as any other.
+`rlinit.importers.torch.opaque_ops`), and what results is a module that `torch.export` can take apart as any other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from rlinit.errors import InvalidGraph
-from rlinit.importers.torch_opaque import holds_objects, record_call, replay_call, state_of
+from rlinit.importers.torch.opaque_ops import holds_objects, record_call, replay_call, state_of
 
 __all__ = ["fx_module"]
 

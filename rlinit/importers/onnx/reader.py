@@ -10,11 +10,11 @@ from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
 from rlinit.graph import Graph
-from rlinit.importers.assembly import Assembly, Step, distinct_labels, order_of
-from rlinit.importers.onnx_flops import node_flops
-from rlinit.importers.onnx_shapes import Prepared, infer_types, is_small
-from rlinit.importers.parameters import Sharing
-from rlinit.importers.tensors import TensorType
+from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
+from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.common.tensors import TensorType
+from rlinit.importers.onnx.flops import node_flops
+from rlinit.importers.onnx.shapes import Prepared, infer_types, is_small
 
 __all__ = [
     "check_location",

@@ -21,7 +21,7 @@ from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
-from rlinit.importers.keras_flops import layer_flops
+from rlinit.importers.keras.flops import layer_flops
 
 __all__ = ["from_keras", "import_keras", "load_keras"]
 

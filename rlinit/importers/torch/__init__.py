@@ -1,0 +1,1 @@
+"""Reading models and programs of torch."""
