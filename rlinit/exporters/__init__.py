@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlinit.exporters.device_map import to_device_map
-    from rlinit.exporters.dot import to_dot
-    from rlinit.exporters.onnx_annotated import read_onnx_annotations, to_onnx_annotated
-    from rlinit.exporters.onnx_stages import run_onnx_stages, to_onnx_stages
-    from rlinit.exporters.openvino_map import to_openvino_map
+    from rlinit.exporters.graphviz import to_dot
+    from rlinit.exporters.onnx.annotated import read_onnx_annotations, to_onnx_annotated
+    from rlinit.exporters.onnx.stages import run_onnx_stages, to_onnx_stages
+    from rlinit.exporters.openvino import to_openvino_map
+    from rlinit.exporters.perfetto import to_trace
     from rlinit.exporters.report import to_report
     from rlinit.exporters.split_spec import to_split_spec
     from rlinit.exporters.tensorboard_plan import to_tensorboard
-    from rlinit.exporters.trace import to_trace
 
 __all__ = [
     "read_onnx_annotations",
@@ -46,17 +46,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "read_onnx_annotations": "onnx_annotated",
-    "run_onnx_stages": "onnx_stages",
+    "read_onnx_annotations": "onnx.annotated",
+    "run_onnx_stages": "onnx.stages",
     "to_device_map": "device_map",
-    "to_dot": "dot",
-    "to_onnx_annotated": "onnx_annotated",
-    "to_onnx_stages": "onnx_stages",
-    "to_openvino_map": "openvino_map",
+    "to_dot": "graphviz",
+    "to_onnx_annotated": "onnx.annotated",
+    "to_onnx_stages": "onnx.stages",
+    "to_openvino_map": "openvino",
     "to_report": "report",
     "to_split_spec": "split_spec",
     "to_tensorboard": "tensorboard_plan",
-    "to_trace": "trace",
+    "to_trace": "perfetto",
 }
 
 

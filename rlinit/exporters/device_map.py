@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.places import check_graph
+from rlinit.exporters.op_devices import check_graph
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 

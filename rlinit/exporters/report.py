@@ -11,7 +11,7 @@ from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.charts import Bar, Series, bar_chart, graph_picture, step_chart
 from rlinit.exporters.critical_path import Link, critical_path
-from rlinit.exporters.dot import place_colours
+from rlinit.exporters.graphviz import place_colours
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.device_map import module_paths
-from rlinit.exporters.places import op_stages
+from rlinit.exporters.op_devices import op_stages
 from rlinit.graph import Graph
 from rlinit.importers.torch.export import import_torch
 from rlinit.plan import Plan

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlinit.errors import BackendUnavailable
 from rlinit.exporters.device_map import module_paths
-from rlinit.exporters.places import check_graph
+from rlinit.exporters.op_devices import check_graph
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import distinct_labels
 from rlinit.plan import Plan, relative_gap

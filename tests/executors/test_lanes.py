@@ -16,7 +16,7 @@ import rlinit.executors
 from rlinit.executors.lowering.codegen import lane_code
 from rlinit.executors.lowering.device_programs import Begin, Call, Drop, End, Give, Lanes, Take, lower_lanes
 from rlinit.executors.lowering.torch_program import torch_program
-from rlinit.exporters.trace import trace_events
+from rlinit.exporters.perfetto import trace_events
 from rlinit.plan import Plan
 from tests.executors.models import RandomNet, graph_of
 from tests.executors.plans import random_hardware, random_plan

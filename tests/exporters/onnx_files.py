@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlinit.exporters.onnx_stages import run_onnx_stages, to_onnx_stages
+from rlinit.exporters.onnx.stages import run_onnx_stages, to_onnx_stages
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from rlinit.errors import InvalidPlan
 from rlinit.exporters import to_device_map, to_dot, to_report, to_trace
 from rlinit.exporters.critical_path import critical_path
-from rlinit.exporters.dot import dot_text
+from rlinit.exporters.graphviz import dot_text
+from rlinit.exporters.perfetto import trace_events
 from rlinit.exporters.report import report_html
-from rlinit.exporters.trace import trace_events
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import HistoryEntry, Plan

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import rlinit
 from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
-from rlinit.exporters.onnx_annotated import annotated_onnx, read_onnx_annotations, to_onnx_annotated
-from rlinit.exporters.onnx_stages import onnx_stages
+from rlinit.exporters.onnx.annotated import annotated_onnx, read_onnx_annotations, to_onnx_annotated
+from rlinit.exporters.onnx.stages import onnx_stages
 from rlinit.importers.onnx.reader import from_onnx
 from rlinit.measurement.ops import placed_plan
 from tests.exporters.onnx_files import (

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 import rlinit
 from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
-from rlinit.exporters import onnx_weights
-from rlinit.exporters.onnx_fit import fit_onnx
-from rlinit.exporters.onnx_stages import onnx_stages, run_onnx_stages, to_onnx_stages
+from rlinit.exporters.onnx.node_mapping import fit_onnx
+from rlinit.exporters.onnx.stages import onnx_stages, run_onnx_stages, to_onnx_stages
 from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import from_onnx
 from rlinit.measurement.ops import placed_plan
@@ -136,8 +135,8 @@ def test_weights_in_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     onnx.save(model, str(path), save_as_external_data=True, location="weights.bin", size_threshold=0)
     graph = rlinit.load_graph(path, batch=3)
     plan = staged(graph, [0, 0, 1, 1], 2)
-    monkeypatch.setattr(onnx_weights, "_MAX_INLINE_BYTES", 60)
-    monkeypatch.setattr(onnx_weights, "_LEAST_APART_BYTES", 50)
+    monkeypatch.setattr(external_data, "_MAX_INLINE_BYTES", 60)
+    monkeypatch.setattr(external_data, "_LEAST_APART_BYTES", 50)
     monkeypatch.chdir(path.parent)
     check_parts(plan, graph, whole, feeds_of(whole, 3), tmp_path / "inline")
     for _ in range(2):  # once more over what is there

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.openvino_map import openvino_affinities, to_openvino_map
+from rlinit.exporters.openvino import openvino_affinities, to_openvino_map
 from rlinit.graph import Graph
 from tests.executors.plans import random_case, random_hardware, stage_plan
 

@@ -6,7 +6,7 @@ import colorsys
 import math
 from pathlib import Path
 
-from rlinit.exporters.places import check_graph
+from rlinit.exporters.op_devices import check_graph
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.onnx_fit import OnnxFit, fit_onnx, renamed
-from rlinit.exporters.onnx_weights import loaded, open_onnx, save_onnx
-from rlinit.exporters.places import device_names, op_devices, op_stages, quotient_order
+from rlinit.exporters.onnx.external_data import loaded, open_onnx, save_onnx
+from rlinit.exporters.onnx.node_mapping import OnnxFit, fit_onnx, renamed
+from rlinit.exporters.op_devices import device_names, op_devices, op_stages, quotient_order
 from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import sorted_nodes
 from rlinit.plan import Plan

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidPlan
-from rlinit.exporters.onnx_fit import OnnxFit, fit_onnx, renamed, tensor_type
-from rlinit.exporters.onnx_weights import loaded, save_onnx
-from rlinit.exporters.places import op_devices, op_stages, quotient_order
+from rlinit.exporters.onnx.external_data import loaded, save_onnx
+from rlinit.exporters.onnx.node_mapping import OnnxFit, fit_onnx, renamed, tensor_type
+from rlinit.exporters.op_devices import op_devices, op_stages, quotient_order
 from rlinit.files import write_json
 from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import node_reads

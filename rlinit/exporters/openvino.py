@@ -27,7 +27,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.places import device_names, op_devices
+from rlinit.exporters.op_devices import device_names, op_devices
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan

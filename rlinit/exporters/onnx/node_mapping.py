@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import InvalidGraph, InvalidPlan
-from rlinit.exporters.onnx_weights import open_onnx
-from rlinit.exporters.places import check_graph
+from rlinit.exporters.onnx.external_data import open_onnx
+from rlinit.exporters.op_devices import check_graph
 from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import from_onnx, import_onnx, node_reads
 from rlinit.importers.onnx.shapes import inlined

@@ -1,0 +1,1 @@
+"""Plans as ONNX: annotations, and a file for each stage."""
