@@ -273,7 +273,7 @@ class Plan:
 
     def plot(self, path: str | Path) -> None:
         """Draw what each stage costs, or a Gantt chart, with the proven bound, into an SVG, PNG or PDF file."""
-        from rlinit.pictures import draw
+        from rlinit.reports.figures import draw
 
         draw(self, path)
 

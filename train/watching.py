@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rlinit.arrays import FloatArray
-from rlinit.pictures import draw
+from rlinit.reports.figures import draw
 from rlinit.train.learner import Learner
 from rlinit.train.tasks import AnyTask, Batch
 

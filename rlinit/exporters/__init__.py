@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from rlinit.exporters.onnx.stages import run_onnx_stages, to_onnx_stages
     from rlinit.exporters.openvino import to_openvino_map
     from rlinit.exporters.perfetto import to_trace
-    from rlinit.exporters.report import to_report
     from rlinit.exporters.split_spec import to_split_spec
-    from rlinit.exporters.tensorboard_plan import to_tensorboard
+    from rlinit.reports import to_report, to_tensorboard
 
 __all__ = [
     "read_onnx_annotations",
@@ -46,17 +45,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "read_onnx_annotations": "onnx.annotated",
-    "run_onnx_stages": "onnx.stages",
-    "to_device_map": "device_map",
-    "to_dot": "graphviz",
-    "to_onnx_annotated": "onnx.annotated",
-    "to_onnx_stages": "onnx.stages",
-    "to_openvino_map": "openvino",
-    "to_report": "report",
-    "to_split_spec": "split_spec",
-    "to_tensorboard": "tensorboard_plan",
-    "to_trace": "perfetto",
+    "read_onnx_annotations": "rlinit.exporters.onnx.annotated",
+    "run_onnx_stages": "rlinit.exporters.onnx.stages",
+    "to_device_map": "rlinit.exporters.device_map",
+    "to_dot": "rlinit.exporters.graphviz",
+    "to_onnx_annotated": "rlinit.exporters.onnx.annotated",
+    "to_onnx_stages": "rlinit.exporters.onnx.stages",
+    "to_openvino_map": "rlinit.exporters.openvino",
+    "to_report": "rlinit.reports",
+    "to_split_spec": "rlinit.exporters.split_spec",
+    "to_tensorboard": "rlinit.reports",
+    "to_trace": "rlinit.exporters.perfetto",
 }
 
 
@@ -64,6 +63,6 @@ def __getattr__(name: str) -> object:
     """Import exporters when they are first used."""
     if name not in _HOME:
         raise AttributeError(f"module 'rlinit.exporters' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"rlinit.exporters.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -15,7 +15,7 @@ import torch
 import rlinit
 import rlinit.executors
 from rlinit.exporters import to_dot, to_report, to_trace
-from rlinit.exporters.critical_path import critical_path
+from rlinit.reports.critical_path import critical_path
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.simulation.simulator import simulate
 from tests.executors.models import Inception, graph_of

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from rlinit.errors import InvalidPlan
 from rlinit.exporters import to_device_map, to_dot, to_report, to_trace
-from rlinit.exporters.critical_path import critical_path
 from rlinit.exporters.graphviz import dot_text
 from rlinit.exporters.perfetto import trace_events
-from rlinit.exporters.report import report_html
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import HistoryEntry, Plan
+from rlinit.reports.critical_path import critical_path
+from rlinit.reports.html import report_html
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.simulation.simulator import Perturbation, simulate
 from tests.executors.plans import random_case, random_graph, random_hardware, stage_plan

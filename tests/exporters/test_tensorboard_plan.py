@@ -11,9 +11,9 @@ import pytest
 
 import rlinit
 from rlinit.errors import BackendUnavailable, InvalidPlan
-from rlinit.exporters.tensorboard_plan import to_tensorboard
 from rlinit.graph import Graph
 from rlinit.plan import HistoryEntry
+from rlinit.reports.tensorboard import to_tensorboard
 from tests.executors.plans import random_case, random_graph, random_hardware, stage_plan
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.charts import Bar, Series, bar_chart, graph_picture, step_chart
-from rlinit.exporters.critical_path import Link, critical_path
 from rlinit.exporters.graphviz import place_colours
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan, StageUse
+from rlinit.reports.critical_path import Link, critical_path
+from rlinit.reports.svg_charts import Bar, Series, bar_chart, graph_picture, step_chart
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.simulation.simulator import simulate
 from rlinit.units import format_bytes, format_seconds

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_atomically
-from rlinit.gantt import draw_gantt
 from rlinit.plan import Plan
+from rlinit.reports.gantt import draw_gantt
 from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
