@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlinit.cli_output import print_plan
+from rlinit.cli.output import print_plan
 from rlinit.hardware import Hardware
 from rlinit.solving.api import schedule
 

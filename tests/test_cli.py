@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rlinit
-from rlinit.cli import main
+from rlinit.cli.main import main
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_ctrl_c_prints_the_incumbent(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "rlinit.cli",
+        "rlinit.cli.main",
         "schedule",
         str(tmp_path / "g.json"),
         "--hw",

@@ -16,7 +16,7 @@ import torch
 import tyro
 from torch import nn
 
-from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
+from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.costs.table import CostRow, CostTable
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors import Execution

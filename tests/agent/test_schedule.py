@@ -10,7 +10,7 @@ import pytest
 
 import rlinit
 from rlinit.agent.network.checkpoint import Card, save_checkpoint
-from rlinit.cli import main
+from rlinit.cli.main import main
 from rlinit.datasets import imagenet, regal
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import torch
 
 import rlinit
-from rlinit.cli import main
+from rlinit.cli.main import main
 from rlinit.plan import Plan
 from tests.executors.models import TinyTransformer
 
@@ -62,7 +62,7 @@ def expected(folder: Path) -> Any:
 
 def test_another_process_gives_the_same(folder: Path) -> None:
     """A plan that was saved and is loaded in a new process gives the same output and the same trace."""
-    code = "import sys, rlinit.cli as c; sys.exit(max(c.main(a.split('|')) for a in sys.argv[1:]))"
+    code = "import sys, rlinit.cli.main as c; sys.exit(max(c.main(a.split('|')) for a in sys.argv[1:]))"
     commands = [run(folder, "latency", "--outputs", str(folder / "y.npz"))]
     commands.append(["export", str(folder / "latency.json"), "--trace", str(folder / "there.json")])
     subprocess.run([sys.executable, "-c", code, *map("|".join, commands)], cwd=ROOT, env=ENVIRONMENT, check=True)
@@ -142,7 +142,7 @@ def test_a_pipeline_of_processes(folder: Path) -> None:
     """--executor pipeline starts a process a stage and gives the model's outputs."""
     command = run(folder, "pipeline", "--executor", "pipeline", "--check", "--outputs", str(folder / "z.npz"))
     done = subprocess.run(
-        [sys.executable, "-m", "rlinit.cli", *command],
+        [sys.executable, "-m", "rlinit.cli.main", *command],
         cwd=ROOT,
         env=ENVIRONMENT,
         capture_output=True,
@@ -159,7 +159,7 @@ def test_a_pipeline_of_processes(folder: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
 def test_a_killed_process_ends_the_pipeline(folder: Path) -> None:
     """When one process of a pipeline is killed, the command fails within seconds and leaves no process behind."""
-    command = [sys.executable, "-m", "rlinit.cli", *run(folder, "pipeline", "--executor", "pipeline")]
+    command = [sys.executable, "-m", "rlinit.cli.main", *run(folder, "pipeline", "--executor", "pipeline")]
     mark = f"RLINIT_TEST_FOLDER={folder}"
     environment = {**ENVIRONMENT, "RLINIT_TEST_FOLDER": str(folder)}
     job = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from rlinit.cli_export import Export, export_plan
-from rlinit.cli_inputs import SharingChoice, check_folders, load_hardware, load_model
-from rlinit.cli_output import escape_markup, live_line, print_plan, show_value
-from rlinit.cli_run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
+from rlinit.cli.export import Export, export_plan
+from rlinit.cli.inputs import SharingChoice, check_folders, load_hardware, load_model
+from rlinit.cli.output import escape_markup, live_line, print_plan, show_value
+from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

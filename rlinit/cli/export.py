@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from rlinit.cli_inputs import SharingChoice, check_folders, device_places, load_hardware, load_model
+from rlinit.cli.inputs import SharingChoice, check_folders, device_places, load_hardware, load_model
 from rlinit.errors import RlinitError
 from rlinit.files import write_atomically
 from rlinit.graph import Graph

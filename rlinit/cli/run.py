@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from rlinit.checker.compatibility import require_graph
-from rlinit.cli_inputs import (
+from rlinit.cli.inputs import (
     SharingChoice,
     check_folders,
     chosen_sharing,
@@ -347,7 +347,7 @@ def _start_processes(plan: Plan, arguments: Sequence[str]) -> int:
     if plan.assignment is None or not plan.stages:
         raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; a pipeline needs them")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.num_stages)]
-    with subprocess.Popen([*launch, "-m", "rlinit.cli", *arguments]) as process:
+    with subprocess.Popen([*launch, "-m", "rlinit.cli.main", *arguments]) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:

@@ -1,0 +1,1 @@
+"""The command line: rlinit schedule, bound, inspect, run and the rest."""
