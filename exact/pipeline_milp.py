@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.domains import StageDomains, cover_edges, window_domains
-from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
-from rlinit.exact.scip import Run, RunSettings, Status, run_scip, skipped_run
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.exact.stage_variables import StageVariables
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value
 

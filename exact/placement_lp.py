@@ -19,7 +19,8 @@ transfer      ``t[u] + D[u] + least_out[S] (x[u, S] - x[v, S]) <= t[v]`` for an 
 ============  ====================================================================================================
 
 Every row holds for each shard of each placement (`load`, `memory` and `interval` for the placement), hence for the
-means. The bounds are Lagrangian values of multipliers that HiGHS proposes, see :mod:`rlinit.exact.safe_lp`.
+means. The bounds are Lagrangian values of multipliers that HiGHS proposes, see
+:mod:`rlinit.exact.solvers.lp_dual_bound`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.bound_windows import Windows
-from rlinit.exact.linear import power_of_two_unit
-from rlinit.exact.safe_lp import LinearProgram, LinearSolution
+from rlinit.exact.solvers.linear_model import power_of_two_unit
+from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["CutPool", "PlacementLP"]

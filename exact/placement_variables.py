@@ -13,10 +13,10 @@ import scipy.sparse.csgraph
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.linear import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.placement_symmetry import Symmetry
 from rlinit.exact.placement_windows import BatchWindows
-from rlinit.exact.scip import RunSettings
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.solvers.scip import RunSettings
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes
 from rlinit.stages.problem import CAPACITY_SLACK

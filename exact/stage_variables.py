@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.linear import Affine, LinearModel
+from rlinit.exact.solvers.linear_model import Affine, LinearModel
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["StageVariables"]

@@ -19,7 +19,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from benchmarks.peers import PeerResult, Status, horizon_s, judged, require_parallel
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import SolverFailure
-from rlinit.exact.linear import power_of_two_unit
+from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import CAPACITY_SLACK
 

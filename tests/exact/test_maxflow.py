@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.maxflow import FlowNetwork, max_flow, minimum_cut
+from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow, minimum_cut
 
 
 def _random_network(seed: int) -> tuple[int, IntArray, IntArray, FloatArray, FloatArray]:

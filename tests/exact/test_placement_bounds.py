@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
 from rlinit.exact.placement_search import DeviceSearch
-from rlinit.exact.safe_lp import LinearProgram
+from rlinit.exact.solvers.lp_dual_bound import LinearProgram
 from rlinit.kernels.placement_heads import reachability, reachable_sums
 from rlinit.placements.problem import PlacementProblem, Transfers
 from rlinit.placements.timeline import makespan

@@ -11,9 +11,9 @@ import pytest
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
-from rlinit.exact import scip
-from rlinit.exact.linear import Affine, LinearModel
-from rlinit.exact.scip import RunSettings, Status, Termination, run_scip
+from rlinit.exact.solvers import scip
+from rlinit.exact.solvers.linear_model import Affine, LinearModel
+from rlinit.exact.solvers.scip import RunSettings, Status, Termination, run_scip
 
 
 def _makespan_model(num_jobs: int, num_machines: int, seed: int = 0) -> LinearModel:

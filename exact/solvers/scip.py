@@ -1,4 +1,4 @@
-"""Run a :class:`~rlinit.exact.linear.LinearModel` on SCIP, and say in two facts how it ended.
+"""Run a :class:`~rlinit.exact.solvers.linear_model.LinearModel` on SCIP, and say in two facts how it ended.
 
 SCIP runs in a worker thread without the interpreter lock while the calling thread waits, so that `Budget.cancel`
 from anywhere and Ctrl-C end it within a fraction of a second. Callbacks run in the calling thread.
@@ -24,7 +24,7 @@ from pyscipopt.scip import Expr, ExprCons, Term
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
-from rlinit.exact.linear import LinearModel
+from rlinit.exact.solvers.linear_model import LinearModel
 
 __all__ = ["Run", "RunSettings", "Status", "Termination", "run_scip", "skipped_run"]
 

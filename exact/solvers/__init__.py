@@ -1,0 +1,1 @@
+"""Solvers that the formulations rest on: SCIP, linear programs with safe bounds, maximum flows."""
