@@ -26,7 +26,7 @@ from rlinit.agent.stages.decoding import Decoding, OrderProposer, Proposal, deco
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.datasets import imagenet
-from rlinit.exact.ideal_program import solve_ideals
+from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.heuristics.stages.orders import brkga, natural
 from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.lowering import lower_stages

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from rlinit.budget import Budget
-from rlinit.exact.ideal_program import solve_ideals
+from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.slicing import Lattice, partition, slice_order
 from tests.exact.cases import small_problems

@@ -261,7 +261,7 @@ class AutoregressiveTask(_StepwiseTask):
 
 def _exact_stages(batch: StageProblems) -> IntArray:
     """Return (N,) the stage of each node, from 1: in the sliced natural order where that is optimal, else exact."""
-    from rlinit.exact.ideal_program import solve_ideals
+    from rlinit.exact.stages.ideals.solve import solve_ideals
 
     problems = batch.problems
     natural = problems.natural[None, :]

@@ -110,7 +110,7 @@ def greedy_orders(keys: FloatArray, batch: StageBatch) -> IntArray:
 
 def optimal_values(batch: StageBatch) -> FloatArray:
     """Return (B,) optimal values on the first level by dynamic programming over ideals; NaN beyond the cap."""
-    from rlinit.exact.ideal_program import solve_ideals
+    from rlinit.exact.stages.ideals.solve import solve_ideals
 
     found = np.full(len(batch), np.nan)
     for g in range(len(batch)):
@@ -157,7 +157,7 @@ class StageTask:
 
         Where the natural order is optimal it is the label, so that imitation teaches no change for its own sake.
         """
-        from rlinit.exact.ideal_program import solve_ideals
+        from rlinit.exact.stages.ideals.solve import solve_ideals
         from rlinit.kernels.stages.rollouts import sample_orders
 
         problems = batch.problems

@@ -345,7 +345,7 @@ def _bound(command: Bound) -> int:
 def _inspect(command: Inspect) -> int:
     import numpy as np
 
-    from rlinit.exact.ideals import count_ideals
+    from rlinit.exact.stages.ideals.enumeration import count_ideals
     from rlinit.stages.lowering import lower_stages
 
     graph = _graph(command)

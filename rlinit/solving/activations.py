@@ -47,7 +47,7 @@ def solve_activations(incumbent: ActivationIncumbent, solve_base: Callable[[Stag
         _slice(incumbent)
     if incumbent.finished:
         return
-    from rlinit.exact.activation_ideals import solve_activation_ideals
+    from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 
     with incumbent.in_phase("ideals with peaks"):
         upper = incumbent.values[0] if incumbent.values else np.inf

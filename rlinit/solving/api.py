@@ -39,7 +39,7 @@ from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 
 __all__ = ["ProvenBound", "bound", "schedule"]
 
-_STAGE_SOLVERS = ("rlinit.heuristics.stages", "rlinit.exact.ideal_program", "rlinit.exact.pipeline_milp")
+_STAGE_SOLVERS = ("rlinit.heuristics.stages", "rlinit.exact.stages.ideals.solve", "rlinit.exact.stages.pipeline_milp")
 
 _PLACEMENT_SOLVERS = (
     "rlinit.solving.placements",

@@ -111,25 +111,25 @@ def _upper(incumbent: StageIncumbent) -> float:
 
 
 def _simple(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.simple import simple_bound
+    from rlinit.exact.stages.bounds.simple import simple_bound
 
     return simple_bound(incumbent.problem)
 
 
 def _parametric(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.cuts import parametric_cut_bound
+    from rlinit.exact.stages.bounds.minimum_cut import parametric_cut_bound
 
     return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
 def _anchored(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.cuts import anchored_cut_bound
+    from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound
 
     return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
 def _spectral(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.spectral import spectral_bound
+    from rlinit.exact.stages.bounds.spectral import spectral_bound
 
     return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
@@ -137,7 +137,7 @@ def _spectral(incumbent: StageIncumbent) -> Value:
 def _merged(incumbent: StageIncumbent, num_groups: int) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
-    from rlinit.exact.merged import even_groups, merged_bound
+    from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
 
     problem = incumbent.problem
     proven = merged_bound(
@@ -154,7 +154,7 @@ def _merged(incumbent: StageIncumbent, num_groups: int) -> Value:
 def _superblock(incumbent: StageIncumbent) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
-    from rlinit.exact.superblock import three_superblock_bound
+    from rlinit.exact.stages.bounds.superblock import three_superblock_bound
 
     return (three_superblock_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
@@ -162,7 +162,7 @@ def _superblock(incumbent: StageIncumbent) -> Value:
 def _guess(incumbent: StageIncumbent) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
-    from rlinit.exact.superblock import guess_bound
+    from rlinit.exact.stages.bounds.superblock import guess_bound
 
     return (guess_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
 
@@ -170,7 +170,7 @@ def _guess(incumbent: StageIncumbent) -> Value:
 def _lp_root(incumbent: StageIncumbent) -> Value:
     if not _fits_scip(incumbent):
         return (0.0,)
-    from rlinit.exact.pipeline_milp import pipeline_lp_bound
+    from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
 
     return (pipeline_lp_bound(incumbent.problem, budget=incumbent.budget),)
 
@@ -208,7 +208,7 @@ def exact_ideals(incumbent: StageIncumbent, ideal_cap: int) -> bool:
     """Solve the full problem by dynamic programming over its ideals; False if there are more than `ideal_cap`."""
     if incumbent.finished:
         return incumbent.closed
-    from rlinit.exact.ideal_program import solve_ideals
+    from rlinit.exact.stages.ideals.solve import solve_ideals
 
     def on_bound(bounds: Value) -> None:
         incumbent.raise_bound(bounds, "ideals")
@@ -267,8 +267,8 @@ def _milp(
     incumbent: StageIncumbent, start: StageAssignment | None, free: NDArray[np.bool_] | None, node_limit: int | None
 ) -> StageResult:
     """Run the objective's program, telling the incumbent of solutions, and of bounds where they are for the whole."""
-    from rlinit.exact.memory_milp import solve_memory_milp
-    from rlinit.exact.pipeline_milp import solve_pipeline_milp
+    from rlinit.exact.stages.memory_milp import solve_memory_milp
+    from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
 
     method = "milp" if free is None else "window"
     whole = free is None or bool(free.all())

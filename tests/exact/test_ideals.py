@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.datasets import dnn_partitioning, imagenet, published
-from rlinit.exact.dominance import merge_weightless
-from rlinit.exact.ideals import _grow, count_ideals, enumerate_ideals
-from rlinit.exact.ideals_memory import solve_memory_ideals
-from rlinit.exact.ideals_pipeline import solve_pipeline_ideals
+from rlinit.exact.stages.ideals.enumeration import _grow, count_ideals, enumerate_ideals
+from rlinit.exact.stages.ideals.memory import solve_memory_ideals
+from rlinit.exact.stages.ideals.node_merging import merge_weightless
+from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
 from rlinit.hardware import Hardware
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem, StageResult, Value, evaluate, memory_value, stage_cost

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.memory_milp import solve_memory_milp
+from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, Value, evaluate, memory_value
 from tests.exact.cases import all_in_stage, any_problem, at_most
 from tests.problems import brute_force_memory, monotone_assignments, random_problem

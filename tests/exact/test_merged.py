@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.merged import even_groups, merged_bound
-from rlinit.exact.pipeline_milp import average_work
+from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
+from rlinit.exact.stages.pipeline_milp import average_work
 from tests.exact.cases import all_in_stage, any_problem
 from tests.problems import brute_force_pipeline, random_problem
 

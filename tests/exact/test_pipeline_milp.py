@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.domains import StageDomains, window_domains
-from rlinit.exact.pipeline_milp import PipelineModel, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.exact.solvers.scip import RunSettings
+from rlinit.exact.stages.domains import StageDomains, window_domains
+from rlinit.exact.stages.pipeline_milp import PipelineModel, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.stages.problem import StageAssignment, Value, evaluate, stage_value
 from tests.exact.cases import all_in_stage, any_problem, at_most, best_pipeline_in_window
 from tests.problems import brute_force_pipeline, monotone_assignments, random_problem

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.exact.simple import load_balance, simple_bound
+from rlinit.exact.stages.bounds.simple import load_balance, simple_bound
 from rlinit.stages.problem import StageProblem
 from tests.problems import brute_force_memory, brute_force_pipeline, random_problem
 

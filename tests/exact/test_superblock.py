@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.pipeline_milp import average_work
-from rlinit.exact.superblock import guess_bound, three_superblock_bound
+from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
+from rlinit.exact.stages.pipeline_milp import average_work
 from rlinit.stages.problem import StageProblem, stage_cost
 from tests.exact.cases import any_problem
 from tests.problems import brute_force_pipeline, monotone_assignments, random_problem

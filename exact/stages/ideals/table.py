@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
-from rlinit.exact.ideals import Ideals
+from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["IdealTable", "WordArray", "quantized"]

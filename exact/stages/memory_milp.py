@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.domains import StageDomains, bypass_edges, cover_edges, window_domains
-from rlinit.exact.pipeline_milp import OPTIMAL_GAP
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
-from rlinit.exact.stage_variables import StageVariables
+from rlinit.exact.stages.domains import StageDomains, bypass_edges, cover_edges, window_domains
+from rlinit.exact.stages.pipeline_milp import OPTIMAL_GAP
+from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
 
 __all__ = ["MemoryModel", "solve_memory_milp"]

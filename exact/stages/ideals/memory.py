@@ -11,8 +11,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.ideal_passes import spill_pass
-from rlinit.exact.ideal_search import (
+from rlinit.exact.stages.ideals.bottleneck_search import (
     LABEL_CAP,
     ROUNDING,
     BottleneckSearch,
@@ -20,7 +19,8 @@ from rlinit.exact.ideal_search import (
     StageStates,
     run_in_chunks,
 )
-from rlinit.exact.ideals import Ideals
+from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.exact.stages.ideals.passes import spill_pass
 from rlinit.stages.problem import (
     CAPACITY_SLACK,
     MemoryValue,

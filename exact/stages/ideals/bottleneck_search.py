@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.ideal_passes import bottleneck_pass
-from rlinit.exact.ideal_table import IdealTable, quantized
-from rlinit.exact.ideals import Ideals
+from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.exact.stages.ideals.passes import bottleneck_pass
+from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.stages.problem import CAPACITY_SLACK, StageProblem
 
 __all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "StageStates", "run_in_chunks"]

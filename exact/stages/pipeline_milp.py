@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
-from rlinit.exact.stage_variables import StageVariables
+from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
+from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value
 
 __all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PipelineModel", "average_work", "pipeline_lp_bound", "solve_pipeline_milp"]

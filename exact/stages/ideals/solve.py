@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlinit.budget import Budget
-from rlinit.exact.ideals import enumerate_ideals
-from rlinit.exact.ideals_memory import solve_memory_ideals
-from rlinit.exact.ideals_pipeline import solve_pipeline_ideals
+from rlinit.exact.stages.ideals.enumeration import enumerate_ideals
+from rlinit.exact.stages.ideals.memory import solve_memory_ideals
+from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
 from rlinit.stages.problem import StageProblem, StageResult, Value
 
 __all__ = ["solve_ideals"]

@@ -13,11 +13,11 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.domains import StageDomains, cover_edges, window_domains
-from rlinit.exact.pipeline_milp import BOUND_SAFETY, average_work
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings, run_scip
-from rlinit.exact.stage_variables import StageVariables
+from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
+from rlinit.exact.stages.pipeline_milp import BOUND_SAFETY, average_work
+from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["even_groups", "merged_bound"]

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray, NodeArray
-from rlinit.exact.dominance import MergedProblem, merge_weightless
+from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.exact.ideal_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts, StageStates
-from rlinit.exact.ideals import Ideals
+from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts, StageStates
+from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate
 
 __all__ = ["solve_pipeline_ideals"]

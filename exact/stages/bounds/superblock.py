@@ -13,11 +13,11 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.domains import StageDomains, cover_edges
-from rlinit.exact.pipeline_milp import BOUND_SAFETY, average_work
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings, Status, run_scip
-from rlinit.exact.stage_variables import StageVariables
+from rlinit.exact.stages.domains import StageDomains, cover_edges
+from rlinit.exact.stages.pipeline_milp import BOUND_SAFETY, average_work
+from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["guess_bound", "three_superblock_bound"]

@@ -1,0 +1,1 @@
+"""Dynamic programs over ideals: exact for pipelines and memory."""
