@@ -225,8 +225,8 @@ def table_3(arguments: argparse.Namespace) -> None:
     the clock of both sides runs on while neither is running, and the load is recorded. The full program gets at least
     the seconds that the paper's factor stands for.
     """
-    from rlinit.exact.placement_milp import solve_placement_milp
-    from rlinit.exact.split import solve_split
+    from rlinit.exact.placements.milp.solve import solve_placement_milp
+    from rlinit.exact.placements.split.solve import solve_split
 
     rows = []
     for num_modules, dependence in PAPER_TABLE_3:

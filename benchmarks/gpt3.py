@@ -19,7 +19,7 @@ import rlinit
 from benchmarks.record import print_table, save
 from rlinit.budget import Budget
 from rlinit.datasets import llm
-from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
+from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 from rlinit.placements.lowering import lower_placement
 
 PAPER = {

@@ -48,9 +48,9 @@ _PLACEMENT_SOLVERS = (
     "rlinit.agent.latency_selection",
     "rlinit.agent.placements.agent",
     "rlinit.heuristics.placements",
-    "rlinit.exact.placement_bounds",
-    "rlinit.exact.placement_milp",
-    "rlinit.exact.split",
+    "rlinit.exact.placements.bounds.registry",
+    "rlinit.exact.placements.milp.solve",
+    "rlinit.exact.placements.split.solve",
 )
 
 

@@ -15,7 +15,7 @@ from rlinit.placements.problem import Placement, PlacementProblem, PlacementResu
 from rlinit.solving.incumbent import PlacementIncumbent, for_placement
 
 if TYPE_CHECKING:
-    from rlinit.exact.placement_bounds import PlacementBound
+    from rlinit.exact.placements.bounds.registry import PlacementBound
 
 __all__ = [
     "PlacementLimits",
@@ -88,7 +88,7 @@ def method_names() -> tuple[str, ...]:
 
 def placement_bounds() -> Mapping[str, PlacementBound]:
     """Return the bounds on the full problem by name, cheapest first."""
-    from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
+    from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 
     return PLACEMENT_BOUNDS
 
@@ -150,7 +150,7 @@ def solve_placement(
 
 def _check_branching(problem: PlacementProblem) -> None:
     """Raise RlinitError for a problem that branch and bound does not take, saying why."""
-    from rlinit.exact.branch_and_bound import MAX_OPS
+    from rlinit.exact.placements.branch_and_bound import MAX_OPS
 
     if problem.num_shards != 1 or problem.transfers != "parallel":
         raise RlinitError("method 'branch-and-bound' is for latency with parallel transfers; use 'auto' or 'milp'")
@@ -250,7 +250,7 @@ def _auto(
     incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int, doubt: FloatArray | None
 ) -> None:
     """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
-    from rlinit.exact.module_search import MAX_MODULE_OPS
+    from rlinit.exact.placements.split.search import MAX_MODULE_OPS
     from rlinit.heuristics.placements.local_search import memory_binds
 
     problem = incumbent.problem
@@ -290,7 +290,7 @@ def _largest_module(problem: PlacementProblem) -> float:
     """Return the ops of the largest module that single ops separate; ``inf`` where modules are not to be searched."""
     if problem.num_shards > 1 or problem.num_ops > _SPLIT_OPS:
         return np.inf
-    from rlinit.exact.modules import channel_cuts
+    from rlinit.exact.placements.split.separators import channel_cuts
 
     return max(len(module) for module in channel_cuts(problem, 1))
 
@@ -347,8 +347,8 @@ def _split(
     """Solve module by module; with one channel and one shard that is exact, and in any case it bounds the whole."""
     if incumbent.finished:
         return
-    from rlinit.exact.split import SplitResult, solve_split
-    from rlinit.exact.split_batched import solve_split_batched
+    from rlinit.exact.placements.split.batched import solve_split_batched
+    from rlinit.exact.placements.split.solve import SplitResult, solve_split
 
     def run() -> SplitResult:
         if incumbent.problem.num_shards > 1:
@@ -372,7 +372,7 @@ def _split(
 
 def _guarantee(incumbent: PlacementIncumbent, modules: list[IntArray]) -> None:
     """Note how far modules scheduled one after another can be from the optimum (thesis, Table 3.1)."""
-    from rlinit.exact.split_bound import guarantee
+    from rlinit.exact.placements.split.bounds import guarantee
 
     if len(modules) < 2 or incumbent.problem.num_ops > _SPLIT_OPS:
         return
@@ -389,7 +389,7 @@ def _guarantee(incumbent: PlacementIncumbent, modules: list[IntArray]) -> None:
 def _branch_and_bound(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
     if incumbent.finished:
         return
-    from rlinit.exact.branch_and_bound import branch_and_bound
+    from rlinit.exact.placements.branch_and_bound import branch_and_bound
 
     with incumbent.in_phase("branch and bound"), incumbent.within(share):
         _take(incumbent, branch_and_bound(incumbent.problem, budget=incumbent.budget), "branch-and-bound")
@@ -399,7 +399,7 @@ def _windows(
     incumbent: PlacementIncumbent, window: int | str | None, limits: PlacementLimits, doubt: FloatArray | None
 ) -> None:
     """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
-    from rlinit.exact.placement_milp import solve_placement_milp
+    from rlinit.exact.placements.milp.solve import solve_placement_milp
     from rlinit.placements.window import placement_windows
 
     if window is None:
@@ -434,7 +434,7 @@ def _windows(
 
 def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
     """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one."""
-    from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
+    from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 
     if incumbent.finished:
         return
@@ -481,8 +481,8 @@ def _memory_prices(incumbent: PlacementIncumbent, limits: PlacementLimits, share
     """Bound by a chain of parts with memory at prices; return what was cheapest for its parts, put together."""
     if incumbent.finished or incumbent.values is None:
         return None
-    from rlinit.exact.placement_bounds import memory_chain
-    from rlinit.exact.priced_assembly import assemble
+    from rlinit.exact.placements.bounds.lagrangian_primal import assemble
+    from rlinit.exact.placements.bounds.registry import memory_chain
 
     with incumbent.in_phase("memory prices"), incumbent.within(share):
         chain = memory_chain(incumbent.problem, incumbent.values[0])
@@ -499,7 +499,7 @@ def _memory_prices(incumbent: PlacementIncumbent, limits: PlacementLimits, share
 
 def _unordered(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
     """Solve the program without the order of ops on a device: who holds what, paths and loads, as memory asks for."""
-    from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
+    from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 
     if incumbent.finished:
         return
@@ -542,7 +542,7 @@ def _bounds(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
 
 def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool = False) -> None:
     """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
-    from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
+    from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 
     if incumbent.ended(late):
         return

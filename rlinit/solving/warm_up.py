@@ -40,7 +40,7 @@ def compile_kernels(told: Callable[[str], None] | None = None, time_limit_s: flo
 
 
 def _compile_placements(tell: Callable[[str], None], time_limit_s: float) -> None:
-    from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
+    from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
     from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
     from rlinit.solving.api import bound, schedule
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.branch_and_bound import branch_and_bound
-from rlinit.exact.placement_milp import PlacementMilpSettings, solve_placement_milp
+from rlinit.exact.placements.branch_and_bound import branch_and_bound
+from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 from rlinit.placements.timeline import makespan
 from tests.exact.test_placement_milp import check, small_latency
 from tests.placements import brute_force_placement, random_placement_problem

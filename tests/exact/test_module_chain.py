@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.module_chain import ModuleChain
-from rlinit.exact.module_search import search, transfer_times
+from rlinit.exact.placements.split.chain_dp import ModuleChain
+from rlinit.exact.placements.split.search import search, transfer_times
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
 from tests.exact.split_cases import any_placement_problem, brute_force, chain_of_modules, make_problem

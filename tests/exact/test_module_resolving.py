@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.module_resolving import resolve_modules
-from rlinit.exact.module_search import transfer_times
+from rlinit.exact.placements.split.reoptimise import resolve_modules
+from rlinit.exact.placements.split.search import transfer_times
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
 from tests.exact.split_cases import any_placement_problem, brute_force, chain_of_modules

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.module_search import Frontier, Target, search, search_model, transfer_times
+from rlinit.exact.placements.split.search import Frontier, Target, search, search_model, transfer_times
 from rlinit.placements.problem import PlacementProblem
 from tests.exact.split_cases import any_placement_problem, brute_force
 

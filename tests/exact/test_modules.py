@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.exact.modules import channel_counts, channel_cuts, descendants, induced, separators
+from rlinit.exact.placements.split.separators import channel_counts, channel_cuts, descendants, induced, separators
 from rlinit.placements.problem import PlacementProblem
 from tests.exact.split_cases import any_placement_problem, chain_of_modules
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placement_bounds import PLACEMENT_BOUNDS
-from rlinit.exact.placement_search import DeviceSearch
+from rlinit.exact.placements.bounds.device_search import DeviceSearch
+from rlinit.exact.placements.bounds.heads_and_tails import reachability, reachable_sums
+from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram
-from rlinit.kernels.placement_heads import reachability, reachable_sums
 from rlinit.placements.problem import PlacementProblem, Transfers
 from rlinit.placements.timeline import makespan
 from tests.placements import brute_force_placement, random_placement, random_placement_problem

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placement_milp import PlacementMilpSettings, placement_lp_bound, solve_placement_milp
-from rlinit.exact.placement_symmetry import alike_devices, alike_nodes
-from rlinit.exact.placement_windows import batch_windows, horizon_s
+from rlinit.exact.placements.milp.solve import PlacementMilpSettings, placement_lp_bound, solve_placement_milp
+from rlinit.exact.placements.milp.symmetry import alike_devices, alike_nodes
+from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, obstacle, timeline
 from tests.placements import brute_force_placement, random_placement, random_placement_problem, sequences

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import possible_batches, windows
-from rlinit.exact.placement_bounds import load_bound, memory_bound
-from rlinit.exact.priced_assembly import assemble
-from rlinit.exact.priced_chain import PricedChain, priced_chain
-from rlinit.exact.priced_hops import PricedHop
-from rlinit.kernels.placement_heads import reachability
+from rlinit.exact.placements.bounds.heads_and_tails import reachability
+from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain, priced_chain
+from rlinit.exact.placements.bounds.lagrangian_primal import assemble
+from rlinit.exact.placements.bounds.lagrangian_segments import PricedHop
+from rlinit.exact.placements.bounds.registry import load_bound, memory_bound
+from rlinit.exact.placements.bounds.time_windows import possible_batches, windows
 from rlinit.placements.problem import PlacementProblem, Transfers
 from rlinit.placements.timeline import makespan
 from tests.placements import brute_force_placement, random_placement_problem

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.module_search import MAX_MODULE_OPS
-from rlinit.exact.split import solve_split
+from rlinit.exact.placements.split.search import MAX_MODULE_OPS
+from rlinit.exact.placements.split.solve import solve_split
 from rlinit.placements.problem import PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
 from tests.exact.split_cases import any_placement_problem, brute_force, chain_of_modules, make_problem

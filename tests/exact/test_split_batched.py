@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.split_batched import solve_split_batched, splits
+from rlinit.exact.placements.split.batched import solve_split_batched, splits
 from rlinit.placements.timeline import makespan, placement_from_priority
 from tests.exact.split_cases import make_problem
 from tests.placements import brute_force_placement, random_placement_problem

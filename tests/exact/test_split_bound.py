@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.exact.modules import channel_cuts, induced
-from rlinit.exact.split_bound import guarantee, module_bound, quick_bound, split_bound
+from rlinit.exact.placements.split.bounds import guarantee, module_bound, quick_bound, split_bound
+from rlinit.exact.placements.split.separators import channel_cuts, induced
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from tests.exact.split_cases import any_placement_problem, brute_force, make_problem

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray
-from rlinit.kernels.module_model import best_price
+from rlinit.exact.placements.split.search_bounds import best_price
 
 
 def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:

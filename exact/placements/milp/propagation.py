@@ -1,4 +1,4 @@
-"""Compiled propagation of the heads and tails of batches; see :mod:`rlinit.exact.placement_windows`."""
+"""Compiled propagation of the heads and tails of batches; see :mod:`rlinit.exact.placements.milp.time_windows`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """MILP-SPLIT: schedule a modular graph module by module, exactly where single ops join the modules.
 
-With one channel (separators, :mod:`rlinit.exact.modules`) the part from one separator to the next depends on the rest
-through the two devices alone, with transfers of any kind: everything before a separator ended, and arrived, when it
-starts. Thus, with c(t, u, v) the least time from the end of separator t on device u to that of separator t+1 on v,
+With one channel (separators, :mod:`rlinit.exact.placements.split.separators`) the part from one separator to the next
+depends on the rest through the two devices alone, with transfers of any kind: everything before a separator ended, and
+arrived, when it starts. Thus, with c(t, u, v) the least time from the end of separator t on device u to that of
+separator t+1 on v,
 
 ``dp(t+1, v) = min over u of dp(t, u) + c(t, u, v)``
 
@@ -12,9 +13,9 @@ that, so `bound` holds for those too. Only the pairs on the shortest path by low
 they are: they cannot lead to anything better. Modules alike share their solutions.
 
 With more channels, and where memory binds, a few partial schedules are carried from module to module
-(:mod:`rlinit.exact.module_beam`), and what they end in is solved again, module by module and across the ends of
-modules, between what runs before and what runs after (:mod:`rlinit.exact.module_resolving`). The bound is that of
-:mod:`rlinit.exact.split_bound`, or of the longest path and the work.
+(:mod:`rlinit.exact.placements.split.beam`), and what they end in is solved again, module by module and across the ends
+of modules, between what runs before and what runs after (:mod:`rlinit.exact.placements.split.reoptimise`). The bound is
+that of :mod:`rlinit.exact.placements.split.bounds`, or of the longest path and the work.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import numpy as np
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.exact.module_beam import ModuleBeam
-from rlinit.exact.module_chain import EXACT, ModuleChain, ModuleSolver
-from rlinit.exact.module_resolving import resolve_modules
-from rlinit.exact.module_search import transfer_times
-from rlinit.exact.modules import channel_cuts
-from rlinit.exact.split_bound import split_bound
+from rlinit.exact.placements.split.beam import ModuleBeam
+from rlinit.exact.placements.split.bounds import split_bound
+from rlinit.exact.placements.split.chain_dp import EXACT, ModuleChain, ModuleSolver
+from rlinit.exact.placements.split.reoptimise import resolve_modules
+from rlinit.exact.placements.split.search import transfer_times
+from rlinit.exact.placements.split.separators import channel_cuts
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 

@@ -9,15 +9,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.module_search import (
-    EXPANSIONS_PER_S,
-    Frontier,
-    Target,
-    advance,
-    root_bound,
-    search_model,
-)
-from rlinit.exact.modules import separators
+from rlinit.exact.placements.split.search import EXPANSIONS_PER_S, Frontier, Target, advance, root_bound, search_model
+from rlinit.exact.placements.split.separators import separators
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import placement_from_priority
 

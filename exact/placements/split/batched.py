@@ -5,7 +5,7 @@ few: within a module every op is split alike (or as a given solver of the module
 devices in order, and a split has only batch sizes that every op of the module allows there. Shards are alike, so
 dealing them in another order only matters between modules of different splits. Partial placements are carried from
 module to module and compared by the timeline of the ops placed so far, hence modules overlap. It is a heuristic with a
-bound, that of :mod:`rlinit.exact.split_bound`.
+bound, that of :mod:`rlinit.exact.placements.split.bounds`.
 
 References
 ----------
@@ -21,10 +21,10 @@ import numpy as np
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.exact.module_chain import EXACT, ModuleSolver
-from rlinit.exact.modules import channel_cuts, induced
-from rlinit.exact.split import SplitResult
-from rlinit.exact.split_bound import split_bound
+from rlinit.exact.placements.split.bounds import split_bound
+from rlinit.exact.placements.split.chain_dp import EXACT, ModuleSolver
+from rlinit.exact.placements.split.separators import channel_cuts, induced
+from rlinit.exact.placements.split.solve import SplitResult
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority, shard_masks
 

@@ -9,10 +9,11 @@ limited by counts of relaxations, and the result is deterministic.
 path               longest path, with the best devices and the transfers these need; linear
 load               fractional assignment of loads and memory, with the best split of each op
 around             for each op, what must run before it and what after it, each as `load`; quadratic in bits
-relaxation         the linear relaxation with rows for what lies between ops, see :mod:`rlinit.exact.placement_lp`
-chain              branch and bound over the devices of parts of the network, see :mod:`rlinit.exact.chain_bounds`
-memory             devices of the parts of a chain, searched with memory at prices, see :mod:`rlinit.exact.priced_chain`
-joined             the relaxation with what the chain proves
+relaxation         the linear relaxation with rows for what lies between ops, see
+:mod:`rlinit.exact.placements.bounds.lp_relaxation` chain              branch and bound over the devices of parts of the
+network, see :mod:`rlinit.exact.placements.bounds.chain` memory             devices of the parts of a chain, searched
+with memory at prices, see :mod:`rlinit.exact.placements.bounds.lagrangian_chain` joined             the relaxation with
+what the chain proves
 =================  ================================================================================================
 """
 
@@ -27,12 +28,12 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
-from rlinit.exact.chain_bounds import ChainBound, best_chain
-from rlinit.exact.placement_load import load_lagrangian
-from rlinit.exact.placement_lp import CutPool, PlacementLP
-from rlinit.exact.priced_chain import PricedChain, priced_chain
-from rlinit.kernels.placement_heads import reachability, reachable_sums
+from rlinit.exact.placements.bounds.chain import ChainBound, best_chain
+from rlinit.exact.placements.bounds.heads_and_tails import reachability, reachable_sums
+from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain, priced_chain
+from rlinit.exact.placements.bounds.load import load_lagrangian
+from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
+from rlinit.exact.placements.bounds.time_windows import Windows, latest_end, possible_batches, windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = [

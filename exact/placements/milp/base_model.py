@@ -13,8 +13,8 @@ import scipy.sparse.csgraph
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placement_symmetry import Symmetry
-from rlinit.exact.placement_windows import BatchWindows
+from rlinit.exact.placements.milp.symmetry import Symmetry
+from rlinit.exact.placements.milp.time_windows import BatchWindows
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings
 from rlinit.placements.problem import Placement, PlacementProblem

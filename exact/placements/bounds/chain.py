@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows
-from rlinit.exact.placement_search import DeviceSearch
-from rlinit.kernels.placement_heads import reachability
+from rlinit.exact.placements.bounds.device_search import DeviceSearch
+from rlinit.exact.placements.bounds.heads_and_tails import reachability
+from rlinit.exact.placements.bounds.time_windows import Windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["ChainBound", "best_chain", "hop_problem"]

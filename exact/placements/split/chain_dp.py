@@ -15,7 +15,7 @@ from joblib import Parallel, delayed
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.module_search import (
+from rlinit.exact.placements.split.search import (
     Frontier,
     SearchModel,
     SearchResult,
@@ -24,7 +24,7 @@ from rlinit.exact.module_search import (
     search,
     search_model,
 )
-from rlinit.exact.modules import induced, separators
+from rlinit.exact.placements.split.separators import induced, separators
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import placement_from_priority, timeline
 

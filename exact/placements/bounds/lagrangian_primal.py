@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.priced_chain import PricedChain
-from rlinit.exact.priced_hops import Column
+from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain
+from rlinit.exact.placements.bounds.lagrangian_segments import Column
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
 from rlinit.stages.problem import CAPACITY_SLACK

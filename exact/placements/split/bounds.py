@@ -1,8 +1,9 @@
 """Lower bounds of a graph from its modules, and how far the modules' schedules one after another are from the optimum.
 
 The *span* of some ops (and shards) in a schedule is from the first start to the last end among them. It is at least the
-optimum of the problem induced on them (:func:`rlinit.exact.modules.induced`), for any kind of transfers. Let S be a set
-of ops, M a part of it that no op of the rest G leads to, and M' those ops of M that lead to G.
+optimum of the problem induced on them (:func:`rlinit.exact.placements.split.separators.induced`), for any kind of
+transfers. Let S be a set of ops, M a part of it that no op of the rest G leads to, and M' those ops of M that lead to
+G.
 
 *Forward.* The last op of M' to end may be taken among those that lead to no other op of M'; call it x. What x leads to
 in G starts after M' ended, hence ``span(S) >= span(M') + min over x of span(descendants of x in G)``.
@@ -24,7 +25,8 @@ have begun with the second half while the first still waits (a test has 2 shards
 schedule takes 12 s). What does hold is that
 some x is shared by ``ceil((k - b + 1) / number of x)`` of them, and that all k - b + 1 have the common
 descendants still before them. A batch may hold shards that are struck out, so it is b shards at the least time of any
-batch of b or more (:func:`rlinit.exact.modules.induced`), for any b from 1 to k, a supported size or not.
+batch of b or more (:func:`rlinit.exact.placements.split.separators.induced`), for any b from 1 to k, a supported size
+or not.
 
 References
 ----------
@@ -40,7 +42,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.module_search import (
+from rlinit.exact.placements.split.search import (
     MAX_MODULE_OPS,
     Frontier,
     SearchResult,
@@ -49,7 +51,7 @@ from rlinit.exact.module_search import (
     search_model,
     transfer_times,
 )
-from rlinit.exact.modules import descendants, induced
+from rlinit.exact.placements.split.separators import descendants, induced
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = [

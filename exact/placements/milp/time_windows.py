@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
-from rlinit.exact.placement_propagation import close_orders, collapse, propagate
+from rlinit.exact.placements.milp.propagation import close_orders, collapse, propagate
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import shard_masks
 from rlinit.stages.problem import CAPACITY_SLACK

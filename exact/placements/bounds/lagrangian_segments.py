@@ -1,9 +1,9 @@
 """The parts of a chain with memory at a price: for each pair of end devices, the cheapest devices of what lies between.
 
-A *hop* is what :func:`~rlinit.exact.chain_bounds.hop_problem` cuts out. An *arc* of it fixes the devices of both ends,
-and may forbid more. For prices mu of the devices' memory, the *cost* of an arc is the least length of its ops, plus mu
-times what they hold, over all choices of devices. A choice that was cheapest once is kept as a *column*: its cost under
-other prices takes one product.
+A *hop* is what :func:`~rlinit.exact.placements.bounds.chain.hop_problem` cuts out. An *arc* of it fixes the devices of
+both ends, and may forbid more. For prices mu of the devices' memory, the *cost* of an arc is the least length of its
+ops, plus mu times what they hold, over all choices of devices. A choice that was cheapest once is kept as a *column*:
+its cost under other prices takes one product.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.bound_windows import Windows
-from rlinit.exact.chain_bounds import hop_problem
-from rlinit.kernels.priced_hops import cheapest_devices
+from rlinit.exact.placements.bounds.chain import hop_problem
+from rlinit.exact.placements.bounds.segment_kernel import cheapest_devices
+from rlinit.exact.placements.bounds.time_windows import Windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["Arc", "Column", "PricedHop"]

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placement_batch_model import BatchModel
-from rlinit.exact.placement_op_model import OpModel
-from rlinit.exact.placement_symmetry import alike_devices, alike_nodes, in_order
-from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
-from rlinit.exact.placement_windows import batch_windows, horizon_s
+from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
+from rlinit.exact.placements.milp.batch_model import BatchModel
+from rlinit.exact.placements.milp.op_model import OpModel
+from rlinit.exact.placements.milp.symmetry import alike_devices, alike_nodes, in_order
+from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
 from rlinit.exact.solvers.linear_model import OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, Status, run_scip, skipped_run
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult

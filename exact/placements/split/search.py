@@ -21,8 +21,8 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.kernels.module_model import MAX_PRICED_DEVICES, best_price, module_tails
-from rlinit.kernels.module_search import sweep
+from rlinit.exact.placements.split.search_bounds import MAX_PRICED_DEVICES, best_price, module_tails
+from rlinit.exact.placements.split.search_kernel import sweep
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import CAPACITY_SLACK
 

@@ -1,7 +1,7 @@
 """A lower bound that knows memory and order together: a chain of hops with the memory of the devices at a price.
 
 For prices mu >= 0 every placement that fits has ``C >= C + mu . (held - capacity)``, and what lies between two ops of a
-chain runs between them (:mod:`rlinit.exact.chain_bounds`). Hence
+chain runs between them (:mod:`rlinit.exact.placements.bounds.chain`). Hence
 
 ``C >= sum over hops of cost(arc, mu) + sum over other ops of min_i mu_i held(v) - mu . capacity``
 
@@ -31,10 +31,10 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows, latest_end
-from rlinit.exact.chain_bounds import best_chain
-from rlinit.exact.priced_hops import Arc, Column, PricedHop
-from rlinit.kernels.placement_heads import reachability
+from rlinit.exact.placements.bounds.chain import best_chain
+from rlinit.exact.placements.bounds.heads_and_tails import reachability
+from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, PricedHop
+from rlinit.exact.placements.bounds.time_windows import Windows, latest_end
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import CAPACITY_SLACK
 

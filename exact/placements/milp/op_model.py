@@ -12,8 +12,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placement_variables import PlacementMilpSettings, PlacementModel
-from rlinit.exact.placement_windows import BatchWindows
+from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
+from rlinit.exact.placements.milp.time_windows import BatchWindows
 from rlinit.exact.solvers.linear_model import Affine
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import timeline

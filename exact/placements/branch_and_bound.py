@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placement_symmetry import alike_devices
-from rlinit.exact.placement_windows import batch_windows, horizon_s
+from rlinit.exact.placements.milp.symmetry import alike_devices
+from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan
 from rlinit.stages.problem import CAPACITY_SLACK

@@ -4,9 +4,9 @@ Modules joined by several channels are scheduled one into the other with guesses
 schedule there is no need to guess: for a stretch of its sequence, everything before gives when devices are free and
 when tensors arrive where, everything after, left on its devices in its order, gives for each device and each tensor how
 long the longest path from it to the end is. The best schedule of the stretch between the two is what
-:mod:`rlinit.exact.module_search` finds, and only what ends earlier than the whole schedule does is searched for.
-Stretches are taken from the last to the first, overlapping by half so that the ends of modules are inside of one, until
-a round over the sequence finds nothing better.
+:mod:`rlinit.exact.placements.split.search` finds, and only what ends earlier than the whole schedule does is searched
+for. Stretches are taken from the last to the first, overlapping by half so that the ends of modules are inside of one,
+until a round over the sequence finds nothing better.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.module_search import Frontier, Target, advance, even_prices, root_bound, search_model
+from rlinit.exact.placements.split.search import Frontier, Target, advance, even_prices, root_bound, search_model
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority, timeline
 
@@ -42,7 +42,7 @@ def resolve_modules(
     Parameters
     ----------
     comm_s
-        (n, d, d) from :func:`rlinit.exact.module_search.transfer_times`.
+        (n, d, d) from :func:`rlinit.exact.placements.split.search.transfer_times`.
     placement
         Of one shard.
     size

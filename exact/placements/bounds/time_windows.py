@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
-from rlinit.kernels.placement_heads import device_heads, device_tails
+from rlinit.exact.placements.bounds.heads_and_tails import device_heads, device_tails
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import CAPACITY_SLACK
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.bound_windows import Windows, latest_end, possible_batches, windows
-from rlinit.exact.placement_lp import CutPool, PlacementLP
-from rlinit.kernels.placement_heads import reachability
+from rlinit.exact.placements.bounds.heads_and_tails import reachability
+from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
+from rlinit.exact.placements.bounds.time_windows import Windows, latest_end, possible_batches, windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["DeviceSearch"]

@@ -1,0 +1,1 @@
+"""The mixed-integer program of DIVIML and Moirai."""

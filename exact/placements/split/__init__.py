@@ -1,0 +1,1 @@
+"""MILP-SPLIT: graphs that fall into blocks are solved block by block."""
