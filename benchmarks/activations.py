@@ -10,7 +10,7 @@ from typing import Any
 
 import rlinit
 from benchmarks.record import print_table, save, save_figure, timed
-from rlinit.datasets import imagenet
+from rlinit.datasets.zoo import imagenet
 from rlinit.stages.activation_problem import activation_value, with_activations
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment

@@ -20,7 +20,7 @@ from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
 from rlinit.agent.placements.agent import LatencyAgent, PlacementAgent, decode_placement
 from rlinit.agent.selection import find_checkpoint
 from rlinit.budget import Budget
-from rlinit.datasets.rwnn import WIRINGS, rwnn
+from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search import sweep_placements
 from rlinit.placements.lowering import lower_placement

@@ -25,13 +25,13 @@ from rlinit.agent.selection import find_checkpoint, load_stage_agent
 from rlinit.agent.stages.decoding import Decoding, OrderProposer, Proposal, decode_stages
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.datasets import imagenet
+from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
+from rlinit.datasets.zoo import imagenet
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.heuristics.stages.orders import brkga, natural
 from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem, Value
-from rlinit.train.stage_problems import ProblemParams, draw_problems
 
 PARTS = ("imagenet", "synthetic", "gamma", "proof", "sizes", "table1")
 PROOF_STARTS = {4: ("stages", "natural", "anneal", "brkga"), 6: ("stages", "natural", "anneal")}

@@ -15,7 +15,7 @@ from typing import Any
 import rlinit
 from benchmarks.record import geometric_mean, print_table
 from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
-from rlinit.datasets import imagenet
+from rlinit.datasets.zoo import imagenet
 from rlinit.plan import Plan
 from rlinit.stages.lowering import lower_stages
 

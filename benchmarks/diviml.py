@@ -1,8 +1,8 @@
 """DIVIML: Tables I, III and IV, Figures 3 to 7, and the thesis's memory study, on a CPU, a T4 and an A100.
 
-Op times of the paper are not published: randomly wired networks are those of `rlinit.datasets.rwnn`, mainstream
-networks the zoo's graphs under the roofline model. The paper's figures are printed beside ours and are not like for
-like; all methods of one row run here, on the same graph, with the same seconds where they take any.
+Op times of the paper are not published: randomly wired networks are those of `rlinit.datasets.random.randomly_wired`,
+mainstream networks the zoo's graphs under the roofline model. The paper's figures are printed beside ours and are not
+like for like; all methods of one row run here, on the same graph, with the same seconds where they take any.
 
 Run as ``python -m benchmarks.diviml --part table1|table3|table4|small|zoo|memory [--seeds N] [--seconds S]
 [--peer-seconds S]``. Tables I and IV take hours for ten seeds: ``--add`` keeps the rows that are there and adds others.
@@ -26,8 +26,8 @@ import numpy as np
 import rlinit
 from benchmarks.record import geometric_mean, print_table, rows_of, save, save_figure, timed
 from rlinit.budget import Budget
-from rlinit.datasets import imagenet
-from rlinit.datasets.rwnn import rwnn
+from rlinit.datasets.random.randomly_wired import rwnn
+from rlinit.datasets.zoo import imagenet
 from rlinit.placements.lowering import lower_placement
 from rlinit.solving.warm_up import compile_kernels
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import rlinit
 from benchmarks.record import median_seconds, print_table, save, timed
-from rlinit.datasets import dnn_partitioning, published
+from rlinit.datasets.published import dnn_partitioning, location
 
 KNOWN = {
     "layer-bert24_inference": (17.7899, 0.01),
@@ -65,7 +65,7 @@ def peer_seconds(path: Path) -> float | None:
 
 def main() -> None:
     """Run all instances, print both sides, write the data."""
-    root = published.instances_root()
+    root = location.instances_root()
     if root is None:
         raise SystemExit("published instances are absent: set RLINIT_INSTANCES")
     rows = [run(root / "dnn-partitioning" / "throughput" / f"{name}.json") for name in KNOWN]

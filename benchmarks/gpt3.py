@@ -1,6 +1,6 @@
 """DIVIML Table V: GPT-3 on six nodes of a CPU, two T4 and two A100, and what breaking symmetry is worth.
 
-The graph is `rlinit.datasets.llm`'s GPT-3 330M with 20 tokens, its layers' heads together, under the roofline model
+The graph is `rlinit.datasets.zoo.llm`'s GPT-3 330M with 20 tokens, its layers' heads together, under the roofline model
 (the paper's model, times and size are not published). *Single node* schedules a sixth of the layers on one node and
 repeats that on the others, one after the other; *multi node* schedules all of it on all 30 devices. The variants of
 symmetry breaking are compared where programs still move: two layers on two nodes, the same seconds each.
@@ -18,7 +18,7 @@ import numpy as np
 import rlinit
 from benchmarks.record import print_table, save
 from rlinit.budget import Budget
-from rlinit.datasets import llm
+from rlinit.datasets.zoo import llm
 from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 from rlinit.placements.lowering import lower_placement
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import rlinit
 from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
-from rlinit.datasets import imagenet
+from rlinit.datasets.zoo import imagenet
 
 STAGES = (4, 5, 6)
 GAMMAS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12)

@@ -2,9 +2,9 @@
 
 Published instances (GoogLeNet, YOLOv5x on four unequal devices) run as they are, with exclusive transfers as in the
 paper's program, and with each memory cut to 40% of what the best single device would need. The language models of
-Table V are those of `rlinit.datasets.llm` on the paper's two testbeds, weights alone held (their tensors together are
-larger than any device); seconds are of a whole process-warm call with certificate. The paper's seconds are for another
-machine and include Gurobi.
+Table V are those of `rlinit.datasets.zoo.llm` on the paper's two testbeds, weights alone held (their tensors together
+are larger than any device); seconds are of a whole process-warm call with certificate. The paper's seconds are for
+another machine and include Gurobi.
 
 Run as ``python -m benchmarks.moirai --part instances|models [--seconds S] [--models NAME ...]``.
 """
@@ -18,8 +18,9 @@ from typing import Any
 
 import rlinit
 from benchmarks.record import geometric_mean, print_table, save, timed
-from rlinit.datasets import llm, moirai
-from rlinit.datasets.published import instances_root
+from rlinit.datasets.published import moirai
+from rlinit.datasets.published.location import instances_root
+from rlinit.datasets.zoo import llm
 from rlinit.placements.problem import Transfers
 
 PAPER_S = {  # m-SCT, GETF, Moirai: seconds on the original graph (Table V)

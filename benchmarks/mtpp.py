@@ -15,7 +15,8 @@ import joblib
 
 import rlinit
 from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
-from rlinit.datasets import imagenet, regal
+from rlinit.datasets.random import regal
+from rlinit.datasets.zoo import imagenet
 
 STAGES = (2, 4, 8, 16, 32, 64)
 PAPER = {

@@ -1,4 +1,48 @@
-"""Model zoos, readers of published workloads, and graph generators."""
+"""Model zoos, readers of published workloads, and graph generators.
+
+The public modules are named here, whatever folder they live in: ``from rlinit.datasets import imagenet``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 if __name__ != "rlinit.datasets":
     raise ImportError("import this package as rlinit.datasets, not as datasets")
+
+if TYPE_CHECKING:
+    from rlinit.datasets.published import blocking_calls, dnn_partitioning, moirai, pipedream
+    from rlinit.datasets.random import randomly_wired, regal, synthetic
+    from rlinit.datasets.zoo import imagenet, llm
+
+__all__ = [
+    "blocking_calls",
+    "dnn_partitioning",
+    "imagenet",
+    "llm",
+    "moirai",
+    "pipedream",
+    "randomly_wired",
+    "regal",
+    "synthetic",
+]
+
+_HOME = {
+    "blocking_calls": "published",
+    "dnn_partitioning": "published",
+    "imagenet": "zoo",
+    "llm": "zoo",
+    "moirai": "published",
+    "pipedream": "published",
+    "randomly_wired": "random",
+    "regal": "random",
+    "synthetic": "random",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import modules when they are first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'rlinit.datasets' has no attribute {name!r}")
+    return importlib.import_module(f"rlinit.datasets.{_HOME[name]}.{name}")

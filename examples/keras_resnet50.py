@@ -14,7 +14,7 @@ import numpy as np
 import tyro
 
 import rlinit
-from rlinit.datasets import imagenet
+from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidPlan
 from rlinit.importers.keras.reader import from_keras, import_keras
 from rlinit.units import format_bytes

@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 def main(folder: Path) -> None:
     """Build the model, schedule it both ways for each number of devices, and write plans and pictures to `folder`."""
-    from rlinit.datasets import imagenet
+    from rlinit.datasets.zoo import imagenet
 
     folder.mkdir(parents=True, exist_ok=True)
     print("Building ResNet152 from keras.applications (random weights, nothing is downloaded) ...", flush=True)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
-from rlinit.datasets import imagenet
-from rlinit.datasets.rwnn import rwnn
+from rlinit.datasets.random.randomly_wired import rwnn
+from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import rlinit
-from rlinit.datasets import imagenet
+from rlinit.datasets.zoo import imagenet
 
 
 def main() -> None:

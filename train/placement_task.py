@@ -23,18 +23,18 @@ from rlinit.agent.placements.features import (
     urgencies,
 )
 from rlinit.arrays import FloatArray
-from rlinit.kernels.policy.lookahead import Weighed, weigh_choices
-from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
-from rlinit.placements.arrays import join_problems
-from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.plan import Plan
-from rlinit.train.placement_problems import (
+from rlinit.datasets.random.placement_problems import (
     ProblemMix,
     layered_problem,
     random_problems,
     real_problems,
     whole_network,
 )
+from rlinit.kernels.policy.lookahead import Weighed, weigh_choices
+from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
+from rlinit.placements.arrays import join_problems
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.plan import Plan
 from rlinit.train.tasks import Choices, Labels, unpadded
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import numpy as np
 
 from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
-from rlinit.train.stage_problems import ProblemParams
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, StageTrajectories
 from rlinit.train.tasks import Choices, Labels, unpadded
 

@@ -19,6 +19,7 @@ from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.checker.stages import stage_uses
+from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.errors import InvalidConfig
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Hardware
@@ -26,7 +27,6 @@ from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
-from rlinit.train.stage_problems import ProblemParams, draw_problems
 from rlinit.train.tasks import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def _with_values(batch: StageBatch, *, exact: bool, names: tuple[str, ...] = ())
 
 def _imagenet(count: int, stages: tuple[int, ...]) -> StageProblems:
     """Return the first ImageNet graphs of Inc-ILP's Table II as `memory` problems."""
-    from rlinit.datasets import imagenet
+    from rlinit.datasets.zoo import imagenet
     from rlinit.stages.lowering import lower_stages
 
     problems, names = [], []

@@ -62,7 +62,7 @@ def load_model(
         A cost table to apply.
     """
     if model.startswith("zoo:"):
-        from rlinit.datasets import imagenet
+        from rlinit.datasets.zoo import imagenet
 
         graph = imagenet.load(model.removeprefix("zoo:"))
     else:

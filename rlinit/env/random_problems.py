@@ -7,24 +7,24 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.datasets.rwnn import WIRINGS, rwnn
+from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
+from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.env.problem_sources import Limits
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem
-from rlinit.train.stage_problems import ProblemParams, draw_problems
 
 __all__ = ["RandomlyWired", "SyntheticStages"]
 
 _MOST_PARENTS = 6
-"""Of `rlinit.datasets.synthetic.batches`."""
+"""Of `rlinit.datasets.random.synthetic.batches`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticStages:
-    """Synthetic graphs of a size on equal stages; see `rlinit.train.stage_problems`.
+    """Synthetic graphs of a size on equal stages; see `rlinit.datasets.random.stage_problems`.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class SyntheticStages:
 
 @dataclass(frozen=True, slots=True)
 class RandomlyWired:
-    """Randomly wired networks for latency; see `rlinit.datasets.rwnn`.
+    """Randomly wired networks for latency; see `rlinit.datasets.random.randomly_wired`.
 
     Parameters
     ----------

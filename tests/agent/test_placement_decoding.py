@@ -19,7 +19,7 @@ from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.placements.agent import LatencyAgent, decode_placement
 from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
-from rlinit.datasets.rwnn import rwnn
+from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.timeline import makespan, obstacle

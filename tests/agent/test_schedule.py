@@ -11,7 +11,8 @@ import pytest
 import rlinit
 from rlinit.agent.network.checkpoint import Card, save_checkpoint
 from rlinit.cli.main import main
-from rlinit.datasets import imagenet, regal
+from rlinit.datasets.random import regal
+from rlinit.datasets.zoo import imagenet
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Plan

@@ -9,7 +9,7 @@ import rlinit
 from rlinit.agent.latency_selection import load_latency_agent
 from rlinit.agent.placements.agent import PlacementAgent, decode_placement
 from rlinit.agent.selection import find_checkpoint
-from rlinit.datasets.rwnn import WIRINGS, rwnn
+from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import PlacementProblem

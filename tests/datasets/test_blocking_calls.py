@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.datasets.blocking_calls import blocking_latency, contiguous, load
-from rlinit.datasets.published import instances_root
+from rlinit.datasets.published.blocking_calls import blocking_latency, contiguous, load
+from rlinit.datasets.published.location import instances_root
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware

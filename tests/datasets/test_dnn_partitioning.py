@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.datasets import dnn_partitioning
-from rlinit.datasets.published import instances_root
+from rlinit.datasets.published import dnn_partitioning
+from rlinit.datasets.published.location import instances_root
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 from rlinit.stages.lowering import lower_stages
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlinit.datasets import imagenet
+from rlinit.datasets.zoo import imagenet
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.importers.keras.reader import import_keras
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlinit.costs.roofline import op_times
-from rlinit.datasets import llm
+from rlinit.datasets.zoo import llm
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.datasets import moirai
-from rlinit.datasets.published import instances_root
+from rlinit.datasets.published import moirai
+from rlinit.datasets.published.location import instances_root
 from rlinit.errors import BackendUnavailable, InvalidGraph
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlinit.datasets import pipedream
-from rlinit.datasets.published import instances_root
+from rlinit.datasets.published import pipedream
+from rlinit.datasets.published.location import instances_root
 from rlinit.errors import InvalidGraph
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.datasets import regal
+from rlinit.datasets.random import regal
 from rlinit.errors import InvalidGraph
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.costs.roofline import op_times
-from rlinit.datasets.rwnn import rwnn
+from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware

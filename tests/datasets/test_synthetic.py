@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit import Graph
-from rlinit.datasets import imagenet
-from rlinit.datasets.graph_statistics import IMAGENET, GraphStatistics
-from rlinit.datasets.synthetic import GraphBatch, batches
+from rlinit.datasets.random.graph_statistics import IMAGENET, GraphStatistics
+from rlinit.datasets.random.synthetic import GraphBatch, batches
+from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidGraph
 
 RECORDED_PARENTS = [

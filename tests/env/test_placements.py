@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import rlinit.env
 from rlinit.checker.placements import check_placement
-from rlinit.datasets.rwnn import rwnn
+from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.env import OneProblem, PlacementEnv, PlacementVectorEnv
 from rlinit.env.random_problems import RandomlyWired
 from rlinit.env.state import improvement

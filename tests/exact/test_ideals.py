@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.datasets import dnn_partitioning, imagenet, published
+from rlinit.datasets.published import dnn_partitioning, location
+from rlinit.datasets.zoo import imagenet
 from rlinit.exact.stages.ideals.enumeration import _grow, count_ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.memory import solve_memory_ideals
 from rlinit.exact.stages.ideals.node_merging import merge_weightless
@@ -384,7 +385,7 @@ class TestPipeline:
     )
     def test_published_workloads(self, name: str, optimum_ms: float) -> None:
         """The optima of Tarnawski et al.'s contiguous splits, and that of the one their program has no memory for."""
-        root = published.instances_root()
+        root = location.instances_root()
         if root is None:
             pytest.skip("published instances are absent")
         graph, hardware = dnn_partitioning.load(root / "dnn-partitioning" / "throughput" / f"{name}_inference.json")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import rlinit
 from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
+from rlinit.exporters.onnx import external_data
 from rlinit.exporters.onnx.node_mapping import fit_onnx
 from rlinit.exporters.onnx.stages import onnx_stages, run_onnx_stages, to_onnx_stages
 from rlinit.graph import Graph

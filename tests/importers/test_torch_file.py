@@ -13,6 +13,7 @@ import pytest
 
 from rlinit import load_graph
 from rlinit.errors import InvalidGraph
+from rlinit.importers.torch import pt2_file
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

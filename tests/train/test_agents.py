@@ -13,6 +13,7 @@ from scipy.stats import ttest_rel
 
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray
+from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.stages.batch import StageBatch
 from rlinit.train.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.curriculum import CurriculumConfig
@@ -21,7 +22,6 @@ from rlinit.train.imitation import Imitation
 from rlinit.train.learner import Learner
 from rlinit.train.loop import train
 from rlinit.train.reinforce import Lesson, Reinforce
-from rlinit.train.stage_problems import ProblemParams
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, optimal_values
 from tests.train.runs import assert_same_state, tiny_config
 

@@ -12,7 +12,7 @@ import rlinit
 from rlinit.agent.sequential import decoding
 from rlinit.agent.stages.decoding import Decoding
 from rlinit.agent.stepwise_placement import StepwisePlacementAgent
-from rlinit.datasets.rwnn import rwnn
+from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import InvalidConfig
 from rlinit.placements.timeline import makespan
 from rlinit.train.autoregressive_task import (

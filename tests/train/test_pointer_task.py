@@ -11,10 +11,10 @@ import torch
 
 from rlinit.agent.sequential.stage_agent import StepwiseAgent
 from rlinit.agent.stages.decoding import Decoding
+from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.errors import InvalidConfig
 from rlinit.stages.problem import memory_value
 from rlinit.train.pointer_task import AutoregressiveParams, AutoregressiveTask, PointerParams, PointerTask
-from rlinit.train.stage_problems import ProblemParams
 from rlinit.train.stage_task import optimal_values
 
 CPU = torch.device("cpu")

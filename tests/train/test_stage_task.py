@@ -11,12 +11,12 @@ import torch
 from rlinit.agent.selection import load_stage_agent
 from rlinit.agent.stages.decoding import Decoding
 from rlinit.agent.stages.features import featurise, slice_orders
+from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.slicing import slice_order
 from rlinit.train.pointer_task import PointerParams, PointerTask
-from rlinit.train.stage_problems import ProblemParams, draw_problems
 from rlinit.train.stage_task import StageParams, StageProblems, StageTask, optimal_values
 from rlinit.train.tasks import AnyTask, unpadded
 

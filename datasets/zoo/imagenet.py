@@ -1,7 +1,7 @@
 """Image classifiers of `keras.applications` as graphs: the inputs of Inc-ILP (Table II), and some more.
 
 The graphs are kept as small files beside this module, so that reading one needs neither Keras nor a weight.
-``python -m rlinit.datasets.imagenet`` builds them again.
+``python -m rlinit.datasets.zoo.imagenet`` builds them again.
 
 References
 ----------
@@ -90,7 +90,7 @@ def _canonical(name: str) -> str:
 
 def _write_all() -> None:
     """Build every network and write its file; equal graphs give equal bytes."""
-    folder = Path(__file__).resolve().parent / "graphs"
+    folder = Path(__file__).resolve().parent.parent / "graphs"
     folder.mkdir(exist_ok=True)
     for name in NAMES:
         graph = build(name)

@@ -1,4 +1,4 @@
-"""The compiled generator behind `rlinit.datasets.synthetic`.
+"""The compiled generator behind `rlinit.datasets.random.synthetic`.
 
 Random numbers are those of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
 2014), one stream a graph, started from a hash of (seed, number of the graph).

@@ -29,5 +29,5 @@ def instances_root() -> Path | None:
         if not root.is_dir():
             raise RlinitError(f"{_VARIABLE} is {named!r}, which is not a folder; unset it or correct it")
         return root
-    root = Path(__file__).resolve().parents[2] / "shared" / "instances"
+    root = Path(__file__).resolve().parents[3] / "shared" / "instances"
     return root if root.is_dir() else None

@@ -168,4 +168,4 @@ IMAGENET = GraphStatistics(
     flops_std=1.078,
     idle_rate=0.2363,
 )
-"""Fitted to every network of `rlinit.datasets.imagenet.NAMES` (8,958 ops; INT8 sizes), rounded to 4 digits."""
+"""Fitted to every network of `rlinit.datasets.zoo.imagenet.NAMES` (8,958 ops; INT8 sizes), rounded to 4 digits."""

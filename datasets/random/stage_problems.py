@@ -8,8 +8,8 @@ import numpy as np
 
 from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import BoolArray, FloatArray, IntArray
-from rlinit.datasets.graph_statistics import IMAGENET
-from rlinit.datasets.synthetic import GraphBatch, batches
+from rlinit.datasets.random.graph_statistics import IMAGENET
+from rlinit.datasets.random.synthetic import GraphBatch, batches
 from rlinit.errors import InvalidConfig
 from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.batch import StageBatch

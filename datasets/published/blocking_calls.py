@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.costs.roofline import known_bytes, op_times
-from rlinit.datasets import dnn_partitioning
-from rlinit.datasets.dnn_partitioning import ACCELERATOR, CPU, core
+from rlinit.datasets.published import dnn_partitioning
+from rlinit.datasets.published.dnn_partitioning import ACCELERATOR, CPU, core
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -35,8 +35,9 @@ __all__ = ["blocking_latency", "contiguous", "load"]
 def load(path: str | Path, *, cores: int | None = None) -> tuple[Graph, Hardware]:
     """Read a workload of the format as a graph and linked devices.
 
-    The graph is that of `rlinit.datasets.dnn_partitioning.load`. Between CPU cores transfers cost nothing, between a
-    core and an accelerator an edge's ``cost``, and between two accelerators twice that, through the CPU's memory.
+    The graph is that of `rlinit.datasets.published.dnn_partitioning.load`. Between CPU cores transfers cost nothing,
+    between a core and an accelerator an edge's ``cost``, and between two accelerators twice that, through the CPU's
+    memory.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def load(path: str | Path, *, cores: int | None = None) -> tuple[Graph, Hardware
     Raises
     ------
     InvalidGraph, InvalidHardware
-        As for `rlinit.datasets.dnn_partitioning.load`; `cores` < 0.
+        As for `rlinit.datasets.published.dnn_partitioning.load`; `cores` < 0.
 
     Notes
     -----

@@ -2,7 +2,7 @@
 
 A graph has its nodes in topological order. Node 0 is the only source. Every other node's first parent is mostly the
 node before it; some nodes merge: they have further parents. Parameters, outputs and operations follow distributions
-fitted to the networks of `rlinit.datasets.imagenet` (see `GraphStatistics`).
+fitted to the networks of `rlinit.datasets.zoo.imagenet` (see `GraphStatistics`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.datasets.graph_statistics import IMAGENET, GraphStatistics
+from rlinit.datasets.random.graph_statistics import IMAGENET, GraphStatistics
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 
@@ -122,7 +122,7 @@ def batches(
 def _batches(
     seed: int, batch_size: int, n: int, limits: NDArray[np.int64], first: int, numbers: NDArray[np.float64]
 ) -> Iterator[GraphBatch]:
-    from rlinit.datasets.synthetic_kernel import fill_batch
+    from rlinit.datasets.random.synthetic_kernel import fill_batch
 
     while True:
         parents = np.full((batch_size, n, int(limits.max())), -1, np.int64)

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.datasets import imagenet
-from rlinit.datasets.rwnn import WIRINGS, rwnn
+from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
+from rlinit.datasets.zoo import imagenet
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement
