@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinit.files import write_json
-from rlinit.train.machine import machine
+from rlinit.train.core.machine_info import machine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,13 +14,13 @@ import torch
 import tyro
 
 from benchmarks.record import print_table, save
-from rlinit.train.config import TrainConfig, config_from_dict
-from rlinit.train.curriculum import batch_seed, request
-from rlinit.train.distributed import Processes
-from rlinit.train.learner import Learner
-from rlinit.train.loading import Asked, Prefetcher, make_batch
-from rlinit.train.reinforce import Lesson, Reinforce
-from rlinit.train.tasks import AnyTask, task_class
+from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.core.config import TrainConfig, config_from_dict
+from rlinit.train.core.curriculum import batch_seed, request
+from rlinit.train.core.data_loading import Asked, Prefetcher, make_batch
+from rlinit.train.core.distributed import Processes
+from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.protocol import AnyTask, task_class
 
 
 @dataclass(frozen=True)

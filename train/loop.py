@@ -18,20 +18,20 @@ from torch import nn
 
 from rlinit.errors import InvalidConfig
 from rlinit.files import write_json
-from rlinit.train.config import TrainConfig, config_to_dict
-from rlinit.train.curriculum import batch_seed, request
-from rlinit.train.distributed import Processes, processes
-from rlinit.train.imitation import Imitation
-from rlinit.train.labels import Shards, shard_at, shards_of
-from rlinit.train.learner import Learner
-from rlinit.train.loading import Asked, Prefetcher, make_batch
-from rlinit.train.ppo import PPO
-from rlinit.train.reinforce import Lesson, Reinforce
+from rlinit.train.algorithms.imitation import Imitation
+from rlinit.train.algorithms.ppo import PPO
+from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.core.config import TrainConfig, config_to_dict
+from rlinit.train.core.curriculum import batch_seed, request
+from rlinit.train.core.data_loading import Asked, Prefetcher, make_batch
+from rlinit.train.core.distributed import Processes, processes
+from rlinit.train.core.labels import Shards, shard_at, shards_of
+from rlinit.train.core.learner import Learner
+from rlinit.train.core.run_state import STATE_FILE, Progress, load_state, load_weights, save_state
+from rlinit.train.monitoring import Watcher
 from rlinit.train.report import training_card, write_report
-from rlinit.train.state import STATE_FILE, Progress, load_state, load_weights, save_state
-from rlinit.train.tasks import AnyTask, Batch, Labels
+from rlinit.train.tasks.protocol import AnyTask, Batch, Labels
 from rlinit.train.validation import score, validate
-from rlinit.train.watching import Watcher
 
 __all__ = ["BEST_FILE", "CONFIG_FILE", "train"]
 

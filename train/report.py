@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.files import write_atomically, write_json
-from rlinit.train.machine import machine
-from rlinit.train.state import Progress
+from rlinit.train.core.machine_info import machine
+from rlinit.train.core.run_state import Progress
 
 __all__ = ["training_card", "write_report"]
 

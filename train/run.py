@@ -19,7 +19,7 @@ if __name__ == "__main__" and not __package__:
 import tyro
 
 from rlinit.errors import CheckpointError, InvalidConfig, RlinitError
-from rlinit.train.config import TrainConfig, config_from_dict, read_config, smoke
+from rlinit.train.core.config import TrainConfig, config_from_dict, read_config, smoke
 
 __all__ = ["main"]
 
@@ -85,7 +85,7 @@ def _parse(given: list[str]) -> Command[Any]:
 
 def _train(command: Command[Any], said: str) -> int:
     from rlinit.train.loop import train
-    from rlinit.train.tasks import task_class
+    from rlinit.train.tasks.protocol import task_class
 
     config = smoke(command.training) if command.smoke else command.training
     task = task_class(config.task, config.network)(config.problem)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from rlinit.arrays import FloatArray
-from rlinit.train.curriculum import batch_seed
-from rlinit.train.learner import Learner
-from rlinit.train.tasks import AnyTask, Batch
+from rlinit.train.core.curriculum import batch_seed
+from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.protocol import AnyTask, Batch
 
 __all__ = ["excess", "score", "validate"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from rlinit.train.config import (
+from rlinit.train.core.config import (
     ImitationConfig,
     OptimiserConfig,
     PPOConfig,
@@ -18,8 +18,8 @@ from rlinit.train.config import (
     TrainConfig,
     ValidationConfig,
 )
-from rlinit.train.curriculum import CurriculumConfig
-from rlinit.train.state import STATE_FILE
+from rlinit.train.core.curriculum import CurriculumConfig
+from rlinit.train.core.run_state import STATE_FILE
 from tests.train.tiny_task import TinyParams, TinyTask
 
 

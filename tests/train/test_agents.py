@@ -15,14 +15,14 @@ from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.stages.batch import StageBatch
-from rlinit.train.config import OptimiserConfig, ReinforceConfig
-from rlinit.train.curriculum import CurriculumConfig
-from rlinit.train.distributed import Processes
-from rlinit.train.imitation import Imitation
-from rlinit.train.learner import Learner
+from rlinit.train.algorithms.imitation import Imitation
+from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
+from rlinit.train.core.curriculum import CurriculumConfig
+from rlinit.train.core.distributed import Processes
+from rlinit.train.core.learner import Learner
 from rlinit.train.loop import train
-from rlinit.train.reinforce import Lesson, Reinforce
-from rlinit.train.stage_task import StageParams, StageProblems, StageTask, optimal_values
+from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, optimal_values
 from tests.train.runs import assert_same_state, tiny_config
 
 ALONE = Processes(0, 1, torch.device("cpu"))

@@ -15,13 +15,9 @@ from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import InvalidConfig
 from rlinit.placements.timeline import makespan
-from rlinit.train.autoregressive_task import (
-    AutoregressivePlacementParams,
-    AutoregressivePlacementTask,
-    _start,
-)
-from rlinit.train.placement_task import PlacementBatch
 from rlinit.train.run import main
+from rlinit.train.tasks.autoregressive import AutoregressivePlacementParams, AutoregressivePlacementTask, _start
+from rlinit.train.tasks.placements import PlacementBatch
 from tests.placements import random_placement_problem
 
 CPU = torch.device("cpu")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlinit.errors import InvalidConfig
-from rlinit.train import tasks
-from rlinit.train.config import TrainConfig, config_from_dict, config_to_dict, read_config, smoke
+from rlinit.train.core.config import TrainConfig, config_from_dict, config_to_dict, read_config, smoke
 from rlinit.train.run import main
+from rlinit.train.tasks import protocol
 from tests.train.runs import tiny_config
 from tests.train.tiny_task import TinyParams
 
@@ -18,7 +18,7 @@ from tests.train.tiny_task import TinyParams
 @pytest.fixture(autouse=True)
 def tiny_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make "stages" mean the tiny task."""
-    monkeypatch.setitem(tasks.TASKS, ("stages", "oneshot"), "tests.train.tiny_task:TinyTask")
+    monkeypatch.setitem(protocol.TASKS, ("stages", "oneshot"), "tests.train.tiny_task:TinyTask")
 
 
 def test_plain_data_round_trip(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinit.train.curriculum import CurriculumConfig, batch_seed, request
+from rlinit.train.core.curriculum import CurriculumConfig, batch_seed, request
 
 CONFIG = CurriculumConfig((10, 20, 40), ramp=0.5, newest=0.5, batch_nodes=400)
 

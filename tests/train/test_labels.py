@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rlinit.errors import TrainingFailure
-from rlinit.train.curriculum import Request
-from rlinit.train.labels import Shards, fingerprint, shard_at, shards_of
+from rlinit.train.core.curriculum import Request
+from rlinit.train.core.labels import Shards, fingerprint, shard_at, shards_of
 from tests.train.runs import tiny_config
 from tests.train.tiny_task import TinyParams, TinyTask
 

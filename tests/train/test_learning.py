@@ -13,13 +13,13 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 from rlinit.errors import TrainingFailure
-from rlinit.train.config import OptimiserConfig, PPOConfig, ReinforceConfig
-from rlinit.train.distributed import Processes
-from rlinit.train.imitation import Imitation
-from rlinit.train.learner import Learner, rate_share
-from rlinit.train.ppo import PPO
-from rlinit.train.reinforce import Lesson, Reinforce, choice_weights, shared_advantage, standardised
-from rlinit.train.tasks import Choices
+from rlinit.train.algorithms.imitation import Imitation
+from rlinit.train.algorithms.ppo import PPO
+from rlinit.train.algorithms.reinforce import Lesson, Reinforce, choice_weights, shared_advantage, standardised
+from rlinit.train.core.config import OptimiserConfig, PPOConfig, ReinforceConfig
+from rlinit.train.core.distributed import Processes
+from rlinit.train.core.learner import Learner, rate_share
+from rlinit.train.tasks.protocol import Choices
 from tests.train.tiny_task import TinyParams, TinyTask
 
 ALONE = Processes(0, 1, torch.device("cpu"))

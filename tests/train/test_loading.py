@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from rlinit.errors import TrainingFailure
-from rlinit.train.loading import Prefetcher
+from rlinit.train.core.data_loading import Prefetcher
 
 
 def plan(step: int) -> int:

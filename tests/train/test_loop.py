@@ -18,10 +18,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlinit.agent.network.checkpoint import load_checkpoint
 from rlinit.errors import InvalidConfig, TrainingFailure
-from rlinit.train.config import ReinforceConfig, ValidationConfig
-from rlinit.train.curriculum import batch_seed
+from rlinit.train.core.config import ReinforceConfig, ValidationConfig
+from rlinit.train.core.curriculum import batch_seed
+from rlinit.train.core.run_state import STATE_FILE, Progress
 from rlinit.train.loop import train
-from rlinit.train.state import STATE_FILE, Progress
 from tests.train.runs import assert_same_state, long_config, tiny_config
 from tests.train.tiny_task import TinyBatch, TinyParams, TinyTask
 

@@ -8,9 +8,9 @@ import torch
 
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.timeline import makespan
-from rlinit.train.labels import fingerprint
-from rlinit.train.placement_task import PlacementBatch, PlacementTask, PlacementTaskParams, credits_of
-from rlinit.train.reinforce import shared_advantage, standardised
+from rlinit.train.algorithms.reinforce import shared_advantage, standardised
+from rlinit.train.core.labels import fingerprint
+from rlinit.train.tasks.placements import PlacementBatch, PlacementTask, PlacementTaskParams, credits_of
 from tests.placements import random_placement_problem
 
 CPU = torch.device("cpu")

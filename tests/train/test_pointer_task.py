@@ -14,8 +14,8 @@ from rlinit.agent.stages.decoding import Decoding
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.errors import InvalidConfig
 from rlinit.stages.problem import memory_value
-from rlinit.train.pointer_task import AutoregressiveParams, AutoregressiveTask, PointerParams, PointerTask
-from rlinit.train.stage_task import optimal_values
+from rlinit.train.tasks.sequential_stages import AutoregressiveParams, AutoregressiveTask, PointerParams, PointerTask
+from rlinit.train.tasks.stages import optimal_values
 
 CPU = torch.device("cpu")
 DRAW = ProblemParams(memory_share=1.0)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlinit.train.config import OptimiserConfig, ReinforceConfig
-from rlinit.train.distributed import Processes
-from rlinit.train.learner import Learner
-from rlinit.train.reinforce import Lesson, Reinforce
-from rlinit.train.tasks import TASKS, AnyTask, task_class
+from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
+from rlinit.train.core.distributed import Processes
+from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.protocol import TASKS, AnyTask, task_class
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 

@@ -16,9 +16,9 @@ from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.slicing import slice_order
-from rlinit.train.pointer_task import PointerParams, PointerTask
-from rlinit.train.stage_task import StageParams, StageProblems, StageTask, optimal_values
-from rlinit.train.tasks import AnyTask, unpadded
+from rlinit.train.tasks.protocol import AnyTask, unpadded
+from rlinit.train.tasks.sequential_stages import PointerParams, PointerTask
+from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, optimal_values
 
 CPU = torch.device("cpu")
 TASK = StageTask(StageParams(hidden=32, layers=2, real_models=False))

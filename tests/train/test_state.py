@@ -13,11 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rlinit.errors import CheckpointError, TrainingFailure
-from rlinit.train.config import OptimiserConfig, ReinforceConfig
-from rlinit.train.distributed import Processes
-from rlinit.train.learner import Learner
-from rlinit.train.reinforce import Lesson, Reinforce
-from rlinit.train.state import STATE_FILE, Progress, load_state, load_weights, save_state
+from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
+from rlinit.train.core.distributed import Processes
+from rlinit.train.core.learner import Learner
+from rlinit.train.core.run_state import STATE_FILE, Progress, load_state, load_weights, save_state
 from tests.train.tiny_task import TinyParams, TinyTask
 
 TASK = TinyTask(TinyParams())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import rlinit
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.plan import Plan
-from rlinit.train.tasks import Labels
+from rlinit.train.tasks.protocol import Labels
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class TinyTask:
     def choices(self, network: Any, batch: TinyBatch, outputs: Any, played: TinyPlayed) -> Any:
         import torch
 
-        from rlinit.train.tasks import Choices
+        from rlinit.train.tasks.protocol import Choices
 
         problems, samples, n = played.order.shape
         order = torch.from_numpy(played.order)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlinit.train.distributed import unwrap
+from rlinit.train.core.distributed import unwrap
 from rlinit.train.loop import train
 from tests.train.runs import tiny_config
 from tests.train.tiny_task import TinyBatch, TinyParams, TinyPlayed, TinyTask

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from rlinit.train.learner import Learner
-from rlinit.train.reinforce import Lesson
-from rlinit.train.tasks import AnyTask
+from rlinit.train.algorithms.reinforce import Lesson
+from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.protocol import AnyTask
 
 __all__ = ["Imitation"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlinit.errors import InvalidConfig
-from rlinit.train.curriculum import CurriculumConfig
-from rlinit.train.tasks import NetworkName, TaskName, task_class
+from rlinit.train.core.curriculum import CurriculumConfig
+from rlinit.train.tasks.protocol import NetworkName, TaskName, task_class
 
 __all__ = [
     "ImitationConfig",

@@ -20,8 +20,8 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
-from rlinit.train.stage_task import StageParams, StageProblems, StageTask, StageTrajectories
-from rlinit.train.tasks import Choices, Labels, unpadded
+from rlinit.train.tasks.protocol import Choices, Labels, unpadded
+from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, StageTrajectories
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,7 @@ class LabelledProblems(StageProblems):
 
 
 class _StepwiseTask(ABC):
-    """See `rlinit.train.tasks.Task`."""
+    """See `rlinit.train.tasks.protocol.Task`."""
 
     selection: ClassVar[tuple[str, ...]] = StageTask.selection
 
@@ -281,7 +281,7 @@ def _exact_stages(batch: StageProblems) -> IntArray:
 def _bare(network: torch.nn.Module) -> StepwiseNetwork:
     """Return the network itself where it is wrapped for several processes."""
     from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
-    from rlinit.train.distributed import unwrap
+    from rlinit.train.core.distributed import unwrap
 
     bare = unwrap(network)
     if not isinstance(bare, StepwiseNetwork):

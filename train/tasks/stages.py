@@ -27,7 +27,7 @@ from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
-from rlinit.train.tasks import Choices, Labels, unpadded
+from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +121,7 @@ def optimal_values(batch: StageBatch) -> FloatArray:
 
 
 class StageTask:
-    """See `rlinit.train.tasks.Task`."""
+    """See `rlinit.train.tasks.protocol.Task`."""
 
     params_class: ClassVar[type] = StageParams
     selection: ClassVar[tuple[str, ...]] = ("pipeline-30", "memory-60", "mixed-150", "wide-60")

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlinit.train.config import PPOConfig
-from rlinit.train.curriculum import batch_seed
-from rlinit.train.learner import Learner
-from rlinit.train.reinforce import Lesson, choice_weights, mean_entropy, shared_advantage, standardised
-from rlinit.train.tasks import AnyTask
+from rlinit.train.algorithms.reinforce import Lesson, choice_weights, mean_entropy, shared_advantage, standardised
+from rlinit.train.core.config import PPOConfig
+from rlinit.train.core.curriculum import batch_seed
+from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.protocol import AnyTask
 
 __all__ = ["PPO"]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlinit.agent.network.checkpoint import load_checkpoint
 from rlinit.errors import CheckpointError, TrainingFailure
 from rlinit.files import write_atomically
-from rlinit.train.learner import Learner
+from rlinit.train.core.learner import Learner
 
 __all__ = ["FORMAT", "STATE_FILE", "Progress", "load_state", "load_weights", "save_state"]
 

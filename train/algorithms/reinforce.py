@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from rlinit.arrays import FloatArray
-from rlinit.train.config import ReinforceConfig
-from rlinit.train.curriculum import batch_seed
-from rlinit.train.learner import Learner
-from rlinit.train.tasks import AnyTask, Batch, Choices, Labels
+from rlinit.train.core.config import ReinforceConfig
+from rlinit.train.core.curriculum import batch_seed
+from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.protocol import AnyTask, Batch, Choices, Labels
 
 __all__ = ["Lesson", "Reinforce", "choice_weights", "mean_entropy", "shared_advantage", "standardised"]
 

@@ -17,7 +17,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidConfig
 from rlinit.kernels.policy.rollouts import RolloutTrace
 from rlinit.plan import Plan
-from rlinit.train.placement_task import (
+from rlinit.train.tasks.placements import (
     PlacementBatch,
     PlacementPlayed,
     PlacementTask,
@@ -26,7 +26,7 @@ from rlinit.train.placement_task import (
     plan_of,
     rewarded,
 )
-from rlinit.train.tasks import Choices, Labels
+from rlinit.train.tasks.protocol import Choices, Labels
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,8 @@ class StepwisePlacements(PlacementPlayed):
 
 
 class AutoregressivePlacementTask:
-    """Trains `rlinit.agent.autoregressive.AutoregressiveNetwork` on placements; see `rlinit.train.tasks.Task`."""
+    """Trains `rlinit.agent.autoregressive.AutoregressiveNetwork` on placements; see
+    `rlinit.train.tasks.protocol.Task`."""
 
     params_class: ClassVar[type] = AutoregressivePlacementParams
     selection: ClassVar[tuple[str, ...]] = PlacementTask.selection
@@ -214,7 +215,7 @@ class AutoregressivePlacementTask:
 def _bare(network: torch.nn.Module) -> AutoregressiveNetwork:
     """Return the network itself where it is wrapped for several processes."""
     from rlinit.agent.autoregressive import AutoregressiveNetwork
-    from rlinit.train.distributed import unwrap
+    from rlinit.train.core.distributed import unwrap
 
     bare = unwrap(network)
     if not isinstance(bare, AutoregressiveNetwork):

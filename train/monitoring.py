@@ -14,8 +14,8 @@ import torch
 
 from rlinit.arrays import FloatArray
 from rlinit.reports.figures import draw
-from rlinit.train.learner import Learner
-from rlinit.train.tasks import AnyTask, Batch
+from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.protocol import AnyTask, Batch
 
 __all__ = ["Watcher"]
 

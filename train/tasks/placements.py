@@ -35,7 +35,7 @@ from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan
-from rlinit.train.tasks import Choices, Labels, unpadded
+from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +149,7 @@ class PlacementPlayed:
 
 
 class PlacementTask:
-    """See `rlinit.train.tasks.Task`."""
+    """See `rlinit.train.tasks.protocol.Task`."""
 
     params_class: ClassVar[type] = PlacementTaskParams
     selection: ClassVar[tuple[str, ...]] = ("rwnn-10x32",)

@@ -212,11 +212,11 @@ class Task(Protocol[B, O, T]):
 AnyTask = Task[Any, Any, Any]
 
 TASKS: dict[tuple[str, str], str] = {
-    ("stages", "oneshot"): "rlinit.train.stage_task:StageTask",
-    ("stages", "pointer"): "rlinit.train.pointer_task:PointerTask",
-    ("stages", "autoregressive"): "rlinit.train.pointer_task:AutoregressiveTask",
-    ("latency", "oneshot"): "rlinit.train.placement_task:PlacementTask",
-    ("latency", "autoregressive"): "rlinit.train.autoregressive_task:AutoregressivePlacementTask",
+    ("stages", "oneshot"): "rlinit.train.tasks.stages:StageTask",
+    ("stages", "pointer"): "rlinit.train.tasks.sequential_stages:PointerTask",
+    ("stages", "autoregressive"): "rlinit.train.tasks.sequential_stages:AutoregressiveTask",
+    ("latency", "oneshot"): "rlinit.train.tasks.placements:PlacementTask",
+    ("latency", "autoregressive"): "rlinit.train.tasks.autoregressive:AutoregressivePlacementTask",
 }
 """(task, network) -> module:class, imported when asked for."""
 

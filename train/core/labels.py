@@ -22,9 +22,9 @@ from joblib import Parallel, delayed
 
 from rlinit.errors import TrainingFailure
 from rlinit.files import write_atomically, write_json
-from rlinit.train.config import TrainConfig, config_to_dict
-from rlinit.train.curriculum import Request, batch_seed
-from rlinit.train.tasks import AnyTask, Batch, Labels
+from rlinit.train.core.config import TrainConfig, config_to_dict
+from rlinit.train.core.curriculum import Request, batch_seed
+from rlinit.train.tasks.protocol import AnyTask, Batch, Labels
 
 __all__ = ["Shards", "fingerprint", "shard_at", "shards_of"]
 

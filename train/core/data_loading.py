@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from rlinit.errors import TrainingFailure
-from rlinit.train.curriculum import Request
-from rlinit.train.labels import Shards
-from rlinit.train.tasks import AnyTask, Batch, Labels
+from rlinit.train.core.curriculum import Request
+from rlinit.train.core.labels import Shards
+from rlinit.train.tasks.protocol import AnyTask, Batch, Labels
 
 __all__ = ["Asked", "Prefetcher", "make_batch"]
 

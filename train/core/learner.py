@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from rlinit.errors import TrainingFailure
-from rlinit.train.config import OptimiserConfig
-from rlinit.train.distributed import Processes, unwrap
+from rlinit.train.core.config import OptimiserConfig
+from rlinit.train.core.distributed import Processes, unwrap
 
 __all__ = ["Learner", "rate_share"]
 

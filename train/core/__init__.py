@@ -1,0 +1,1 @@
+"""What every training run needs: configuration, data, state, the learner."""

@@ -1,0 +1,1 @@
+"""What is trained: a task for each agent."""
