@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)  ## schedule ResNet152 on 4, 5 and 6 pipelined Edge TPUs, with proof and pictures in demo/
-	KERAS_BACKEND=torch $(BIN)/python -m rlinit.demo demo
+	KERAS_BACKEND=torch $(BIN)/python -m examples.edge_tpu_resnet152 demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q

@@ -1,4 +1,4 @@
-"""Train an agent: ``python train/run.py --task stages``. See docs/training.md.
+"""Train an agent: ``python train/run.py --task stages``. See docs/guides/training.md.
 
 Exit codes: 0 training ended, 2 the input is wrong, 3 training failed (the state saved last is whole), 130 stopped by a
 signal (resume to go on).

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 import rlinit.executors
-from benchmarks.pytorchcv_models import image_network
+from benchmarks.components.pytorchcv_models import image_network
 from rlinit.executors.lowering.torch_program import export_model
 from rlinit.importers.torch.export import export_program, from_program
 from tests.executors.plans import random_hardware, random_plan

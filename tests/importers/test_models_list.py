@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_list_is_the_measured_one() -> None:
     """Every measured model stands in the list with its ops or the reason why not, and at least 25 were imported."""
     rows = json.loads((ROOT / "benchmarks/results/importers.json").read_text(encoding="utf-8"))["rows"]
-    lines = (ROOT / "docs/models.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs/guides/models.md").read_text(encoding="utf-8").splitlines()
     for row in rows:
         line = next(line for line in lines if line.startswith(f"| {row['model']} |"))
         assert ("not imported" if "failed" in row else f"| {row['ops']:,} |") in line

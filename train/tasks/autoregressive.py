@@ -81,7 +81,8 @@ class StepwisePlacements(PlacementPlayed):
 
 class AutoregressivePlacementTask:
     """Trains `rlinit.agent.autoregressive.AutoregressiveNetwork` on placements; see
-    `rlinit.train.tasks.protocol.Task`."""
+    `rlinit.train.tasks.protocol.Task`.
+    """
 
     params_class: ClassVar[type] = AutoregressivePlacementParams
     selection: ClassVar[tuple[str, ...]] = PlacementTask.selection

@@ -3,7 +3,7 @@
 Every bound is divided by the best schedule found by anything here. The paper's figures are for Gurobi with up to an
 hour a graph; ours are for one core and the given seconds.
 
-Run as ``python -m benchmarks.mtpp [--dataset regal|zoo] [--graphs N] [--time-limit-s S] [--jobs J]``.
+Run as ``python -m benchmarks.papers.mtpp [--dataset regal|zoo] [--graphs N] [--time-limit-s S] [--jobs J]``.
 """
 
 from __future__ import annotations

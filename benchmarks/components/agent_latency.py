@@ -1,7 +1,7 @@
 """What the latency agent buys on randomly wired networks: against heuristics and searches, and as a start for search.
 
-Run as ``python -m benchmarks.agent_placement``. Values are makespans over HEFT's, geometric means, all of the same run.
-None of the networks is part of training: those of the tables have seeds from 0 on.
+Run as ``python -m benchmarks.components.agent_latency``. Values are makespans over HEFT's, geometric means, all of the
+same run. None of the networks is part of training: those of the tables have seeds from 0 on.
 """
 
 from __future__ import annotations

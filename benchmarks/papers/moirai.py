@@ -6,7 +6,7 @@ Table V are those of `rlinit.datasets.zoo.llm` on the paper's two testbeds, weig
 are larger than any device); seconds are of a whole process-warm call with certificate. The paper's seconds are for
 another machine and include Gurobi.
 
-Run as ``python -m benchmarks.moirai --part instances|models [--seconds S] [--models NAME ...]``.
+Run as ``python -m benchmarks.papers.moirai --part instances|models [--seconds S] [--models NAME ...]``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Op times of the paper are not published: randomly wired networks are those of `r
 mainstream networks the zoo's graphs under the roofline model. The paper's figures are printed beside ours and are not
 like for like; all methods of one row run here, on the same graph, with the same seconds where they take any.
 
-Run as ``python -m benchmarks.diviml --part table1|table3|table4|small|zoo|memory [--seeds N] [--seconds S]
+Run as ``python -m benchmarks.papers.diviml --part table1|table3|table4|small|zoo|memory [--seeds N] [--seconds S]
 [--peer-seconds S]``. Tables I and IV take hours for ten seeds: ``--add`` keeps the rows that are there and adds others.
 """
 
@@ -91,7 +91,7 @@ def _peer(peer: str, path: str, inputs: int, seconds: float) -> dict[str, Any]:
     code = (
         "import json, sys, rlinit; from rlinit.placements.lowering import lower_placement; "
         f"from benchmarks.peers.{peer} import solve_{peer} as solve; "
-        "from benchmarks.diviml import GPUS, quarters; "
+        "from benchmarks.papers.diviml import GPUS, quarters; "
         f"inputs = {inputs}; graph = rlinit.load_graph({path!r}); "
         "p = lower_placement(graph, GPUS, 'latency' if inputs == 1 else 'throughput', inputs=inputs).problem; "
         f"r = solve(p, time_limit_s={seconds}); "

@@ -4,7 +4,7 @@ Reads the published files (``RLINIT_INSTANCES``). The peer is the authors' exact
 seconds are measured in the same run where ``RLINIT_PEER_DP`` names the compiled program, else the figures of an
 earlier run on two cores are printed and marked as such.
 
-Run as ``python -m benchmarks.dnn_partitioning``.
+Run as ``python -m benchmarks.papers.dnn_partitioning``.
 """
 
 from __future__ import annotations

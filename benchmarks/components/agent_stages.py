@@ -4,7 +4,8 @@ Everything runs on one thread. Synthetic graphs are of seeds that training and v
 graphs are never trained on. Optima are proven by dynamic programming over ideals. Orders drawn at random and by the
 agent are sliced by the same compiled kernel.
 
-Run as ``python -m benchmarks.agent_stages [--parts imagenet synthetic gamma proof sizes table1] [--checkpoint NAME]``.
+Run as ``python -m benchmarks.components.agent_stages [--parts imagenet synthetic gamma proof sizes table1]
+[--checkpoint NAME]``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import rlinit
-from benchmarks.agent_table_1 import STAGES, cpu_timed, report_table_1, run_table_1
+from benchmarks.papers.inc_ilp_table_1 import STAGES, cpu_timed, report_table_1, run_table_1
 from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
 from rlinit.agent.selection import find_checkpoint, load_stage_agent
 from rlinit.agent.stages.decoding import Decoding, OrderProposer, Proposal, decode_stages

@@ -1,6 +1,6 @@
 """Seconds of ``import rlinit`` in a fresh process, against a bare interpreter and against importing numpy.
 
-Run as ``python -m benchmarks.startup``.
+Run as ``python -m benchmarks.components.startup``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ are fewer cores than processes, against what so many cores can do.
 one thread each, against the models themselves.
 Both sides run in turn; times are the least and the median of 25 runs. The least is nearer to what an idle machine
 shows.
-Run as ``python -m benchmarks.executors overhead``, and so on: each part takes a minute or two.
+Run as ``python -m benchmarks.components.executors overhead``, and so on: each part takes a minute or two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch import nn
 
 import rlinit
 import rlinit.executors
-from benchmarks.pytorchcv_models import image_network
+from benchmarks.components.pytorchcv_models import image_network
 from benchmarks.record import print_table, save, timed
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
@@ -317,7 +317,7 @@ def pipeline() -> list[dict[str, Any]]:
             timed.save(Path(folder) / "graph.json")
             launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(k)]
             subprocess.run(
-                [*launch, "-m", "benchmarks.executors", "stage", folder],
+                [*launch, "-m", "benchmarks.components.executors", "stage", folder],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 check=True,
                 timeout=170,
@@ -382,7 +382,7 @@ def main() -> None:
         stage(Path(sys.argv[2]))
         return
     if part not in PARTS_OF_IT:
-        raise SystemExit(f"usage: python -m benchmarks.executors {'|'.join(PARTS_OF_IT)}")
+        raise SystemExit(f"usage: python -m benchmarks.components.executors {'|'.join(PARTS_OF_IT)}")
     before = os.getloadavg()
     title, measure = PARTS_OF_IT[part]
     rows = measure()

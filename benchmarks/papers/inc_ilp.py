@@ -3,7 +3,7 @@
 The peer is the cold full ILP on SCIP, all three levels, in the same process on the same core. The paper's own
 figures (over CPLEX) are printed beside ours.
 
-Run as ``python -m benchmarks.inc_ilp [--cold-limit-s S] [--graphs NAME ...]``.
+Run as ``python -m benchmarks.papers.inc_ilp [--cold-limit-s S] [--graphs NAME ...]``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The demonstration: ResNet152 over 4, 5 and 6 pipelined Edge TPUs, with proof and pictures.
 
-Run as ``python -m rlinit.demo [FOLDER]``.
+Run as ``python -m examples.edge_tpu_resnet152 [FOLDER]``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ For each model, with one thread a worker: the rank correlation of the ops' predi
 the prediction is the roofline model with round figures for a CPU (``preset``), with figures fitted to another model's
 measurements (``fitted``), and the cost table measured before the run (``measured``). Then a plan for one worker and one
 for two, with measured links: predicted seconds of the whole against the median and the least run.
-Run as ``python -m benchmarks.measured_costs``; needs transformers and pytorchcv.
+Run as ``python -m benchmarks.components.measured_costs``; needs transformers and pytorchcv.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What counting activations in the overflow of stages changes: networks of the zoo on Edge TPUs (8 MB of fast memory).
 
 Both plans are priced with activations: the one that ignored them, and the one that counted them.
-Run as ``python -m benchmarks.activations``.
+Run as ``python -m benchmarks.papers.mtpp_activations``.
 """
 
 from __future__ import annotations

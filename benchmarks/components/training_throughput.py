@@ -1,6 +1,7 @@
 """Graphs a second that training learns from, end to end, and where a step's time goes.
 
-Run as ``python -m benchmarks.training_throughput [--task stages] [--sizes 30 100] [--workers 1] [--device cpu]``.
+Run as ``python -m benchmarks.components.training_throughput [--task stages] [--sizes 30 100] [--workers 1] [--device
+cpu]``.
 """
 
 from __future__ import annotations

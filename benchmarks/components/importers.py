@@ -1,7 +1,7 @@
 """Which models `torch.export` imports, how many ops they have, and how long it takes; plus GPT-3 and a large ONNX file.
 
-Run as ``python -m benchmarks.importers`` (needs ``rlinit[torch,onnx]``, pytorchcv and transformers). Every model runs
-in a process of its own, with random weights on the meta device; one that fails is listed with the reason.
+Run as ``python -m benchmarks.components.importers`` (needs ``rlinit[torch,onnx]``, pytorchcv and transformers). Every
+model runs in a process of its own, with random weights on the meta device; one that fails is listed with the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """Models whose configuration is not the default: class and changes."""
 
 SECONDS = 600.0
-DOCS = Path(__file__).parents[1] / "docs" / "models.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 TITLES = {
     "pytorchcv": "Image models of pytorchcv",
     "transformers": "Models of transformers",
@@ -66,12 +66,12 @@ as it ran on the example inputs. A warning says so, the ops have the extra `trac
 as they are; one that gives another shape or number than when it was traced, or writes to what it was given, ends the
 run with its name. Such programs cannot be saved, and compiled modules and NumPy stay on the CPU.
 
-Written by `python -m benchmarks.importers`; the machine and the versions are in `benchmarks/results/importers.json`.
-Every PyTorch model is built with random weights on the meta device, exported by `torch.export` and read by
-`rlinit.importers.torch.export`, one image or one sequence of 128 tokens at a time. *Ops* counts one for each ATen call
-that depends on an input, inputs included; *ops by module* one for each call of a module without submodules. A
-multiply-add is two operations; elementwise ops count none. *Seconds* are those of one processor core for exporting and
-reading (what they take on an idle machine)."""
+Written by `python -m benchmarks.components.importers`; the machine and the versions are in
+`benchmarks/results/importers.json`. Every PyTorch model is built with random weights on the meta device, exported by
+`torch.export` and read by `rlinit.importers.torch.export`, one image or one sequence of 128 tokens at a time. *Ops*
+counts one for each ATen call that depends on an input, inputs included; *ops by module* one for each call of a module
+without submodules. A multiply-add is two operations; elementwise ops count none. *Seconds* are those of one processor
+core for exporting and reading (what they take on an idle machine)."""
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -82,7 +82,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def image_model(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return a pytorchcv model, its arguments and keyword arguments."""
-    from benchmarks.pytorchcv_models import image_network
+    from benchmarks.components.pytorchcv_models import image_network
 
     return *image_network(name), {}
 

@@ -5,7 +5,7 @@ The graph is `rlinit.datasets.zoo.llm`'s GPT-3 330M with 20 tokens, its layers' 
 repeats that on the others, one after the other; *multi node* schedules all of it on all 30 devices. The variants of
 symmetry breaking are compared where programs still move: two layers on two nodes, the same seconds each.
 
-Run as ``python -m benchmarks.gpt3 [--seconds S] [--inputs L]``.
+Run as ``python -m benchmarks.papers.diviml_gpt3 [--seconds S] [--inputs L]``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Seconds to slice one order into k stages, from 500 to 50,000 ops.
 
-Run as ``python -m benchmarks.slicing``.
+Run as ``python -m benchmarks.components.slicing``.
 """
 
 from __future__ import annotations

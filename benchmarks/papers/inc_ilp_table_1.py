@@ -1,8 +1,8 @@
 """Inc-ILP's Table I for every graph: the agent alone, agent and exact, heuristics alone, heuristics and exact, exact.
 
-A part of `benchmarks.agent_stages`. No run has a time limit, so all should repeat themselves; whether they do is tried:
-every method runs twice. SCIP alone, which takes longer than all else together, runs on the fewest stages only, and a
-second time only where the first took less than `_AGAIN_S`.
+A part of `benchmarks.components.agent_stages`. No run has a time limit, so all should repeat themselves; whether they
+do is tried: every method runs twice. SCIP alone, which takes longer than all else together, runs on the fewest stages
+only, and a second time only where the first took less than `_AGAIN_S`.
 """
 
 from __future__ import annotations

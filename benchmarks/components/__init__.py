@@ -1,0 +1,1 @@
+"""Parts of rlinit, measured one by one."""
