@@ -68,19 +68,3 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.startswith("rlinit")}
     return found
-
-
-def test_imports_go_one_way() -> None:
-    """Core <- {exact, datasets, heuristics} <- phases/solve <- {cli, demo}; the checker uses no solver."""
-    top = ("rlinit.solving.api", "rlinit.cli.main", "rlinit.solving.stage_phases", "rlinit.demo")
-    for package, banned in {
-        "exact": (*top, "rlinit.heuristics", "rlinit.datasets", "rlinit.train"),
-        "datasets": (*top, "rlinit.heuristics", "rlinit.exact", "rlinit.train"),
-        "rlinit/heuristics": (*top, "rlinit.exact", "rlinit.datasets", "rlinit.train"),
-        "rlinit/kernels": (*top, "rlinit.exact", "rlinit.datasets", "rlinit.heuristics"),
-    }.items():
-        for path in (ROOT / package).rglob("*.py"):
-            for module in imports_of(path):
-                assert not module.startswith(banned), f"{path} imports {module}"
-    solvers = ("rlinit.exact", "rlinit.heuristics", "rlinit.kernels", "rlinit.stages.problem", "rlinit.stages.lowering")
-    assert not any(module.startswith((*top, *solvers)) for module in imports_of(ROOT / "rlinit" / "checker.py"))

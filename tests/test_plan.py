@@ -11,7 +11,7 @@ import pytest
 import rlinit
 from rlinit.errors import InvalidPlan
 from rlinit.plan import Plan, is_closed, relative_gap
-from tests.test_checker import HARDWARE, model, solved
+from tests.checker.test_stages import HARDWARE, model, solved
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory"])

@@ -13,7 +13,7 @@ from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
-from tests.problems import random_problem
+from tests.stage_cases import random_problem
 
 __all__ = ["random_agent", "random_network", "some_problems"]
 

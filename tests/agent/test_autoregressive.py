@@ -19,7 +19,7 @@ from rlinit.agent.sequential.decoding import beam, greedy, sample
 from rlinit.agent.sequential.rollouts import PlacementRollouts, placements
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
-from tests.placements import random_placement_problem
+from tests.placement_cases import random_placement_problem
 
 
 def network(seed: int, *, trained: bool = True) -> AutoregressiveNetwork:

@@ -21,7 +21,7 @@ from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.placements.timeline import makespan
 from tests.agent.test_autoregressive import network
-from tests.placements import random_placement_problem
+from tests.placement_cases import random_placement_problem
 
 
 @given(seed=st.integers(0, 1000), n=st.integers(1, 9), d=st.integers(1, 4), memory=st.sampled_from([0.8, np.inf]))

@@ -24,7 +24,7 @@ from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_plan
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
-from tests.placements import random_placement_problem
+from tests.placement_cases import random_placement_problem
 
 
 def play(env: PlacementEnv, seed: int) -> tuple[list[float], dict[str, Any]]:

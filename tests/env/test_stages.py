@@ -22,7 +22,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.slicing import slice_order
-from tests.problems import random_problem
+from tests.stage_cases import random_problem
 
 
 def play(env: StageEnv, seed: int) -> tuple[list[int], list[float], dict[str, Any]]:

@@ -206,7 +206,7 @@ def test_onnx_files_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from rlinit.exporters import run_onnx_stages
-    from tests.exporters.onnx_files import feeds_of, random_model, run_whole
+    from tests.exporters.onnx.files import feeds_of, random_model, run_whole
 
     model = random_model(3)
     onnx.save(model, tmp_path / "net.onnx")

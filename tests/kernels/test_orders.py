@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinit.kernels.orders import arrangement_cost, kahn
-from tests.problems import random_problem
+from tests.stage_cases import random_problem
 
 
 def reference_kahn(priority: np.ndarray, pred: list[set[int]]) -> list[int]:

@@ -18,7 +18,7 @@ from rlinit.placements.timeline import makespan
 from rlinit.train.run import main
 from rlinit.train.tasks.autoregressive import AutoregressivePlacementParams, AutoregressivePlacementTask, _start
 from rlinit.train.tasks.placements import PlacementBatch
-from tests.placements import random_placement_problem
+from tests.placement_cases import random_placement_problem
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,138 @@
+"""The latency agent from checkpoint to placement, without torch, and in the product."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rlinit
+from rlinit.agent.latency_selection import choose_for_latency
+from rlinit.agent.network.checkpoint import Card, Checkpoint, save_checkpoint
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.network.graph_features import join
+from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
+from rlinit.agent.network.oneshot_torch import OneShot
+from rlinit.agent.placements.agent import LatencyAgent, decode_placement
+from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
+from rlinit.datasets.random.randomly_wired import rwnn
+from rlinit.errors import CheckpointError, RlinitError
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.placements.timeline import makespan, obstacle
+from tests.placement_cases import random_placement_problem
+
+CONFIG = OneShotConfig("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, hidden=8, layers=2)
+
+
+def network(opinion: float) -> OneShot:
+    """Return a network whose last layers are not zero, or with `opinion` 0 are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = OneShot(CONFIG)
+        assert made.devices is not None
+        with torch.no_grad():
+            for weight in (made.key_out.weight, made.devices.out.weight, made.devices.out.bias):
+                weight.copy_(opinion * torch.randn(weight.shape))
+    return made
+
+
+def agent(opinion: float) -> LatencyAgent:
+    """Return an agent with such a network."""
+    card = Card("oneshot", "latency", dataclasses.asdict(CONFIG))
+    return LatencyAgent(Checkpoint(network(opinion).arrays(), card))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Write such a checkpoint."""
+    path = tmp_path / "some.safetensors"
+    save_checkpoint(path, network(1.0).arrays(), Card("oneshot", "latency", dataclasses.asdict(CONFIG)))
+    return path
+
+
+def test_numpy_computes_what_torch_computes() -> None:
+    """Keys, scores and hastes agree within float32, over problems of several sizes and numbers of devices."""
+    features = join([see(random_placement_problem(s, 5 + 7 * s, 1 + s)).features for s in range(4)])
+    made = network(1.0)
+    with torch.no_grad():
+        key, pair = made(FeatureTensors.of(features))
+    ours = infer(OneShotWeights(CONFIG, made.arrays()), features)
+    np.testing.assert_allclose(ours[0], key.numpy(), atol=1e-3)
+    np.testing.assert_allclose(ours[1], pair.numpy(), atol=1e-3)
+
+
+def test_without_an_opinion_decoding_is_heft_or_better() -> None:
+    """An agent whose last layers are zero gives HEFT's placement, unless looking ahead finds a better one."""
+    better = 0
+    for seed in range(5):
+        problem = random_placement_problem(seed, 20, 3, forbidden_fraction=0.0)
+        found, heft = decode_placement(agent(0.0), problem), PLACEMENT_HEURISTICS["heft"](problem, seed=0)
+        assert found is not None
+        assert heft is not None
+        assert found.value <= makespan(problem, heft)
+        better += found.value < makespan(problem, heft)
+    assert better > 0
+
+
+@pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
+def test_decoding_is_feasible_repeatable_and_no_worse_with_samples(transfers: str) -> None:
+    """The value is the placement's makespan under the problem's rules; samples only help; seeds decide everything."""
+    for seed in range(4):
+        problem = random_placement_problem(seed, 15, 3, transfers=transfers, group_fraction=0.2)  # type: ignore[arg-type]
+        greedy = decode_placement(agent(1.0), problem)
+        first, again = (decode_placement(agent(1.0), problem, samples=8, seed=3) for _ in range(2))
+        assert greedy is not None
+        assert first is not None
+        assert again is not None
+        assert obstacle(problem, first.placement) == ""
+        assert first.value == makespan(problem, first.placement) <= greedy.value == first.greedy_value
+        np.testing.assert_array_equal(first.placement.sequence, again.placement.sequence)
+        assert ((first.entropy >= 0) & (first.entropy <= 1 + 1e-9)).all()
+
+
+def test_a_single_op_and_a_single_device_work() -> None:
+    """The smallest problems are decoded too."""
+    for n, d in ((1, 1), (1, 3), (5, 1)):
+        found = decode_placement(agent(1.0), random_placement_problem(0, n, d), samples=4)
+        assert found is not None
+
+
+def test_refusals() -> None:
+    """Split ops, negative samples and checkpoints on other features are refused with what was expected."""
+    with pytest.raises(RlinitError, match="whole ops"):
+        decode_placement(agent(1.0), random_placement_problem(0, 4, 2, shards=2))
+    with pytest.raises(RlinitError, match="at least 0"):
+        decode_placement(agent(1.0), random_placement_problem(0, 4, 2), samples=-1)
+    other = dataclasses.replace(CONFIG, node_features=3)
+    with pytest.raises(CheckpointError, match="this version gives"):
+        LatencyAgent(Checkpoint(OneShot(other).arrays(), Card("oneshot", "latency", dataclasses.asdict(other))))
+
+
+def test_schedule_takes_a_checkpoint_by_its_path(checkpoint: Path) -> None:
+    """The agent alone, or as the start of a search; the provenance says so."""
+    graph, hardware = rwnn("er", seed=1, num_modules=1, nodes_per_module=8), rlinit.Hardware.preset("cpu-t4-a100")
+    alone = rlinit.schedule(graph, hardware, objective="latency", agent=str(checkpoint), method="agent")
+    assert "agent" in alone.phase_s or alone.status == "optimal"
+    assert str(checkpoint) in str(alone.provenance["start"])
+    searched = rlinit.schedule(graph, hardware, objective="latency", agent=str(checkpoint), method="sweep")
+    assert searched.value <= alone.value
+
+
+def test_where_no_agent_serves_the_heuristic_is_named(checkpoint: Path) -> None:
+    """Split ops go to heuristics by default, and are an error where a checkpoint was asked for."""
+    problem = random_placement_problem(0, 4, 2, shards=2)
+    assert choose_for_latency(problem, "auto").agent is None
+    with pytest.raises(CheckpointError, match="whole ops"):
+        choose_for_latency(problem, str(checkpoint))
+    with pytest.raises(CheckpointError, match="no checkpoint 'none'"):
+        choose_for_latency(random_placement_problem(0, 4, 2), "none")
+    graph = rwnn("er", seed=1, num_modules=1, nodes_per_module=8, batch_sizes=(1, 2, 3, 4))
+    hardware = rlinit.Hardware.preset("cpu-t4-a100")
+    plan = rlinit.schedule(graph, hardware, objective="throughput", inputs=4, method="sweep")
+    assert "no agent" in str(plan.provenance["start"])
+    with pytest.raises(RlinitError, match="unknown agent"):
+        rlinit.schedule(graph, hardware, objective="latency", agent="nobody")

@@ -1,0 +1,73 @@
+"""Properties of the chain of modules between separators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinit.budget import Budget
+from rlinit.exact.placements.split.chain_dp import ModuleChain
+from rlinit.exact.placements.split.search import search, transfer_times
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan
+from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_modules, make_problem
+
+
+def _chain(problem: PlacementProblem) -> ModuleChain:
+    return ModuleChain(problem, transfer_times(problem), None, 1, 1 << 62)
+
+
+def _all_pairs(problem: PlacementProblem) -> tuple[float, int]:
+    """Return the chain's optimum from every pair of every module, and the work."""
+    chain = _chain(problem)
+    work = 0
+    best = np.zeros(1)
+    for part in chain.parts:
+        costs = []
+        for model, start, lower in zip(part.models, part.starts, part.lower, strict=True):
+            found = search(model, start, np.full(len(lower), np.inf), Budget())
+            costs.append(np.maximum(found.value_s, lower))
+            work += found.work
+        best = (best[:, None] + np.array(costs)).min(axis=0)
+    return float(best.min()), work
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_pairs_on_the_path_are_enough(seed: int, groups: bool) -> None:
+    """Solving only what lies on shortest paths by bounds gives what solving every pair gives.
+
+    That is the optimum, but where an op of a module has to be with the separator that ends it: then it is a bound.
+    """
+    problem = any_placement_problem(seed, max_ops=7, chain=True, groups=groups)
+    full, _ = _all_pairs(problem)
+    bound, placement = _chain(problem).solve(np.inf, Budget())
+    assert bound == pytest.approx(full, rel=1e-9)
+    best = brute_force(problem)
+    assert bound <= best * (1 + 1e-12)
+    if len(np.unique(problem.group)) == problem.num_ops:
+        assert bound == pytest.approx(best, rel=1e-9)
+        if placement is not None:
+            assert makespan(problem, placement) == pytest.approx(full, rel=1e-9)
+
+
+def test_separators_of_one_group_share_a_device() -> None:
+    """Where two neighbouring separators belong together, no pair of different devices is considered."""
+    times = np.array([[1.0, 4.0], [4.0, 1.0], [1.0, 4.0]])
+    problem = make_problem(times, [(0, 1), (1, 2)], group=np.array([0, 0, 2]))
+    bound, placement = _chain(problem).solve(np.inf, Budget())
+    assert bound == 6.0
+    assert placement is not None
+    assert placement.device[:, 0].tolist() in ([0, 0, 0], [1, 1, 0])
+
+
+def test_less_is_solved_than_all_pairs() -> None:
+    """Six modules of three devices are proven with less than half of the work of all pairs."""
+    problem = chain_of_modules(4, num_modules=6, module_ops=8, num_devices=3)
+    full, full_work = _all_pairs(problem)
+    chain = _chain(problem)
+    bound, _ = chain.solve(np.inf, Budget())
+    assert bound == pytest.approx(full, rel=1e-9)
+    assert chain.work < 0.5 * full_work

@@ -1,0 +1,328 @@
+"""The placement programs against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rlinit.arrays import IntArray
+from rlinit.budget import Budget
+from rlinit.exact.placements.milp.solve import PlacementMilpSettings, placement_lp_bound, solve_placement_milp
+from rlinit.exact.placements.milp.symmetry import alike_devices, alike_nodes
+from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
+from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.timeline import makespan, obstacle, timeline
+from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem, sequences
+
+seeds = st.integers(0, 2**32 - 1)
+
+OP_FORMS = [
+    PlacementMilpSettings(communication=c, disjunction=o, load=load)  # type: ignore[arg-type]
+    for c, o, load in itertools.product(("flow", "pairs"), ("directed", "devices"), (True, False))
+]
+BATCH_FORMS = [
+    PlacementMilpSettings("batches", c, intra_symmetry=s, inter_symmetry=s, shard_symmetry=s != "none")  # type: ignore[arg-type]
+    for c, s in itertools.product(("flow", "pairs"), ("none", "batches", "tasks", "time"))
+]
+
+
+def small_problem(seed: int) -> PlacementProblem:
+    """Return a problem of any kind that enumeration can solve in well under a second."""
+    rng = np.random.default_rng(seed)
+    shards = int(rng.choice([1, 1, 1, 2, 3, 4]))
+    ops, devices = {1: (5, 3), 2: (3, 2), 3: (2, 2), 4: (2, 2)}[shards]
+    return random_placement_problem(
+        seed,
+        int(rng.integers(1, ops)),
+        int(rng.integers(1, devices + 1)),
+        shards=shards,
+        transfers=str(rng.choice(["parallel", "exclusive", "blocking"])),  # type: ignore[arg-type]
+        density=float(rng.choice([0.3, 0.7])),
+        scale=10.0 ** float(rng.integers(-9, 12)),
+        memory_fraction=float(rng.choice([np.inf, 0.8])),
+        group_fraction=float(rng.choice([0.0, 0.3])),
+        missing_links=float(rng.choice([0.0, 0.1])),
+        integer=bool(rng.random() < 0.5),
+        identical=bool(rng.random() < 0.3),
+    )
+
+
+def small_latency(seed: int, most: int = 6) -> PlacementProblem:
+    """Return a latency problem with parallel transfers."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, most))
+    return random_placement_problem(
+        seed,
+        n,
+        int(rng.integers(1, 4)) if n < 5 else 2,
+        scale=10.0 ** float(rng.integers(-9, 12)),
+        memory_fraction=float(rng.choice([np.inf, 0.7])),
+        group_fraction=float(rng.choice([0.0, 0.3])),
+        missing_links=float(rng.choice([0.0, 0.15])),
+        integer=bool(rng.random() < 0.5),
+        identical=bool(rng.random() < 0.3),
+    )
+
+
+def feasible_start(problem: PlacementProblem, seed: int) -> Placement | None:
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        placement = random_placement(problem, rng)
+        if makespan(problem, placement) < np.inf:
+            return placement
+    return None
+
+
+def window_best(problem: PlacementProblem, start: Placement, free: np.ndarray) -> float:
+    """Return the best makespan of the window by enumeration."""
+    n, s, d = problem.num_ops, problem.num_shards, problem.num_devices
+
+    def fixed_orders(sequence: IntArray) -> list[list[int]]:
+        return [[c for c in sequence.tolist() if c % d == i and not free[c // d]] for i in range(d)]
+
+    best = np.inf
+    for flat in itertools.product(range(d), repeat=n * s):
+        device = np.array(flat, np.int64).reshape(n, s)
+        if (device != start.device)[~free].any() or obstacle(problem, Placement(device, np.zeros(0, np.int64))):
+            continue
+        for sequence in sequences(problem, device):
+            if fixed_orders(sequence) == fixed_orders(start.sequence):
+                best = min(best, makespan(problem, Placement(device, sequence)))
+    return best
+
+
+def check(problem: PlacementProblem, result: PlacementResult, best: float) -> None:
+    """Check value, bound and status against the best makespan."""
+    assert result.bound <= best * (1 + 1e-12)
+    if best == np.inf:
+        assert (result.status, result.value, result.placement) == ("infeasible", None, None)
+        return
+    assert result.placement is not None
+    assert result.value == makespan(problem, result.placement)
+    assert result.value <= best * (1 + 1e-6)
+    assert result.value >= best * (1 - 1e-12)
+    assert result.status == "optimal"
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_op_program_equals_enumeration(seed: int) -> None:
+    """Every form of the program with one start an op finds and proves the best makespan."""
+    problem = small_latency(seed)
+    best = brute_force_placement(problem)
+    form = OP_FORMS[seed % len(OP_FORMS)]
+    check(problem, solve_placement_milp(problem, budget=Budget(60), settings=form), best)
+    check(problem, solve_placement_milp(problem, budget=Budget(60)), best)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_batch_program_equals_enumeration(seed: int) -> None:
+    """Every form of the program with one start a batch does, for shards and for every way of transferring."""
+    problem = small_problem(seed)
+    best = brute_force_placement(problem)
+    nodes = np.arange(problem.num_devices, dtype=np.int64) % 2
+    form = BATCH_FORMS[seed % len(BATCH_FORMS)]
+    result = solve_placement_milp(problem, budget=Budget(60), settings=form, node_of_device=nodes)
+    check(problem, result, best)
+
+
+@settings(max_examples=80, deadline=None)
+@given(seeds, st.booleans())
+def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> None:
+    """With fixed ops the value and the bound are those of the window, and never worse than the start."""
+    problem = small_problem(seed) if batches else small_latency(seed)
+    start = feasible_start(problem, seed)
+    if start is None:
+        return
+    free = np.random.default_rng(seed).random(problem.num_ops) < 0.5
+    form = (BATCH_FORMS if batches else OP_FORMS)[seed % 8]
+    result = solve_placement_milp(problem, budget=Budget(60), start=start, free=free, settings=form)
+    check(problem, result, window_best(problem, start, free))
+    assert result.value is not None
+    assert result.placement is not None
+    assert result.value <= makespan(problem, start)
+    assert (result.placement.device == start.device)[~free].all()
+
+
+@settings(max_examples=25, deadline=None)
+@example(855)  # A free batch of no length starts with a settled one that it has to come before.
+@given(seeds)
+def test_both_programs_agree_on_windows(seed: int) -> None:
+    """Where enumeration is out of reach no bound of a form exceeds the value of another."""
+    rng = np.random.default_rng(seed)
+    problem = random_placement_problem(
+        seed,
+        int(rng.integers(7, 13)),
+        3,
+        density=0.2,
+        integer=bool(rng.random() < 0.5),
+        group_fraction=float(rng.choice([0.0, 0.3])),
+        scale=10.0 ** float(rng.integers(-9, 12)),
+    )
+    if rng.random() < 0.3:  # Seconds far apart within one problem.
+        problem.time_s[:] *= np.where(rng.random((problem.num_ops, 1, 1)) < 0.5, 1e-8, 1.0)
+    start = feasible_start(problem, seed)
+    if start is None:
+        return
+    free = rng.random(problem.num_ops) < 0.4
+    forms = (PlacementMilpSettings(), OP_FORMS[6], PlacementMilpSettings("batches"))
+    results = [solve_placement_milp(problem, budget=Budget(60), start=start, free=free, settings=f) for f in forms]
+    values = [np.inf if result.value is None else result.value for result in results]
+    assert max(result.bound for result in results) <= min(values) * (1 + 1e-12)
+    assert max(values) <= min(values) * (1 + 1.1e-6)
+    assert {result.status for result in results} == {"optimal"}
+
+
+@settings(max_examples=10, deadline=None)
+@given(seeds)
+def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
+    """Letting transfers go in any order can only help: its bound holds for list scheduling."""
+    problem = small_problem(seed)
+    best = brute_force_placement(problem)
+    form = PlacementMilpSettings(variables="batches", served=False)
+    result = solve_placement_milp(problem, budget=Budget(60), settings=form)
+    assert result.bound <= best * (1 + 1e-12)
+    if result.value is not None:
+        assert result.value >= best * (1 - 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_relaxation_is_a_bound(seed: int) -> None:
+    """The LP bound never exceeds the best makespan, with or without a known one."""
+    problem = small_problem(seed)
+    best = brute_force_placement(problem)
+    for form in (None, PlacementMilpSettings(), PlacementMilpSettings(communication="pairs", load=False)):
+        assert placement_lp_bound(problem, budget=Budget(20), settings=form) <= best
+        assert placement_lp_bound(problem, budget=Budget(20), upper=best, settings=form) <= best
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_without_orders_it_is_a_bound(seed: int) -> None:
+    """Leaving the orders out keeps the bound valid, and placements feasible."""
+    problem = small_problem(seed)
+    best = brute_force_placement(problem)
+    result = solve_placement_milp(problem, budget=Budget(60), settings=PlacementMilpSettings(disjunction="none"))
+    assert result.bound <= best * (1 + 1e-12)
+    assert (result.value is None) == (result.placement is None)
+    if result.value is not None and result.placement is not None:
+        assert result.value == makespan(problem, result.placement) >= best
+
+
+def test_a_byte_too_much_is_too_much() -> None:
+    """A device overloaded by less than the solver's tolerance is still overloaded."""
+    problem = random_placement_problem(0, 2, 2, density=0.0, zero_fraction=0.0, forbidden_fraction=0.0)
+    problem.time_s[:, 0, 1], problem.time_s[:, 1, 1] = 1.0, 10.0
+    problem.weight_bytes[:] = [6e11, 4e11 + 20.0]
+    problem.shard_bytes[:] = 0.0
+    problem.capacity_bytes[:] = 1e12
+    for variables in ("ops", "batches"):
+        form = PlacementMilpSettings(variables)
+        check(problem, solve_placement_milp(problem, budget=Budget(60), settings=form), brute_force_placement(problem))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_nothing_below_the_best(seed: int) -> None:
+    """With the best makespan as the value to beat nothing is found; with a little more it is."""
+    problem = small_latency(seed)
+    best = brute_force_placement(problem)
+    if not 0 < best < np.inf:
+        return
+    below = solve_placement_milp(problem, budget=Budget(60), upper=best)
+    assert (below.status, below.value) == ("infeasible", None)
+    assert best * (1 - 1e-6) <= below.bound <= best
+    above = solve_placement_milp(problem, budget=Budget(60), upper=best * 1.01)
+    check(problem, above, best)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds)
+def test_windows_hold_the_best_placement(seed: int) -> None:
+    """With any limit from the best makespan on, the batches of the placement found lie in their windows."""
+    problem = small_latency(seed)
+    result = solve_placement_milp(problem, budget=Budget(60))
+    if result.placement is None or result.value is None:
+        return
+    windows = batch_windows(problem, result.value * (1 + 1e-9))
+    assert not windows.empty
+    run = timeline(problem, result.placement)
+    for v, i in enumerate(result.placement.device[:, 0].tolist()):
+        assert windows.allowed[v, i]
+        assert windows.head_s[v, i] <= run.start_s[v, i] * (1 + 1e-9)
+        assert windows.tail_s[v, i] <= result.value * (1 + 1e-9)
+    assert result.value <= horizon_s(problem)
+
+
+def test_budgets_are_statuses() -> None:
+    """No time and few nodes leave a start as it is, with a bound that holds."""
+    problem = random_placement_problem(3, 14, 3)
+    start = feasible_start(problem, 0)
+    assert start is not None
+    none = solve_placement_milp(problem, budget=Budget(0.0), start=start)
+    assert (none.status, none.value) == ("feasible", makespan(problem, start))
+    few = solve_placement_milp(problem, budget=Budget(60), start=start, node_limit=1)
+    again = solve_placement_milp(problem, budget=Budget(60), start=start, node_limit=1)
+    assert few.value is not None
+    assert few.bound <= few.value <= makespan(problem, start)
+    assert (few.value, few.bound) == (again.value, again.bound)
+
+
+@pytest.mark.parametrize("rows", [0, 11_000])
+def test_a_limit_may_end_while_the_program_is_written(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """The start comes back with what was known before, whether rows are being collected or handed over."""
+    problem = random_placement_problem(3, 30, 3, transfers="exclusive", forbidden_fraction=0.0)
+    start = random_placement(problem, np.random.default_rng(3))
+    looks = itertools.count()
+    monkeypatch.setattr(Budget, "expired", property(lambda _: next(looks) > rows / 256))
+    result = solve_placement_milp(problem, budget=Budget(60), start=start, lower=1e-6)
+    assert (result.status, result.bound, result.placement) == ("feasible", 1e-6, start)
+    assert result.value == makespan(problem, start)
+
+
+def test_callbacks_see_what_the_result_holds() -> None:
+    """Values reported fall to the value, and bounds reported stay below it."""
+    problem = random_placement_problem(5, 8, 2)
+    values: list[float] = []
+    bounds: list[float] = []
+    result = solve_placement_milp(
+        problem, budget=Budget(60), on_solution=lambda _, value: values.append(value), on_bound=bounds.append
+    )
+    assert result.value == values[-1]
+    assert values == sorted(values, reverse=True)
+    assert all(bound <= result.value for bound in bounds)
+
+
+def test_free_without_a_start_is_refused() -> None:
+    """A window needs something to be a window of."""
+    problem = random_placement_problem(1, 4, 2)
+    with pytest.raises(ValueError, match="start"):
+        solve_placement_milp(problem, budget=Budget(1), free=np.array([True, False, True, True]))
+
+
+def test_settings_are_checked() -> None:
+    """An unknown form is an error that names its options."""
+    with pytest.raises(ValueError, match="flow"):
+        PlacementMilpSettings(communication="tree")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="ops"):
+        solve_placement_milp(
+            random_placement_problem(0, 2, 2, shards=2), budget=Budget(1), settings=PlacementMilpSettings("ops")
+        )
+
+
+def test_alike_devices_and_nodes() -> None:
+    """Devices and nodes that may be exchanged are found, and no others."""
+    problem = random_placement_problem(2, 5, 4, identical=True, forbidden_fraction=0.0)
+    assert alike_devices(problem) == [[[0], [1], [2], [3]]]
+    nodes = np.array([0, 0, 1, 1])
+    assert alike_devices(problem, nodes) == [[[0], [1]], [[2], [3]]]
+    assert alike_nodes(problem, nodes) == [[[0, 1], [2, 3]]]
+    problem.capacity_bytes[3] = 1.0
+    assert alike_devices(problem) == [[[0], [1], [2]]]
+    assert alike_nodes(problem, nodes) == []

@@ -1,0 +1,82 @@
+"""The superblock bounds against enumeration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinit.budget import Budget
+from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
+from rlinit.exact.stages.pipeline_milp import average_work
+from rlinit.stages.problem import StageProblem, stage_cost
+from tests.exact.stages.cases import any_problem
+from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def _cheapest_heavy_convex_set(problem: StageProblem) -> float:
+    """Return the cheapest convex set with at least the average work, over sets and classes, by enumeration."""
+    least, work = average_work(problem), problem.work_s.min(axis=0)
+    best = np.inf
+    for stage in monotone_assignments(problem):
+        member = stage == 1
+        if work[member].sum() >= least * (1 - 1e-9):
+            best = min([best, *(stage_cost(problem, member, c) for c in np.unique(problem.stage_class).tolist())])
+    return best
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_hierarchy_of_bounds(seed: int) -> None:
+    """Simple <= three superblocks <= guess <= optimum, on every kind of problem."""
+    problem = any_problem(seed, "pipeline")
+    best = brute_force_pipeline(problem)
+    three = three_superblock_bound(problem, budget=Budget(30))
+    guess = guess_bound(problem, budget=Budget(30))
+    assert average_work(problem) <= three * (1 + 1e-12)
+    assert three <= guess * (1 + 1e-6)
+    assert guess <= best * (1 + 1e-12)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seeds)
+def test_three_superblocks_find_the_cheapest_heavy_set(seed: int) -> None:
+    """At k = 3 every convex set is a middle stage, so enumeration must give the same minimum."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(
+        seed, 6, 3, num_classes=int(rng.integers(1, 3)), cache_fraction=0.7, tensors_per_node=2, zero_fraction=0.1
+    )
+    expected = _cheapest_heavy_convex_set(problem)
+    assert three_superblock_bound(problem, budget=Budget(30)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_guess_is_exact_at_two_equal_stages(seed: int) -> None:
+    """At k = 2 the guessing MILP is the exact one where a stage's cost has no other terms."""
+    problem = random_problem(seed, 7, 2, zero_fraction=0.0)
+    bound = guess_bound(problem, budget=Budget(30))
+    assert bound == pytest.approx(brute_force_pipeline(problem), rel=1e-6)
+
+
+def test_without_time_the_bound_is_the_simple_one() -> None:
+    """An expired budget still gives Lemma 3.3."""
+    problem = random_problem(4, 7, 3)
+    for bound in (three_superblock_bound, guess_bound):
+        assert bound(problem, budget=Budget(0.0)) == average_work(problem)
+
+
+def test_node_that_may_run_nowhere() -> None:
+    """A node forbidden on every class makes the bound infinite."""
+    problem = random_problem(4, 5, 3)
+    problem.work_s[:, 2] = np.inf
+    assert three_superblock_bound(problem, budget=Budget(5)) == np.inf
+    assert guess_bound(problem, budget=Budget(5)) == np.inf
+
+
+def test_zero_work() -> None:
+    """Where nothing costs anything the bound is 0."""
+    problem = random_problem(4, 5, 3, scale=0.0)
+    assert guess_bound(problem, budget=Budget(5)) == 0.0

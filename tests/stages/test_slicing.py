@@ -1,0 +1,167 @@
+"""Slicing an order, and solving over all ideals, against brute force."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rlinit.budget import Budget
+from rlinit.exact.stages.ideals.solve import solve_ideals
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.slicing import Lattice, partition, slice_order
+from tests.exact.stages.cases import small_problems
+from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
+
+
+def brute_force_slicing(problem: StageProblem, order: np.ndarray) -> Value:
+    """Return the best value over all slicings of an order and all orders of the stage classes."""
+    position = np.empty(problem.num_nodes, np.int64)
+    position[order] = np.arange(problem.num_nodes)
+    classes = [problem.stage_class.tolist()]
+    if problem.objective == "pipeline":
+        classes = [list(row) for row in set(itertools.permutations(classes[0]))]
+    return min(
+        evaluate(problem, StageAssignment(np.searchsorted(cuts, position, side="right"), np.array(row)))
+        for cuts in itertools.combinations_with_replacement(range(problem.num_nodes + 1), problem.num_stages - 1)
+        for row in classes
+    )
+
+
+def optimum(problem: StageProblem) -> Value:
+    """Return the optimal value by brute force."""
+    return brute_force_memory(problem) if problem.objective == "memory" else (brute_force_pipeline(problem),)
+
+
+def check_same(found: Value, truth: Value) -> None:
+    """Compare lexicographic values: each level to rounding; levels after one that ties only to rounding may differ."""
+    for one, two in zip(found, truth, strict=True):
+        assert one == pytest.approx(two, rel=1e-9, abs=0.0)
+        if one != two:
+            return
+
+
+@settings(max_examples=150, deadline=None)
+@given(small_problems())
+def test_slicing_is_optimal_for_its_order(problem: StageProblem) -> None:
+    """slice_order equals brute force over all slicings, for every objective, class mix and capacity."""
+    truth = brute_force_slicing(problem, problem.order)
+    found = slice_order(problem, problem.order)
+    if found is None:
+        assert truth[0] == np.inf
+    else:
+        assert evaluate(problem, found[0]) == found[1]
+        check_same(found[1], truth)
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory"])
+def test_capacities_and_exclusions_bind_by_class(objective: Literal["pipeline", "memory"]) -> None:
+    """Where one class of stage is small or refuses nodes and the other does not, slicing minds which is which."""
+    for seed in range(60):
+        problem = random_problem(seed, 6, 3, objective=objective, num_classes=2, io=0.01, integer=True)
+        work = problem.work_s.copy()
+        work[0, seed % 6] = np.inf
+        memory = np.array([0.4 * problem.param_bytes.sum(), np.inf])
+        problem = dataclasses.replace(problem, work_s=work, memory_bytes=memory)
+        found = slice_order(problem, problem.order)
+        truth = brute_force_slicing(problem, problem.order)
+        if found is None:
+            assert truth[0] == np.inf
+        else:
+            check_same(found[1], truth)
+
+
+@settings(max_examples=150, deadline=None)
+@given(small_problems())
+def test_ideals_are_exact(problem: StageProblem) -> None:
+    """The program over all ideals equals brute force over all monotone assignments."""
+    truth = optimum(problem)
+    result = solve_ideals(problem, 10_000)
+    assert result is not None
+    if truth[0] == np.inf:
+        assert (result.status, result.assignment) == ("infeasible", None)
+    else:
+        assert result.assignment is not None
+        assert result.value == evaluate(problem, result.assignment)
+        check_same(result.value, truth)
+        check_same(result.bound, result.value)
+
+
+@settings(max_examples=80, deadline=None)
+@given(small_problems())
+def test_a_cutoff_below_the_optimum_proves_it(problem: StageProblem) -> None:
+    """With a cutoff just below the optimum nothing is found, and one just above it finds the optimum."""
+    truth = optimum(problem)
+    if not 0 < truth[0] < np.inf:
+        return
+    below = solve_ideals(problem, 10_000, upper=tuple(0.999 * level for level in truth))
+    assert below is not None
+    assert below.status == "infeasible"
+    above = solve_ideals(problem, 10_000, upper=(1.001 * truth[0], *truth[1:]))
+    assert above is not None
+    assert above.value is not None
+    check_same(above.value, truth)
+
+
+def test_bounds_rise_towards_the_optimum_and_never_pass_it() -> None:
+    """Every bound told on the way is at most the optimum, and they increase."""
+    for seed in range(20):
+        problem = random_problem(seed, 8, 3, io=2.0)
+        told: list[Value] = []
+        result = solve_ideals(problem, 10_000, on_bound=told.append)
+        assert result is not None
+        assert result.value is not None
+        assert told == sorted(told)
+        assert all(bounds <= result.value for bounds in told)
+
+
+def test_the_caps_are_respected() -> None:
+    """More ideals than the cap, or more labels than fit: None, not a wrong answer."""
+    apart = random_problem(0, 12, 3, density=0.0)
+    assert solve_ideals(apart, 4095) is None
+    assert solve_ideals(apart, 4096) is not None
+    many = random_problem(0, 4, 40, num_classes=10)
+    assert partition(many, Lattice.of_order(np.arange(4).repeat(10)[:4])) is None or many.num_stages == 40
+
+
+def test_an_ended_budget_still_gives_a_true_bound() -> None:
+    """With no time at all the result is a bound or a schedule, never a false proof."""
+    problem = random_problem(3, 12, 4, density=0.1)
+    truth = solve_ideals(problem, 100_000)
+    budget = Budget()
+    budget.cancel()
+    hurried = solve_ideals(problem, 100_000, budget=budget)
+    assert truth is not None
+    assert truth.value is not None
+    assert hurried is not None
+    assert hurried.bound <= truth.value
+
+
+def test_long_orders_need_no_table() -> None:
+    """A chain of 20,000 nodes with skips slices into 32 stages, within 2% of the average work."""
+    rng = np.random.default_rng(0)
+    n = 20_000
+    src = np.arange(n - 1, dtype=np.int64)
+    problem = StageProblem(
+        objective="pipeline",
+        work_s=rng.random((1, n)),
+        param_bytes=np.zeros(n),
+        tensor_src=src,
+        tensor_indptr=np.arange(n, dtype=np.int64),
+        tensor_dst=src + 1,
+        tensor_bytes=rng.random(n - 1),
+        in_s=rng.random((1, n - 1)),
+        out_s=rng.random((1, n - 1)),
+        stage_class=np.zeros(32, np.int64),
+        memory_bytes=np.array([np.inf]),
+        cache_bytes=np.array([np.inf]),
+        overflow_s_per_byte=np.zeros(1),
+        order=np.arange(n, dtype=np.int64),
+    )
+    found = slice_order(problem, problem.order)
+    assert found is not None
+    assert found[1][0] == evaluate(problem, found[0])[0] < 1.02 * problem.work_s.sum() / 32
