@@ -49,3 +49,7 @@ class TrainingFailure(RlinitError, RuntimeError):
 
 class CheckpointError(RlinitError, ValueError):
     """A checkpoint is unreadable, damaged, of a newer format, or not for the network or problem it is asked for."""
+
+
+class ExecutionFailure(RlinitError, RuntimeError):
+    """Running a plan failed; the message names the op and the device, or the process."""

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
 
-__all__ = ["Device", "Hardware"]
+__all__ = ["CAPACITY_SLACK", "Device", "Hardware"]
+
+CAPACITY_SLACK = 1.0 + 1e-12
+"""Room for rounding where sums of bytes that are not integers are held against a capacity."""
+
 
 _MIB = float(2**20)
 _GIB = float(2**30)

@@ -24,14 +24,22 @@ __all__ = [
     "Objective",
     "Plan",
     "PlannedTransfer",
+    "Resident",
     "StageUse",
     "Status",
+    "Transfers",
     "is_closed",
     "relative_gap",
 ]
 
 Objective = Literal["pipeline", "memory", "latency", "throughput"]
 Status = Literal["optimal", "feasible", "infeasible", "no_solution"]
+
+Transfers = Literal["parallel", "exclusive", "blocking"]
+
+Resident = Literal["tensors", "weights"]
+"""What a device holds at once: weights and all tensors of its ops (DIVIML condition 6), or weights alone, for models
+whose tensors are freed as soon as they are used."""
 
 OPTIMALITY_TOLERANCE = 1e-6
 """A value is optimal when it exceeds a bound on the full problem by at most this, relatively."""

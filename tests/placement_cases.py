@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlinit.arrays import IntArray
-from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle
+from rlinit.plan import Transfers
 
 __all__ = ["all_devices", "brute_force_placement", "random_placement", "random_placement_problem", "sequences"]
 

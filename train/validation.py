@@ -11,15 +11,10 @@ import torch
 from rlinit.arrays import FloatArray
 from rlinit.train.core.curriculum import batch_seed
 from rlinit.train.core.learner import Learner
+from rlinit.train.tasks.common import excess
 from rlinit.train.tasks.protocol import AnyTask, Batch
 
-__all__ = ["excess", "score", "validate"]
-
-
-def excess(value: FloatArray, least: FloatArray) -> FloatArray:
-    """Return value / least - 1 elementwise: 0 where they are equal, infinite where only `least` is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(value == least, 0.0, value / least - 1.0)
+__all__ = ["score", "validate"]
 
 
 def validate(

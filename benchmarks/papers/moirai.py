@@ -21,7 +21,7 @@ from benchmarks.record import geometric_mean, print_table, save, timed
 from rlinit.datasets.published import moirai
 from rlinit.datasets.published.location import instances_root
 from rlinit.datasets.zoo import llm
-from rlinit.placements.problem import Transfers
+from rlinit.plan import Transfers
 
 PAPER_S = {  # m-SCT, GETF, Moirai: seconds on the original graph (Table V)
     "swin-1.8b": (17.63, 120, 129),

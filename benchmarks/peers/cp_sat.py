@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from benchmarks.peers import PeerResult, Status, horizon_s, judged, require_parallel
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import BackendUnavailable, SolverFailure
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
-from rlinit.stages.problem import CAPACITY_SLACK
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

@@ -20,8 +20,8 @@ from benchmarks.peers import PeerResult, Status, horizon_s, judged, require_para
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import SolverFailure
 from rlinit.exact.solvers.linear_model import power_of_two_unit
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["solve_highs"]
 

@@ -19,9 +19,9 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.milp.symmetry import alike_devices
 from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["MAX_OPS", "branch_and_bound"]
 

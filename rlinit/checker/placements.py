@@ -13,8 +13,7 @@ from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placements.problem import Resident
-from rlinit.plan import Batch, DeviceUse, Plan
+from rlinit.plan import Batch, DeviceUse, Plan, Resident
 
 __all__ = ["check_placement", "device_uses"]
 

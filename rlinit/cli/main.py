@@ -22,8 +22,7 @@ from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_mod
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placements.problem import Resident, Transfers
-from rlinit.plan import Objective, Plan
+from rlinit.plan import Objective, Plan, Resident, Transfers
 from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from rlinit.cli.inputs import (
     dimension_sizes,
     load_hardware,
 )
-from rlinit.errors import InvalidPlan, RlinitError
-from rlinit.executors.protocol import ExecutionFailure
+from rlinit.errors import ExecutionFailure, InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.units import format_seconds

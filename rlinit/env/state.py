@@ -21,10 +21,9 @@ from rlinit.agent.stages.features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.env.problem_sources import Limits, limits_of
 from rlinit.errors import RlinitError
-from rlinit.heuristics.placements.common import kernel_arrays
-from rlinit.heuristics.placements.list_scheduling import upward_ranks
 from rlinit.kernels.policy.env_steps import complete, finish_times, take_nodes
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
+from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.stages.batch import StageBatch

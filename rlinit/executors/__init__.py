@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlinit.errors import InvalidPlan
-from rlinit.executors.protocol import Execution, ExecutionFailure, Executor
+from rlinit.errors import ExecutionFailure, InvalidPlan
+from rlinit.executors.protocol import Execution, Executor
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 

@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rlinit.checker.compatibility import require_graph
-from rlinit.errors import InvalidPlan
+from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.codegen import LaneCode, lane_code
 from rlinit.executors.lowering.compatibility import require_program
 from rlinit.executors.lowering.device_programs import Lanes, lower_lanes
 from rlinit.executors.lowering.microbatches import is_batched, probe
 from rlinit.executors.lowering.streams import Port, ports_of
 from rlinit.executors.lowering.torch_program import TorchProgram, on_device, torch_program
-from rlinit.executors.protocol import Execution, ExecutionFailure
+from rlinit.executors.protocol import Execution
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
 

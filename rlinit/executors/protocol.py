@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
 
-__all__ = ["Execution", "ExecutionFailure", "Executor"]
-
-
-class ExecutionFailure(RlinitError, RuntimeError):
-    """Running a plan failed; the message names the op and the device, or the process."""
+__all__ = ["Execution", "Executor"]
 
 
 @dataclass(frozen=True, slots=True)

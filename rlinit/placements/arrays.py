@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlinit.arrays import FloatArray
-from rlinit.heuristics.placements.common import mean_work_s
-from rlinit.heuristics.placements.list_scheduling import upward_ranks
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.placements.list_scheduling import PlacementArrays, upward_rank
 from rlinit.kernels.policy.rollouts import RolloutArrays
 from rlinit.placements.problem import PlacementProblem
-from rlinit.stages.problem import CAPACITY_SLACK
 
-__all__ = ["join_problems", "rollout_arrays"]
+__all__ = ["join_problems", "kernel_arrays", "mean_transfer_s", "mean_work_s", "rollout_arrays", "upward_ranks"]
 
 
 def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray]:
@@ -93,3 +92,56 @@ def join_problems(problems: Sequence[RolloutArrays]) -> RolloutArrays:
             for name in RolloutArrays._fields
         )
     )
+
+
+def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
+    """Return the problem as the kernels take it, with memory and permissions of a group gathered at its leader."""
+    n, group = problem.num_ops, problem.group
+    allowed = np.isfinite(problem.time_s)
+    members = np.flatnonzero(group != np.arange(n))
+    np.logical_and.at(allowed, group[members], allowed[members])
+    return PlacementArrays(
+        np.ascontiguousarray(problem.time_s),
+        problem.tensor_bytes,
+        np.bincount(group, weights=problem.weight_bytes, minlength=n).astype(np.float64),
+        np.bincount(group, weights=problem.shard_bytes, minlength=n).astype(np.float64),
+        problem.capacity_bytes * CAPACITY_SLACK,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.pred_indptr,
+        problem.pred,
+        problem.succ_indptr,
+        problem.succ,
+        group,
+        allowed,
+    )
+
+
+def mean_work_s(problem: PlacementProblem) -> FloatArray:
+    """Return (n,) seconds of all shards of an op, each in its best batch, averaged over the devices that may run it."""
+    shards = np.arange(1, problem.num_shards + 1)
+    best = (problem.time_s[:, :, 1:] / shards).min(axis=2) * problem.num_shards
+    able = np.isfinite(best)
+    total = np.where(able, best, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(able.sum(axis=1), 1), np.float64)
+
+
+def mean_transfer_s(problem: PlacementProblem) -> FloatArray:
+    """Return (n,) seconds to move all shards of an op, averaged over the ordered pairs of linked, distinct devices."""
+    linked = np.isfinite(problem.delay_s) & ~np.eye(problem.num_devices, dtype=np.bool_)
+    if not linked.any():
+        return np.zeros(problem.num_ops)
+    volume = problem.num_shards * problem.tensor_bytes
+    return np.asarray(problem.delay_s[linked].mean() + volume * problem.s_per_byte[linked].mean(), np.float64)
+
+
+def upward_ranks(problem: PlacementProblem) -> FloatArray:
+    """Return (n,) upward ranks with mean times and mean transfers (Topcuoglu et al., eq. 8).
+
+    An op's time for all shards, each in its best batch, is averaged over the devices that may run it; a transfer over
+    the ordered pairs of linked devices.
+    """
+    ranks: FloatArray = upward_rank(
+        problem.order, mean_work_s(problem), mean_transfer_s(problem), problem.succ_indptr, problem.succ
+    )
+    return ranks

@@ -14,7 +14,8 @@ from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placements.problem import MAX_SHARDS, PlacementProblem, Resident, Transfers
+from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
+from rlinit.plan import Resident, Transfers
 
 __all__ = ["QUARTERS", "LoweredPlacement", "lower_placement", "shard_inputs"]
 

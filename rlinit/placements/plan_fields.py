@@ -10,9 +10,9 @@ from rlinit.checker.placements import device_uses
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placements.problem import Placement, PlacementProblem, Resident
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of, timeline
-from rlinit.plan import Batch, Plan, PlannedTransfer
+from rlinit.plan import Batch, Plan, PlannedTransfer, Resident
 
 __all__ = ["placement_from_plan", "placement_parts", "placement_plan"]
 

@@ -34,21 +34,15 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.plan import Transfers
 
 __all__ = [
     "MAX_SHARDS",
     "Placement",
     "PlacementProblem",
     "PlacementResult",
-    "Resident",
-    "Transfers",
 ]
 
-Transfers = Literal["parallel", "exclusive", "blocking"]
-
-Resident = Literal["tensors", "weights"]
-"""What a device holds at once: weights and all tensors of its ops (DIVIML condition 6), or weights alone, for models
-whose tensors are freed as soon as they are used."""
 
 MAX_SHARDS = 62
 """Shards of an op on one device are held as the bits of one signed 64-bit integer."""

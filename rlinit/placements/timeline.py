@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.placements.timeline import BLOCKING, EXCLUSIVE, PARALLEL, run_batches
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = [
     "MODES",

@@ -21,8 +21,7 @@ from rlinit.errors import RlinitError
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placements.problem import Resident, Transfers
-from rlinit.plan import Objective, Plan, Status, is_closed
+from rlinit.plan import Objective, Plan, Resident, Status, Transfers, is_closed
 from rlinit.solving.incumbent import (
     ActivationIncumbent,
     PlacementIncumbent,
@@ -261,7 +260,7 @@ def _stage(
             if not lowered.infeasible:
                 solve(plain)
         incumbent.infeasible = incumbent.infeasible or lowered.infeasible
-    return incumbent, stage_parts(incumbent, lowered, graph, hardware), origin
+    return incumbent, stage_parts(incumbent.assignment, incumbent.problem, lowered, graph, hardware), origin
 
 
 def _place(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.placements.problem import Transfers
+from rlinit.plan import Transfers
 
 __all__ = ["compile_kernels"]
 

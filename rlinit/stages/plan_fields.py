@@ -11,29 +11,31 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
-from rlinit.solving.incumbent import ActivationIncumbent, StageIncumbent
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.lowering import LoweredStages
-from rlinit.stages.problem import StageAssignment
+from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["stage_parts", "stages_from_plan"]
 
 
 def stage_parts(
-    incumbent: StageIncumbent | ActivationIncumbent, lowered: LoweredStages, graph: Graph, hardware: Hardware
+    assignment: StageAssignment | None,
+    problem: StageProblem | StageActivations,
+    lowered: LoweredStages,
+    graph: Graph,
+    hardware: Hardware,
 ) -> dict[str, Any]:
     """Return the fields of a plan that describe stages; every figure comes from the checker's own arithmetic."""
-    if incumbent.assignment is None:
+    if assignment is None:
         return {}
-    stage = incumbent.assignment.stage[lowered.node_of_op].tolist()
-    assignment = dict(zip(graph.names, stage, strict=True))
-    devices = [hardware.devices[i].name for i in lowered.devices_of(incumbent.assignment)]
+    stage_of = dict(zip(graph.names, assignment.stage[lowered.node_of_op].tolist(), strict=True))
+    devices = [hardware.devices[i].name for i in lowered.devices_of(assignment)]
     orders: tuple[tuple[str, ...], ...] = ()
-    if isinstance(incumbent.problem, StageActivations):
-        found = incumbent.problem.orders(incumbent.assignment)
+    if isinstance(problem, StageActivations):
+        found = problem.orders(assignment)
         orders = tuple(tuple(graph.names[op] for op in order) for order in found)
-    uses = stage_uses(assignment, graph, hardware, devices, lowered.problem.objective, orders=orders)
-    return {"assignment": assignment, "stages": uses, "stage_orders": orders}
+    uses = stage_uses(stage_of, graph, hardware, devices, lowered.problem.objective, orders=orders)
+    return {"assignment": stage_of, "stages": uses, "stage_orders": orders}
 
 
 def stages_from_plan(plan: Plan, lowered: LoweredStages, graph: Graph, hardware: Hardware) -> StageAssignment:

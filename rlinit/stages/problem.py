@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.hardware import CAPACITY_SLACK
 
 __all__ = [
-    "CAPACITY_SLACK",
     "FloatArray",
     "IntArray",
     "MemoryValue",
@@ -156,9 +156,6 @@ class StageProblem:
         """(c,) how many stages of each class there are."""
         return np.bincount(self.stage_class, minlength=self.num_classes).astype(np.int64)
 
-
-CAPACITY_SLACK = 1.0 + 1e-12
-"""Room for rounding where sums of bytes that are not integers are held against a capacity."""
 
 Value = tuple[float, ...]
 """What is minimised, compared lexicographically: ``(bottleneck_s,)`` for `pipeline`, a MemoryValue for `memory`.

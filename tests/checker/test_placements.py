@@ -10,8 +10,7 @@ import pytest
 import rlinit
 from rlinit.errors import InvalidPlan
 from rlinit.hardware import Device, Hardware
-from rlinit.placements.problem import Transfers
-from rlinit.plan import Batch, Plan, PlannedTransfer
+from rlinit.plan import Batch, Plan, PlannedTransfer, Transfers
 
 SIZES = (1, 2, 3, 4)
 

@@ -26,8 +26,9 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan, timeline
+from rlinit.plan import Transfers
 from tests.placement_cases import random_placement, random_placement_problem
 
 KINDS = ("conv", "bn", "add", "relu", "matmul", "concat", "")

@@ -11,9 +11,8 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_plan
-from rlinit.placements.problem import Transfers
 from rlinit.placements.timeline import placement_from_priority
-from rlinit.plan import Plan
+from rlinit.plan import Plan, Transfers
 
 __all__ = ["random_case", "random_graph", "random_hardware", "random_plan", "stage_plan"]
 

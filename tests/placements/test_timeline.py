@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, placement_from_priority, placement_of, timeline
+from rlinit.plan import Transfers
 from tests.placement_cases import random_placement, random_placement_problem
 
 SEEDS = st.integers(0, 100_000)

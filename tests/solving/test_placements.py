@@ -16,7 +16,7 @@ from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.problem import Transfers
+from rlinit.plan import Transfers
 from tests.placement_cases import brute_force_placement
 
 GPUS = Hardware.preset("cpu-t4-a100")

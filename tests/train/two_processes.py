@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from rlinit.train.core.distributed import unwrap
 from rlinit.train.loop import train
+from rlinit.train.tasks.common import unwrap
 from tests.train.runs import tiny_config
 from tests.train.tiny_task import TinyBatch, TinyParams, TinyPlayed, TinyTask
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rlinit.errors import TrainingFailure
 
-__all__ = ["Processes", "processes", "unwrap"]
+__all__ = ["Processes", "processes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,6 @@ class Processes:
         summed = torch.tensor(value, dtype=torch.float64, device=self.device)
         distributed.all_reduce(summed)
         return float(summed)
-
-
-def unwrap(network: nn.Module) -> nn.Module:
-    """Return the network inside a wrapped one."""
-    inner: nn.Module = network.module if isinstance(network, DistributedDataParallel) else network
-    return inner
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from rlinit.errors import TrainingFailure
 from rlinit.train.core.config import OptimiserConfig
-from rlinit.train.core.distributed import Processes, unwrap
+from rlinit.train.core.distributed import Processes
+from rlinit.train.tasks.common import unwrap
 
 __all__ = ["Learner", "rate_share"]
 

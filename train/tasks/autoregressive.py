@@ -216,7 +216,7 @@ class AutoregressivePlacementTask:
 def _bare(network: torch.nn.Module) -> AutoregressiveNetwork:
     """Return the network itself where it is wrapped for several processes."""
     from rlinit.agent.autoregressive import AutoregressiveNetwork
-    from rlinit.train.core.distributed import unwrap
+    from rlinit.train.tasks.common import unwrap
 
     bare = unwrap(network)
     if not isinstance(bare, AutoregressiveNetwork):

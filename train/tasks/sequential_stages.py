@@ -147,7 +147,7 @@ class _StepwiseTask(ABC):
 
     def _rewarded(self, batch: LabelledProblems, orders: IntArray) -> StageTrajectories:
         """Return orders (S, N), sliced, with their rewards."""
-        from rlinit.train.validation import excess
+        from rlinit.train.tasks.common import excess
 
         value, ends = slice_orders(batch.problems, orders, batch.reference * (1.0 + 1e-9))
         if self.cosine:
@@ -281,7 +281,7 @@ def _exact_stages(batch: StageProblems) -> IntArray:
 def _bare(network: torch.nn.Module) -> StepwiseNetwork:
     """Return the network itself where it is wrapped for several processes."""
     from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
-    from rlinit.train.core.distributed import unwrap
+    from rlinit.train.tasks.common import unwrap
 
     bare = unwrap(network)
     if not isinstance(bare, StepwiseNetwork):

@@ -35,8 +35,8 @@ from rlinit.exact.placements.bounds.chain import best_chain
 from rlinit.exact.placements.bounds.heads_and_tails import reachability
 from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, PricedHop
 from rlinit.exact.placements.bounds.time_windows import Windows, latest_end
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["PricedChain", "priced_chain"]
 

@@ -9,9 +9,9 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain
 from rlinit.exact.placements.bounds.lagrangian_segments import Column
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["assemble"]
 

@@ -20,8 +20,8 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["LoadBound", "load_lagrangian"]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.exact.placements.bounds.heads_and_tails import device_heads, device_tails
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["Windows", "latest_end", "possible_batches", "windows"]
 

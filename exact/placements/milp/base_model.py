@@ -17,9 +17,9 @@ from rlinit.exact.placements.milp.symmetry import Symmetry
 from rlinit.exact.placements.milp.time_windows import BatchWindows
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["PlacementMilpSettings", "PlacementModel"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.exact.placements.milp.propagation import close_orders, collapse, propagate
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import shard_masks
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["BatchWindows", "batch_windows", "horizon_s"]
 

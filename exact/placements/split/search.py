@@ -23,8 +23,8 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search_bounds import MAX_PRICED_DEVICES, best_price, module_tails
 from rlinit.exact.placements.split.search_kernel import sweep
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = [
     "EXPANSIONS_PER_S",

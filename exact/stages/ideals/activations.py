@@ -11,8 +11,9 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.activation_problem import StageActivations
-from rlinit.stages.problem import CAPACITY_SLACK, StageAssignment, StageResult
+from rlinit.stages.problem import StageAssignment, StageResult
 from rlinit.stages.slicing import counted_states
 
 __all__ = ["MOST_IDEALS", "MOST_STAGES", "solve_activation_ideals"]

@@ -18,7 +18,8 @@ from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import bottleneck_pass
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
-from rlinit.stages.problem import CAPACITY_SLACK, StageProblem
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.stages.problem import StageProblem
 
 __all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "StageStates", "run_in_chunks"]
 

@@ -21,15 +21,8 @@ from rlinit.exact.stages.ideals.bottleneck_search import (
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import spill_pass
-from rlinit.stages.problem import (
-    CAPACITY_SLACK,
-    MemoryValue,
-    StageAssignment,
-    StageProblem,
-    StageResult,
-    Value,
-    memory_value,
-)
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
 
 __all__ = ["solve_memory_ideals"]
 

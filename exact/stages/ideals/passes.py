@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
-from rlinit.stages.problem import CAPACITY_SLACK
+from rlinit.hardware import CAPACITY_SLACK
 
 __all__ = ["bottleneck_pass", "spill_pass"]
 

@@ -16,7 +16,7 @@ import torch
 
 from rlinit.arrays import IntArray
 from rlinit.errors import RlinitError
-from rlinit.heuristics.placements.common import kernel_arrays
+from rlinit.placements.arrays import kernel_arrays
 from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["OrderRollouts", "PackedGraphs", "PlacementRollouts", "placements", "ready_steps"]

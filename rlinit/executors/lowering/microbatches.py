@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlinit.errors import InvalidPlan
+from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.torch_program import TorchProgram, on_device, scalar_value
-from rlinit.executors.protocol import ExecutionFailure
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placements.common import kernel_arrays, placed_in_order, placed_when
+from rlinit.heuristics.placements.common import placed_in_order, placed_when
 from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
 from rlinit.kernels.placements.list_scheduling import fill_devices
+from rlinit.placements.arrays import kernel_arrays
 from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["earliest_start", "m_etf", "m_topo"]

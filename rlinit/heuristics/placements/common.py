@@ -8,17 +8,12 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.kernels.placements.list_scheduling import PlacementArrays
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = [
     "PlacementHeuristic",
     "breadth_first",
-    "kernel_arrays",
-    "mean_transfer_s",
-    "mean_work_s",
     "placed_in_order",
     "placed_when",
 ]
@@ -46,29 +41,6 @@ class PlacementHeuristic(Protocol):
         """
 
 
-def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
-    """Return the problem as the kernels take it, with memory and permissions of a group gathered at its leader."""
-    n, group = problem.num_ops, problem.group
-    allowed = np.isfinite(problem.time_s)
-    members = np.flatnonzero(group != np.arange(n))
-    np.logical_and.at(allowed, group[members], allowed[members])
-    return PlacementArrays(
-        np.ascontiguousarray(problem.time_s),
-        problem.tensor_bytes,
-        np.bincount(group, weights=problem.weight_bytes, minlength=n).astype(np.float64),
-        np.bincount(group, weights=problem.shard_bytes, minlength=n).astype(np.float64),
-        problem.capacity_bytes * CAPACITY_SLACK,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.pred_indptr,
-        problem.pred,
-        problem.succ_indptr,
-        problem.succ,
-        group,
-        allowed,
-    )
-
-
 def breadth_first(problem: PlacementProblem) -> IntArray:
     """Return (n,) the breadth-first topological order: by the longest way from a source, then by the natural order."""
     rank = np.empty(problem.num_ops, np.int64)
@@ -85,24 +57,6 @@ def breadth_first(problem: PlacementProblem) -> IntArray:
         waiting[after] -= times
         level = after[waiting[after] == 0]
     return np.concatenate(order) if order else np.zeros(0, np.int64)
-
-
-def mean_work_s(problem: PlacementProblem) -> FloatArray:
-    """Return (n,) seconds of all shards of an op, each in its best batch, averaged over the devices that may run it."""
-    shards = np.arange(1, problem.num_shards + 1)
-    best = (problem.time_s[:, :, 1:] / shards).min(axis=2) * problem.num_shards
-    able = np.isfinite(best)
-    total = np.where(able, best, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(able.sum(axis=1), 1), np.float64)
-
-
-def mean_transfer_s(problem: PlacementProblem) -> FloatArray:
-    """Return (n,) seconds to move all shards of an op, averaged over the ordered pairs of linked, distinct devices."""
-    linked = np.isfinite(problem.delay_s) & ~np.eye(problem.num_devices, dtype=np.bool_)
-    if not linked.any():
-        return np.zeros(problem.num_ops)
-    volume = problem.num_shards * problem.tensor_bytes
-    return np.asarray(problem.delay_s[linked].mean() + volume * problem.s_per_byte[linked].mean(), np.float64)
 
 
 def placed_when(problem: PlacementProblem, mask: IntArray, start: FloatArray, end: FloatArray) -> Placement | None:

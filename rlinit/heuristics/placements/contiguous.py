@@ -8,11 +8,11 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.placements.common import breadth_first, placed_in_order
 from rlinit.kernels.placements.contiguous import cut_order, cut_order_in_turn
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["segments"]
 

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placements.common import (
-    breadth_first,
-    kernel_arrays,
-    mean_transfer_s,
-    mean_work_s,
-    placed_in_order,
-    placed_when,
-)
-from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule, upward_rank
+from rlinit.heuristics.placements.common import breadth_first, placed_in_order, placed_when
+from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
+from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 
-__all__ = ["best_device", "greedy", "heft", "minimum_execution_time", "upward_ranks"]
+__all__ = ["best_device", "greedy", "heft", "minimum_execution_time"]
 
 
 def best_device(
@@ -92,18 +86,6 @@ def heft(
     rank[problem.order] = np.arange(problem.num_ops)
     # An op and its successor tie where both take no time: the topological order decides.
     return _scheduled(problem, np.lexsort((rank, -upward_ranks(problem))), INSERT)
-
-
-def upward_ranks(problem: PlacementProblem) -> FloatArray:
-    """Return (n,) upward ranks with mean times and mean transfers (Topcuoglu et al., eq. 8).
-
-    An op's time for all shards, each in its best batch, is averaged over the devices that may run it; a transfer over
-    the ordered pairs of linked devices.
-    """
-    ranks: FloatArray = upward_rank(
-        problem.order, mean_work_s(problem), mean_transfer_s(problem), problem.succ_indptr, problem.succ
-    )
-    return ranks
 
 
 def _scheduled(problem: PlacementProblem, order: IntArray, rule: int) -> Placement | None:

@@ -12,7 +12,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.heuristics.placements.baechi import earliest_start
-from rlinit.heuristics.placements.common import mean_transfer_s, mean_work_s
+from rlinit.placements.arrays import mean_transfer_s, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = ["favourite_children", "m_sct", "run_linear_program"]

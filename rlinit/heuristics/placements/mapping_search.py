@@ -13,13 +13,14 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.placements.common import breadth_first, kernel_arrays, mean_work_s, placed_in_order
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.heuristics.placements.common import breadth_first, placed_in_order
 from rlinit.heuristics.placements.list_scheduling import best_device, minimum_execution_time
 from rlinit.kernels.placements.list_scheduling import DURATION, list_schedule
 from rlinit.kernels.placements.mapping_search import SearchArrays, anneal_mapping, evolve_mapping, tabu_mapping
+from rlinit.placements.arrays import kernel_arrays, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, shard_masks
-from rlinit.stages.problem import CAPACITY_SLACK
 
 __all__ = ["anneal", "evolve", "tabu"]
 

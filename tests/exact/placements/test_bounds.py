@@ -16,8 +16,9 @@ from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.exact.placements.bounds.heads_and_tails import reachability, reachable_sums
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram
-from rlinit.placements.problem import PlacementProblem, Transfers
+from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
+from rlinit.plan import Transfers
 from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem
 
 BOUNDS = list(PLACEMENT_BOUNDS)

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placements.common import breadth_first, kernel_arrays, placed_when
+from rlinit.heuristics.placements.common import breadth_first, placed_when
 from rlinit.heuristics.placements.getf import assign_groups, device_speeds, getf, speed_groups
-from rlinit.heuristics.placements.list_scheduling import upward_ranks
 from rlinit.heuristics.placements.m_sct import favourite_children, m_sct
 from rlinit.heuristics.placements.mapping_search import _String
 from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
 from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
 from rlinit.kernels.placements.mapping_search import anneal_mapping, evolve_mapping, tabu_mapping
-from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.arrays import kernel_arrays, upward_ranks
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, timeline
+from rlinit.plan import Transfers
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 NAMES = sorted(PLACEMENT_HEURISTICS)

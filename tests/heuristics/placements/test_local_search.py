@@ -14,8 +14,9 @@ from rlinit.heuristics.placements.local_search import (
     sweep_placements,
     upward_ranks,
 )
-from rlinit.placements.problem import Placement, PlacementProblem, Transfers
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, respects_dependencies, timeline
+from rlinit.plan import Transfers
 from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem
 
 SEEDS = st.integers(0, 100_000)

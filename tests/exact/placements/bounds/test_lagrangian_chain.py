@@ -17,8 +17,9 @@ from rlinit.exact.placements.bounds.lagrangian_primal import assemble
 from rlinit.exact.placements.bounds.lagrangian_segments import PricedHop
 from rlinit.exact.placements.bounds.registry import load_bound, memory_bound
 from rlinit.exact.placements.bounds.time_windows import possible_batches, windows
-from rlinit.placements.problem import PlacementProblem, Transfers
+from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
+from rlinit.plan import Transfers
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 CLOSE = 1.0 + 1e-9

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.placements.problem import PlacementProblem, Transfers
+from rlinit.placements.problem import PlacementProblem
+from rlinit.plan import Transfers
 
 __all__ = ["any_placement_problem", "brute_force", "chain_of_modules", "make_problem"]
 
