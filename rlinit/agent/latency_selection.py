@@ -75,6 +75,6 @@ def load_latency_agent(path: Path) -> PlacementAgent:
     """
     if load_checkpoint(path, problem="latency").card.network == "oneshot":
         return LatencyAgent.load(path)
-    from rlinit.agent.stepwise_placement import StepwisePlacementAgent
+    from rlinit.agent.sequential.stepwise_placement import StepwisePlacementAgent
 
     return StepwisePlacementAgent.load(path)

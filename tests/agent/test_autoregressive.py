@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.autoregressive import AutoregressiveNetwork, PlacementDecoding
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.encoder import FeatureTensors
 from rlinit.agent.network.graph_features import join
 from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
+from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork, PlacementDecoding
 from rlinit.agent.sequential.decoding import beam, greedy, sample
 from rlinit.agent.sequential.rollouts import PlacementRollouts, placements
 from rlinit.placements.problem import PlacementProblem

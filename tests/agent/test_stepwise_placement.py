@@ -16,8 +16,8 @@ from rlinit.agent.network.checkpoint import Card, load_checkpoint, save_checkpoi
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.placements.agent import decode_placement
 from rlinit.agent.sequential.stage_agent import card_config
+from rlinit.agent.sequential.stepwise_placement import StepwisePlacementAgent
 from rlinit.agent.stages.decoding import Decoding
-from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.placements.timeline import makespan
 from tests.agent.test_autoregressive import network

@@ -10,8 +10,8 @@ import torch
 
 import rlinit
 from rlinit.agent.sequential import decoding
+from rlinit.agent.sequential.stepwise_placement import StepwisePlacementAgent
 from rlinit.agent.stages.decoding import Decoding
-from rlinit.agent.stepwise_placement import StepwisePlacementAgent
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import InvalidConfig
 from rlinit.placements.timeline import makespan

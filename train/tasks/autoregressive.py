@@ -31,7 +31,12 @@ from rlinit.train.tasks.protocol import Choices, Labels
 if TYPE_CHECKING:
     import torch
 
-    from rlinit.agent.autoregressive import AutoregressiveNetwork, EncodedPlacements, PlacedRows, PlacementDecoding
+    from rlinit.agent.sequential.autoregressive import (
+        AutoregressiveNetwork,
+        EncodedPlacements,
+        PlacedRows,
+        PlacementDecoding,
+    )
     from rlinit.agent.sequential.rollouts import PlacementRollouts
 
 __all__ = ["AutoregressivePlacementParams", "AutoregressivePlacementTask", "StepwisePlacements"]
@@ -80,7 +85,7 @@ class StepwisePlacements(PlacementPlayed):
 
 
 class AutoregressivePlacementTask:
-    """Trains `rlinit.agent.autoregressive.AutoregressiveNetwork` on placements; see
+    """Trains `rlinit.agent.sequential.autoregressive.AutoregressiveNetwork` on placements; see
     `rlinit.train.tasks.protocol.Task`.
     """
 
@@ -107,9 +112,9 @@ class AutoregressivePlacementTask:
         """Return a fresh network."""
         import torch
 
-        from rlinit.agent.autoregressive import AutoregressiveNetwork
         from rlinit.agent.network.config import OneShotConfig
         from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES
+        from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
 
         shape = {"hidden": self.params.hidden, "layers": self.params.layers}
         config = OneShotConfig("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, **shape)
@@ -215,7 +220,7 @@ class AutoregressivePlacementTask:
 
 def _bare(network: torch.nn.Module) -> AutoregressiveNetwork:
     """Return the network itself where it is wrapped for several processes."""
-    from rlinit.agent.autoregressive import AutoregressiveNetwork
+    from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
     from rlinit.train.tasks.common import unwrap
 
     bare = unwrap(network)
@@ -230,7 +235,7 @@ def _start(
     """Return empty schedules, `copies` of each problem."""
     import torch
 
-    from rlinit.agent.autoregressive import PlacementDecoding
+    from rlinit.agent.sequential.autoregressive import PlacementDecoding
     from rlinit.agent.sequential.rollouts import PlacementRollouts
 
     device = outputs.device_keys.device

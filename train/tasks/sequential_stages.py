@@ -237,7 +237,7 @@ class PointerTask(_StepwiseTask):
 
 
 class AutoregressiveTask(_StepwiseTask):
-    """Trains `rlinit.agent.autoregressive.AutoregressiveNetwork` on stages."""
+    """Trains `rlinit.agent.sequential.autoregressive.AutoregressiveNetwork` on stages."""
 
     params_class: ClassVar[type] = AutoregressiveParams
 
@@ -249,8 +249,8 @@ class AutoregressiveTask(_StepwiseTask):
         """Return a fresh autoregressive network."""
         import torch
 
-        from rlinit.agent.autoregressive import AutoregressiveNetwork
         from rlinit.agent.network.config import OneShotConfig
+        from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
         from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 
         config = OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=self.params.hidden, layers=self.params.layers)

@@ -138,7 +138,7 @@ def _empty(card: Card) -> StepwiseNetwork:
     if card.network == "pointer":
         return PointerNetwork(**card.config)
     if card.network == "autoregressive":
-        from rlinit.agent.autoregressive import AutoregressiveNetwork
+        from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
 
         return AutoregressiveNetwork(OneShotConfig.from_dict(dict(card.config)))
     raise CheckpointError(f"the checkpoint holds a {card.network!r} network; expected 'pointer' or 'autoregressive'")

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.autoregressive import AutoregressiveNetwork
 from rlinit.agent.network.checkpoint import Card, load_checkpoint, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
 from rlinit.agent.sequential.decoding import beam, greedy, sample
 from rlinit.agent.sequential.pointer_network import (
     OrderDecoding,

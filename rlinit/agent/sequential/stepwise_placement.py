@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from rlinit.agent.autoregressive import AutoregressiveNetwork, EncodedPlacements, PlacementDecoding
 from rlinit.agent.network.checkpoint import load_checkpoint
 from rlinit.agent.network.encoder import FeatureTensors
 from rlinit.agent.placements.agent import DecodedPlacement, check_latency_features
 from rlinit.agent.placements.features import Seen, see
+from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork, EncodedPlacements, PlacementDecoding
 from rlinit.agent.sequential.decoding import beam, greedy, sample
 from rlinit.agent.sequential.rollouts import PlacementRollouts, placements
 from rlinit.agent.sequential.stage_agent import network_of
