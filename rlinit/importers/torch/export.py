@@ -287,7 +287,7 @@ def _place(problem: Exception) -> str:
     """Return the innermost line that is not torch's, Python's or this package's, as " at file:line (text)"."""
     import torch
 
-    homes = (str(Path(torch.__file__).parent), str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
+    homes = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "<")
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(homes)]
     return f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
 

@@ -328,7 +328,7 @@ def test_what_cannot_be_traced_is_told_with_its_line() -> None:
             return x
         return -x
 
-    with pytest.raises(InvalidGraph, match=r"test_torch_export\.py:\d+ \(if x\.sum\(\) > 0:\).*torch\.cond"):
+    with pytest.raises(InvalidGraph, match=r"test_export\.py:\d+ \(if x\.sum\(\) > 0:\).*torch\.cond"):
         from_torch(module_of(branch), (ones(4),))
     with pytest.raises(InvalidGraph, match="Made cannot be traced"):
         from_torch(module_of(lambda _, x: x @ ones(7, 7)), (ones(4, 4),))

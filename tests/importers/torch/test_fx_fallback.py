@@ -207,7 +207,7 @@ def test_what_nobody_can_trace_names_both_reasons() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x if x.sum() > 0 else -x
 
-    where = r"by torch\.export at \S+test_torch_fx\.py:\d+ \(return x if.*nor by torch\.fx at \S+:\d+ \(return x if"
+    where = r"by torch\.export at \S+test_fx_fallback\.py:\d+ \(return x if.*nor by torch\.fx at \S+:\d+ \(return x if"
     with pytest.raises(InvalidGraph, match=where + r".*torch\.cond.*method='strict'"):
         Graph.from_torch(Branch(), (torch.ones(4),))
     with pytest.raises(InvalidGraph, match=r"by torch\.fx at .*method='trace' or 'strict'"):
