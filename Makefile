@@ -35,6 +35,5 @@ wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
 bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
 	$(BIN)/python -m benchmarks
 
-clean:  ## built files and compiled kernels (numba does not notice that a kernel called from another file changed)
+clean:  ## built files
 	rm -rf build dist *.egg-info
-	find . -name '*.nb[ic]' -delete

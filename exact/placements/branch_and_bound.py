@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
@@ -20,6 +19,7 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.milp.symmetry import alike_devices
 from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.compiled import njit
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 
 __all__ = ["FlowNetwork", "max_flow", "minimum_cut"]
 

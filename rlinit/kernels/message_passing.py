@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import Floats, IntArray
+from rlinit.kernels.compiled import njit
 
 __all__ = ["mean_max", "mean_max_gradient"]
 

@@ -7,9 +7,9 @@ for each device what starts no earlier than h and leaves at least q behind it, `
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 
 __all__ = ["cheapest_devices"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.timeline import bit_count
 
 __all__ = ["close_orders", "collapse", "propagate"]

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance, simple_bound
+from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["CutNetwork", "anchored_cut_bound", "parametric_cut_bound", "reachability"]

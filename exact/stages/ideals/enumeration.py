@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray, NodeArray
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
+from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]

@@ -10,11 +10,11 @@ than the limit (``reach``), and heavy enough for the stages still left to hold t
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.compiled import njit
 
 __all__ = ["bottleneck_pass", "spill_pass"]
 

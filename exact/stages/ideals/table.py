@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
 from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["IdealTable", "WordArray", "quantized"]

@@ -7,9 +7,9 @@ those without shards too, so that a shard can go to any device; `mask` says whic
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.timeline import bit_count
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.list_scheduling import (
     APPEND,
     PlacementArrays,

@@ -9,9 +9,9 @@ of the sequence to the other costs a constant number of passes over the graph ho
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 
 __all__ = ["ends_of", "sweep", "tails_of"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.kernels.policy.rollouts import RolloutArrays
 
 __all__ = [

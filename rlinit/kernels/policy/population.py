@@ -7,9 +7,9 @@ How good a partial schedule is, is told by `rlinit.kernels.policy.partial_schedu
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.kernels.policy.partial_schedule import (
     DEVICE,
     OneGraph,

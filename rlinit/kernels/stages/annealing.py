@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 
 __all__ = ["anneal_stages"]
 

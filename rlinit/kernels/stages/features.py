@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 
 __all__ = ["NUM_STAGE_FEATURES", "stage_features"]
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.slicing import pipeline_pass
 
 __all__ = ["beam_orders", "choice_gradient", "choice_terms", "sample_orders", "slice_values"]

@@ -12,10 +12,10 @@ or -1; ``left[s]`` is how many stages remain.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 
 __all__ = ["greedy_slices", "memory_pass", "pipeline_pass", "prefix_sums", "stages_of_cuts"]
 

@@ -1,0 +1,140 @@
+"""numba's ``njit`` for every kernel of the package, with compiled code filed under a hash of the sources it is from.
+
+numba files compiled code beside the module and compares that module's text alone. A kernel that calls one of another
+file, or reads a constant from there, is then taken for current after the other file has changed. Here a kernel's folder
+is named by the text of its module and of every module of the package that this imports, directly or by way of others:
+changed sources have another folder, equal ones share it (in every checkout), and the installation may be read-only.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import caching
+
+__all__ = ["cache_root", "njit", "source_hash"]
+
+_PACKAGE = "rlinit"
+
+_ROOT = Path(__file__).parent.parent
+
+_UNUSED_DAYS = 30.0
+"""Days after which the compiled code of an older text of a module is removed."""
+
+_IMPORT = re.compile(
+    rf"^[ \t]*(?:from[ \t]+({_PACKAGE}[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+({_PACKAGE}[\w.]*))",
+    re.MULTILINE,
+)
+
+
+@functools.cache
+def cache_root() -> Path:
+    """Return the folder for compiled code: ``$NUMBA_CACHE_DIR``, else the user's cache, else a private temporary one.
+
+    Raises
+    ------
+    OSError
+        None of them can be written to.
+    """
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return _writable(Path(chosen) / _PACKAGE)
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return _writable((Path(home) if home else Path.home() / ".cache") / _PACKAGE / "kernels")
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        return Path(tempfile.mkdtemp(prefix=f"{_PACKAGE}-kernels-"))
+
+
+def _writable(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+    return folder
+
+
+def _path_of(module: str) -> Path | None:
+    """Return the file of a module of the package, or None if there is no such module."""
+    inside = _ROOT.joinpath(*module.split(".")[1:])
+    return next((path for path in (inside.with_suffix(".py"), inside / "__init__.py") if path.is_file()), None)
+
+
+@functools.cache
+def _text_of(module: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return the text of a module, and the modules of the package that it imports anywhere."""
+    path = _path_of(module)
+    if path is None:
+        return b"", ()
+    text = path.read_bytes()
+    found: set[str] = set()
+    for source, names, plain in _IMPORT.findall(text.decode()):
+        found.add(source or plain)
+        found |= {f"{source}.{name.split()[0]}" for name in names.strip("()").split(",") if source and name.split()}
+    return text, tuple(sorted(name for name in found if name.count(".") and _path_of(name) is not None))
+
+
+@functools.cache
+def source_hash(module: str) -> str:
+    """Return a hash of the text of a module of the package and of all that it imports, directly or by way of others."""
+    seen, waiting = {module}, [module]
+    while waiting:
+        new = set(_text_of(waiting.pop())[1]) - seen
+        seen |= new
+        waiting += new
+    digest = hashlib.sha256()
+    for name in sorted(seen):
+        digest.update(f"{name}\0".encode())
+        digest.update(_text_of(name)[0])
+    return digest.hexdigest()[:16]
+
+
+class _SourceHashLocator(caching._CacheLocator):
+    """Where numba files the compiled code of this package's kernels; no other package's."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        module = function.__module__
+        self._line = function.__code__.co_firstlineno
+        self._hash = source_hash(module)
+        self._folder = cache_root() / f"{module.removeprefix(_PACKAGE + '.')}-{self._hash}"
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], _file: str) -> _SourceHashLocator | None:
+        if not function.__module__.startswith(f"{_PACKAGE}."):
+            return None
+        locator = cls(function)
+        if not locator._folder.exists():
+            _remove_unused(locator._folder)
+            locator._folder.mkdir(exist_ok=True)
+        return locator
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._hash
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+def _remove_unused(new: Path) -> None:
+    """Remove the folders of older texts of a module that nothing has been written to for long."""
+    name = new.name.rpartition("-")[0]
+    for old in new.parent.glob(f"{name}-*"):
+        if old != new and time.time() - old.stat().st_mtime > _UNUSED_DAYS * 86_400.0:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+if _SourceHashLocator.__qualname__ not in {one.__qualname__ for one in caching.CacheImpl._locator_classes}:
+    caching.CacheImpl._locator_classes.insert(0, _SourceHashLocator)  # type: ignore[arg-type]
+
+njit = numba.njit

@@ -1,0 +1,97 @@
+"""Compiled code is filed under a hash of the sources it comes from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlinit.kernels import compiled
+
+CALLER = """\
+from rlinit.kernels.compiled import njit
+from rlinit.kernels.inner import twice
+from rlinit.sizes import STEP
+
+@njit(cache=True)
+def caller(x):
+    return twice(x) + STEP
+"""
+INNER = """\
+from rlinit.kernels.compiled import njit
+
+@njit(cache=True)
+def twice(x):
+    return 2 * x
+"""
+ASK = """\
+from rlinit.kernels.caller import caller
+print(caller(10), sum(caller.stats.cache_hits.values()), caller.stats.cache_path)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Return a package of the same name with two kernels in two files, and a constant in a third."""
+    root = tmp_path / "rlinit"
+    (root / "kernels").mkdir(parents=True)
+    for name in ("__init__.py", "kernels/__init__.py"):
+        (root / name).write_text("")
+    shutil.copy(compiled.__file__, root / "kernels" / "compiled.py")
+    (root / "sizes.py").write_text("STEP = 1\n")
+    (root / "kernels" / "inner.py").write_text(INNER)
+    (root / "kernels" / "caller.py").write_text(CALLER)
+    return root
+
+
+def ask(package: Path) -> tuple[int, int, Path]:
+    """Call the outer kernel in a fresh process; return its result, how often it was found on disk, and its folder."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT")}
+    environment |= {"XDG_CACHE_HOME": str(package.parent / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", ASK], cwd=package.parent, env=environment, capture_output=True, text=True, check=True
+    )
+    result, hits, folder = run.stdout.split()
+    return int(result), int(hits), Path(folder)
+
+
+def test_a_change_in_another_file_is_noticed(package: Path) -> None:
+    """A kernel is compiled anew when one it calls, or a constant it reads from another file, changed; else found."""
+    assert ask(package)[:2] == (21, 0)
+    assert ask(package)[:2] == (21, 1)
+    (package / "kernels" / "inner.py").write_text(INNER.replace("2 * x", "3 * x"))
+    assert ask(package)[:2] == (31, 0)
+    (package / "sizes.py").write_text("STEP = 5\n")
+    assert ask(package)[:2] == (35, 0)
+    (package / "sizes.py").write_text("STEP = 1\n")
+    assert ask(package)[:2] == (31, 1)
+
+
+def test_nothing_is_written_into_the_package(package: Path) -> None:
+    """Compiled code lies in the user's cache, so that the installation may be read-only; another checkout finds it."""
+    folder = ask(package)[2]
+    assert folder.is_relative_to(package.parent / "cache")
+    assert not list(package.rglob("*.nb?"))
+    elsewhere = package.parent / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(package, elsewhere / "rlinit")
+    (elsewhere / "cache").symlink_to(package.parent / "cache")
+    assert ask(elsewhere / "rlinit")[:2] == (21, 1)
+
+
+def test_every_kernel_uses_it() -> None:
+    """No module takes ``njit`` from numba itself."""
+    root = Path(compiled.__file__).parent.parent
+    for folder in (root, *(root / name for name in ("exact", "datasets", "train"))):
+        for path in folder.rglob("*.py"):
+            assert path.name == "compiled.py" or "from numba import" not in path.read_text(), path
+
+
+def test_the_hash_follows_imports() -> None:
+    """The hash of a module covers what it imports; a module that imports nothing has the hash of its own text."""
+    assert compiled.source_hash("rlinit.errors") == compiled.source_hash("rlinit.errors")
+    assert "rlinit.kernels.compiled" in compiled._text_of("rlinit.kernels.stages.slicing")[1]
