@@ -17,7 +17,7 @@ import rlinit
 from benchmarks.record import RESULTS, geometric_mean, print_table, save, save_figure, timed
 from rlinit.agent.latency_selection import load_latency_agent
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
-from rlinit.agent.placements.agent import LatencyAgent, PlacementAgent, decode_placement
+from rlinit.agent.placements.agent import LatencyAgent, decode_placement
 from rlinit.agent.selection import find_checkpoint
 from rlinit.budget import Budget
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
@@ -66,7 +66,7 @@ def value_of(problem: PlacementProblem, found: Placement | None) -> float:
     return makespan(problem, found)
 
 
-def decoded(agent: PlacementAgent, problem: PlacementProblem, samples: int) -> Placement:
+def decoded(agent: LatencyAgent, problem: PlacementProblem, samples: int) -> Placement:
     """Return the agent's placement."""
     found = decode_placement(agent, problem, samples=samples, seed=0)
     if found is None:
@@ -81,7 +81,7 @@ def polished(problem: PlacementProblem, start: Placement | None, moves: int) -> 
 
 
 def proposals(
-    agent: PlacementAgent, untrained: PlacementAgent, problems: list[PlacementProblem]
+    agent: LatencyAgent, untrained: LatencyAgent, problems: list[PlacementProblem]
 ) -> list[dict[str, object]]:
     """Compare one pass, populations and other quick methods."""
     methods: dict[str, Callable[[PlacementProblem], Placement | None]] = {
@@ -112,7 +112,7 @@ def proposals(
     return rows
 
 
-def at_equal_time(agent: PlacementAgent, problems: list[PlacementProblem]) -> list[dict[str, object]]:
+def at_equal_time(agent: LatencyAgent, problems: list[PlacementProblem]) -> list[dict[str, object]]:
     """Compare searches that all have the same seconds, starts included."""
 
     def from_agent(problem: PlacementProblem, budget: Budget) -> Placement | None:
@@ -148,7 +148,7 @@ def at_equal_time(agent: PlacementAgent, problems: list[PlacementProblem]) -> li
     return rows
 
 
-def by_size(agent: PlacementAgent, seeds: int) -> list[dict[str, object]]:
+def by_size(agent: LatencyAgent, seeds: int) -> list[dict[str, object]]:
     """Show how the agent, trained on 110 to 340 ops, does on other sizes."""
     hardware = rlinit.Hardware.preset("cpu-t4-a100")
     rows: list[dict[str, object]] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
-from rlinit.agent.placements.agent import LatencyAgent, PlacementAgent
+from rlinit.agent.network.checkpoint import read_once, shipped
+from rlinit.agent.placements.agent import LatencyAgent
 from rlinit.agent.selection import named_checkpoint
 from rlinit.errors import CheckpointError
 from rlinit.placements.problem import PlacementProblem
@@ -24,7 +24,7 @@ _MOST_OPS = 2_000
 class LatencyChoice:
     """Who proposes placements, from how many samples, and why; without an agent, `reason` says why not."""
 
-    agent: PlacementAgent | None
+    agent: LatencyAgent | None
     samples: int
     reason: str
 
@@ -65,16 +65,12 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
 
 
 @read_once
-def load_latency_agent(path: Path) -> PlacementAgent:
-    """Return the latency agent of a checkpoint, whatever its network; read once for each version of the file.
+def load_latency_agent(path: Path) -> LatencyAgent:
+    """Return the latency agent of a checkpoint; read once for each version of the file.
 
     Raises
     ------
     CheckpointError
         The checkpoint is not whole, or not for latency.
     """
-    if load_checkpoint(path, problem="latency").card.network == "oneshot":
-        return LatencyAgent.load(path)
-    from rlinit.agent.sequential.stepwise_placement import StepwisePlacementAgent
-
-    return StepwisePlacementAgent.load(path)
+    return LatencyAgent.load(path)

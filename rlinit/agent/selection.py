@@ -99,14 +99,13 @@ def load_stage_agent(path: Path) -> OrderProposer:
     CheckpointError
         The checkpoint is not whole, or not for stages.
     """
-    network = load_checkpoint(path, problem="stages").card.network
-    if network == "oneshot":
+    if load_checkpoint(path, problem="stages").card.network == "oneshot":
         from rlinit.agent.stages.agent import OneShotStageAgent
 
         return OneShotStageAgent.load(path)
-    from rlinit.agent.sequential.stage_agent import StepwiseAgent
+    from rlinit.agent.sequential.stage_agent import PointerAgent
 
-    return StepwiseAgent.load(path)
+    return PointerAgent.load(path)
 
 
 def choose_for_stages(problem: StageProblem, name: str) -> StageChoice:

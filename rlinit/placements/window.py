@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import IntArray
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import timeline
 
@@ -51,19 +51,11 @@ def critical_ops(problem: PlacementProblem, placement: Placement, slack: float =
     return _by_start(problem, placement, np.flatnonzero(tight.any(axis=1)))
 
 
-def placement_windows(
-    problem: PlacementProblem, placement: Placement, size: int, doubt: FloatArray | None = None
-) -> Iterator[NDArray[np.bool_]]:
+def placement_windows(problem: PlacementProblem, placement: Placement, size: int) -> Iterator[NDArray[np.bool_]]:
     """Yield masks ((n,) bool) of about `size` free ops each: around cut edges first, then along the critical path.
 
     A window holds consecutive seeds and, to fill it up, the ops that run nearest to them in time. Ops of a colocation
     group are free together.
-
-    Parameters
-    ----------
-    doubt
-        (n,) from 0 to 1: how undecided an agent was about the device of each op. To fill up windows an op counts as
-        nearer by 1 + doubt, so that one in doubt is free from up to twice as far. None: no doubt.
     """
     run = timeline(problem, placement)
     with np.errstate(invalid="ignore"):
@@ -73,8 +65,6 @@ def placement_windows(
         for first in range(0, len(seeds), step):
             chosen = seeds[first : first + step]
             near = np.abs(middle - middle[chosen].mean())
-            if doubt is not None:
-                near /= 1.0 + doubt
             near[chosen] = -1.0
             free = np.zeros(problem.num_ops, np.bool_)
             free[np.argsort(near, kind="stable")[:size]] = True

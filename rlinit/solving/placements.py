@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import IntArray
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
@@ -66,8 +66,6 @@ class PlacementLimits:
         Partial schedules extended in modules.
     rounds
         Times that all windows are gone through.
-    doubt
-        Whether an agent's doubt about ops steers the windows.
     """
 
     window_nodes: int | None = 500
@@ -76,7 +74,6 @@ class PlacementLimits:
     full_nodes: int | None = 20_000
     split_work: int = 3_000_000
     rounds: int = 1
-    doubt: bool = False
 
 
 def method_names() -> tuple[str, ...]:
@@ -117,7 +114,7 @@ def solve_placement(
     check_names(method, agent, method_names(), PLACEMENT_HEURISTICS, "latency")
     if method == "branch-and-bound":
         _check_branching(incumbent.problem)
-    origin, doubt = "plan" if start is not None else "none", None
+    origin = "plan" if start is not None else "none"
     limits = PlacementLimits(full_nodes=None, priced_rounds=1 << 30) if timed else PlacementLimits()
     incumbent.offer(start, "plan")
     placement_bound_phase(incumbent, "path", late=True)
@@ -126,7 +123,7 @@ def solve_placement(
         _heuristic(incumbent, method, seed)
         origin = method
     elif method == "agent":
-        origin, _ = _learned(incumbent, agent, seed)
+        origin = _learned(incumbent, agent, seed)
     elif method == "milp":
         _milp(incumbent, limits)
     elif method == "branch-and-bound":
@@ -137,14 +134,14 @@ def solve_placement(
         _split(incumbent, limits, jobs, "auto")
     else:
         if start is None:
-            origin, doubt = _coarse(incumbent, agent, seed)
+            origin = _coarse(incumbent, agent, seed)
         if method == "sweep":
             _sweep(incumbent, seed, jobs, share=1.0)
         elif method == "warm":
-            _windows(incumbent, window, limits, doubt)
+            _windows(incumbent, window, limits)
             _bounds(incumbent)
         else:
-            _auto(incumbent, seed, limits, jobs, doubt)
+            _auto(incumbent, seed, limits, jobs)
     return origin
 
 
@@ -158,34 +155,27 @@ def _check_branching(problem: PlacementProblem) -> None:
         raise RlinitError(f"method 'branch-and-bound' takes up to {MAX_OPS} ops, not {problem.num_ops}; use 'auto'")
 
 
-def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> tuple[str, FloatArray | None]:
+def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> str:
     """Phase 1: a named heuristic, a named agent, or all quick ones, the best of them; return as `_learned`."""
     from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 
     if agent in PLACEMENT_HEURISTICS:
         _heuristic(incumbent, agent, seed)
-        return agent, None
+        return agent
     if agent != "auto":
         return _learned(incumbent, agent, seed)
     for name in _STARTS:
         _heuristic(incumbent, name, seed)
-    origin, doubt = _learned(incumbent, "auto", seed)
-    return f"{', '.join(_STARTS)}; {origin}", doubt
+    return f"{', '.join(_STARTS)}; {_learned(incumbent, 'auto', seed)}"
 
 
-def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> tuple[str, FloatArray | None]:
-    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing.
-
-    Returns
-    -------
-    tuple
-        Which it was, and why; and (n,) the agent's doubt about each op, None without one.
-    """
+def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> str:
+    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing; return which, and why."""
     from rlinit.agent.latency_selection import choose_for_latency
     from rlinit.agent.placements.agent import decode_placement
 
     if incumbent.finished:
-        return "no agent: done before", None
+        return "no agent: done before"
     choice = choose_for_latency(incumbent.problem, name)
     why = choice.reason
     if choice.agent is not None:
@@ -196,12 +186,12 @@ def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> tuple[str, 
             found = decode_placement(choice.agent, incumbent.problem, samples=samples, seed=seed)
             if found is not None:
                 incumbent.offer(found.placement, "agent")
-                return why, found.entropy
+                return why
         why = "none of the agent's placements fits"
     if incumbent.values is None:
         _heuristic(incumbent, "heft", seed)
-        return f"heft: {why}", None
-    return f"no agent: {why}", None
+        return f"heft: {why}"
+    return f"no agent: {why}"
 
 
 def search_coarse(
@@ -246,9 +236,7 @@ def search_coarse(
     return origin
 
 
-def _auto(
-    incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int, doubt: FloatArray | None
-) -> None:
+def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int) -> None:
     """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
     from rlinit.exact.placements.split.search import MAX_MODULE_OPS
     from rlinit.heuristics.placements.local_search import memory_binds
@@ -281,7 +269,7 @@ def _auto(
         _sweep(incumbent, seed + 1, jobs, share=0.7)
     if problem.num_ops <= _WINDOW_PROGRAM_OPS:
         with incumbent.within(0.3):
-            _windows(incumbent, "auto", limits, doubt)
+            _windows(incumbent, "auto", limits)
     if incumbent.budget.remaining_s < np.inf:
         _sweep(incumbent, seed + 2, jobs, share=1.0)
 
@@ -395,9 +383,7 @@ def _branch_and_bound(incumbent: PlacementIncumbent, share: float = 1.0) -> None
         _take(incumbent, branch_and_bound(incumbent.problem, budget=incumbent.budget), "branch-and-bound")
 
 
-def _windows(
-    incumbent: PlacementIncumbent, window: int | str | None, limits: PlacementLimits, doubt: FloatArray | None
-) -> None:
+def _windows(incumbent: PlacementIncumbent, window: int | str | None, limits: PlacementLimits) -> None:
     """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
     from rlinit.exact.placements.milp.solve import solve_placement_milp
     from rlinit.placements.window import placement_windows
@@ -406,13 +392,12 @@ def _windows(
         _milp(incumbent, limits)
         return
     size = _WINDOW_OPS if window == "auto" else int(window)
-    doubt = doubt if limits.doubt else None
     rounds = limits.rounds if incumbent.budget.remaining_s == np.inf else 1 << 30
     while size > 0 and rounds > 0 and not incumbent.finished and incumbent.assignment is not None:
         rounds -= 1
         before = incumbent.values
         with incumbent.in_phase(f"window: {size} ops"):
-            for free in placement_windows(incumbent.problem, incumbent.assignment, size, doubt):
+            for free in placement_windows(incumbent.problem, incumbent.assignment, size):
                 if incumbent.finished:
                     return
                 with incumbent.within(0.2):

@@ -20,9 +20,7 @@ ALONE = Processes(0, 1, torch.device("cpu"))
 SMALL: dict[tuple[str, str], dict[str, Any]] = {
     ("stages", "oneshot"): {"hidden": 8, "layers": 1, "real_models": False},
     ("stages", "pointer"): {"units": 8, "real_models": False, "reward": "value"},
-    ("stages", "autoregressive"): {"hidden": 8, "layers": 1, "real_models": False},
     ("latency", "oneshot"): {"hidden": 8, "layers": 1, "layered": 1.0, "other_devices": 0.0},
-    ("latency", "autoregressive"): {"hidden": 8, "layers": 1, "layered": 1.0, "other_devices": 0.0},
 }
 
 

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 TaskName = Literal["stages", "latency"]
-NetworkName = Literal["oneshot", "pointer", "autoregressive"]
+NetworkName = Literal["oneshot", "pointer"]
 
 Labels = Mapping[str, NDArray[Any]]
 """What imitation learns from: arrays whose first axis is the problem (B, ...); rows of smaller problems end in -1."""
@@ -214,9 +214,7 @@ AnyTask = Task[Any, Any, Any]
 TASKS: dict[tuple[str, str], str] = {
     ("stages", "oneshot"): "rlinit.train.tasks.stages:StageTask",
     ("stages", "pointer"): "rlinit.train.tasks.sequential_stages:PointerTask",
-    ("stages", "autoregressive"): "rlinit.train.tasks.sequential_stages:AutoregressiveTask",
     ("latency", "oneshot"): "rlinit.train.tasks.placements:PlacementTask",
-    ("latency", "autoregressive"): "rlinit.train.tasks.autoregressive:AutoregressivePlacementTask",
 }
 """(task, network) -> module:class, imported when asked for."""
 

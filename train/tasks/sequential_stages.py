@@ -1,12 +1,11 @@
-"""The stage task for networks that decode step by step: the pointer network and the autoregressive agent.
+"""The stage task for the pointer network, which decodes step by step.
 
-Problems, values and labels are those of the one-shot agent's task. The pointer network can also be rewarded as in
-Inc-ILP, by the cosine similarity of its stages with those of an exact solution.
+Problems, values and labels are those of the one-shot agent's task. The reward is that of Inc-ILP, the cosine similarity
+of its stages with those of an exact solution, or the one-shot agent's.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,10 +25,9 @@ from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, Sta
 if TYPE_CHECKING:
     import torch
 
-    from rlinit.agent.sequential.pointer_network import EncodedNodes
-    from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
+    from rlinit.agent.sequential.pointer_network import EncodedNodes, PointerNetwork
 
-__all__ = ["AutoregressiveParams", "AutoregressiveTask", "LabelledProblems", "PointerParams", "PointerTask"]
+__all__ = ["LabelledProblems", "PointerParams", "PointerTask"]
 
 _IDEAL_CAP = 50_000
 """Problems of more ideals than this are labelled by the natural order."""
@@ -56,24 +54,6 @@ class PointerParams:
             raise InvalidConfig(f"problem.units is {self.units}; expected at least 1")
 
 
-@dataclass(frozen=True)
-class AutoregressiveParams:
-    """Problems and network of the autoregressive agent's task."""
-
-    draw: ProblemParams = field(default_factory=ProblemParams)
-    hidden: int = 64
-    """Width of node states and of the decoder."""
-    layers: int = 4
-    """Rounds of message passing."""
-    real_models: bool = True
-    """Validate on the ten ImageNet graphs as well."""
-
-    def __post_init__(self) -> None:
-        for name in ("hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise InvalidConfig(f"problem.{name} is {getattr(self, name)}; expected at least 1")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledProblems(StageProblems):
     """Stage problems with exact labels: (N,) the stage of each node, from 1; (0,) where nothing asks for them."""
@@ -81,14 +61,16 @@ class LabelledProblems(StageProblems):
     label: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
-class _StepwiseTask(ABC):
-    """See `rlinit.train.tasks.protocol.Task`."""
+class PointerTask:
+    """Trains `rlinit.agent.sequential.pointer_network.PointerNetwork`; see `rlinit.train.tasks.protocol.Task`."""
 
+    params_class: ClassVar[type] = PointerParams
     selection: ClassVar[tuple[str, ...]] = StageTask.selection
 
-    def __init__(self, stages: StageTask, cosine: bool) -> None:
-        self.stages = stages
-        self.cosine = cosine
+    def __init__(self, params: PointerParams) -> None:
+        self.params = params
+        self.stages = StageTask(StageParams(params.draw, real_models=params.real_models))
+        self.cosine = params.reward == "cosine"
 
     def generate(self, seed: int, size: int, count: int) -> LabelledProblems:
         """Return training problems with reference values and, for the cosine reward, exact stages."""
@@ -106,15 +88,21 @@ class _StepwiseTask(ABC):
         """Return the orders that the one-shot agent imitates."""
         return self.stages.label(batch)
 
-    @abstractmethod
     def network(self, seed: int) -> torch.nn.Module:
-        """Return a fresh network."""
+        """Return a fresh pointer network."""
+        import torch
+
+        from rlinit.agent.sequential.pointer_network import PointerNetwork
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return PointerNetwork(self.params.units)
 
     def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> EncodedNodes:
         """Return the encoded graphs."""
-        from rlinit.agent.sequential.stage_agent import read_stages
+        from rlinit.agent.sequential.pointer_network import PointerBatch
 
-        encoded: EncodedNodes = network(read_stages(_bare(network), batch.problems, device))
+        encoded: EncodedNodes = network(PointerBatch.of(batch.problems, device))
         return encoded.single()
 
     def rollout(
@@ -186,7 +174,7 @@ class _StepwiseTask(ABC):
         padded = np.full((len(orders), len(batch), graphs.width), -1, np.int64)
         padded[:, _real(batch, graphs.width)] = orders
         rows = torch.from_numpy(padded.transpose(1, 0, 2).reshape(-1, graphs.width).copy()).to(device)
-        return order_choices(_bare(network).decoder, outputs, graphs, rows)[:3]
+        return order_choices(_bare(network).decoder, outputs, graphs, rows)
 
     def imitation_loss(
         self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, labels: Labels
@@ -207,56 +195,10 @@ class _StepwiseTask(ABC):
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
         """Write the product's checkpoint."""
         from rlinit.agent.network.checkpoint import Card, save_checkpoint
-        from rlinit.agent.sequential.pointer_network import PointerNetwork
-        from rlinit.agent.sequential.stage_agent import card_config
 
-        kind = "pointer" if isinstance(network, PointerNetwork) else "autoregressive"
         arrays = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
-        about = Card(kind, "stages", card_config(_bare(network)), card["training"], card["quality"])
+        about = Card("pointer", "stages", {"units": _bare(network).units}, card["training"], card["quality"])
         save_checkpoint(path, arrays, about)
-
-
-class PointerTask(_StepwiseTask):
-    """Trains `rlinit.agent.sequential.pointer_network.PointerNetwork`."""
-
-    params_class: ClassVar[type] = PointerParams
-
-    def __init__(self, params: PointerParams) -> None:
-        super().__init__(StageTask(StageParams(params.draw, real_models=params.real_models)), params.reward == "cosine")
-        self.params = params
-
-    def network(self, seed: int) -> torch.nn.Module:
-        """Return a fresh pointer network."""
-        import torch
-
-        from rlinit.agent.sequential.pointer_network import PointerNetwork
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return PointerNetwork(self.params.units)
-
-
-class AutoregressiveTask(_StepwiseTask):
-    """Trains `rlinit.agent.sequential.autoregressive.AutoregressiveNetwork` on stages."""
-
-    params_class: ClassVar[type] = AutoregressiveParams
-
-    def __init__(self, params: AutoregressiveParams) -> None:
-        super().__init__(StageTask(StageParams(params.draw, real_models=params.real_models)), cosine=False)
-        self.params = params
-
-    def network(self, seed: int) -> torch.nn.Module:
-        """Return a fresh autoregressive network."""
-        import torch
-
-        from rlinit.agent.network.config import OneShotConfig
-        from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
-        from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
-
-        config = OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=self.params.hidden, layers=self.params.layers)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return AutoregressiveNetwork(config)
 
 
 def _exact_stages(batch: StageProblems) -> IntArray:
@@ -278,14 +220,14 @@ def _exact_stages(batch: StageProblems) -> IntArray:
     return label
 
 
-def _bare(network: torch.nn.Module) -> StepwiseNetwork:
+def _bare(network: torch.nn.Module) -> PointerNetwork:
     """Return the network itself where it is wrapped for several processes."""
-    from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
+    from rlinit.agent.sequential.pointer_network import PointerNetwork
     from rlinit.train.tasks.common import unwrap
 
     bare = unwrap(network)
-    if not isinstance(bare, StepwiseNetwork):
-        raise TypeError(f"expected a network that decodes step by step, got {type(bare).__name__}")
+    if not isinstance(bare, PointerNetwork):
+        raise TypeError(f"expected a pointer network, got {type(bare).__name__}")
     return bare
 
 

@@ -39,7 +39,7 @@ class Card:
     Parameters
     ----------
     network
-        ``oneshot``, ``pointer`` or ``autoregressive``.
+        ``oneshot`` or ``pointer``.
     problem
         ``stages`` or ``latency``.
     config

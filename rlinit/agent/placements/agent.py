@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.policy.lookahead import play_ahead
 from rlinit.kernels.policy.population import play_population
-from rlinit.kernels.policy.rollouts import RolloutTrace, play
+from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 
-__all__ = ["DecodedPlacement", "LatencyAgent", "PlacementAgent", "check_latency_features", "decode_placement"]
+__all__ = ["DecodedPlacement", "LatencyAgent", "decode_placement"]
 
 _TEMPERATURE = 2.0
 """Divides the logits of draws."""
@@ -45,33 +45,14 @@ class DecodedPlacement:
         The placement and its makespan in seconds.
     greedy_value
         The makespan of the greedy one, ``inf`` where that does not fit.
-    entropy
-        (n,) how undecided the agent was about the device of each op in the greedy schedule: entropy over the logarithm
-        of the number of devices that it could have taken, from 0 (certain, or no choice) to 1.
     """
 
     placement: Placement
     value: float
     greedy_value: float
-    entropy: FloatArray
 
 
-class PlacementAgent(Protocol):
-    """An agent for latency problems.
-
-    Attributes
-    ----------
-    sampling_s
-        Seconds an op that should be left before samples are drawn, about ten times what they take.
-    """
-
-    sampling_s: ClassVar[float]
-
-    def decode(self, problem: PlacementProblem, *, samples: int, seed: int) -> DecodedPlacement | None:
-        """Return the best of the greedy placement and `samples` others; see `decode_placement`."""
-
-
-def check_latency_features(config: OneShotConfig) -> None:
+def _check_features(config: OneShotConfig) -> None:
     """Raise CheckpointError where a network is for another problem, or for features that this version does not give."""
     expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
     found = (config.problem, config.node_features, config.device_features, config.pair_features)
@@ -82,7 +63,7 @@ def check_latency_features(config: OneShotConfig) -> None:
 
 
 class LatencyAgent:
-    """A one-shot agent for latency problems, without torch; a `PlacementAgent`.
+    """A one-shot agent for latency problems, without torch.
 
     Parameters
     ----------
@@ -93,13 +74,18 @@ class LatencyAgent:
     ------
     CheckpointError
         The checkpoint is of another architecture, or was trained on other features.
+
+    Attributes
+    ----------
+    sampling_s
+        Seconds an op that should be left before samples are drawn, about ten times what they take.
     """
 
     sampling_s: ClassVar[float] = 2e-3
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         config = OneShotConfig.from_dict(dict(checkpoint.card.config))
-        check_latency_features(config)
+        _check_features(config)
         self.weights = OneShotWeights(config, checkpoint.arrays)
 
     @classmethod
@@ -118,53 +104,16 @@ class LatencyAgent:
         key, pair = infer(self.weights, seen.features)
         return key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
 
-    def decode(self, problem: PlacementProblem, *, samples: int, seed: int) -> DecodedPlacement | None:
-        """Return the best of the greedy placement, which looks ahead, and a population.
-
-        See `rlinit.kernels.policy.lookahead` and `rlinit.kernels.policy.population`.
-        """
-        seen = see(problem)
-        key, score, urgency = self.opinion(seen)
-        free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
-        greedy = play(seen.arrays, key, score, urgency, 0.0, 1, free, rng)
-        value, device, start = play_ahead(seen.arrays, key, score, urgency, seen.after, _STEPS, _RIVALS, _LATE)
-        best, at_best = _best(
-            problem,
-            np.append(greedy.value[:, 0], value),
-            np.concatenate([greedy.device, device[None]]),
-            np.concatenate([greedy.start, start[None]]),
-        )
-        greedy_value = at_best
-        if samples:
-            drawn, at_drawn = _best(
-                problem,
-                *play_population(
-                    seen.arrays,
-                    key,
-                    score,
-                    urgency,
-                    _TEMPERATURE,
-                    samples,
-                    max(1, samples // _SURVIVORS),
-                    max(_EVERY, problem.num_ops // _MOST_CULLS),
-                    seen.after,
-                    rng,
-                ),
-            )
-            if at_drawn < at_best:
-                best, at_best = drawn, at_drawn
-        if best is None:
-            return None
-        return DecodedPlacement(best, at_best, greedy_value, _entropy(problem, greedy, score, urgency))
-
 
 def decode_placement(
-    agent: PlacementAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0
+    agent: LatencyAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0
 ) -> DecodedPlacement | None:
     """Return the best of the agent's greedy placement and a population of sampled ones; None where none of them fits.
 
-    Plays as if any number of transfers ran at once; every schedule is evaluated under the problem's own rules. The same
-    arguments give the same placement on every machine.
+    The greedy placement is the better of a plain one and one that looks ahead, see `rlinit.kernels.policy.lookahead`;
+    the population is that of `rlinit.kernels.policy.population`. Both play as if any number of transfers ran at once;
+    every schedule is evaluated under the problem's own rules. The same arguments give the same placement on every
+    machine.
 
     Parameters
     ----------
@@ -186,7 +135,26 @@ def decode_placement(
         raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
     if samples < 0:
         raise RlinitError(f"samples is {samples}; expected at least 0")
-    return agent.decode(problem, samples=samples, seed=seed)
+    seen = see(problem)
+    policy = agent.opinion(seen)
+    free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
+    greedy = play(seen.arrays, *policy, 0.0, 1, free, rng)
+    value, device, start = play_ahead(seen.arrays, *policy, seen.after, _STEPS, _RIVALS, _LATE)
+    best, best_s = _best(
+        problem,
+        np.append(greedy.value[:, 0], value),
+        np.concatenate([greedy.device, device[None]]),
+        np.concatenate([greedy.start, start[None]]),
+    )
+    greedy_s = best_s
+    if samples:
+        kept, every = max(1, samples // _SURVIVORS), max(_EVERY, problem.num_ops // _MOST_CULLS)
+        drawn, drawn_s = _best(
+            problem, *play_population(seen.arrays, *policy, _TEMPERATURE, samples, kept, every, seen.after, rng)
+        )
+        if drawn_s < best_s:
+            best, best_s = drawn, drawn_s
+    return None if best is None else DecodedPlacement(best, best_s, greedy_s)
 
 
 def _best(
@@ -206,17 +174,3 @@ def _best(
         if makespan_s < at_best:
             best, at_best = found, makespan_s
     return best, at_best
-
-
-def _entropy(problem: PlacementProblem, greedy: RolloutTrace, score: FloatArray, urgency: FloatArray) -> FloatArray:
-    """Return (n,) relative entropies of the greedy schedule's choices of devices."""
-    n, d = problem.num_ops, problem.num_devices
-    late = greedy.late[0].reshape(n, d)
-    allowed = np.isfinite(late)
-    logits = np.where(allowed, score.reshape(n, d) - urgency.reshape(n, d) * np.where(allowed, late, 0.0), -np.inf)
-    most = logits.max(axis=1, keepdims=True)
-    weight = np.where(allowed, np.exp(np.where(allowed, logits - np.where(np.isfinite(most), most, 0.0), 0.0)), 0.0)
-    share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
-    count = allowed.sum(axis=1)
-    entropy = -np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0).sum(axis=1)
-    return np.where(count > 1, entropy / np.log(np.maximum(count, 2)), 0.0)

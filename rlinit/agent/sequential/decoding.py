@@ -1,46 +1,19 @@
-"""Decoding step by step: greedy, sampling and beam search over any policy that gives log-probabilities of choices."""
+"""Decoding step by step: greedy, sampling and beam search over the pointer network's choices."""
 
 from __future__ import annotations
-
-from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["StepDecoding", "beam", "greedy", "sample"]
+from rlinit.agent.sequential.pointer_network import OrderDecoding
+
+__all__ = ["beam", "greedy", "sample"]
 
 _UNDER_ONE = 1.0 - 1e-12
 """Keeps a uniform number times a total below the total, whatever rounding does."""
 
 
-class StepDecoding(Protocol):
-    """B partial schedules under a policy; each step makes one choice in every row."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows B."""
-
-    @property
-    def done(self) -> bool:
-        """Whether every row is finished."""
-
-    def log_probs(self) -> Tensor:
-        """Return (B, C) log-probabilities of the choices; -inf where not allowed.
-
-        A row that is finished has choice 0 alone, with log-probability 0.
-        """
-
-    def choose(self, choice: Tensor) -> None:
-        """Make one choice in each row, (B,)."""
-
-    def select(self, rows: Tensor) -> Self:
-        """Return a copy whose row i is row ``rows[i]`` of this one."""
-
-
-D = TypeVar("D", bound=StepDecoding)
-
-
-def greedy(decoding: StepDecoding) -> Tensor:
+def greedy(decoding: OrderDecoding) -> Tensor:
     """Take the likeliest choice (the first of equals) until every row is done; return (B,) log-probabilities."""
     total = torch.zeros(())
     while not decoding.done:
@@ -50,7 +23,7 @@ def greedy(decoding: StepDecoding) -> Tensor:
     return total
 
 
-def sample(decoding: StepDecoding, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
+def sample(decoding: OrderDecoding, generator: torch.Generator, temperature: float = 1.0) -> Tensor:
     """Draw choices until every row is done; return (B,) log-probabilities of what was drawn, at temperature 1.
 
     Parameters
@@ -73,8 +46,15 @@ def sample(decoding: StepDecoding, generator: torch.Generator, temperature: floa
     return total
 
 
-def beam(decoding: D, width: int) -> tuple[D, Tensor]:
+def beam(decoding: OrderDecoding, width: int) -> tuple[OrderDecoding, Tensor]:
     """Keep the `width` likeliest partial schedules of each of the given rows until all are done.
+
+    Parameters
+    ----------
+    decoding
+        The rows to start from; left as it is.
+    width
+        Beams a row.
 
     Returns
     -------

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinit.agent.sequential.pointing_decoder import PointingDecoder, StepwiseNetwork, ragged_log_softmax, ready_pairs
+from rlinit.agent.sequential.pointing_decoder import PointingDecoder, ragged_log_softmax, ready_pairs
 from rlinit.agent.sequential.rollouts import OrderRollouts, PackedGraphs, ready_steps
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.batch import StageBatch
@@ -146,22 +146,19 @@ class EncodedNodes:
         (g, N, H) what is pointed at.
     state
         (g, H) hidden state and cell to begin with.
-    bias
-        (g, N) what each node's score has added.
     """
 
     inputs: Tensor
     latent: Tensor
     state: tuple[Tensor, Tensor]
-    bias: Tensor
 
     def single(self) -> EncodedNodes:
         """Return the same in float32, whatever precision they were computed in."""
         state = (self.state[0].float(), self.state[1].float())
-        return EncodedNodes(self.inputs.float(), self.latent.float(), state, self.bias.float())
+        return EncodedNodes(self.inputs.float(), self.latent.float(), state)
 
 
-class PointerNetwork(StepwiseNetwork):
+class PointerNetwork(nn.Module):
     """LSTM encoder and pointing LSTM decoder.
 
     Parameters
@@ -193,7 +190,6 @@ class PointerNetwork(StepwiseNetwork):
             by_node[0].scatter(1, at, x.to(latent.dtype))[:, :width],
             by_node[1].scatter(1, at, latent)[:, :width],
             (hidden[0], cell[0]),
-            latent.new_zeros(latent.shape[:2]),
         )
 
 
@@ -209,8 +205,7 @@ def order_choices(
     encoded: EncodedNodes,
     graphs: PackedGraphs,
     orders: Tensor,
-    fed: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return log-probability and entropy of every choice of given orders, differentiable.
 
     Parameters
@@ -219,32 +214,29 @@ def order_choices(
         The policy and g graphs.
     orders
         (B, N) orders, B a multiple of g, those of one graph after one another; -1 after the last node.
-    fed
-        (B, N - 1, H) what is fed back besides the nodes.
 
     Returns
     -------
     tuple
-        (c,) log-probabilities, (c,) entropies in nats, and (c,) the order each is of, steps of an order in sequence;
-        and (B, N, H) the decoder's states.
+        (c,) log-probabilities, (c,) entropies in nats, and (c,) the order each is of, steps of an order in sequence.
     """
     inputs, latent, state = encoded.inputs, encoded.latent, encoded.state
     graph = torch.arange(len(inputs), device=orders.device).repeat_interleave(len(orders) // len(inputs))
     nodes = inputs[graph[:, None], orders[:, :-1].clamp(min=0)]
-    hidden = decoder.run(nodes if fed is None else nodes + fed, (state[0][graph], state[1][graph]))
+    hidden = decoder.run(nodes, (state[0][graph], state[1][graph]))
     row, step, node, taken = ready_pairs(orders, ready_steps(graphs, graph, orders))
     keys, queries = decoder.key(latent), decoder.query(hidden)
-    score = decoder.point(keys[graph[row], node], queries[row, step], encoded.bias[graph[row], node])
+    score = decoder.point(keys[graph[row], node], queries[row, step])
     choice = row * orders.shape[1] + step
     log_prob = ragged_log_softmax(score, choice, orders.numel())
     entropy = -log_prob.new_zeros(orders.numel()).index_add(0, choice, log_prob.exp() * log_prob)
     made = (orders >= 0).ravel()
     chosen = log_prob.new_zeros(orders.numel()).index_add(0, choice[taken], log_prob[taken])
-    return chosen[made], entropy[made], made.nonzero()[:, 0] // orders.shape[1], hidden
+    return chosen[made], entropy[made], made.nonzero()[:, 0] // orders.shape[1]
 
 
 class OrderDecoding:
-    """Orders in the making under a pointing decoder; a `rlinit.agent.sequential.decoding.StepDecoding`.
+    """Orders in the making under a pointing decoder.
 
     Parameters
     ----------
@@ -259,7 +251,6 @@ class OrderDecoding:
         self.rollouts = rollouts
         self._projected = decoder.project(encoded.inputs)
         self._keys = decoder.key(encoded.latent)
-        self._bias = encoded.bias
         rows = rollouts.graph_of_row
         first = decoder.project(decoder.first.expand(len(rows), -1))
         self._state = decoder.step(first, (encoded.state[0][rows], encoded.state[1][rows]))
@@ -275,7 +266,10 @@ class OrderDecoding:
         return self.rollouts.steps == self.rollouts.num_steps
 
     def log_probs(self) -> Tensor:
-        """Return (B, N) log-probabilities of the next node."""
+        """Return (B, N) log-probabilities of the next node, -inf where it is not ready.
+
+        A row that is finished has node 0 alone, with log-probability 0.
+        """
         ready = self.rollouts.ready
         count = ready.sum(dim=1)
         # Where one node is ready there is nothing to score, and in networks that is most of the time.
@@ -284,7 +278,7 @@ class OrderDecoding:
         row, node = (ready & (count > 1)[:, None]).nonzero(as_tuple=True)
         asked, query = torch.unique_consecutive(row, return_inverse=True)
         queries, graph = self.decoder.query(self._state[0][asked]), self.rollouts.graph_of_row[row]
-        score = self.decoder.point(self._keys[graph, node], queries[query], self._bias[graph, node])
+        score = self.decoder.point(self._keys[graph, node], queries[query])
         full[row, node] = ragged_log_softmax(score, row, self.num_rows)
         return full
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlinit.agent.network.oneshot_numpy import GRID
 
-__all__ = ["PointingDecoder", "StepwiseNetwork", "on_grid", "ragged_log_softmax", "ready_pairs"]
+__all__ = ["PointingDecoder", "ragged_log_softmax", "ready_pairs"]
 
 _CLIP = 10.0
 """Scores lie within this far of 0, which keeps a fresh policy curious (Bello et al., A.2)."""
@@ -50,7 +50,7 @@ def ready_pairs(orders: Tensor, ready_from: Tensor) -> tuple[Tensor, Tensor, Ten
     return row[which], at, node[which], at == step[which]
 
 
-def on_grid(score: Tensor) -> Tensor:
+def _on_grid(score: Tensor) -> Tensor:
     """Return scores in single precision or, in double precision, rounded to a grid far coarser than rounding errors.
 
     So decoding in double precision takes the same choices on every machine; see `rlinit.agent.network.oneshot_numpy`.
@@ -105,12 +105,6 @@ class PointingDecoder(nn.Module):
         hidden, _ = self.lstm(torch.cat([first, inputs], dim=1), (state[0][None], state[1][None]))
         return torch.as_tensor(hidden)
 
-    def point(self, keys: Tensor, queries: Tensor, bias: Tensor) -> Tensor:
-        """Return (p,) scores of keys (p, H) under queries (p, H), both already projected, plus a bias (p,)."""
-        return on_grid(bias + _CLIP * torch.tanh(self.score(torch.tanh(keys + queries))[:, 0]))
-
-
-class StepwiseNetwork(nn.Module):
-    """A network that encodes graphs and points at their nodes step by step."""
-
-    decoder: PointingDecoder
+    def point(self, keys: Tensor, queries: Tensor) -> Tensor:
+        """Return (p,) scores of keys (p, H) under queries (p, H), both already projected."""
+        return _on_grid(_CLIP * torch.tanh(self.score(torch.tanh(keys + queries))[:, 0]))

@@ -1,22 +1,19 @@
-"""Agents for stages that decode step by step: from a checkpoint, or a network, to orders.
+"""The pointer network as an agent for stages: from a checkpoint, or a network, to orders.
 
-They compute in double precision, one problem at a time or many together, so that the same checkpoint, graph and seed
+It computes in double precision, one problem at a time or many together, so that the same checkpoint, graph and seed
 give the same orders on every machine.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from rlinit.agent.network.checkpoint import Card, Checkpoint, load_checkpoint
-from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.encoder import FeatureTensors
+from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
 from rlinit.agent.sequential.decoding import beam, greedy, sample
 from rlinit.agent.sequential.pointer_network import (
     EncodedNodes,
@@ -27,35 +24,17 @@ from rlinit.agent.sequential.pointer_network import (
     packed,
     ready_counts,
 )
-from rlinit.agent.sequential.pointing_decoder import StepwiseNetwork
 from rlinit.agent.sequential.rollouts import OrderRollouts
 from rlinit.agent.stages.decoding import Decoding, Proposal
-from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["StepwiseAgent", "card_config", "network_of", "read_stages"]
-
-NetworkKind = Literal["pointer", "autoregressive"]
+__all__ = ["PointerAgent"]
 
 
-def read_stages(network: StepwiseNetwork, batch: StageBatch, device: torch.device | str = "cpu") -> Any:
-    """Return stage problems as a network reads them: called on this, it encodes them."""
-    if isinstance(network, PointerNetwork):
-        return PointerBatch.of(batch, device)
-    return FeatureTensors.of(featurise(batch)[0], device)
-
-
-def card_config(network: StepwiseNetwork) -> dict[str, Any]:
-    """Return what a checkpoint's card says of a network's shape."""
-    if isinstance(network, PointerNetwork):
-        return {"units": network.units}
-    return dataclasses.asdict(network.config)  # type: ignore[call-overload, no-any-return]
-
-
-class StepwiseAgent:
-    """A pointer network or an autoregressive network as an agent; an `rlinit.agent.stages.decoding.OrderProposer`.
+class PointerAgent:
+    """A pointer network as an agent; an `rlinit.agent.stages.decoding.OrderProposer`.
 
     Parameters
     ----------
@@ -63,13 +42,11 @@ class StepwiseAgent:
         The network, which is copied.
     """
 
-    def __init__(self, network: StepwiseNetwork) -> None:
-        import copy
-
+    def __init__(self, network: PointerNetwork) -> None:
         self.network = copy.deepcopy(network).cpu().double().eval()
 
     @classmethod
-    def load(cls, path: str | Path) -> StepwiseAgent:
+    def load(cls, path: str | Path) -> PointerAgent:
         """Read an agent from its checkpoint.
 
         Raises
@@ -77,7 +54,7 @@ class StepwiseAgent:
         CheckpointError
             The checkpoint is not whole, or of another kind of agent.
         """
-        return cls(network_of(load_checkpoint(path, problem="stages"), str(path)))
+        return cls(_network_of(load_checkpoint(path, network="pointer", problem="stages"), str(path)))
 
     def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
         """Return orders for a problem; see `OrderProposer`."""
@@ -96,7 +73,7 @@ class StepwiseAgent:
         batch = StageBatch.join([StageBatch.of_problem(problem) for problem in problems])
         with torch.inference_mode():
             graphs = packed(batch)
-            encoded: EncodedNodes = self.network(read_stages(self.network, batch))
+            encoded: EncodedNodes = self.network(PointerBatch.of(batch))
             first = OrderDecoding(self.network.decoder, encoded, OrderRollouts(graphs))
             greedy(first)
             found = [first.rollouts.orders[:, None]]
@@ -110,35 +87,22 @@ class StepwiseAgent:
                 sample(draws, torch.Generator().manual_seed(seed), decoding.temperature)
                 found.append(draws.rollouts.orders.view(len(problems), decoding.width - 1, -1))
             orders = torch.cat(found, dim=1).numpy()
-            _, entropy, row, _ = order_choices(self.network.decoder, encoded, graphs, first.rollouts.orders)
+            _, entropy, row = order_choices(self.network.decoder, encoded, graphs, first.rollouts.orders)
             counts = ready_counts(graphs, first.rollouts.orders)
-            doubt = (entropy / torch.log(counts.clamp(min=2).to(entropy))).numpy()
+            relative = (entropy / torch.log(counts.clamp(min=2).to(entropy))).numpy()
         proposals = []
         for i, problem in enumerate(problems):
             by_node = np.empty(problem.num_nodes)
-            by_node[orders[i, 0, : problem.num_nodes]] = doubt[row.numpy() == i]
+            by_node[orders[i, 0, : problem.num_nodes]] = relative[row.numpy() == i]
             proposals.append(Proposal(orders[i, :, : problem.num_nodes].copy(), by_node))
         return proposals
 
 
-def network_of(checkpoint: Checkpoint, source: str) -> StepwiseNetwork:
+def _network_of(checkpoint: Checkpoint, source: str) -> PointerNetwork:
     """Return the network a checkpoint describes; CheckpointError where its weights do not fit its card."""
-    card = checkpoint.card
-    network: StepwiseNetwork
     try:
-        network = _empty(card)
-        weights = {name: torch.from_numpy(np.array(array)) for name, array in checkpoint.arrays.items()}
-        network.load_state_dict(weights)
+        network = PointerNetwork(**checkpoint.card.config)
+        network.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in checkpoint.arrays.items()})
     except (TypeError, RuntimeError) as failure:
         raise CheckpointError(f"{source} is of another architecture than its card says: {failure}") from failure
     return network
-
-
-def _empty(card: Card) -> StepwiseNetwork:
-    if card.network == "pointer":
-        return PointerNetwork(**card.config)
-    if card.network == "autoregressive":
-        from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
-
-        return AutoregressiveNetwork(OneShotConfig.from_dict(dict(card.config)))
-    raise CheckpointError(f"the checkpoint holds a {card.network!r} network; expected 'pointer' or 'autoregressive'")

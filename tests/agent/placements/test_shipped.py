@@ -7,7 +7,7 @@ import pytest
 
 import rlinit
 from rlinit.agent.latency_selection import load_latency_agent
-from rlinit.agent.placements.agent import PlacementAgent, decode_placement
+from rlinit.agent.placements.agent import LatencyAgent, decode_placement
 from rlinit.agent.selection import find_checkpoint
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
@@ -17,7 +17,7 @@ from rlinit.placements.timeline import makespan
 
 
 @pytest.fixture(scope="module")
-def agent() -> PlacementAgent:
+def agent() -> LatencyAgent:
     """Load it."""
     path = find_checkpoint("latency")
     assert path is not None
@@ -33,7 +33,7 @@ def problems() -> list[PlacementProblem]:
     return [lower_placement(graph, hardware, "latency").problem for graph in graphs]
 
 
-def test_it_is_better_than_heft_on_unseen_networks(agent: PlacementAgent, problems: list[PlacementProblem]) -> None:
+def test_it_is_better_than_heft_on_unseen_networks(agent: LatencyAgent, problems: list[PlacementProblem]) -> None:
     """The greedy placement is clearly better than HEFT in the mean, and a population is better still."""
     greedy, sampled = [], []
     for problem in problems:

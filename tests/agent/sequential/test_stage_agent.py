@@ -1,10 +1,9 @@
-"""The pointer network and the autoregressive agent on stages: exact probabilities, masks, symmetry, decoding."""
+"""The pointer network on stages: exact probabilities, masks, symmetry, decoding."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.network.checkpoint import Card, load_checkpoint, save_checkpoint
-from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.sequential.autoregressive import AutoregressiveNetwork
 from rlinit.agent.sequential.decoding import beam, greedy, sample
 from rlinit.agent.sequential.pointer_network import (
     OrderDecoding,
+    PointerBatch,
     PointerNetwork,
     cosine_reward,
     embedding,
@@ -26,33 +24,28 @@ from rlinit.agent.sequential.pointer_network import (
     ready_counts,
 )
 from rlinit.agent.sequential.rollouts import OrderRollouts
-from rlinit.agent.sequential.stage_agent import StepwiseAgent, card_config, read_stages
+from rlinit.agent.sequential.stage_agent import PointerAgent
 from rlinit.agent.stages.decoding import Decoding
 from rlinit.arrays import IntArray
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from tests.stage_cases import random_problem
 
 
-def network(kind: str, seed: int = 0, hidden: int = 16) -> Any:
+def network(seed: int = 0, hidden: int = 16) -> PointerNetwork:
     """Return a small network with every layer drawn at random, in double precision."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if kind == "pointer":
-            return PointerNetwork(hidden).double()
-        net = AutoregressiveNetwork(OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=hidden, layers=2))
-        torch.nn.init.normal_(net.decoder.score.weight)
-        return net.double()
+        return PointerNetwork(hidden).double()
 
 
 def joined(problems: list[StageProblem]) -> StageBatch:
     return StageBatch.join([StageBatch.of_problem(problem) for problem in problems])
 
 
-def start(net: Any, batch: StageBatch, copies: int = 1) -> OrderDecoding:
-    return OrderDecoding(net.decoder, net(read_stages(net, batch)), OrderRollouts(packed(batch), copies))
+def start(net: PointerNetwork, batch: StageBatch, copies: int = 1) -> OrderDecoding:
+    return OrderDecoding(net.decoder, net(PointerBatch.of(batch)), OrderRollouts(packed(batch), copies))
 
 
 def relabelled(problem: StageProblem, label: IntArray) -> StageProblem:
@@ -75,18 +68,17 @@ def is_topological(problem: StageProblem, order: IntArray) -> bool:
     return sorted(order.tolist()) == list(range(problem.num_nodes)) and bool((place[problem.pred] < place[child]).all())
 
 
-@pytest.mark.parametrize("kind", ["pointer", "autoregressive"])
 @given(seed=st.integers(0, 1000), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3))
 @settings(max_examples=10, deadline=None)
-def test_orders_are_topological_and_probabilities_exact(kind: str, seed: int, sizes: list[int]) -> None:
+def test_orders_are_topological_and_probabilities_exact(seed: int, sizes: list[int]) -> None:
     """Whatever is drawn is a topological order, and replaying it gives the log-probability that stepping gave."""
     problems = [random_problem(seed + i, n) for i, n in enumerate(sizes)]
-    net, batch = network(kind, seed), joined(problems)
+    net, batch = network(seed), joined(problems)
     with torch.no_grad():
         drawn = start(net, batch, 3)
         stepped = sample(drawn, torch.Generator().manual_seed(seed))
         orders = drawn.rollouts.orders
-        log_prob, entropy, row, _ = order_choices(net.decoder, net(read_stages(net, batch)), packed(batch), orders)
+        log_prob, entropy, row = order_choices(net.decoder, net(PointerBatch.of(batch)), packed(batch), orders)
     for i, order in enumerate(orders.numpy()):
         assert is_topological(problems[i // 3], order[order >= 0])
     total = torch.zeros(len(orders), dtype=torch.float64).index_add(0, row, log_prob)
@@ -96,11 +88,10 @@ def test_orders_are_topological_and_probabilities_exact(kind: str, seed: int, si
     assert bool((entropy[: int((orders[0] >= 0).sum())][alone[: int((orders[0] >= 0).sum())] == 1] < 1e-9).all())
 
 
-@pytest.mark.parametrize("kind", ["pointer", "autoregressive"])
-def test_probabilities_of_all_orders_sum_to_one(kind: str) -> None:
+def test_probabilities_of_all_orders_sum_to_one() -> None:
     """A beam wide enough finds every topological order once, with probabilities that sum to one, likeliest first."""
     problem = random_problem(5, 5, density=0.3)
-    net = network(kind, 1)
+    net = network(1)
     with torch.no_grad():
         beams, total = beam(start(net, joined([problem])), 130)
     real = torch.isfinite(total)
@@ -111,31 +102,27 @@ def test_probabilities_of_all_orders_sum_to_one(kind: str) -> None:
     assert bool((total[real].diff() <= 1e-12).all())
 
 
-@pytest.mark.parametrize("kind", ["pointer", "autoregressive"])
-def test_gradients_reach_every_weight(kind: str) -> None:
+def test_gradients_reach_every_weight() -> None:
     """The log-probability and entropy of drawn orders have gradients in all weights."""
     batch = joined([random_problem(i, 8, density=0.2) for i in range(3)])
-    net = network(kind)
+    net = network()
     with torch.no_grad():
         drawn = start(net, batch, 2)
         sample(drawn, torch.Generator().manual_seed(0))
-    log_prob, entropy, _, _ = order_choices(
-        net.decoder, net(read_stages(net, batch)), packed(batch), drawn.rollouts.orders
-    )
+    log_prob, entropy, _ = order_choices(net.decoder, net(PointerBatch.of(batch)), packed(batch), drawn.rollouts.orders)
     (log_prob.sum() + entropy.sum()).backward()  # type: ignore[no-untyped-call]
     without = [name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not [name for name in without if "embed.bias" not in name]
 
 
-@pytest.mark.parametrize("kind", ["pointer", "autoregressive"])
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=8, deadline=None)
-def test_relabelling_relabels_the_order(kind: str, seed: int) -> None:
+def test_relabelling_relabels_the_order(seed: int) -> None:
     """Calling nodes other names gives the same order under the new names (costs are distinct: no ties to break)."""
     problem = random_problem(seed, 9, zero_fraction=0.0, density=0.4)
     label = np.random.default_rng(seed).permutation(9)
-    net = network(kind, seed)
-    if kind == "pointer" and len(np.unique(embedding(joined([problem]))[1][:, [0, *range(2, 10)]], axis=0)) < 9:
+    net = network(seed)
+    if len(np.unique(embedding(joined([problem]))[1][:, [0, *range(2, 10)]], axis=0)) < 9:
         return
     with torch.no_grad():
         here, there = start(net, joined([problem])), start(net, joined([relabelled(problem, label)]))
@@ -143,19 +130,10 @@ def test_relabelling_relabels_the_order(kind: str, seed: int) -> None:
     assert np.array_equal(label[here.rollouts.orders[0].numpy()], there.rollouts.orders[0].numpy())
 
 
-def test_untrained_autoregressive_agent_is_the_natural_order() -> None:
-    """Without training, the likeliest order of the autoregressive agent is the natural one."""
-    problem = random_problem(3, 12, density=0.2)
-    net = AutoregressiveNetwork(OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=8, layers=1))
-    proposal = StepwiseAgent(net).propose(problem, Decoding(), 0)
-    assert np.array_equal(proposal.orders[0], problem.order)
-
-
-@pytest.mark.parametrize("kind", ["pointer", "autoregressive"])
-def test_agent_proposes_greedy_first_and_repeats_itself(kind: str) -> None:
+def test_agent_proposes_greedy_first_and_repeats_itself() -> None:
     """Draws and beams follow the greedy order, are as many as asked for, and are the same for the same seed."""
     problem = random_problem(2, 10, density=0.2)
-    agent = StepwiseAgent(network(kind))
+    agent = PointerAgent(network())
     first = agent.propose(problem, Decoding(), 0)
     assert first.orders.shape == (1, 10)
     assert ((first.entropy >= 0) & (first.entropy <= 1 + 1e-12)).all()
@@ -168,24 +146,22 @@ def test_agent_proposes_greedy_first_and_repeats_itself(kind: str) -> None:
     assert np.array_equal(together[1].orders, first.orders)
 
 
-@pytest.mark.parametrize("kind", ["pointer", "autoregressive"])
-def test_checkpoint_round_trip_and_wrong_architecture(kind: str, tmp_path: Path) -> None:
+def test_checkpoint_round_trip_and_wrong_architecture(tmp_path: Path) -> None:
     """A saved agent decodes as before; a card of another width, or of another kind of network, is an error."""
-    net = network(kind).float()
+    net = network().float()
     arrays = {name: weight.numpy() for name, weight in net.state_dict().items()}
-    save_checkpoint(tmp_path / "a.safetensors", arrays, Card(kind, "stages", card_config(net)))
+    save_checkpoint(tmp_path / "a.safetensors", arrays, Card("pointer", "stages", {"units": net.units}))
     problem = random_problem(4, 9, density=0.2)
-    agent = StepwiseAgent.load(tmp_path / "a.safetensors")
-    mine = StepwiseAgent(net).propose(problem, Decoding("sample", 4), 3)
+    agent = PointerAgent.load(tmp_path / "a.safetensors")
+    mine = PointerAgent(net).propose(problem, Decoding("sample", 4), 3)
     assert np.array_equal(agent.propose(problem, Decoding("sample", 4), 3).orders, mine.orders)
-    config = {**card_config(net), ("units" if kind == "pointer" else "hidden"): 24}
-    save_checkpoint(tmp_path / "b.safetensors", arrays, Card(kind, "stages", config))
+    save_checkpoint(tmp_path / "b.safetensors", arrays, Card("pointer", "stages", {"units": 24}))
     with pytest.raises(CheckpointError, match="another architecture"):
-        StepwiseAgent.load(tmp_path / "b.safetensors")
+        PointerAgent.load(tmp_path / "b.safetensors")
     card = replace(load_checkpoint(tmp_path / "a.safetensors").card, network="oneshot")
     save_checkpoint(tmp_path / "c.safetensors", arrays, card)
     with pytest.raises(CheckpointError, match="'oneshot'"):
-        StepwiseAgent.load(tmp_path / "c.safetensors")
+        PointerAgent.load(tmp_path / "c.safetensors")
 
 
 def test_embedding_is_the_papers() -> None:

@@ -1,4 +1,4 @@
-"""The task of networks that decode step by step: rewards, labels, learning, export."""
+"""The pointer network's task: rewards, labels, learning, export."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlinit.agent.sequential.stage_agent import StepwiseAgent
+from rlinit.agent.sequential.stage_agent import PointerAgent
 from rlinit.agent.stages.decoding import Decoding
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.errors import InvalidConfig
 from rlinit.stages.problem import memory_value
-from rlinit.train.tasks.sequential_stages import AutoregressiveParams, AutoregressiveTask, PointerParams, PointerTask
+from rlinit.train.tasks.sequential_stages import PointerParams, PointerTask
 from rlinit.train.tasks.stages import optimal_values
 
 CPU = torch.device("cpu")
@@ -25,11 +25,10 @@ def tasks() -> dict[str, Any]:
     return {
         "cosine": PointerTask(PointerParams(DRAW, units=16, real_models=False)),
         "value": PointerTask(PointerParams(DRAW, reward="value", units=16, real_models=False)),
-        "autoregressive": AutoregressiveTask(AutoregressiveParams(DRAW, hidden=16, layers=1, real_models=False)),
     }
 
 
-@pytest.mark.parametrize("name", ["cosine", "value", "autoregressive"])
+@pytest.mark.parametrize("name", ["cosine", "value"])
 def test_values_are_the_one_shot_tasks_and_choices_exact(name: str) -> None:
     """Orders are of the batch's graphs, rewards finite, and a plan of each passes; replaying gives probabilities."""
     task = tasks()[name]
@@ -69,7 +68,7 @@ def test_cosine_reward_holds_against_exact_stages() -> None:
     assert (played.reward > 0.0).all()
 
 
-@pytest.mark.parametrize("name", ["cosine", "autoregressive"])
+@pytest.mark.parametrize("name", ["cosine", "value"])
 def test_imitation_learns_the_labelled_orders(name: str) -> None:
     """A few dozen steps of imitation make the labelled orders of a batch much more probable."""
     task = tasks()[name]
@@ -94,7 +93,7 @@ def test_export_is_an_agent(tmp_path: Path) -> None:
         task.export(network, path, {"training": {"seed": 4}, "quality": {}})
         batch = task.generate(7, 30, 3)
         played = task.rollout(network, batch, task.forward(network, batch, CPU), samples=1, seed=0, greedy=True)
-        agent = StepwiseAgent.load(path)
+        agent = PointerAgent.load(path)
         found = agent.propose_many([batch.problems.problem(g) for g in range(3)], Decoding(), 0)
         assert np.array_equal(np.concatenate([one.orders[0] for one in found]), played.orders[0])
 
@@ -103,5 +102,3 @@ def test_parameters_are_checked() -> None:
     """Widths below 1 are errors that name the field."""
     with pytest.raises(InvalidConfig, match="units"):
         PointerParams(units=0)
-    with pytest.raises(InvalidConfig, match="layers"):
-        AutoregressiveParams(layers=0)
