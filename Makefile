@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench wheel clean
+.PHONY: demo test check lint types house bench wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -18,12 +18,17 @@ demo: $(STAMP)  ## schedule ResNet152 on 4, 5 and 6 pipelined Edge TPUs, with pr
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
 
-check: $(STAMP)  ## format, lint, types, tests, and a smoke of the built wheel
+check: lint types house wheel test  ## all that must hold before a change is merged
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(STAMP)
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q
-	$(MAKE) wheel
+
+house: $(STAMP)  ## figures of the source tree; fails where one got worse than in tools/house.json
+	$(BIN)/python tools/house.py
 
 wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
 	rm -rf build dist $(VENV)/smoke

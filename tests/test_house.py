@@ -1,0 +1,93 @@
+"""The figures of the source tree count what they say."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools import house
+
+SOURCE = '''\
+"""A module."""
+
+import os  # a comment
+
+
+def public(a, b):
+    """Do it.
+
+    Raises
+    ------
+    ValueError
+        Always.
+    """
+    text = """two
+    lines"""
+    raise ValueError(text)
+
+
+class Thing:
+    """A thing."""
+
+    def method(self, a):
+        def inner(c, d):
+            raise KeyError
+        return inner
+
+    def _hidden(self, *a, **b):
+        raise TypeError
+'''
+
+
+@pytest.fixture
+def module() -> house.Module:
+    return house.Module("rlinit.x", Path("x.py"), SOURCE, ast.parse(SOURCE))
+
+
+def test_functions_are_counted_with_their_class(module: house.Module) -> None:
+    """Methods lose ``self``, nested functions are not public, docstrings are not counted as lines."""
+    found = {function.name: function for function in house.functions(module)}
+    assert {name: function.parameters for name, function in found.items()} == {
+        "public": ["a", "b"],
+        "Thing.method": ["a"],
+        "Thing.method._local.inner": ["c", "d"],
+        "Thing._hidden": ["a", "b"],
+    }
+    assert [name for name, function in found.items() if function.is_public] == ["public", "Thing.method"]
+    assert found["public"].lines == 4
+
+
+def test_code_lines_leave_out_comments_and_docstrings(module: house.Module) -> None:
+    """Strings of code count line by line, documentation and empty lines do not."""
+    assert house.code_lines(module) == 12
+
+
+def test_sections_and_raises(module: house.Module) -> None:
+    """A section needs its underline, and what a nested function raises is not raised by the outer one."""
+    found = {function.name: function.node for function in house.functions(module)}
+    assert house.has_section(found["public"], "Raises")
+    assert not house.has_section(found["public"], "Parameters")
+    assert house.raises(found["public"])
+    assert not house.raises(found["Thing.method"])
+
+
+def test_a_worse_figure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A figure is worse when it moves away from its goal, in either direction of better."""
+    table = [
+        house.Figure("long", 3, "0"),
+        house.Figure("short", 3, "0"),
+        house.Figure("share", 40.0, "100", more_is_better=True),
+        house.Figure("new", 1, "0"),
+    ]
+    worse = house.compare(table, {"long": 2, "short": 3, "share": 50.0})
+    assert [figure.name for figure in worse] == ["long", "share"]
+    assert capsys.readouterr().out.count("WORSE") == 2
+
+
+def test_the_library_is_found() -> None:
+    """Every linked folder is read once, under the name it is imported by."""
+    known = house.library()
+    assert {"rlinit.graph", "rlinit.exact.solvers.scip", "rlinit.datasets", "rlinit.train.loop"} <= set(known)
+    assert len({module.path for module in known.values()}) == len(known)

@@ -1,0 +1,1 @@
+"""Scripts for the people who work on rlinit; not installed."""

@@ -1,0 +1,290 @@
+"""The state of the source tree in figures: ``python tools/house.py`` prints them and fails where one got worse.
+
+The figures to hold are in ``tools/house.json``. ``--update`` writes the ones that got better, ``--list FIGURE`` prints
+what a figure counts, and ``--accept FIGURE`` takes a worse one, which a commit message then has to explain.
+
+Standard library and networkx only; nothing of the package is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import networkx as nx
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "tools" / "house.json"
+LINKED = ("exact", "datasets", "train", "checkpoints")
+"""Folders of the repository's top level that are packages of rlinit."""
+
+LATE_IMPORTS = {"rlinit.graph", "rlinit.plan"}
+"""Modules whose methods may import late: what users call on a graph or a plan lives above them."""
+
+FUNCTION_LINES, LONG_FUNCTION_LINES, MAX_PARAMETERS = 60, 100, 12
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module of the library, parsed once."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def folder(self) -> str:
+        """The package the module stands in; a module of the root stands for itself."""
+        if self.path.name == "__init__.py":
+            return self.name
+        parent = self.name.rpartition(".")[0]
+        return self.name if parent == "rlinit" else parent
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function or method, with the class around it where there is one."""
+
+    module: str
+    name: str
+    node: Definition
+    owner: ast.ClassDef | None
+
+    @property
+    def is_public(self) -> bool:
+        """Whether neither it, nor its class, nor a function around it has a leading underscore."""
+        return not any(part.startswith("_") for part in self.name.split("."))
+
+    @property
+    def lines(self) -> int:
+        """Lines from ``def`` to the end without the docstring."""
+        end = self.node.end_lineno or self.node.lineno
+        return end - self.node.lineno + 1 - docstring_lines(self.node)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the parameters, ``self`` and ``cls`` aside."""
+        spec = self.node.args
+        names = [arg.arg for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+        names += [arg.arg for arg in (spec.vararg, spec.kwarg) if arg]
+        static = any(isinstance(mark, ast.Name) and mark.id == "staticmethod" for mark in self.node.decorator_list)
+        return names[1:] if self.owner is not None and not static else names
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table."""
+
+    name: str
+    value: float
+    goal: str
+    found: tuple[str, ...] = ()
+    more_is_better: bool = False
+
+    def is_worse_than(self, recorded: float) -> bool:
+        """Return whether the tree got worse than what is recorded."""
+        return self.value < recorded if self.more_is_better else self.value > recorded
+
+
+def library() -> dict[str, Module]:
+    """Return every module of the library by its dotted name."""
+    found = {}
+    for top in ("rlinit", *LINKED):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if top == "rlinit" and len(parts) > 2 and parts[1] in LINKED:
+                continue
+            name = ".".join(parts if top == "rlinit" else ("rlinit", *parts)).removesuffix(".__init__")
+            text = path.read_text(encoding="utf-8")
+            found[name] = Module(name, path, text, ast.parse(text))
+    return found
+
+
+def docstring_lines(node: ast.AST) -> int:
+    """Return the lines of a docstring, 0 where there is none."""
+    body = getattr(node, "body", [])
+    if not body or not isinstance(body[0], ast.Expr) or not isinstance(body[0].value, ast.Constant):
+        return 0
+    if not isinstance(body[0].value.value, str):
+        return 0
+    return (body[0].end_lineno or body[0].lineno) - body[0].lineno + 1
+
+
+def functions(module: Module) -> Iterator[Function]:
+    """Yield every function and method of a module, nested ones as well."""
+
+    def walk(node: ast.AST, prefix: str, owner: ast.ClassDef | None, inside: bool) -> Iterator[Function]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Definition):
+                name = f"{prefix}_local.{child.name}" if inside else f"{prefix}{child.name}"
+                yield Function(module.name, name, child, owner)
+                yield from walk(child, f"{name}.", None, True)
+            elif isinstance(child, ast.ClassDef):
+                yield from walk(child, f"{prefix}{child.name}.", child, inside)
+            else:
+                yield from walk(child, prefix, owner, inside)
+
+    return walk(module.tree, "", None, False)
+
+
+def imported(module: Module, known: dict[str, Module]) -> set[str]:
+    """Return the modules of the library that a module imports when it runs, inside functions as well."""
+    skipped: set[int] = set()
+    for node in module.tree.body:
+        for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        late = module.name in LATE_IMPORTS and isinstance(node, (ast.ClassDef, ast.FunctionDef))
+        if for_types or late:
+            skipped |= {id(inner) for inner in ast.walk(node)}
+    found = set()
+    for inner in ast.walk(module.tree):
+        if id(inner) in skipped:
+            continue
+        if isinstance(inner, ast.ImportFrom) and inner.module:
+            for alias in inner.names:
+                full = f"{inner.module}.{alias.name}"
+                found.add(full if full in known else inner.module)
+        elif isinstance(inner, ast.Import):
+            found |= {alias.name for alias in inner.names}
+    return found & set(known)
+
+
+def folder_graph(known: dict[str, Module]) -> nx.DiGraph[str]:
+    """Return the graph of folders, an edge from the importing to the imported one, with an example on each."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for module in known.values():
+        for target in imported(module, known):
+            source, goal = module.folder, known[target].folder
+            if source != goal:
+                graph.add_edge(source, goal, example=f"{module.name} imports {target}")
+    return graph
+
+
+def code_lines(module: Module) -> int:
+    """Return the lines that hold code, comments and docstrings aside."""
+    lines: set[int] = set()
+    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+        if token.type not in silent:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(module.tree):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text and isinstance(node.value.value, str):  # type: ignore[attr-defined]
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))  # type: ignore[attr-defined]
+    return len(lines)
+
+
+def has_section(node: ast.AST, section: str) -> bool:
+    """Return whether a docstring has a section of numpydoc."""
+    text = ast.get_docstring(node) if isinstance(node, Definition | ast.ClassDef | ast.Module) else None
+    lines = [line.strip() for line in (text or "").splitlines()]
+    return any(a == section and b and set(b) == {"-"} for a, b in pairwise(lines))
+
+
+def raises(node: Definition) -> bool:
+    """Return whether the body itself raises something new, nested functions aside."""
+    waiting: list[ast.AST] = list(node.body)
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, ast.Raise) and inner.exc is not None:
+            return True
+        if not isinstance(inner, Definition | ast.ClassDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(inner)
+    return False
+
+
+def _share(good: int, of: int) -> float:
+    return round(100.0 * good / of, 1) if of else 100.0
+
+
+def _at(function: Function, note: str = "") -> str:
+    return f"{function.module}.{function.name}{note}"
+
+
+def figures() -> list[Figure]:
+    """Return the table of the tree as it stands."""
+    known = library()
+    every = [function for module in known.values() for function in functions(module)]
+    graph = folder_graph(known)
+    knots = [knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1]
+    root = [name for name, module in known.items() if module.path.parent == ROOT / "rlinit" and name != "rlinit"]
+    long = sorted((f for f in every if f.lines > FUNCTION_LINES), key=lambda f: -f.lines)
+    longest = [f for f in long if f.lines > LONG_FUNCTION_LINES]
+    wide = sorted((f for f in every if len(f.parameters) > MAX_PARAMETERS), key=lambda f: -len(f.parameters))
+    several = [f for f in every if f.is_public and len(f.parameters) >= 2]
+    silent = [f for f in several if not has_section(f.node, "Parameters")]
+    unsaid = [
+        f
+        for f in every
+        if (f.is_public and raises(f.node) and not has_section(f.node, "Raises"))
+        or (f.node.name == "__post_init__" and raises(f.node) and f.owner and not has_section(f.owner, "Raises"))
+    ]
+    loops = tuple(edge[2] for knot in knots for edge in graph.subgraph(knot).edges.data("example"))
+    return [
+        Figure("folders_in_a_cycle", sum(map(len, knots)), "0", loops),
+        Figure("modules_in_the_root", len(root), "12", tuple(root)),
+        Figure("functions_over_60_lines", len(long), "8", tuple(_at(f, f" {f.lines}") for f in long)),
+        Figure("functions_over_100_lines", len(longest), "0", tuple(_at(f, f" {f.lines}") for f in longest)),
+        Figure("functions_over_12_parameters", len(wide), "0", tuple(_at(f, f" {len(f.parameters)}") for f in wide)),
+        Figure("library_code_lines", sum(map(code_lines, known.values())), "31000"),
+        Figure(
+            "percent_with_parameters_section",
+            _share(len(several) - len(silent), len(several)),
+            "100",
+            tuple(_at(f) for f in silent),
+            more_is_better=True,
+        ),
+        Figure("raise_without_raises_section", len(unsaid), "0", tuple(_at(f) for f in unsaid)),
+    ]
+
+
+def compare(table: list[Figure], recorded: dict[str, float]) -> list[Figure]:
+    """Print the table beside what is recorded; return the figures that got worse."""
+    print(f"{'figure':34s} {'now':>8s} {'recorded':>9s} {'goal':>7s}")
+    worse = []
+    for figure in table:
+        held = recorded.get(figure.name)
+        bad = held is not None and figure.is_worse_than(held)
+        worse += [figure] if bad else []
+        shown = "" if held is None else f"{held:g}"
+        print(f"{figure.name:34s} {figure.value:8g} {shown:>9s} {figure.goal:>7s}{'  WORSE' if bad else ''}")
+    return worse
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; return 1 where a figure is worse than the recorded one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--update", action="store_true", help="write the figures that got better")
+    parser.add_argument("--accept", action="append", default=[], metavar="FIGURE", help="write this one though worse")
+    parser.add_argument("--list", metavar="FIGURE", help="print what a figure counts")
+    chosen = parser.parse_args(arguments)
+    table = figures()
+    if chosen.list:
+        known = {figure.name: figure for figure in table}
+        if chosen.list not in known:
+            parser.error(f"there is no figure {chosen.list!r}; expected one of {', '.join(known)}")
+        print("\n".join(known[chosen.list].found))
+        return 0
+    recorded: dict[str, float] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    worse = [figure for figure in compare(table, recorded) if figure.name not in chosen.accept]
+    if chosen.update or chosen.accept:
+        held = {f.name for f in worse}
+        new = {f.name: recorded[f.name] if f.name in held else f.value for f in table}
+        RECORD.write_text(json.dumps(new, indent=1) + "\n")
+    for figure in worse:
+        print(f"{figure.name} got worse: {figure.value:g} instead of {recorded[figure.name]:g}", file=sys.stderr)
+    return bool(worse)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
