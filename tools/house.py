@@ -229,7 +229,7 @@ def figures() -> list[Figure]:
         if (f.is_public and raises(f.node) and not has_section(f.node, "Raises"))
         or (f.node.name == "__post_init__" and raises(f.node) and f.owner and not has_section(f.owner, "Raises"))
     ]
-    loops = tuple(edge[2] for knot in knots for edge in graph.subgraph(knot).edges.data("example"))
+    loops = tuple(str(graph.edges[edge]["example"]) for knot in knots for edge in graph.subgraph(knot).edges)
     return [
         Figure("folders_in_a_cycle", sum(map(len, knots)), "0", loops),
         Figure("modules_in_the_root", len(root), "12", tuple(root)),
