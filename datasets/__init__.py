@@ -12,11 +12,13 @@ if __name__ != "rlinit.datasets":
     raise ImportError("import this package as rlinit.datasets, not as datasets")
 
 if TYPE_CHECKING:
-    from rlinit.datasets.published import blocking_calls, dnn_partitioning, moirai, pipedream
+    from rlinit.datasets.published import alwabp, assembly_line, blocking_calls, dnn_partitioning, moirai, pipedream
     from rlinit.datasets.random import randomly_wired, regal, synthetic
     from rlinit.datasets.zoo import imagenet, llm
 
 __all__ = [
+    "alwabp",
+    "assembly_line",
     "blocking_calls",
     "dnn_partitioning",
     "imagenet",
@@ -29,6 +31,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "alwabp": "published",
+    "assembly_line": "published",
     "blocking_calls": "published",
     "dnn_partitioning": "published",
     "imagenet": "zoo",
