@@ -140,7 +140,7 @@ class TinyTask:
     def imitation_loss(self, network: Any, batch: TinyBatch, outputs: Any, labels: Labels) -> Any:
         order = labels["order"].astype(np.int64)[:, None]
         choices = self.choices(network, batch, outputs, TinyPlayed(order, np.zeros(0), np.zeros(0)))
-        return -choices.per_trajectory(len(batch)).mean()
+        return -choices.log_prob.sum() / len(batch)
 
     def plan(self, batch: TinyBatch, played: TinyPlayed, problem: int, sample: int) -> Plan:
         order = played.order[problem, sample]

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,19 +97,12 @@ class Shards:
         asked = dataclasses.asdict(self.requests[shard])
         return bool(card.get("sha256") == hashlib.sha256(content).hexdigest() and card.get("request") == asked)
 
-    def make(self, jobs: int, told: Callable[[int, int], None] | None = None) -> int:
-        """Make the shards that are missing or damaged, in `jobs` processes; return how many that were.
-
-        `told` is called with (shards whole, shards) from time to time.
-        """
+    def make(self, jobs: int) -> int:
+        """Make the shards that are missing or damaged, in `jobs` processes; return how many that were."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = [shard for shard in range(len(self)) if not self.is_whole(shard)]
-        whole = len(self) - len(missing)
         work = (delayed(self.make_one)(shard) for shard in missing)
-        for _ in Parallel(n_jobs=min(jobs, max(1, len(missing))), return_as="generator_unordered")(work):
-            whole += 1
-            if told is not None:
-                told(whole, len(self))
+        Parallel(n_jobs=min(jobs, max(1, len(missing))))(work)
         return len(missing)
 
     def make_one(self, shard: int) -> None:

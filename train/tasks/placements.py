@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +30,6 @@ from rlinit.datasets.random.placement_problems import (
     real_problems,
     whole_network,
 )
-from rlinit.kernels.policy.lookahead import Weighed, weigh_choices
 from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -47,8 +46,6 @@ __all__ = [
     "PlacementTask",
     "PlacementTaskParams",
     "credits_of",
-    "plan_of",
-    "rewarded",
 ]
 
 _UNPLACED = -1.0
@@ -78,13 +75,8 @@ class PlacementTaskParams:
     """Share of problems that are layered graphs with random costs."""
     label_evaluations: int = 2000
     """Evaluations an op that the search behind a label may spend."""
-    explore: float = 1.0
-    """Temperature of sampled choices."""
     horizon: int = 36
     """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
-    rivals: int = 0
-    """Ready ops that are weighed against each other, and every device for the first, each by playing greedily on for
-    `horizon` ops; 0: choices are only held against those of other samples. A step then takes several times as long."""
 
     def __post_init__(self) -> None:
         if min(self.other_devices, self.layered) < 0 or self.other_devices + self.layered > 1:
@@ -93,10 +85,6 @@ class PlacementTaskParams:
             raise ValueError(f"label_evaluations is {self.label_evaluations}; expected at least 1")
         if self.horizon < 0:
             raise ValueError(f"horizon is {self.horizon}; expected at least 0")
-        if self.rivals < 0 or (self.rivals and not self.horizon):
-            raise ValueError(f"rivals is {self.rivals} and horizon {self.horizon}; expected >= 0, with a horizon")
-        if not self.explore > 0:
-            raise ValueError(f"explore is {self.explore}; expected more than 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,12 +128,11 @@ class PlacementBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementPlayed:
-    """Schedules that were played; (B, S) values and rewards; what their choices led to, where that was weighed."""
+    """Schedules that were played; (B, S) values and rewards."""
 
     trace: RolloutTrace
     value: FloatArray
     reward: FloatArray
-    weighed: Weighed | None = field(default=None, kw_only=True)
 
 
 class PlacementTask:
@@ -245,23 +232,10 @@ class PlacementTask:
         """Return schedules."""
         key, pair = (x.detach().double().cpu().numpy() for x in outputs)
         free = np.full(batch.num_nodes, -1, np.int64)
-        temperature = 0.0 if greedy else self.params.explore
         rng = np.random.default_rng(seed)
         policy = key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
-        trace = play(batch.arrays, *policy, temperature, samples, free, rng)
-        weighed = None
-        if self.params.rivals and samples > 1 and not greedy:
-            weighed = weigh_choices(
-                batch.arrays,
-                trace.chosen,
-                trace.device,
-                np.isfinite(trace.value),
-                *policy,
-                batch.after,
-                self.params.horizon,
-                self.params.rivals,
-            )
-        return PlacementPlayed(trace, *rewarded(batch, trace), weighed=weighed)
+        trace = play(batch.arrays, *policy, 0.0 if greedy else 1.0, samples, free, rng)
+        return PlacementPlayed(trace, *_rewarded(batch, trace))
 
     def choices(
         self,
@@ -270,25 +244,16 @@ class PlacementTask:
         outputs: tuple[torch.Tensor, torch.Tensor],
         played: PlacementPlayed,
     ) -> Choices:
-        """Return log-probabilities and entropies, at the temperature of exploration.
-
-        With `rivals`, log-probabilities, credits and trajectories are of all that was weighed, drawn or not; entropies
-        are still of the choices that were drawn.
-        """
+        """Return log-probabilities, entropies and, with a horizon, credits of the choices that were drawn."""
         import torch
 
-        from rlinit.agent.placements.log_prob import choice_lists, log_probabilities, weighed_choices
+        from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
 
         lists = choice_lists(batch.arrays, played.trace)
-        t = self.params.explore
         pair = outputs[1].float()
         urgency = URGENCY * torch.exp(pair[:, 1].clamp(-MOST_HASTE, MOST_HASTE))
-        logits = outputs[0] / t, pair[:, 0] / t, urgency / t
-        log_prob, entropy, trajectory = log_probabilities(lists, *logits)
+        log_prob, entropy, trajectory = log_probabilities(lists, outputs[0], pair[:, 0], urgency)
         credit: torch.Tensor | None = None
-        if played.weighed is not None:
-            log_prob, credit, trajectory = weighed_choices(batch.arrays, played.trace, played.weighed, *logits)
-            return Choices(log_prob, entropy, trajectory, credit)
         samples = played.value.shape[1]
         if self.params.horizon and samples > 1:
             by_op = credits_of(batch, played.trace, self.params.horizon)
@@ -307,7 +272,7 @@ class PlacementTask:
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
         trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
-        choices = self.choices(network, batch, outputs, PlacementPlayed(trace, *rewarded(batch, trace)))
+        choices = self.choices(network, batch, outputs, PlacementPlayed(trace, *_rewarded(batch, trace)))
         return -choices.log_prob.mean()
 
     def plan(self, batch: PlacementBatch, played: PlacementPlayed, problem: int, sample: int) -> Plan:
@@ -318,7 +283,7 @@ class PlacementTask:
         mine = slice(int(arrays.ptr[problem]), int(arrays.ptr[problem + 1]))
         device, start = trace.device[sample, mine], trace.start[sample, mine]
         found = placement_of(batch.problems[problem], device[:, None], np.repeat(start[:, None], d, axis=1))
-        return plan_of(batch.problems[problem], found)
+        return _plan_of(batch.problems[problem], found)
 
     def embeddings(
         self, batch: PlacementBatch, outputs: tuple[torch.Tensor, torch.Tensor]
@@ -335,7 +300,7 @@ class PlacementTask:
         save_checkpoint(path, arrays, Card("oneshot", "latency", config, card["training"], card["quality"]))
 
 
-def rewarded(batch: PlacementBatch, trace: RolloutTrace) -> tuple[FloatArray, FloatArray]:
+def _rewarded(batch: PlacementBatch, trace: RolloutTrace) -> tuple[FloatArray, FloatArray]:
     """Return values and rewards, (B, S) both, of what was played."""
     value = np.ascontiguousarray(trace.value.T)
     reference = batch.reference[:, None]
@@ -374,7 +339,7 @@ def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> Floa
     return credit
 
 
-def plan_of(problem: PlacementProblem, placement: Placement) -> Plan:
+def _plan_of(problem: PlacementProblem, placement: Placement) -> Plan:
     """Return the plan of a placement of whole ops, for pictures: of a graph and devices with numbers for names."""
     from rlinit.graph import Graph
     from rlinit.hardware import Device, Hardware

@@ -7,7 +7,7 @@ A task makes problems from seeds, lets a network play them (in compiled kernels)
     outputs = task.forward(network, batch, device)               # torch, with gradients
     played  = task.rollout(network, batch, outputs, samples=16, seed=seed)      # compiled, without gradients
     choices = task.choices(network, batch, outputs, played)      # torch: log-probability and entropy of each choice
-    loss    = -(advantage(played.reward) * choices.per_trajectory(len(batch) * 16)).mean()
+    loss    = -(weight * choices.log_prob).mean()                # the weight of a choice: what its schedule gained
 
 B is the number of problems of a batch and S the number of trajectories sampled for each.
 """
@@ -114,11 +114,6 @@ class Choices:
     entropy: torch.Tensor
     trajectory: torch.Tensor
     credit: torch.Tensor | None = None
-
-    def per_trajectory(self, num_trajectories: int) -> torch.Tensor:
-        """Return (B * S,) the log-probability of each trajectory: the sum over its choices."""
-        total = self.log_prob.new_zeros(num_trajectories)
-        return total.index_add(0, self.trajectory, self.log_prob)
 
 
 B = TypeVar("B", bound=Batch)

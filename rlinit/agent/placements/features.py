@@ -1,7 +1,7 @@
 """What the latency agent sees of a placement problem.
 
 Times are in units of a typical op and squashed by log(1 + x), so that neither units nor the number of ops matter.
-Besides the problem the agent sees one schedule of it (that of HEFT, or its own of a pass before): which device each op
+Besides the problem the agent sees one schedule of it, that of HEFT: which device each op
 has there, how critical it is, how busy devices are around it. Nodes see their times on the fastest devices directly, so
 that messages between nodes carry them; any number of further devices enters through the pairs.
 """
@@ -83,15 +83,13 @@ class Seen:
     value: float
 
 
-def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatArray, float] | None = None) -> Seen:
+def see(problem: PlacementProblem) -> Seen:
     """Return a problem's features.
 
     Parameters
     ----------
     problem
         A latency problem; ops are placed whole.
-    schedule
-        (device, start, late, value) of one rollout sample; None: HEFT's.
 
     Raises
     ------
@@ -100,11 +98,9 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
     """
     arrays, rank = rollout_arrays(problem)
     n, d, scale = problem.num_ops, problem.num_devices, float(arrays.scale[0])
-    if schedule is None:
-        zeros = np.zeros(n * d)
-        trace = play(arrays, rank, zeros, zeros + URGENCY, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
-        schedule = (trace.device[0], trace.start[0], trace.late[0], float(trace.value[0, 0]))
-    device, start, late, value = schedule
+    zeros = np.zeros(n * d)
+    trace = play(arrays, rank, zeros, zeros + URGENCY, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
+    device, start, late = trace.device[0], trace.start[0], trace.late[0].reshape(n, d)
     seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
     after = optimistic_costs(
         problem.order,
@@ -115,7 +111,7 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
         problem.succ_indptr,
         problem.succ,
     )
-    pair = _pairs(problem, seconds, device, start, after, late.reshape(n, d), scale)
+    pair = _pairs(problem, seconds, device, start, after, late, scale)
     features = GraphFeatures(
         node=_nodes(problem, device, start, pair, scale),
         pred_indptr=problem.pred_indptr,
@@ -128,7 +124,9 @@ def see(problem: PlacementProblem, schedule: tuple[IntArray, FloatArray, FloatAr
         device_ptr=arrays.device_ptr,
         pair=pair.reshape(n * d, PAIR_FEATURES),
     )
-    return Seen(arrays, features, device, start, np.where(np.isfinite(after), after, 0.0).ravel(), value)
+    return Seen(
+        arrays, features, device, start, np.where(np.isfinite(after), after, 0.0).ravel(), float(trace.value[0, 0])
+    )
 
 
 def urgencies(haste: FloatArray) -> FloatArray:

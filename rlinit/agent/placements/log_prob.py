@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.policy.lookahead import Weighed
+from rlinit.arrays import IntArray
 from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace
 
-__all__ = ["ChoiceLists", "choice_lists", "log_probabilities", "weighed_choices"]
+__all__ = ["ChoiceLists", "choice_lists", "log_probabilities"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,53 +131,6 @@ def log_probabilities(lists: ChoiceLists, key: Tensor, score: Tensor, urgency: T
     pair = _masked_softmax(logits, lists.pair_choice.to(device), lists.pair_chosen.to(device))
     trajectory = torch.cat([lists.op_trajectory, lists.pair_trajectory]).to(device)
     return torch.cat([op[0], pair[0]]), torch.cat([op[1], pair[1]]), trajectory
-
-
-def weighed_choices(
-    arrays: RolloutArrays, trace: RolloutTrace, weighed: Weighed, key: Tensor, score: Tensor, urgency: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (log-probability, credit, trajectory) of all that was weighed, chosen or not: ops first, then devices.
-
-    With p the probability of a candidate among those that were weighed against it, and Q how late all ends after it,
-    its credit is ``p (mean of Q under p - Q)``, without gradient: the gradient of the sum of credit times
-    log-probability is that of minus the expected Q.
-
-    Parameters
-    ----------
-    arrays, trace, weighed
-        Problems, schedules, and `rlinit.kernels.policy.lookahead.weigh_choices` of them.
-    key, score, urgency
-        (N,), (P,), (P,) of the network.
-    """
-    device, samples = key.device, len(trace.device)
-    graph = np.repeat(np.arange(len(arrays.ptr) - 1), np.diff(arrays.ptr))
-    counted = (weighed.op >= 0) & np.isfinite(weighed.op_value)
-    sample, owner, place = np.nonzero(counted & (counted.sum(axis=2, keepdims=True) > 1))
-    op = _credited(
-        key.float().index_select(0, torch.from_numpy(weighed.op[sample, owner, place]).to(device)),
-        sample * trace.device.shape[1] + owner,
-        weighed.op_value[sample, owner, place],
-    )
-    op_trajectory = graph[owner] * samples + sample
-    pair_op = np.repeat(np.arange(len(graph)), np.diff(arrays.device_ptr)[graph])
-    possible = np.isfinite(weighed.pair_value) & np.isfinite(trace.late)
-    many = np.stack([np.bincount(pair_op[row], minlength=len(graph)) for row in possible]) > 1
-    sample, pair = np.nonzero(possible & many[:, pair_op])
-    entry = torch.from_numpy(pair).to(device)
-    late = torch.from_numpy(trace.late[sample, pair].astype(np.float32)).to(device)
-    logits = score.float().index_select(0, entry) - urgency.float().index_select(0, entry) * late
-    placed = _credited(logits, sample * len(graph) + pair_op[pair], weighed.pair_value[sample, pair])
-    trajectory = np.concatenate([op_trajectory, graph[pair_op[pair]] * samples + sample])
-    return torch.cat([op[0], placed[0]]), torch.cat([op[1], placed[1]]), torch.from_numpy(trajectory).to(device)
-
-
-def _credited(logits: Tensor, choice: IntArray, value: FloatArray) -> tuple[Tensor, Tensor]:
-    """Return (log-probability, credit) of entries, each compared with the others of its choice."""
-    number = torch.from_numpy(np.unique(choice, return_inverse=True)[1]).to(logits.device)
-    log_prob = logits - _log_total(logits, number, int(number.max()) + 1 if len(number) else 0).index_select(0, number)
-    p, late = log_prob.detach().exp(), torch.from_numpy(value.astype(np.float32)).to(logits.device)
-    mean = torch.zeros(len(number), device=logits.device).index_add(0, number, p * late).index_select(0, number)
-    return log_prob, p * (mean - late)
 
 
 def _masked_softmax(logits: Tensor, choice: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

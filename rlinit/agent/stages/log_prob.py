@@ -19,10 +19,10 @@ from rlinit.stages.batch import StageBatch
 __all__ = ["draw_orders", "order_terms"]
 
 
-def draw_orders(keys: Tensor, batch: StageBatch, samples: int, seed: int, temperature: float = 1.0) -> IntArray:
+def draw_orders(keys: Tensor, batch: StageBatch, samples: int, seed: int) -> IntArray:
     """Return (samples, N) orders drawn by keys (N,)."""
     orders = np.empty((samples, batch.num_nodes), np.int64)
-    logits = keys.detach().to("cpu", torch.float64).numpy() / temperature
+    logits = keys.detach().to("cpu", torch.float64).numpy()
     sample_orders(logits, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, samples, seed, orders)
     return orders
 

@@ -2,8 +2,7 @@
 
 A choice is tried, the greedy policy of `rlinit.kernels.policy.rollouts` plays a number of ops more, how late all
 would then end if nothing had to wait for a device any more is noted, and everything is taken back. Compared are the
-devices of one op, and other ready ops in its place. Either the best choice is made, op by op (`play_ahead`), or the
-choices of schedules played before are weighed (`weigh_choices`), which is what training learns from.
+devices of one op, and other ready ops in its place. The best choice is made, op by op.
 
 References
 ----------
@@ -13,10 +12,7 @@ The pilot method, Networks 34(3), 1999.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
@@ -34,25 +30,7 @@ from rlinit.kernels.policy.partial_schedule import (
 )
 from rlinit.kernels.policy.rollouts import RolloutArrays
 
-__all__ = ["Weighed", "play_ahead", "weigh_choices"]
-
-
-class Weighed(NamedTuple):
-    """What the choices of S schedules of a batch lead to, in typical ops; K ops are compared, P pairs.
-
-    Parameters
-    ----------
-    op
-        (S, N, K) ready ops when each op was chosen: itself first, then those of greatest key; -1 where there are fewer.
-    op_value
-        (S, N, K) how late all ends when each of them goes first, to its likeliest device.
-    pair_value
-        (S, P) how late all ends with the op on each device; ``inf`` where it may not run.
-    """
-
-    op: IntArray
-    op_value: FloatArray
-    pair_value: FloatArray
+__all__ = ["play_ahead"]
 
 
 @njit(cache=True, nogil=True)
@@ -163,64 +141,3 @@ def play_ahead(
         start[v] = s.begin[device]
         put(p, s, at, device, 0)
     return s.end.max() if n else 0.0, s.ops[:, DEVICE].copy(), start
-
-
-@njit(cache=True, nogil=True)
-def weigh_choices(
-    a: RolloutArrays,
-    chosen: IntArray,
-    device: IntArray,
-    whole: NDArray[np.bool_],
-    key: FloatArray,
-    score: FloatArray,
-    urgency: FloatArray,
-    after: FloatArray,
-    steps: int,
-    ops: int,
-) -> Weighed:
-    """Weigh the choices of schedules against what else could have been chosen.
-
-    Parameters
-    ----------
-    a
-        G problems.
-    chosen, device
-        (S, N) step and device of each op, as in a trace.
-    whole
-        (S, G) whether a schedule has all ops; others are left out.
-    key, score, urgency, after
-        As for `play_ahead`, of all problems.
-    steps, ops
-        How far ahead, and how many ops are compared.
-    """
-    samples, n = chosen.shape
-    op = np.full((samples, n, ops), -1, np.int64)
-    op_value, pair_value = np.zeros((samples, n, ops)), np.full((samples, len(a.time)), np.inf)
-    best = np.empty(ops, np.int64)
-    for g in range(len(a.ptr) - 1):
-        p, low = one_graph(a, g, key, score, urgency, after), a.ptr[g]
-        count, d = p.time.shape
-        promise = np.empty(d)
-        for t in range(samples):
-            if not whole[t, g]:
-                continue
-            s = beginning(p, a.capacity[a.device_ptr[g] : a.device_ptr[g + 1]], steps + 1)
-            for v in np.argsort(chosen[t, low : low + count]):
-                at = 0
-                while s.ready[at] != v:
-                    at += 1
-                likeliest = _try_devices(p, s, at, np.inf, steps, promise)
-                pair = a.pair_ptr[g] + v * d
-                pair_value[t, pair : pair + d] = promise / p.scale[0]
-                op[t, low + v, 0], op_value[t, low + v, 0] = low + v, promise[likeliest] / p.scale[0]
-                filled = 1
-                for k in range(_rank(p, s, best)):
-                    if filled < ops and best[k] != at:
-                        likeliest = _try_devices(p, s, best[k], -np.inf, steps, promise)
-                        if likeliest >= 0:
-                            op[t, low + v, filled] = low + s.ready[best[k]]
-                            op_value[t, low + v, filled] = promise[likeliest] / p.scale[0]
-                            filled += 1
-                look_at(p, s, v)
-                put(p, s, at, device[t, low + v], 0)
-    return Weighed(op, op_value, pair_value)

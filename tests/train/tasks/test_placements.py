@@ -66,10 +66,9 @@ def test_credits_of_an_endless_horizon_are_advantages() -> None:
         assert credit == pytest.approx(advantage[g, s], abs=1e-9)
 
 
-@pytest.mark.parametrize("rivals", [0, 2])
-def test_stuck_samples_are_punished_and_leave_the_gradient_finite(rivals: int) -> None:
+def test_stuck_samples_are_punished_and_leave_the_gradient_finite() -> None:
     """Where memory leaves an op without a device the reward is that of failure, and nothing is NaN."""
-    task = PlacementTask(PlacementTaskParams(hidden=8, layers=1, rivals=rivals))
+    task = PlacementTask(PlacementTaskParams(hidden=8, layers=1))
     problems = [random_placement_problem(seed, 10, 2, memory_fraction=0.55, zero_fraction=0.0) for seed in range(20)]
     batch = PlacementBatch.of([p for p in problems if np.isfinite(PlacementBatch.of([p]).reference[0])])
     network = task.network(0)
@@ -83,10 +82,10 @@ def test_stuck_samples_are_punished_and_leave_the_gradient_finite(rivals: int) -
     assert all(torch.isfinite(weight.grad).all() for weight in network.parameters() if weight.grad is not None)
 
 
-@pytest.mark.parametrize(("horizon", "rivals"), [(0, 0), (20, 0), (10, 3)])
-def test_training_on_a_few_problems_finds_better_placements(horizon: int, rivals: int) -> None:
+@pytest.mark.parametrize("horizon", [0, 20])
+def test_training_on_a_few_problems_finds_better_placements(horizon: int) -> None:
     """With any credit, REINFORCE on eight problems makes greedy placements better than HEFT's, clearly."""
-    params = PlacementTaskParams(hidden=16, layers=2, layered=1.0, other_devices=0.0, horizon=horizon, rivals=rivals)
+    params = PlacementTaskParams(hidden=16, layers=2, layered=1.0, other_devices=0.0, horizon=horizon)
     task = PlacementTask(params)
     batch, network = task.generate(1, 20, 8), task.network(0)
     optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)

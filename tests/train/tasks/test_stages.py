@@ -41,10 +41,11 @@ def train(network: torch.nn.Module, batches: list[StageProblems], steps: int, ra
         played = TASK.rollout(network, batch, outputs, samples=samples, seed=step)
         advantage = played.reward - played.reward.mean(axis=1, keepdims=True)
         advantage /= advantage.std(axis=1, keepdims=True) + 1e-3
-        log_prob = TASK.choices(network, batch, outputs, played).per_trajectory(advantage.size)
-        loss = -(torch.from_numpy(advantage.ravel()).to(log_prob) * log_prob).mean()
+        choices = TASK.choices(network, batch, outputs, played)
+        weight = torch.from_numpy(advantage.ravel()).to(choices.log_prob)[choices.trajectory]
+        loss = -(weight * choices.log_prob).sum() / advantage.size
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
 
 
