@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse
-from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
+from rlinit.exact.solvers.lp_dual_bound import LinearProgram
 
 __all__ = ["Affine", "LinearModel", "OutOfTime", "power_of_two_unit"]
 
@@ -171,14 +171,14 @@ class LinearModel:
         """Return a lower bound on the objective from the LP relaxation, by weak duality.
 
         HiGHS proposes row multipliers; the bound is the Lagrangian value they give over the box of the variable
-        bounds, so it holds whatever the LP solver's tolerances or its reason for stopping: only the rounding of one
-        sparse product (about 1e-15 of the terms) is trusted. Returns ``inf`` where the model is flagged infeasible and
-        the objective's own lower bound where no multipliers came back.
+        bounds, less what rounding may have added, so it holds whatever the LP solver's tolerances or its reason for
+        stopping. Returns ``inf`` where the model is flagged infeasible and the objective's own lower bound where no
+        multipliers came back.
 
         Raises
         ------
         SolverFailure
-            If HiGHS reports a numerical failure.
+            If a number of the model is not finite, or HiGHS reports a numerical failure.
         """
         if self.infeasible:
             return np.inf
@@ -186,19 +186,20 @@ class LinearModel:
         if not self.rows or time_limit_s <= 0:
             return floor
         matrix, lhs, rhs = self.matrix()
-        has_lhs = np.isfinite(lhs)
-        at_most = scipy.sparse.vstack([matrix, -matrix[has_lhs]], format="csr")
-        limit = np.concatenate([rhs, -lhs[has_lhs]])
+        has_lhs, has_rhs = np.isfinite(lhs), np.isfinite(rhs)
+        at_most = scipy.sparse.vstack([matrix[has_rhs], -matrix[has_lhs]], format="csr")
         cost = np.zeros(self.num_variables)
         cost[self.objective] = 1.0
-        low, high = np.array(self.lower), np.array(self.upper)
-        box = list(zip(self.lower, self.upper, strict=True))
-        result = linprog(cost, A_ub=at_most, b_ub=limit, bounds=box, options={"time_limit": min(time_limit_s, 1e9)})
-        if result.status == 4:
-            raise SolverFailure(f"HiGHS failed on the LP relaxation: {result.message}")
-        if result.status == 2 or result.ineqlin.marginals is None:
-            return floor
-        multiplier = np.minimum(np.asarray(result.ineqlin.marginals, np.float64), 0.0)
-        reduced = cost - at_most.T @ multiplier
-        bound = float(multiplier @ limit + np.minimum(reduced * low, reduced * high).sum())
-        return max(floor, bound)
+        program = LinearProgram(
+            cost=cost,
+            at_most=at_most,
+            limit=np.concatenate([rhs[has_rhs], -lhs[has_lhs]]),
+            equal=scipy.sparse.csr_matrix((0, self.num_variables)),
+            value=np.zeros(0),
+            low=np.array(self.lower),
+            high=np.array(self.upper),
+        )
+        solution = program.solve(time_limit_s)
+        if solution.failure:
+            raise SolverFailure(f"HiGHS failed on the LP relaxation: {solution.failure}")
+        return max(floor, solution.bound)

@@ -10,6 +10,7 @@ import scipy.sparse
 from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray
+from rlinit.errors import SolverFailure
 
 __all__ = ["LinearProgram", "LinearSolution"]
 
@@ -28,12 +29,15 @@ class LinearSolution:
         Multipliers of the rows (the first at most 0), or None.
     bound
         Proven lower bound on the minimum; ``-inf`` if the solver proposed no multipliers.
+    failure
+        What HiGHS says of a numerical failure; "" where there was none.
     """
 
     point: FloatArray | None
     at_most_dual: FloatArray | None
     equal_dual: FloatArray | None
     bound: float
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,10 +63,24 @@ class LinearProgram:
     def solve(self, time_limit_s: float, *, interior: bool = False) -> LinearSolution:
         """Solve with HiGHS and return its point and multipliers with the bound these prove.
 
-        Where HiGHS ends without multipliers, for whatever reason, nothing is proven and the bound is ``-inf``.
+        Where the time ends first, the program is infeasible or unbounded, or HiGHS fails, there may be no multipliers;
+        then nothing is proven and the bound is ``-inf``.
+
+        Parameters
+        ----------
+        time_limit_s
+            Seconds for HiGHS.
+        interior
+            By the interior point method, not the dual simplex method.
+
+        Raises
+        ------
+        SolverFailure
+            If a number of the program is not finite.
         """
         if time_limit_s <= 0:
             return LinearSolution(None, None, None, -np.inf)
+        self._check_finite()
         some = len(self.value) > 0
         rows: dict[str, Any] = {"A_eq": self.equal, "b_eq": self.value} if some else {}
         box: Any = np.column_stack([self.low, self.high])
@@ -70,12 +88,28 @@ class LinearProgram:
         method: Any = "highs-ipm" if interior else "highs-ds"
         upper: Any = self.at_most
         result = linprog(self.cost, A_ub=upper, b_ub=self.limit, bounds=box, method=method, options=options, **rows)
+        failure = str(result.message) if result.status == 4 else ""
         marginals = None if result.status in (2, 3) else result.ineqlin.marginals
         if marginals is None:
-            return LinearSolution(result.x, None, None, -np.inf)
+            return LinearSolution(result.x, None, None, -np.inf, failure)
         dual = np.minimum(np.nan_to_num(np.asarray(marginals, np.float64)), 0.0)
         free = np.nan_to_num(np.asarray(result.eqlin.marginals, np.float64)) if some else np.zeros(0)
-        return LinearSolution(result.x, dual, free, self.dual_value(dual, free))
+        return LinearSolution(result.x, dual, free, self.dual_value(dual, free), failure)
+
+    def _check_finite(self) -> None:
+        """Refuse numbers that are not finite, naming the row or variable."""
+        for what, rows, sides in (("row", self.at_most, self.limit), ("equality", self.equal, self.value)):
+            broken = np.flatnonzero(~np.isfinite(sides))
+            if not np.isfinite(rows.data).all():
+                entry = int(np.flatnonzero(~np.isfinite(rows.data))[0])
+                broken = np.append(broken, np.searchsorted(rows.indptr, entry, side="right") - 1)
+            if len(broken):
+                raise SolverFailure(f"{what} {int(broken[0])} of a linear program holds a number that is not finite")
+        columns = np.flatnonzero(~(np.isfinite(self.cost) & np.isfinite(self.low) & np.isfinite(self.high)))
+        if len(columns):
+            raise SolverFailure(
+                f"variable {int(columns[0])} of a linear program has a cost or bound that is not finite"
+            )
 
     def dual_value(self, at_most_dual: FloatArray, equal_dual: FloatArray) -> float:
         """Return the least value of the Lagrangian over the box, less what rounding may have added.

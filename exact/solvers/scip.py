@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -29,6 +30,8 @@ from rlinit.exact.solvers.linear_model import LinearModel
 __all__ = ["Run", "RunSettings", "Status", "Termination", "run_scip", "skipped_run"]
 
 _INFINITY = 1e20
+"""What SCIP takes for infinite; it refuses coefficients of that size, and ignores sides and bounds of it."""
+
 _POLL_S = 0.05
 _INTEGRALITY = 1e-5
 _ROWS_A_LOOK = 256
@@ -181,6 +184,39 @@ def _values(model: Any, solution: Any, variables: list[Any]) -> FloatArray:
     return np.fromiter((model.getSolVal(solution, x) for x in variables), np.float64, len(variables))
 
 
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Turn what SCIP's Python interface raises, which has no class of its own, into `SolverFailure`."""
+    try:
+        yield
+    except (SolverFailure, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise SolverFailure(f"SCIP failed: {error or type(error).__name__}") from error
+
+
+def _check_magnitudes(linear: LinearModel) -> None:
+    """Refuse what SCIP would take for infinite, naming it.
+
+    Raises
+    ------
+    SolverFailure
+        A coefficient, side or bound that is not a number or of at least 1e20.
+    """
+    for handle, (low, high) in enumerate(zip(linear.lower, linear.upper, strict=True)):
+        if not (abs(low) < _INFINITY and abs(high) < _INFINITY):
+            raise SolverFailure(f"variable {handle} in [{low:g}, {high:g}]: SCIP takes bounds below 1e20 only")
+    for at, (coefs, lhs, rhs) in enumerate(linear.rows):
+        for handle, coef in coefs.items():
+            if not abs(coef) < _INFINITY:
+                raise SolverFailure(
+                    f"row {at} ({len(coefs)} terms, {lhs:g} to {rhs:g}): coefficient {coef:g} of variable {handle}, "
+                    "SCIP takes coefficients below 1e20 only"
+                )
+        if not (lhs == -np.inf or abs(lhs) < _INFINITY) or not (rhs == np.inf or abs(rhs) < _INFINITY):
+            raise SolverFailure(f"row {at} ({len(coefs)} terms): sides {lhs:g} to {rhs:g}, SCIP takes those below 1e20")
+
+
 def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[Any, list[Any]] | None:
     """Return the SCIP model of `linear` and its variables in order of their handles; None if the budget ends first."""
     model = Model()
@@ -268,33 +304,37 @@ def run_scip(
     Raises
     ------
     SolverFailure
-        If SCIP fails or ends with a status that none of the limits set here explains.
+        If a number of the model is too large for SCIP, or SCIP fails, or ends with a status that none of the limits set
+        here explains.
     """
     if linear.infeasible:
         bound = np.inf if cutoff is None else cutoff
         return Run(Status.INFEASIBLE, Termination.COMPLETED, None, bound, 0)
     if budget.expired:
         return Run(Status.NO_SOLUTION, Termination.NOT_STARTED, None, -np.inf, 0)
-    built = _build(linear, settings or RunSettings(), budget)
-    if built is None:
-        return Run(Status.NO_SOLUTION, Termination.NOT_STARTED, None, -np.inf, 0)
-    model, variables = built
-    if node_limit is not None:
-        model.setParam("limits/totalnodes", node_limit)
-    if cutoff is not None:
-        model.setObjlimit(cutoff)
-    if absolute_gap > 0:
-        model.setParam("limits/absgap", absolute_gap)
-    if start is not None:
-        _offer_start(model, variables, start)
+    _check_magnitudes(linear)
     events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    if on_point is not None or on_bound is not None:
-        model.includeEventhdlr(_Watcher(variables, events, on_bound is not None), "watcher", "pass events on")
-    remaining = budget.remaining_s
-    if remaining < _INFINITY:
-        model.setParam("limits/time", remaining)
+    with _failures():
+        built = _build(linear, settings or RunSettings(), budget)
+        if built is None:
+            return Run(Status.NO_SOLUTION, Termination.NOT_STARTED, None, -np.inf, 0)
+        model, variables = built
+        if node_limit is not None:
+            model.setParam("limits/totalnodes", node_limit)
+        if cutoff is not None:
+            model.setObjlimit(cutoff)
+        if absolute_gap > 0:
+            model.setParam("limits/absgap", absolute_gap)
+        if start is not None:
+            _offer_start(model, variables, start)
+        if on_point is not None or on_bound is not None:
+            model.includeEventhdlr(_Watcher(variables, events, on_bound is not None), "watcher", "pass events on")
+        remaining = budget.remaining_s
+        if remaining < _INFINITY:
+            model.setParam("limits/time", remaining)
     _wait(model, budget, events, on_point, on_bound)
-    return _outcome(model, variables, np.array(linear.is_binary, np.bool_), cutoff)
+    with _failures():
+        return _outcome(model, variables, np.array(linear.is_binary, np.bool_), cutoff)
 
 
 def _wait(

@@ -29,6 +29,9 @@ _SLACK = 1e-9
 _BOUND_SAFETY = 5e-9
 """Relative discount on SCIP's dual bounds before they are rounded up to whole bytes."""
 
+_RESOLUTION = 1e-6
+"""Units of a program that a dual bound may be wrong by, however small it is: ten times the tolerance of its rows."""
+
 _NOTHING: MemoryValue = (math.inf, math.inf, math.inf)
 
 
@@ -94,7 +97,7 @@ class MemoryModel:
         """m[b] <= memory(b), where m[b] = sum over v of p(v) x[v, b] (equation 4)."""
         for b, expression in enumerate(held):
             capacity = float(self.problem.memory_bytes[self.problem.stage_class[b]])
-            if np.isfinite(capacity):
+            if np.isfinite(capacity) and capacity < self.problem.param_bytes.sum():
                 self.linear.at_most(expression, capacity / scale)
 
     def _peak(self, held: list[Affine], floor: float, ceiling: float) -> None:
@@ -172,9 +175,9 @@ def _level_quantum(problem: StageProblem, level: int) -> float:
     return _quantum(np.concatenate([problem.param_bytes, np.minimum(cache, 2.0**50)]))
 
 
-def _round_up(bound: float, quantum: float) -> float:
-    """Return the smallest attainable value that a SCIP dual bound (bytes) does not rule out."""
-    safe = max(bound * (1 - _BOUND_SAFETY), 0.0)
+def _round_up(bound: float, quantum: float, unit: float = 0.0) -> float:
+    """Return the smallest attainable value that a dual bound in bytes, of a program in this unit, does not rule out."""
+    safe = bound if math.isinf(bound) else max(bound - max(bound * _BOUND_SAFETY, _RESOLUTION * unit), 0.0)
     return safe if quantum == 0 or math.isinf(safe) else math.ceil(safe / quantum) * quantum
 
 
@@ -342,7 +345,7 @@ def _solve_level(
     incumbent = search.assignment if search.holds_reference else None
 
     def exact(bound: float) -> float:
-        return min(max(_round_up(bound * model.unit, quantum), floor), ceiling)
+        return min(max(_round_up(bound * model.unit, quantum, model.unit), floor), ceiling)
 
     run = run_scip(
         model.linear,

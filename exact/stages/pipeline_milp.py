@@ -19,13 +19,11 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
+from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound, whole_cost
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value
 
-__all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PipelineModel", "average_work", "pipeline_lp_bound", "solve_pipeline_milp"]
-
-BOUND_SAFETY = 2.5e-7
-"""Relative discount on SCIP's dual bounds, which rest on LPs solved to 1e-9 on rows scaled to about 1e2."""
+__all__ = ["OPTIMAL_GAP", "PipelineModel", "average_work", "pipeline_lp_bound", "solve_pipeline_milp"]
 
 OPTIMAL_GAP = 1e-6
 """Relative gap up to which a value counts as proven best."""
@@ -43,17 +41,18 @@ class PipelineModel:
         The problem.
     domains
         Stages each node may take, not empty.
-    unit
-        Seconds that the model counts as 1.
+    costs
+        Costs in the model's unit; exact for assignments of at most `upper`.
     lower, upper
         Known bounds on the bottleneck in seconds; only assignments of at most `upper` need to fit the model.
     """
 
     def __init__(
-        self, problem: StageProblem, domains: StageDomains, *, unit: float, lower: float, upper: float
+        self, problem: StageProblem, domains: StageDomains, costs: ScaledCosts, *, lower: float, upper: float
     ) -> None:
         self.problem = problem
-        self.unit = unit
+        self.costs = costs
+        self.unit = costs.unit
         self.linear = LinearModel()
         self.p: dict[tuple[int, int], int] = {}
         self.x: dict[tuple[int, int, int], int] = {}
@@ -64,8 +63,8 @@ class PipelineModel:
             self._class_of_position()
             self._shares()
         self._memory()
-        costs = [self._stage_cost(b) for b in range(problem.num_stages)]
-        self._bottleneck(costs, lower / unit, upper / unit)
+        stage_costs = [self._stage_cost(b) for b in range(problem.num_stages)]
+        self._bottleneck(stage_costs, lower / self.unit, upper / self.unit)
 
     def _class_of_position(self) -> None:
         """Sum over c of p[b, c] = 1 for each stage b, sum over b of p[b, c] = number of stages of class c.
@@ -124,32 +123,34 @@ class PipelineModel:
                 capacity = float(self.problem.memory_bytes[c])
                 if np.isfinite(capacity):
                     scale = power_of_two_unit(capacity)
-                    self.linear.at_most(self._sum(self.problem.param_bytes / scale, b, c), capacity / scale)
+                    # A node that alone is too much is so at twice the capacity.
+                    held = np.minimum(self.problem.param_bytes, 2.0 * capacity)
+                    self.linear.at_most(self._sum(held / scale, b, c), capacity / scale)
 
     def _stage_cost(self, b: int) -> Affine:
         """block[b] = work + tensors in + tensors out + overflow of stage b (equation 7), in the model's unit."""
         problem, several = self.problem, self.problem.num_classes > 1
+        into, out_of = self.costs.into, self.costs.out_of
         cost = Affine()
         for c in range(problem.num_classes):
             share = partial(self._share, c=c) if several else None
-            cost.add(self._sum(problem.work_s[c] / self.unit, b, c))
+            cost.add(self._sum(self.costs.work[c], b, c))
             for t in range(problem.num_tensors):
-                if problem.in_s[c, t] > 0:
-                    cost.add(self.nodes.entering(t, b, share), float(problem.in_s[c, t]) / self.unit)
-                if problem.out_s[c, t] > 0:
-                    cost.add(self.nodes.leaving(t, b, share), float(problem.out_s[c, t]) / self.unit)
+                if into[c, t] > 0:
+                    cost.add(self.nodes.entering(t, b, share), float(into[c, t]))
+                if out_of[c, t] > 0:
+                    cost.add(self.nodes.leaving(t, b, share), float(out_of[c, t]))
             cost.add(self._overflow(b, c))
         return cost
 
     def _overflow(self, b: int, c: int) -> Affine:
         """o[b, c] >= sum over v of param(v) x[v, b, c] - cache(c) p[b, c], at the class's seconds per byte."""
-        rate, cache = float(self.problem.overflow_s_per_byte[c]), float(self.problem.cache_bytes[c])
-        if rate == 0 or self.problem.param_bytes.sum() <= cache:
-            return Affine()
         # The variable counts the overflow's cost in the model's unit, so that its column is as well scaled.
-        cost = self.problem.param_bytes * rate / self.unit
+        cost = self.costs.overflow[c]
+        if not cost.any():
+            return Affine()
         here = Affine({self.p[b, c]: 1.0}) if self.problem.num_classes > 1 else Affine(constant=1.0)
-        over = self._sum(cost, b, c).add(here, -cache * rate / self.unit)
+        over = self._sum(cost, b, c).add(here, -float(self.costs.hidden[c]))
         return Affine({self.linear.max_of(0.0, float(cost.sum()), [over]): 1.0})
 
     def _bottleneck(self, costs: list[Affine], lower: float, upper: float) -> None:
@@ -175,14 +176,6 @@ class PipelineModel:
         return StageAssignment(self.nodes.decode(point), classes)
 
 
-def _whole_cost(problem: StageProblem) -> float:
-    """Return a finite cost that no stage of any allowed assignment exceeds."""
-    work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).max(axis=0).sum()
-    tensors = problem.in_s.max(axis=0).sum() + problem.out_s.max(axis=0).sum()
-    overflow = (problem.overflow_s_per_byte * problem.param_bytes.sum()).max()
-    return float(work + tensors + overflow)
-
-
 def average_work(problem: StageProblem) -> float:
     """Return Lemma 3.3's bound with each node on its cheapest class: max(largest, total / k)."""
     work = problem.work_s.min(axis=0)
@@ -204,10 +197,9 @@ def _build(
     domains.tighten(work, reference)
     if domains.empty:
         return None
-    ceiling = min(reference * (1 + 1e-6), _whole_cost(problem))
+    ceiling = min(reference * (1 + 1e-6), whole_cost(problem))
     floor = min(max(lower, average_work(problem)), ceiling)
-    unit = power_of_two_unit(ceiling)
-    return PipelineModel(problem, domains, unit=unit, lower=floor, upper=ceiling)
+    return PipelineModel(problem, domains, ScaledCosts.of(problem, ceiling), lower=floor, upper=ceiling)
 
 
 def solve_pipeline_milp(
@@ -329,7 +321,7 @@ def _safe_bound(bound: float, unit: float, reference: float, floor: float) -> fl
 
     The model holds every assignment of value at most `reference`, so nothing it proves goes beyond that.
     """
-    return max(min(bound * unit, reference) * (1 - BOUND_SAFETY), floor)
+    return max(safe_bound(min(bound, reference / unit), unit), floor)
 
 
 def _result(best: _Best, run: Run, cutoff: float, bound: float) -> StageResult:

@@ -156,7 +156,11 @@ def _superblock(incumbent: StageIncumbent) -> Value:
         return (0.0,)
     from rlinit.exact.stages.bounds.superblock import three_superblock_bound
 
-    return (three_superblock_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
+    return (
+        three_superblock_bound(
+            incumbent.problem, budget=incumbent.budget, upper=_upper(incumbent), node_limit=_BOUND_NODES
+        ),
+    )
 
 
 def _guess(incumbent: StageIncumbent) -> Value:
@@ -164,7 +168,7 @@ def _guess(incumbent: StageIncumbent) -> Value:
         return (0.0,)
     from rlinit.exact.stages.bounds.superblock import guess_bound
 
-    return (guess_bound(incumbent.problem, budget=incumbent.budget, node_limit=_BOUND_NODES),)
+    return (guess_bound(incumbent.problem, budget=incumbent.budget, upper=_upper(incumbent), node_limit=_BOUND_NODES),)
 
 
 def _lp_root(incumbent: StageIncumbent) -> Value:

@@ -16,7 +16,8 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
-from rlinit.exact.stages.pipeline_milp import BOUND_SAFETY, average_work
+from rlinit.exact.stages.pipeline_milp import average_work
+from rlinit.exact.stages.scaled_costs import ScaledCosts, overflow_terms, safe_bound, whole_cost
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageAssignment, StageProblem
 
@@ -34,20 +35,23 @@ class _MergedModel:
         Stages each node may take, not empty.
     sizes
         Number of stages of each group, in order.
+    costs
+        Costs in the model's unit.
     """
 
-    def __init__(self, problem: StageProblem, domains: StageDomains, sizes: IntArray, unit: float) -> None:
+    def __init__(self, problem: StageProblem, domains: StageDomains, sizes: IntArray, costs: ScaledCosts) -> None:
         self.problem = problem
         self.sizes = sizes
-        self.unit = unit
+        self.costs = costs
+        self.unit = costs.unit
         self.linear = LinearModel()
         self.group = np.repeat(np.arange(len(sizes)), sizes)
         first, last = self.group[domains.first], self.group[domains.last]
         self.nodes = StageVariables(problem, self.linear, first, last, len(sizes), cover_edges(problem))
         self._memory()
-        costs = [self._cost_per_stage(g) for g in range(len(sizes))]
-        ceiling = max(self.linear.largest_value(cost) for cost in costs)
-        self.linear.objective = self.linear.max_of(0.0, ceiling, costs)
+        group_costs = [self._cost_per_stage(g) for g in range(len(sizes))]
+        ceiling = max(self.linear.largest_value(cost) for cost in group_costs)
+        self.linear.objective = self.linear.max_of(0.0, ceiling, group_costs)
 
     def _memory(self) -> None:
         """Sum over v of param(v) x[v, g] <= size(g) times the largest memory of a class."""
@@ -55,7 +59,7 @@ class _MergedModel:
         if np.isfinite(capacity):
             scale = power_of_two_unit(capacity)
             for g, size in enumerate(self.sizes.tolist()):
-                held = self.nodes.held(self.problem.param_bytes / scale, g)
+                held = self.nodes.held(np.minimum(self.problem.param_bytes, 2.0 * capacity) / scale, g)
                 self.linear.at_most(held, size * capacity / scale)
 
     def _cost_per_stage(self, g: int) -> Affine:
@@ -65,16 +69,17 @@ class _MergedModel:
         overflows add up to at least that of their joint parameters over their joint cache.
         """
         problem, nodes = self.problem, self.nodes
-        cost = nodes.held(_cheapest(problem.work_s) / self.unit, g)
-        for seconds, count in ((problem.in_s, nodes.entering), (problem.out_s, nodes.leaving)):
-            cheapest = _cheapest(seconds) / self.unit
+        cost = nodes.held(_cheapest(self.costs.work), g)
+        for scaled, count in ((self.costs.into, nodes.entering), (self.costs.out_of, nodes.leaving)):
+            cheapest = _cheapest(scaled)
             for t in np.flatnonzero(cheapest > 0).tolist():
                 cost.add(count(t, g), float(cheapest[t]))
         size, rate = int(self.sizes[g]), float(problem.overflow_s_per_byte.min())
         cache = size * float(problem.cache_bytes.max())
-        if rate > 0 and problem.param_bytes.sum() > cache:
-            param = problem.param_bytes * rate / self.unit
-            over = nodes.held(param, g).add(Affine(constant=-cache * rate / self.unit))
+        terms, hidden = overflow_terms(problem.param_bytes, rate, cache, 2.0 * self.costs.ceiling)
+        if terms.any():
+            param = terms / self.unit
+            over = nodes.held(param, g).add(Affine(constant=-hidden / self.unit))
             cost.add(Affine({self.linear.max_of(0.0, float(param.sum()), [over]): 1.0}))
         return Affine().add(cost, 1.0 / size)
 
@@ -148,7 +153,8 @@ def merged_bound(
     domains.tighten(work, reference)
     if domains.empty:
         return reference
-    model = _MergedModel(problem, domains, groups, power_of_two_unit(floor))
+    ceiling = min(reference * (1 + 1e-6), whole_cost(problem))
+    model = _MergedModel(problem, domains, groups, ScaledCosts.of(problem, ceiling, floor))
     inside = start is not None and bool(((domains.first <= start.stage) & (start.stage <= domains.last)).all())
     run = run_scip(
         model.linear,
@@ -157,4 +163,4 @@ def merged_bound(
         start=model.encode(start) if start is not None and inside else None,
         settings=settings or RunSettings(separation="off", heuristics="fast"),
     )
-    return min(max(run.bound * model.unit * (1 - BOUND_SAFETY), floor), reference)
+    return min(max(safe_bound(run.bound, model.unit), floor), reference)

@@ -16,13 +16,17 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings, Status, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges
-from rlinit.exact.stages.pipeline_milp import BOUND_SAFETY, average_work
+from rlinit.exact.stages.pipeline_milp import average_work
+from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound, single_stage_cost, whole_cost
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["guess_bound", "three_superblock_bound"]
 
 _BEFORE, _MIDDLE, _AFTER = range(3)
+
+_TINY = 1e-8
+"""Share of the work a stage holds at least below which a solver would not see a node's."""
 
 
 class _SuperblockModel:
@@ -32,6 +36,10 @@ class _SuperblockModel:
     ----------
     problem
         The problem.
+    costs
+        Its costs in the model's unit.
+    edges
+        (tails, heads) all that precedence needs.
     class_idx
         Class of the stage in the middle.
     least_work
@@ -43,6 +51,7 @@ class _SuperblockModel:
     def __init__(
         self,
         problem: StageProblem,
+        costs: ScaledCosts,
         edges: tuple[IntArray, IntArray],
         class_idx: int,
         least_work: float,
@@ -50,8 +59,9 @@ class _SuperblockModel:
         num_after: int | None = None,
     ) -> None:
         self.problem = problem
+        self.costs = costs
+        self.unit = costs.unit
         self.linear = LinearModel()
-        self.unit = power_of_two_unit(max(least_work, float(_cheapest(problem.work_s).max(initial=0.0))))
         n = problem.num_nodes
         first = np.full(n, _MIDDLE if num_before == 0 else _BEFORE, np.int64)
         last = np.full(n, _MIDDLE if num_after == 0 else _AFTER, np.int64)
@@ -71,56 +81,63 @@ class _SuperblockModel:
             self.linear.equal(self.nodes.at(v, _MIDDLE), 0.0)
         self._memory(class_idx)
         self._enough_work(least_work)
-        costs = [self._middle_cost(class_idx)]
+        block_costs = [self._middle_cost(class_idx)]
         if num_before:
-            costs.append(self._before_cost(num_before))
+            block_costs.append(self._before_cost(num_before))
         if num_after:
-            costs.append(self._after_cost(num_after))
-        self.linear.objective = self.linear.max_of(0.0, max(map(self.linear.largest_value, costs)), costs)
+            block_costs.append(self._after_cost(num_after))
+        most = max(map(self.linear.largest_value, block_costs))
+        self.linear.objective = self.linear.max_of(0.0, most, block_costs)
 
     def _enough_work(self, least_work: float) -> None:
-        """Sum over v of work(v) x[v, middle] >= L (equation 14), with a relative slack of 1e-9 for rounding."""
-        held = self.nodes.held(_cheapest(self.problem.work_s) / self.unit, _MIDDLE)
-        self.linear.at_most(Affine().add(held, -1.0), -least_work * (1 - 1e-9) / self.unit)
+        """Sum over v of work(v) x[v, middle] >= L (equation 14), with a relative slack of 1e-9 for rounding.
+
+        The row has a unit of its own, and nodes that a solver would overlook count as inside.
+        """
+        work, unit = _cheapest(self.problem.work_s), power_of_two_unit(least_work)
+        seen = work >= _TINY * least_work
+        held = self.nodes.held(np.where(seen, work, 0.0) / unit, _MIDDLE)
+        least = least_work * (1 - 1e-9) - float(work[~seen].sum())
+        self.linear.at_most(Affine().add(held, -1.0), -least / unit)
 
     def _memory(self, class_idx: int) -> None:
         """Sum over v of param(v) x[v, middle] <= memory of the class."""
         capacity = float(self.problem.memory_bytes[class_idx])
         if np.isfinite(capacity):
             scale = power_of_two_unit(capacity)
-            self.linear.at_most(self.nodes.held(self.problem.param_bytes / scale, _MIDDLE), capacity / scale)
+            held = np.minimum(self.problem.param_bytes, 2.0 * capacity)
+            self.linear.at_most(self.nodes.held(held / scale, _MIDDLE), capacity / scale)
 
     def _middle_cost(self, class_idx: int) -> Affine:
         """block[2] = the full cost of the stage on its class (equation 7 and overflow)."""
-        problem = self.problem
-        work = np.where(np.isfinite(problem.work_s[class_idx]), problem.work_s[class_idx], 0.0)
-        cost = self.nodes.held(work / self.unit, _MIDDLE)
-        self._add_tensors(cost, problem.in_s[class_idx], _MIDDLE, entering=True)
-        self._add_tensors(cost, problem.out_s[class_idx], _MIDDLE, entering=False)
-        rate, cache = float(problem.overflow_s_per_byte[class_idx]), float(problem.cache_bytes[class_idx])
-        if rate > 0 and problem.param_bytes.sum() > cache:
-            param = problem.param_bytes * rate / self.unit
-            over = self.nodes.held(param, _MIDDLE).add(Affine(constant=-cache * rate / self.unit))
+        costs = self.costs
+        work = np.where(np.isfinite(costs.work[class_idx]), costs.work[class_idx], 0.0)
+        cost = self.nodes.held(work, _MIDDLE)
+        self._add_tensors(cost, costs.into[class_idx], _MIDDLE, entering=True)
+        self._add_tensors(cost, costs.out_of[class_idx], _MIDDLE, entering=False)
+        param = costs.overflow[class_idx]
+        if param.any():
+            over = self.nodes.held(param, _MIDDLE).add(Affine(constant=-float(costs.hidden[class_idx])))
             cost.add(Affine({self.linear.max_of(0.0, float(param.sum()), [over]): 1.0}))
         return cost
 
     def _before_cost(self, num_stages: int) -> Affine:
         """block[1] / (j - 1): work, and each tensor that leaves the superblock once; cuts inside it are left out."""
-        cost = self.nodes.held(_cheapest(self.problem.work_s) / self.unit, _BEFORE)
-        self._add_tensors(cost, _cheapest(self.problem.out_s), _BEFORE, entering=False)
+        cost = self.nodes.held(_cheapest(self.costs.work), _BEFORE)
+        self._add_tensors(cost, _cheapest(self.costs.out_of), _BEFORE, entering=False)
         return Affine().add(cost, 1.0 / num_stages)
 
     def _after_cost(self, num_stages: int) -> Affine:
         """block[3] / (k - j): work, and each tensor that enters the superblock once; cuts inside it are left out."""
-        cost = self.nodes.held(_cheapest(self.problem.work_s) / self.unit, _AFTER)
-        self._add_tensors(cost, _cheapest(self.problem.in_s), _AFTER, entering=True)
+        cost = self.nodes.held(_cheapest(self.costs.work), _AFTER)
+        self._add_tensors(cost, _cheapest(self.costs.into), _AFTER, entering=True)
         return Affine().add(cost, 1.0 / num_stages)
 
-    def _add_tensors(self, cost: Affine, seconds: FloatArray, block: int, *, entering: bool) -> None:
-        """Add the seconds of every tensor that enters, or leaves, a block."""
+    def _add_tensors(self, cost: Affine, scaled: FloatArray, block: int, *, entering: bool) -> None:
+        """Add the cost of every tensor that enters, or leaves, a block."""
         count = self.nodes.entering if entering else self.nodes.leaving
-        for t in np.flatnonzero(seconds > 0).tolist():
-            cost.add(count(t, block), float(seconds[t]) / self.unit)
+        for t in np.flatnonzero(scaled > 0).tolist():
+            cost.add(count(t, block), float(scaled[t]))
 
 
 def _cheapest(seconds: FloatArray) -> FloatArray:
@@ -146,17 +163,25 @@ class _Minimum:
         run = run_scip(model.linear, budget=budget, node_limit=node_limit, cutoff=cutoff, settings=settings)
         if run.status is Status.INFEASIBLE:
             return
-        self.value = min(self.value, max(run.bound * model.unit * (1 - BOUND_SAFETY), self.floor))
+        self.value = min(self.value, max(safe_bound(run.bound, model.unit), self.floor))
 
 
 def _allowed(problem: StageProblem) -> bool:
     return bool(np.isfinite(problem.work_s.min(axis=0)).all())
 
 
+def _costs(problem: StageProblem, upper: float | None, least: float) -> tuple[ScaledCosts, float]:
+    """Return the costs of the models, and a value that the bottleneck does not exceed, if it has any."""
+    known = min(single_stage_cost(problem), np.inf if upper is None else upper)
+    ceiling = min(known * (1 + 1e-6), whole_cost(problem))
+    return ScaledCosts.of(problem, ceiling, least), known
+
+
 def three_superblock_bound(
     problem: StageProblem,
     *,
     budget: Budget,
+    upper: float | None = None,
     node_limit: int | None = None,
     settings: RunSettings | None = None,
 ) -> float:
@@ -172,8 +197,12 @@ def three_superblock_bound(
         A ``pipeline`` problem.
     budget
         Time limit and switch; what it cuts short still is a bound.
+    upper
+        Value of a known assignment in seconds: costs above it need no exact price. The bound never exceeds it.
     node_limit
         Most branch-and-bound nodes of each class's model.
+    settings
+        How SCIP searches.
 
     References
     ----------
@@ -182,16 +211,18 @@ def three_superblock_bound(
     if not _allowed(problem):
         return np.inf
     edges, least = cover_edges(problem), average_work(problem)
+    costs, known = _costs(problem, upper, least)
     minimum = _Minimum(least)
     for c in np.flatnonzero(problem.class_count).tolist():
-        minimum.take(_SuperblockModel(problem, edges, c, least), budget, node_limit, settings or RunSettings())
-    return minimum.value
+        minimum.take(_SuperblockModel(problem, costs, edges, c, least), budget, node_limit, settings or RunSettings())
+    return min(minimum.value, known)
 
 
 def guess_bound(
     problem: StageProblem,
     *,
     budget: Budget,
+    upper: float | None = None,
     node_limit: int | None = None,
     settings: RunSettings | None = None,
 ) -> float:
@@ -209,8 +240,12 @@ def guess_bound(
         A ``pipeline`` problem.
     budget
         Time limit and switch, shared evenly by the guesses; what it cuts short still is a bound.
+    upper
+        Value of a known assignment in seconds: costs above it need no exact price. The bound never exceeds it.
     node_limit
         Most branch-and-bound nodes of each guess.
+    settings
+        How SCIP searches.
 
     References
     ----------
@@ -219,10 +254,11 @@ def guess_bound(
     if not _allowed(problem):
         return np.inf
     edges, least, k = cover_edges(problem), average_work(problem), problem.num_stages
+    costs, known = _costs(problem, upper, least)
     minimum = _Minimum(least)
     guesses = [(j, c) for j in range(k) for c in np.flatnonzero(problem.class_count).tolist()]
     for i, (j, c) in enumerate(guesses):
-        model = _SuperblockModel(problem, edges, c, least, j, k - 1 - j)
+        model = _SuperblockModel(problem, costs, edges, c, least, j, k - 1 - j)
         share = budget.share(min(budget.remaining_s / (len(guesses) - i), 1e9))
         minimum.take(model, share, node_limit, settings or RunSettings())
-    return minimum.value
+    return min(minimum.value, known)

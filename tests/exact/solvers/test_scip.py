@@ -193,3 +193,45 @@ def test_relaxation_bound_is_below_the_optimum() -> None:
     bound = linear.relaxation_bound(10.0)
     assert 0 < bound <= run.point[linear.objective] * (1 + 1e-12)
     assert linear.relaxation_bound(0.0) == 0.0
+
+
+@pytest.mark.parametrize("coefficient", [1e20, -3e25, np.inf, np.nan])
+def test_a_coefficient_that_scip_takes_for_infinite_is_refused_by_row(coefficient: float) -> None:
+    """SCIP refuses such input with "error in input data!"; here the row is named before SCIP sees it."""
+    linear = _makespan_model(3, 2)
+    linear.at_most(Affine({0: coefficient, 1: 1.0}), 1.0)
+    with pytest.raises(SolverFailure, match=rf"row {len(linear.rows) - 1} .*of variable 0"):
+        run_scip(linear, budget=Budget(30))
+
+
+@pytest.mark.parametrize("side", [1e20, -2e22, np.nan])
+def test_a_side_or_bound_that_scip_takes_for_infinite_is_refused(side: float) -> None:
+    """SCIP would drop such a row in silence, or take a lower side for minus infinity."""
+    linear = _makespan_model(3, 2)
+    linear.equal(Affine({0: 1.0}), side)
+    with pytest.raises(SolverFailure, match=r"row \d+ .*sides"):
+        run_scip(linear, budget=Budget(30))
+    linear = _makespan_model(3, 2)
+    linear.upper[0] = abs(side)
+    with pytest.raises(SolverFailure, match="variable 0"):
+        run_scip(linear, budget=Budget(30))
+
+
+def test_what_the_interface_of_scip_raises_is_a_solver_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exceptions have no class of their own, so every step around the search turns them into one."""
+
+    def broken(*_args: object) -> None:
+        raise ValueError("some call failed")
+
+    monkeypatch.setattr(scip, "_build", broken)
+    with pytest.raises(SolverFailure, match="SCIP failed: some call failed"):
+        run_scip(_makespan_model(3, 2), budget=Budget(30))
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_a_relaxation_with_a_number_that_is_not_finite_is_a_solver_failure(number: float) -> None:
+    """HiGHS' interface would raise a bare ValueError."""
+    linear = _makespan_model(3, 2)
+    linear.at_most(Affine({0: number, 1: 1.0}), 1.0)
+    with pytest.raises(SolverFailure, match="not finite"):
+        linear.relaxation_bound(10.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, stage_value
 from tests.stage_cases import monotone_assignments, random_problem
 
-__all__ = ["all_in_stage", "any_problem", "at_most", "best_pipeline_in_window", "small_problems"]
+__all__ = ["all_in_stage", "any_problem", "at_most", "best_pipeline_in_window", "small_problems", "with_magnitudes"]
 
 
 def any_problem(seed: int, objective: Literal["pipeline", "memory"], max_nodes: int = 6) -> StageProblem:
@@ -82,3 +82,17 @@ def best_pipeline_in_window(problem: StageProblem, start: StageAssignment, free:
 def small_problems() -> st.SearchStrategy[StageProblem]:
     """Return a strategy over `any_problem` for both objectives."""
     return st.builds(any_problem, st.integers(0, 100_000), st.sampled_from(["pipeline", "memory"]))
+
+
+def with_magnitudes(problem: StageProblem, seed: int) -> StageProblem:
+    """Return the problem with work, each class's transfers and its overflow multiplied by powers of ten apart."""
+    rng = np.random.default_rng(seed)
+    classes = problem.num_classes
+    transfers = 10.0 ** rng.integers(-8, 8, (classes, 1))
+    return dataclasses.replace(
+        problem,
+        work_s=problem.work_s * 10.0 ** rng.integers(-8, 8) * 10.0 ** rng.integers(-6, 6, problem.num_nodes),
+        in_s=problem.in_s * transfers,
+        out_s=problem.out_s * transfers,
+        overflow_s_per_byte=problem.overflow_s_per_byte * 10.0 ** rng.integers(-8, 8, classes),
+    )

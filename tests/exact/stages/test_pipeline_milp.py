@@ -13,6 +13,7 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.scip import RunSettings
 from rlinit.exact.stages.domains import StageDomains, window_domains
 from rlinit.exact.stages.pipeline_milp import PipelineModel, pipeline_lp_bound, solve_pipeline_milp
+from rlinit.exact.stages.scaled_costs import ScaledCosts
 from rlinit.stages.problem import StageAssignment, Value, evaluate, stage_value
 from tests.exact.stages.cases import all_in_stage, any_problem, at_most, best_pipeline_in_window
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
@@ -96,7 +97,7 @@ def test_every_assignment_is_a_point_of_the_model(seed: int) -> None:
     problem = any_problem(seed, "pipeline", max_nodes=5)
     n, k = problem.num_nodes, problem.num_stages
     domains = StageDomains(problem, np.zeros(n, np.int64), np.full(n, k - 1, np.int64))
-    model = PipelineModel(problem, domains, unit=1.0, lower=0.0, upper=np.inf)
+    model = PipelineModel(problem, domains, ScaledCosts.of(problem, np.inf), lower=0.0, upper=np.inf)
     matrix, lhs, rhs = model.linear.matrix()
     for stage in monotone_assignments(problem):
         value = stage_value(problem, stage, problem.stage_class)
@@ -108,7 +109,7 @@ def test_every_assignment_is_a_point_of_the_model(seed: int) -> None:
         slack = 1e-9 + 1e-12 * (abs(matrix) @ np.abs(point))
         assert (lhs - slack <= activity).all()
         assert (activity <= rhs + slack).all()
-        assert point[model.linear.objective] == pytest.approx(value, rel=1e-9)
+        assert point[model.linear.objective] * model.unit == pytest.approx(value, rel=1e-9)
         decoded = model.decode(point)
         assert np.array_equal(decoded.stage, stage)
         assert np.array_equal(decoded.classes, problem.stage_class)
@@ -225,7 +226,9 @@ def test_small_window_is_a_small_model() -> None:
     start = StageAssignment(np.arange(200) * 4 // 200, problem.stage_class)
     free = np.zeros(200, np.bool_)
     free[98:102] = True
-    model = PipelineModel(problem, window_domains(problem, start, free), unit=1.0, lower=0.0, upper=1e6)
+    model = PipelineModel(
+        problem, window_domains(problem, start, free), ScaledCosts.of(problem, 1e6), lower=0.0, upper=1e6
+    )
     assert sum(model.linear.is_binary) <= 4 * 3
     assert model.linear.num_variables < 100
 

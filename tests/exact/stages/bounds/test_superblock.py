@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
 from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
-from rlinit.exact.stages.pipeline_milp import average_work
+from rlinit.exact.stages.pipeline_milp import average_work, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.stages.problem import StageProblem, stage_cost
-from tests.exact.stages.cases import any_problem
+from tests.exact.stages.cases import any_problem, with_magnitudes
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
 seeds = st.integers(0, 2**32 - 1)
@@ -80,3 +83,53 @@ def test_zero_work() -> None:
     """Where nothing costs anything the bound is 0."""
     problem = random_problem(4, 5, 3, scale=0.0)
     assert guess_bound(problem, budget=Budget(5)) == 0.0
+
+
+def _tiny_work_beside_transfers() -> StageProblem:
+    """Return three ops of a nanosecond whose tensors take seconds, on three unlike devices."""
+    return StageProblem(
+        objective="pipeline",
+        work_s=np.full((3, 3), 1e-9),
+        param_bytes=np.array([3.0, 2.0, 1.0]),
+        tensor_src=np.array([1, 2]),
+        tensor_indptr=np.array([0, 1, 2]),
+        tensor_dst=np.array([0, 0]),
+        tensor_bytes=np.array([38.0, 15.0]),
+        in_s=np.array([38.0, 15.0]) / np.array([[1e-3], [6.3], [1.0]]),
+        out_s=np.array([38.0, 15.0]) / np.array([[1e-3], [6.3], [1.0]]),
+        stage_class=np.array([0, 1, 2]),
+        memory_bytes=np.array([np.inf, np.inf, 3.2]),
+        cache_bytes=np.array([5.0, 0.0, np.inf]),
+        overflow_s_per_byte=1.0 / np.array([1e-3, 6.3, 1.0]),
+        order=np.array([1, 2, 0]),
+    )
+
+
+@pytest.mark.parametrize("bound", [three_superblock_bound, guess_bound])
+def test_work_that_is_tiny_beside_transfers_gives_no_false_bound(bound: Callable[..., float]) -> None:
+    """Scaled by work alone the transfers were 1e13 units and the bound 2.5397, where the optimum is 0.9524."""
+    problem = _tiny_work_beside_transfers()
+    best = brute_force_pipeline(problem)
+    assert best == pytest.approx(0.952381, rel=1e-5)
+    assert bound(problem, budget=Budget(30)) <= best
+    assert bound(problem, budget=Budget(30), upper=best) <= best
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_no_bound_by_a_program_is_false_where_magnitudes_differ(seed: int) -> None:
+    """Costs of nodes, tensors and overflow that differ by factors of up to 1e15 in any direction."""
+    problem = with_magnitudes(any_problem(seed, "pipeline", 5), seed)
+    best = brute_force_pipeline(problem)
+    if not np.isfinite(best):
+        return
+    groups = even_groups(problem.num_stages, min(2, problem.num_stages))
+    for upper in (None, best, 3.0 * best):
+        for proven in (
+            three_superblock_bound(problem, budget=Budget(30), upper=upper),
+            guess_bound(problem, budget=Budget(30), upper=upper),
+            merged_bound(problem, groups, budget=Budget(30), upper=upper),
+            pipeline_lp_bound(problem, budget=Budget(30), upper=upper),
+            solve_pipeline_milp(problem, budget=Budget(30), upper=None if upper is None else 1.5 * upper).bound[0],
+        ):
+            assert proven <= best * (1 + 1e-12)
