@@ -65,11 +65,11 @@ def write_report(folder: Path, config: Mapping[str, Any], command: str, progress
 
 
 def _table(first: dict[str, Any], best: dict[str, Any]) -> list[str]:
-    """Return a Markdown table with a row for each validation set at the first and at the best step."""
+    """Return a Markdown table with a row for each validation set at the first and, if another, at the best step."""
     known = [column for column in _COLUMNS if any(column[0] in found for found in best["measures"].values())]
     rows = ["| set | step | " + " | ".join(title for _, title, _ in known) + " |", "|---" * (len(known) + 2) + "|"]
     for name in best["measures"]:
-        for entry in (first, best):
+        for entry in [first] if first["step"] == best["step"] else [first, best]:
             found = entry["measures"][name]
             cells = [form.format(found[key]) if key in found else "" for key, _, form in known]
             rows.append(f"| {name} | {entry['step']} | " + " | ".join(cells) + " |")

@@ -37,7 +37,7 @@ class Command(Generic[P]):
     resume: Path | None = None
     """Go on with the run in this folder, with its configuration; only steps, minutes and the like may change."""
     smoke: bool = False
-    """A dozen small steps, to see that everything works."""
+    """Begin from a dozen small steps, to see that everything works; other flags override what it sets."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class _First:
     network: str | None = None
     config: Path | None = None
     resume: Path | None = None
+    smoke: bool = False
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,9 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(given: list[str]) -> Command[Any]:
-    """Return the command: file or resumed run first, flags over it."""
-    asked = [flag for flag in given if flag not in ("-h", "--help")]
-    first: _First = tyro.cli(_First, args=asked, return_unknown_args=True)[0]
+    """Return the command: file or resumed run first, what `--smoke` sets over it, and all other flags over that."""
+    known = [flag for flag in given if flag not in ("-h", "--help")]
+    first: _First = tyro.cli(_First, args=known, return_unknown_args=True)[0]
     if first.resume is not None:
         default = replace(read_config(first.resume / "config.json"), run_dir=first.resume)
     elif first.config is not None:
@@ -76,6 +77,8 @@ def _parse(given: list[str]) -> Command[Any]:
         chosen = {"task": first.task, "network": first.network}
         default = config_from_dict({key: value for key, value in chosen.items() if value}, "the command line")
         default = replace(default, run_dir=Path("runs") / f"{default.task}-{default.network}")
+    if first.smoke:
+        default = smoke(default)
     generic: Any = Command
     found: Command[Any] = tyro.cli(
         generic[type(default.problem)], args=given, default=Command(default), prog="train/run.py"
@@ -83,13 +86,13 @@ def _parse(given: list[str]) -> Command[Any]:
     return found
 
 
-def _train(command: Command[Any], said: str) -> int:
+def _train(command: Command[Any], command_line: str) -> int:
     from rlinit.train.loop import train
     from rlinit.train.tasks.protocol import task_class
 
-    config = smoke(command.training) if command.smoke else command.training
+    config = command.training
     task = task_class(config.task, config.network)(config.problem)
-    progress = train(config, task, resume=command.resume is not None, command=said)
+    progress = train(config, task, resume=command.resume is not None, command=command_line)
     return 0 if progress.done or config.imitation.labels_only else EXIT_STOPPED
 
 

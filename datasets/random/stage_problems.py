@@ -66,7 +66,7 @@ class ProblemParams:
     def __post_init__(self) -> None:
         if not 1 <= self.least_stages <= self.most_stages:
             raise InvalidConfig(
-                f"stages go from {self.least_stages} to {self.most_stages}; expected 1 <= least <= most"
+                f"least_stages is {self.least_stages}, most_stages {self.most_stages}; expected 1 <= least <= most"
             )
         if self.draws < 1:
             raise InvalidConfig(f"draws is {self.draws}; expected at least 1")
@@ -74,7 +74,7 @@ class ProblemParams:
             raise InvalidConfig(f"least_power is {self.least_power}; expected 0 < least_power <= 1")
         if not 0 < self.least_transfer <= self.most_transfer:
             raise InvalidConfig(
-                f"transfers go from {self.least_transfer} to {self.most_transfer}; expected 0 < least <= most"
+                f"least_transfer is {self.least_transfer}, most_transfer {self.most_transfer}; expected 0 < least <= most"
             )
         for name in ("memory_share", "cache_share", "wide_share", "shuffled_share"):
             if not 0 <= getattr(self, name) <= 1:

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 from rlinit.errors import InvalidConfig
 from rlinit.train.core.curriculum import CurriculumConfig
+from rlinit.train.core.fields import require, require_share
 from rlinit.train.tasks.protocol import NetworkName, TaskName, task_class
 
 __all__ = [
@@ -28,11 +29,6 @@ __all__ = [
 ]
 
 P = TypeVar("P")
-
-
-def _require(holds: bool, name: str, value: object, expected: str) -> None:
-    if not holds:
-        raise InvalidConfig(f"{name} is {value!r}; expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -54,12 +50,12 @@ class OptimiserConfig:
     themselves."""
 
     def __post_init__(self) -> None:
-        _require(self.learning_rate > 0, "optimiser.learning_rate", self.learning_rate, "more than 0")
-        _require(0 <= self.final_share <= 1, "optimiser.final_share", self.final_share, "a share from 0 to 1")
-        _require(0 <= self.warmup < 1, "optimiser.warmup", self.warmup, "a share from 0 to below 1")
-        _require(self.weight_decay >= 0, "optimiser.weight_decay", self.weight_decay, "at least 0")
-        _require(self.max_grad_norm > 0, "optimiser.max_grad_norm", self.max_grad_norm, "more than 0")
-        _require(0 <= self.average < 1, "optimiser.average", self.average, "a decay from 0 to below 1")
+        require(self.learning_rate > 0, "optimiser.learning_rate", self.learning_rate, "more than 0")
+        require_share("optimiser.final_share", self.final_share)
+        require(0 <= self.warmup < 1, "optimiser.warmup", self.warmup, "a share from 0 to below 1")
+        require(self.weight_decay >= 0, "optimiser.weight_decay", self.weight_decay, "at least 0")
+        require(self.max_grad_norm > 0, "optimiser.max_grad_norm", self.max_grad_norm, "more than 0")
+        require(0 <= self.average < 1, "optimiser.average", self.average, "a decay from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -77,8 +73,8 @@ class ReinforceConfig:
     """Divide advantages by their standard deviation over the batch."""
 
     def __post_init__(self) -> None:
-        _require(self.challenge_every >= 1, "reinforce.challenge_every", self.challenge_every, "at least 1")
-        _require(self.entropy_weight >= 0, "reinforce.entropy_weight", self.entropy_weight, "at least 0")
+        require(self.challenge_every >= 1, "reinforce.challenge_every", self.challenge_every, "at least 1")
+        require(self.entropy_weight >= 0, "reinforce.entropy_weight", self.entropy_weight, "at least 0")
 
 
 @dataclass(frozen=True)
@@ -95,10 +91,10 @@ class PPOConfig:
     """Weight of the mean entropy of choices."""
 
     def __post_init__(self) -> None:
-        _require(self.clip > 0, "ppo.clip", self.clip, "more than 0")
-        _require(self.epochs >= 1, "ppo.epochs", self.epochs, "at least 1")
-        _require(self.batches >= 1, "ppo.batches", self.batches, "at least 1")
-        _require(self.entropy_weight >= 0, "ppo.entropy_weight", self.entropy_weight, "at least 0")
+        require(self.clip > 0, "ppo.clip", self.clip, "more than 0")
+        require(self.epochs >= 1, "ppo.epochs", self.epochs, "at least 1")
+        require(self.batches >= 1, "ppo.batches", self.batches, "at least 1")
+        require(self.entropy_weight >= 0, "ppo.entropy_weight", self.entropy_weight, "at least 0")
 
 
 @dataclass(frozen=True)
@@ -115,8 +111,8 @@ class ImitationConfig:
     """Make the labels and stop."""
 
     def __post_init__(self) -> None:
-        _require(self.shards >= 1, "imitation.shards", self.shards, "at least 1")
-        _require(self.label_jobs >= 1, "imitation.label_jobs", self.label_jobs, "at least 1")
+        require(self.shards >= 1, "imitation.shards", self.shards, "at least 1")
+        require(self.label_jobs >= 1, "imitation.label_jobs", self.label_jobs, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -135,9 +131,9 @@ class ValidationConfig:
     """Small validation sets, for trying things out."""
 
     def __post_init__(self) -> None:
-        _require(self.every >= 1, "validation.every", self.every, "at least 1")
+        require(self.every >= 1, "validation.every", self.every, "at least 1")
         for name in ("samples", "patience", "pictures"):
-            _require(getattr(self, name) >= 0, f"validation.{name}", getattr(self, name), "at least 0")
+            require(getattr(self, name) >= 0, f"validation.{name}", getattr(self, name), "at least 0")
 
 
 @dataclass(frozen=True)
@@ -187,16 +183,16 @@ class TrainConfig(Generic[P]):
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("samples", 1), ("threads", 1), ("workers", 0), ("ahead", 1)):
-            _require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
+            require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
         for name in ("log_every", "save_every"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        _require(0 <= self.seed < 2**62, "seed", self.seed, "0 <= seed < 2**62")
-        _require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, "more than 0")
-        _require(
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(0 <= self.seed < 2**62, "seed", self.seed, "0 <= seed < 2**62")
+        require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, "more than 0")
+        require(
             self.precision != "float16" or self.device == "cuda", "precision", self.precision, "float16 on cuda only"
         )
         if self.algorithm != "imitation" and (self.algorithm == "ppo" or self.reinforce.baseline == "shared"):
-            _require(self.samples >= 2, "samples", self.samples, "at least 2 for a shared baseline")
+            require(self.samples >= 2, "samples", self.samples, "at least 2 for a shared baseline")
 
 
 def smoke(config: TrainConfig[P]) -> TrainConfig[P]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.errors import InvalidConfig
+from rlinit.train.core.fields import require, require_share
 
 __all__ = ["CurriculumConfig", "Request", "batch_seed", "request"]
 
@@ -27,13 +27,11 @@ class CurriculumConfig:
     """Nodes a batch (and process), so that batches of all sizes cost about the same."""
 
     def __post_init__(self) -> None:
-        if not self.sizes or min(self.sizes) < 1:
-            raise InvalidConfig(f"curriculum.sizes is {self.sizes}; expected one or more sizes of at least 1")
-        for name, value in (("ramp", self.ramp), ("newest", self.newest)):
-            if not 0 <= value <= 1:
-                raise InvalidConfig(f"curriculum.{name} is {value}; expected a share between 0 and 1")
-        if self.batch_nodes < 1:
-            raise InvalidConfig(f"curriculum.batch_nodes is {self.batch_nodes}; expected at least 1")
+        sizes, nodes = self.sizes, self.batch_nodes
+        require(bool(sizes) and min(sizes) >= 1, "curriculum.sizes", sizes, "one or more sizes of at least 1")
+        require_share("curriculum.ramp", self.ramp)
+        require_share("curriculum.newest", self.newest)
+        require(nodes >= 1, "curriculum.batch_nodes", nodes, "at least 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan
+from rlinit.train.core.fields import require, require_share
 from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ class PlacementTaskParams:
     """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
 
     def __post_init__(self) -> None:
-        if min(self.other_devices, self.layered) < 0 or self.other_devices + self.layered > 1:
-            raise ValueError(f"shares are {self.other_devices} and {self.layered}; expected >= 0, together at most 1")
-        if self.label_evaluations < 1:
-            raise ValueError(f"label_evaluations is {self.label_evaluations}; expected at least 1")
-        if self.horizon < 0:
-            raise ValueError(f"horizon is {self.horizon}; expected at least 0")
+        for name in ("hidden", "layers", "label_evaluations"):
+            require(getattr(self, name) >= 1, f"problem.{name}", getattr(self, name), "at least 1")
+        require(self.horizon >= 0, "problem.horizon", self.horizon, "at least 0")
+        require_share("problem.other_devices", self.other_devices)
+        left = 1.0 - self.other_devices
+        require(0 <= self.layered <= left, "problem.layered", self.layered, f"from 0 to {left:g}, what others leave")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

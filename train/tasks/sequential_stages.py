@@ -17,8 +17,8 @@ import numpy as np
 from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams
-from rlinit.errors import InvalidConfig
 from rlinit.plan import Plan
+from rlinit.train.core.fields import require
 from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, StageTrajectories
 
@@ -50,8 +50,7 @@ class PointerParams:
     """Validate on the ten ImageNet graphs as well."""
 
     def __post_init__(self) -> None:
-        if self.units < 1:
-            raise InvalidConfig(f"problem.units is {self.units}; expected at least 1")
+        require(self.units >= 1, "problem.units", self.units, "at least 1")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,13 +20,13 @@ from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.checker.stages import stage_uses
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
-from rlinit.errors import InvalidConfig
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Hardware
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
+from rlinit.train.core.fields import require
 from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
@@ -60,10 +60,8 @@ class StageParams:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise InvalidConfig(f"problem.{name} is {getattr(self, name)}; expected at least 1")
-        if not self.least_reward < 0:
-            raise InvalidConfig(f"problem.least_reward is {self.least_reward}; expected less than 0")
+            require(getattr(self, name) >= 1, f"problem.{name}", getattr(self, name), "at least 1")
+        require(self.least_reward < 0, "problem.least_reward", self.least_reward, "less than 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
