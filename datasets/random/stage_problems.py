@@ -74,7 +74,8 @@ class ProblemParams:
             raise InvalidConfig(f"least_power is {self.least_power}; expected 0 < least_power <= 1")
         if not 0 < self.least_transfer <= self.most_transfer:
             raise InvalidConfig(
-                f"least_transfer is {self.least_transfer}, most_transfer {self.most_transfer}; expected 0 < least <= most"
+                f"least_transfer is {self.least_transfer}, most_transfer {self.most_transfer}; expected 0 < least"
+                " <= most"
             )
         for name in ("memory_share", "cache_share", "wide_share", "shuffled_share"):
             if not 0 <= getattr(self, name) <= 1:

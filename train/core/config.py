@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 from rlinit.errors import InvalidConfig
 from rlinit.train.core.curriculum import CurriculumConfig
-from rlinit.train.core.fields import require, require_share
+from rlinit.train.tasks.fields import require, require_share
 from rlinit.train.tasks.protocol import NetworkName, TaskName, task_class
 
 __all__ = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.train.core.fields import require, require_share
+from rlinit.train.tasks.fields import require, require_share
 
 __all__ = ["CurriculumConfig", "Request", "batch_seed", "request"]
 

@@ -34,7 +34,7 @@ from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan
-from rlinit.train.core.fields import require, require_share
+from rlinit.train.tasks.fields import require, require_share
 from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 
 if TYPE_CHECKING:

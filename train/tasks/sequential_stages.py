@@ -18,7 +18,7 @@ from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.plan import Plan
-from rlinit.train.core.fields import require
+from rlinit.train.tasks.fields import require
 from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, StageTrajectories
 

@@ -26,7 +26,7 @@ from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
-from rlinit.train.core.fields import require
+from rlinit.train.tasks.fields import require
 from rlinit.train.tasks.protocol import Choices, Labels, unpadded
 
 if TYPE_CHECKING:
