@@ -7,7 +7,6 @@ checked; weights are not read at all, their shapes are enough.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import zipfile
@@ -19,6 +18,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.torch.export import Granularity, from_program, import_torch
+from rlinit.importers.torch.size_expressions import is_size_expression
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -29,20 +29,7 @@ _MAX_BYTES = 1 << 27
 """A program may be this long as JSON (GPT-3's takes 10 MB); beyond, the file is taken for a bomb."""
 
 _MAX_DEPTH = 200
-_MAX_EXPRESSION = 10_000
 _OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+")
-_FUNCTIONS = frozenset(
-    {"Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "And", "Or", "Not", "floor"}
-    | {"ceiling", "Eq", "Ne", "Ge", "Gt", "Le", "Lt", "Equality", "Unequality", "GreaterThan", "LessThan"}
-    | {"StrictGreaterThan", "StrictLessThan", "FloorDiv", "ModularIndexing", "Where", "PythonMod", "Mod", "CleanDiv"}
-    | {"CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural", "FloatPow", "FloatTrueDiv"}
-    | {"IntTrueDiv", "TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity"}
-    | {"IsNonOverlappingAndDenseIndicator"}
-)
-_GRAMMAR = (ast.Expression, ast.Call, ast.Name, ast.Constant, ast.keyword, ast.BinOp, ast.UnaryOp, ast.Compare)
-_SIGNS = (ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
-_MAX_POWER = 64
-_SYMBOL = re.compile(r"(s|u|zf|zuf|i)\d+")
 
 
 def load_pt2(
@@ -145,7 +132,8 @@ def _check(value: Any, source: str, depth: int) -> None:
         elif key in ("in_spec", "out_spec") and "default_factory" in str(entry):
             raise InvalidGraph(f"{source}: a defaultdict among the inputs or outputs; it names a module to import")
         elif key == "expr_str":
-            _check_expression(entry, source)
+            if not is_size_expression(entry):
+                raise InvalidGraph(f"{source}: {str(entry)[:60]!r} is not an expression of sizes, or too large a one")
         elif key in ("as_custom_obj", "custom_obj") and entry is not None:
             raise InvalidGraph(f"{source}: the program uses a custom object; expected tensors and numbers only")
         else:
@@ -175,40 +163,6 @@ def _check_operator(name: str, node: str, source: str) -> None:
             )
         if not isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
             raise InvalidGraph(f"{source}: {name!r}{where} is not an operator")
-
-
-def _check_expression(text: object, source: str) -> None:
-    """Let nothing through but calls of sympy's arithmetic on numbers, symbols and ``positive=True``."""
-    try:
-        if not isinstance(text, str) or len(text) > _MAX_EXPRESSION:
-            raise ValueError
-        for node in ast.walk(ast.parse(text, mode="eval")):
-            if not _is_arithmetic(node):
-                raise ValueError
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        raise InvalidGraph(f"{source}: {str(text)[:60]!r} is not an expression of sizes") from None
-
-
-def _is_arithmetic(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        if not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS:
-            return False
-        numbers = [entry for argument in node.args for entry in ast.walk(argument) if isinstance(entry, ast.Constant)]
-        return "Pow" not in node.func.id or all(_is_small(entry.value) for entry in numbers)
-    if isinstance(node, ast.Name):
-        return node.id in _FUNCTIONS or _SYMBOL.fullmatch(node.id) is not None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Pow, ast.LShift)):
-        return False
-    if isinstance(node, ast.Constant):
-        is_symbol = isinstance(node.value, str) and _SYMBOL.fullmatch(node.value) is not None
-        return is_symbol or (isinstance(node.value, (bool, int, float)) and abs(node.value) < 1e30)
-    if isinstance(node, ast.keyword):
-        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool)
-    return isinstance(node, _GRAMMAR + _SIGNS)
-
-
-def _is_small(value: object) -> bool:
-    return not isinstance(value, (int, float)) or abs(value) <= _MAX_POWER
 
 
 def _deserialize(data: dict[str, Any]) -> ExportedProgram:

@@ -128,6 +128,14 @@ SYMBOL = "Symbol('s77', positive=True, integer=True)"
         "lambda: 1",
         "Symbol('os')",
         "(" * 5000,
+        "Pow(Pow(Pow(Integer(60), Integer(60)), Integer(60)), Integer(60))",
+        "Pow(Integer(2), Pow(Integer(2), Pow(Integer(2), Integer(60))))",
+        "Pow(Integer(60), Mul(Integer(60), Integer(60), Integer(60), Integer(60), Integer(60)))",
+        "Pow(Integer(2), Symbol('s77', positive=True, integer=True))",
+        "LShift(Integer(1), Integer(10000000000))",
+        "Mul(" + ", ".join(["Add(Symbol('s77'), Symbol('s1'), Symbol('s2'))"] * 30) + ")",
+        "Pow(Add(Symbol('s77'), Symbol('s1'), Symbol('s2'), Symbol('s3')), Integer(60))",
+        "Mul(" * 300 + "Integer(2)" + ", Integer(2))" * 300,
         "Add(" + "1," * 20000 + "1)",
     ],
 )
@@ -165,6 +173,21 @@ def test_operators_are_operators(saved: Path, tmp_path: Path, operator: str, mes
     path = edited(saved, tmp_path / "net.pt2", lambda text: text.replace("torch.ops.aten.linear.default", operator))
     with pytest.raises(InvalidGraph, match=message):
         load_graph(path)
+
+
+def test_sizes_that_are_scaled(tmp_path: Path) -> None:
+    """Programs whose sizes are scaled by a fraction, divided and rounded are read as they are."""
+
+    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            large = torch.nn.functional.interpolate(x, scale_factor=1.5)
+            return torch.nn.functional.avg_pool2d(large, 3, 2, 1).flatten(1)
+
+    shapes = {"x": {0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}}
+    program = torch.export.export(Scaled(), (torch.ones(2, 3, 32, 36),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "scaled.pt2")
+    graph = load_graph(tmp_path / "scaled.pt2", batch=4, dims={"x[2]": 10, "x[3]": 20})
+    assert graph.out_bytes[-1] == 4 * 4 * 3 * 8 * 15
 
 
 def test_guards_are_not_compiled(saved: Path) -> None:
