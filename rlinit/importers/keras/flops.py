@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rlinit.errors import InvalidGraph
+
 __all__ = ["layer_flops"]
 
 _MOVES_DATA = frozenset(
@@ -70,6 +72,11 @@ def layer_flops(layer: Any, in_elements: Sequence[int], out_elements: int) -> fl
         Elements of each input tensor.
     out_elements
         Elements of the output.
+
+    Raises
+    ------
+    InvalidGraph
+        A layer with a kernel that is not built.
     """
     kind = type(layer).__name__
     if kind in _MOVES_DATA:
@@ -97,14 +104,25 @@ def _has_activation(layer: Any) -> bool:
 def _multiply_adds(layer: Any, kind: str, in_elements: int, out_elements: int) -> float | None:
     """Return the multiply-adds of a layer with a kernel, None where the layer is none that is known."""
     if kind.startswith("SeparableConv"):
-        depthwise, pointwise = layer.depthwise_kernel.shape, layer.pointwise_kernel.shape
+        depthwise, pointwise = _kernel(layer, "depthwise_kernel"), _kernel(layer, "pointwise_kernel")
         return float(out_elements / pointwise[-1] * math.prod(depthwise) + out_elements * pointwise[-2])
     if kind.startswith("DepthwiseConv"):
-        return float(out_elements * math.prod(layer.kernel.shape[:-2]))
+        return float(out_elements * math.prod(_kernel(layer)[:-2]))
     if kind.startswith("Conv") and kind.endswith("Transpose"):
-        return float(in_elements * math.prod(layer.kernel.shape[:-1]))
+        return float(in_elements * math.prod(_kernel(layer)[:-1]))
     if kind in ("Conv1D", "Conv2D", "Conv3D"):
-        return float(out_elements * math.prod(layer.kernel.shape[:-1]))
+        return float(out_elements * math.prod(_kernel(layer)[:-1]))
     if kind == "Dense":
-        return float(out_elements * layer.kernel.shape[0])
+        return float(out_elements * _kernel(layer)[0])
     return None
+
+
+def _kernel(layer: Any, name: str = "kernel") -> tuple[int, ...]:
+    """Return the shape of a kernel; InvalidGraph where the layer has none."""
+    shape = tuple(getattr(getattr(layer, name, None), "shape", ()))
+    if len(shape) < 2 or 0 in shape:
+        raise InvalidGraph(
+            f"layer {layer.name!r} ({type(layer).__name__}) has no {name} to count the operations of; expected a "
+            "layer that is built"
+        )
+    return shape

@@ -298,6 +298,22 @@ HOSTILE: list[Any] = [
 ]
 
 
+@pytest.mark.parametrize("kind", ["Conv2D", "SeparableConv2D", "Conv2DTranspose", "Dense"])
+def test_a_layer_that_is_not_built(keras: Any, tmp_path: Path, kind: str) -> None:
+    """A file without the shapes that a layer is built for is refused, by the layer's name."""
+    inputs = keras.Input((8, 8, 3))
+    layer = getattr(keras.layers, kind)(4, **({} if kind == "Dense" else {"kernel_size": 3}), name="bare")
+    keras.Model(inputs, layer(inputs)).save(tmp_path / "net.keras")
+    with zipfile.ZipFile(tmp_path / "net.keras") as archive:
+        config = json.loads(archive.read("config.json"))
+    for row in config["config"]["layers"]:
+        row["build_config"] = "gone"
+    with zipfile.ZipFile(tmp_path / "bare.keras", "w") as archive:
+        archive.writestr("config.json", json.dumps(config))
+    with pytest.raises(InvalidGraph, match="bare"):
+        load_graph(tmp_path / "bare.keras")
+
+
 def test_mutated_configurations_never_crash(network: dict[str, Any], tmp_path: Path) -> None:
     """Random changes of a configuration give a graph or an InvalidGraph, nothing else, and never a 100 MB of memory."""
     resource = pytest.importorskip("resource")
