@@ -36,7 +36,8 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     ====================  ====================================================================================
     in the file           here
     ====================  ====================================================================================
-    ``task``              the op's name; the first row is a virtual source without time, and is left out
+    ``task``              the op's name; virtual sources are left out: the first row, and others without times and
+                          memory that nothing precedes and whose transfers are empty
     ``dir_succ``          edges; ``c_task`` numbers them as tasks of their own, which are not needed here
     ``p0``, ``p1``, ...   milliseconds: ``time_s`` on the device of that name
     ``pc01``, ...         milliseconds to move the op's output, one figure for each edge: ``out_bytes`` over
@@ -98,6 +99,10 @@ def from_rows(rows: Sequence[Sequence[object]], name: str) -> tuple[Graph, Hardw
     tasks = {table.whole(row, "task"): row for row in range(2, len(rows))}
     if len(tasks) < len(rows) - 2:
         raise InvalidGraph(f"{name}: a task number appears more than once in column 'task'")
+    preceded = {follower for row in tasks.values() for follower in table.many(row, "dir_succ")}
+    tasks = {task: row for task, row in tasks.items() if task in preceded or not table.is_virtual(row, d)}
+    if not tasks:
+        raise InvalidGraph(f"{name}: expected at least one task beside the virtual sources")
     pairs: list[tuple[str, str]] = []
     moved = np.zeros((len(tasks), d, d))
     for i, (task, row) in enumerate(tasks.items()):
@@ -175,6 +180,16 @@ class _Table:
         if not number.is_integer():
             raise InvalidGraph(f"{self.cell(row, column)} is {number}; expected an integer")
         return int(number)
+
+    def is_virtual(self, row: int, d: int) -> bool:
+        """Return whether a task stands for nothing: it leads to others, costs nothing and moves nothing."""
+        costs = ["mi", *(f"p{i}" for i in range(d))]
+        moves = [f"pc{i}{j}" for i in range(d) for j in range(d)]
+        return (
+            bool(self.many(row, "dir_succ"))
+            and not any(self.one(row, column) for column in costs)
+            and not any(self.many(row, column) for column in moves)
+        )
 
     def transfers(self, row: int, d: int, num_edges: int) -> NDArray[np.float64]:
         """Return (d, d) milliseconds to move the output of a task, which has one for all its edges."""

@@ -46,6 +46,18 @@ def test_a_small_sheet_in_full() -> None:
     assert graph.out_bytes[2] == 0
 
 
+def test_several_virtual_sources() -> None:
+    """Tasks that cost and move nothing and that nothing precedes are left out, in the first row or not."""
+    rows = sheet()
+    extra = [[9.0, "", "1,3", "", 0.0, 0.0, *[""] * 4, 0.0, "", ""], [8.0, "", 9, "", 0.0, 0.0, *[""] * 4, 0.0, "", ""]]
+    graph, _ = moirai.from_rows([*rows, extra[0]], "small")
+    assert graph == moirai.from_rows(rows, "small")[0]
+    with pytest.raises(InvalidGraph, match="cell G6"):  # something precedes 9, so that it should say what it moves
+        moirai.from_rows([*rows, *extra], "small")
+    with pytest.raises(InvalidGraph, match="beside the virtual sources"):
+        moirai.from_rows([*rows[:2], [9.0, "", "10", "", 0, 0, *[""] * 4, 0, "", ""]], "empty")
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6), st.lists(st.floats(1e-2, 1e2), min_size=2, max_size=2))
 def test_transfers_are_reproduced_to_the_rounding(sizes: list[float], per_unit: list[float]) -> None:
