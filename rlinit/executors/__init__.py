@@ -55,7 +55,7 @@ def execute(
         `PipelineExecutor`), or an executor itself, such as ``SimulatorExecutor(hardware)``.
     devices
         device name of the plan -> physical device such as ``"cuda:0"``; several names may share one. Devices that are
-        not named are physical devices of that name, or the CPU.
+        not named are physical devices of that name, or the CPU; devices that run nothing in the plan may be named.
 
     Raises
     ------

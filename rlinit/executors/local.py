@@ -98,14 +98,21 @@ class LocalExecutor:
             require_graph(plan, graph)
         sharded = plan.inputs > plan.shard_inputs
         program = torch_program(
-            model, inputs, list(plan.assignment), graph=graph, dynamic_batch=_batch(inputs) if sharded else None
+            model,
+            inputs,
+            list(plan.assignment),
+            graph=graph,
+            dynamic_batch=_batch(inputs) if sharded else None,
+            plan_inputs=plan.inputs,
         )
         if graph is None:
-            require_program(plan, program.exported)
+            require_program(plan, program.reference)
         flat = program.flat_inputs(inputs)
         batch = program.rows(flat)
         lanes = lower_lanes(plan, program, batch)
-        loaded = LocalProgram(program, lanes, devices or {}, self)
+        idle = {use.device for use in plan.devices} - set(lanes.devices)
+        used = {name: device for name, device in (devices or {}).items() if name not in idle}
+        loaded = LocalProgram(program, lanes, used, self)
         if lanes.dealt:
             try:
                 probe(program, lambda given: loaded.run_flat(given)[0], flat, lanes.dealt, batch)

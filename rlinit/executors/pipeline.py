@@ -90,7 +90,7 @@ class PipelineExecutor:
                 model, inputs, list(plan.assignment), graph=graph, dynamic_batch=microbatch and microbatch[0]
             )
             if graph is None:
-                require_program(plan, program.exported)
+                require_program(plan, program.reference)
             if microbatch and self.check:
                 whole = microbatch[0]
                 probe(

@@ -339,7 +339,7 @@ def test_other_models_and_devices_are_refused() -> None:
     with pytest.raises(InvalidPlan, match="another graph"):
         rlinit.executors.execute(plan, model, *inputs, graph=graph_of(other, other_inputs))
     for devices, message in (
-        ({"nowhere": "cpu"}, "which runs nothing"),
+        ({"nowhere": "cpu"}, "does not know"),
         ({"d0": "cuda:77"}, "does not have"),
         ({"d0": "abacus"}, "no torch device"),
         ({"d0": "meta"}, "expected 'cpu'"),
@@ -443,3 +443,53 @@ def test_the_watchdog_names_who_is_at_work() -> None:
             program.run(*inputs)
         assert time.monotonic() - started < 6.0
     assert threading.active_count() == before
+
+
+class Tokens(nn.Module):
+    """A class token before the patches of a picture; a variable batch brings slices of all there is with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.token = nn.Parameter(torch.ones(1, 1, 8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, 3, 16, 16) pictures to (B, 5) logits."""
+        rows = self.patches(x).flatten(2).transpose(1, 2)
+        rows = torch.cat([self.token.expand(x.shape[0], -1, -1), rows], 1)
+        rows = rows + torch.tanh(rows).mean(1, keepdim=True)
+        return self.head(rows[:, 0])  # type: ignore[no-any-return]
+
+
+def test_throughput_plans_of_a_graph_for_one_input() -> None:
+    """A plan for eight inputs, made from the graph of one, runs on eight with and without that graph."""
+    model = Tokens().eval()
+    graph = Graph.from_torch(model, (torch.ones(1, 3, 16, 16),))
+    hardware = random_hardware(3, 3)
+    times = {(device.name, rows): np.full(graph.num_ops, 1e-3) for device in hardware.devices for rows in range(1, 9)}
+    graph = dataclasses.replace(graph, times=times)
+    plan = random_plan(graph, hardware, 3, inputs=8, transfers="parallel")
+    x = torch.randn(8, 3, 16, 16)
+    for known in (graph, None):
+        check_same(model, (x,), rlinit.run(plan, model, x, graph=known), exact=False)
+
+
+def test_devices_that_run_nothing_may_be_named() -> None:
+    """Every device of the plan may be given a physical one; a name that the plan does not know is refused."""
+    model, inputs = MODELS["chain"]
+    graph = graph_of(model, inputs)
+    hardware = random_hardware(0, 3)
+    plan = random_plan(graph, hardware, 0, transfers="parallel")
+    first = hardware.devices[0].name
+    names = {device.name: "cpu" for device in hardware.devices}
+    counts = [len(plan.batches)] + [0] * (len(plan.devices) - 1)
+    alone = dataclasses.replace(
+        plan,
+        batches=tuple(dataclasses.replace(batch, device=first) for batch in plan.batches),
+        devices=tuple(dataclasses.replace(use, num_batches=n) for use, n in zip(plan.devices, counts, strict=True)),
+        assignment=dict.fromkeys(plan.assignment or (), first),
+    )
+    check_same(model, inputs, rlinit.run(alone, model, *inputs, graph=graph, devices=names))
+    with pytest.raises(InvalidPlan, match="does not know"):
+        rlinit.run(alone, model, *inputs, graph=graph, devices={"nowhere": "cpu"})

@@ -29,7 +29,7 @@ def ports_of(lanes: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
 
     for name in devices:
         if name not in lanes:
-            raise InvalidPlan(f"devices names {name!r}, which runs nothing in the plan; expected some of {list(lanes)}")
+            raise InvalidPlan(f"devices names {name!r}, which the plan does not know; expected some of {list(lanes)}")
     ports = []
     for name in lanes:
         wanted = devices.get(name, name if name == "cpu" or name.startswith("cuda") else "cpu")

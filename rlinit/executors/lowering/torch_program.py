@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
 from rlinit.graph import Graph
+from rlinit.importers.torch.export import export_program
+from rlinit.importers.torch.export import exported as exported_for
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +57,8 @@ class TorchProgram:
         Symbol of another dynamic dimension -> its size, that of the inputs which the program was loaded for.
     exported
         The program itself; it puts inputs and outputs into their structure.
+    reference
+        The program whose nodes the plan's ops are: that for one input of the plan, where `exported` is for any number.
     """
 
     nodes: tuple[Node, ...]
@@ -66,6 +70,7 @@ class TorchProgram:
     batch_symbol: Any
     sizes: Mapping[Any, int]
     exported: ExportedProgram
+    reference: ExportedProgram
 
     def flat_inputs(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the inputs in the order of the placeholders; keyword arguments follow the positional ones.
@@ -142,7 +147,6 @@ def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None
         import torch
     except ImportError:
         raise BackendUnavailable("running models needs torch; pip install rlinit[torch]") from None
-    from rlinit.importers.torch.export import export_program
     from rlinit.importers.torch.functionalise import without_writes
 
     if isinstance(model, torch.export.ExportedProgram):
@@ -158,15 +162,13 @@ def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch:
     import torch
     import torch.utils._pytree as pytree
 
-    from rlinit.importers.torch.export import exported
-
     def shape_of(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == batch:
             return {0: torch.export.Dim.DYNAMIC}
         return None
 
     try:
-        return exported(model, inputs, {}, "auto", pytree.tree_map(shape_of, inputs))
+        return exported_for(model, inputs, {}, "auto", pytree.tree_map(shape_of, inputs))
     except InvalidGraph as problem:
         raise InvalidPlan(f"the model cannot be exported with a variable batch size: {problem}") from problem
 
@@ -191,8 +193,9 @@ def torch_program(
     *,
     graph: Graph | None = None,
     dynamic_batch: int | None = None,
+    plan_inputs: int = 1,
 ) -> TorchProgram:
-    """Return the program of a model with its nodes dealt to ops.
+    """Return the program of a model with its nodes assigned to ops.
 
     Parameters
     ----------
@@ -202,6 +205,9 @@ def torch_program(
         Ops of the plan.
     graph
         The plan's graph, for the names of nodes and to check that the model has the same data flow.
+    plan_inputs
+        Inputs of the plan that the batch holds. Exporting for any batch size renames some calls and adds others that
+        change nothing; so names are looked up in the export for one input, which is what the plan's graph was read of.
 
     Raises
     ------
@@ -209,15 +215,15 @@ def torch_program(
         An op has no node in the model, the data flow differs from the graph's, or the model is in training mode or
         writes to its inputs or buffers.
     """
-    exported = export_model(model, inputs, dynamic_batch=dynamic_batch)
+    exported = reference = export_model(model, inputs, dynamic_batch=dynamic_batch)
     all_nodes = list(exported.graph.nodes)
-    names = op_nodes(ops, graph)
     constants, user_inputs = _leaves(exported)
-    by_name = {node.name: node for node in all_nodes if node.op == "call_function" or node in user_inputs}
+    by_name = {node.name for node in all_nodes if node.op == "call_function" or node in user_inputs}
+    names = op_nodes(ops, graph)
+    if dynamic_batch is not None and exported is not model and (graph is None or not names.keys() <= by_name):
+        reference = export_program(model, tuple(inputs), batch=max(1, dynamic_batch // plan_inputs))
+        names = _names_in(exported, reference, names)
     missing = [(name, op) for name, op in names.items() if name not in by_name]
-    if missing and dynamic_batch is not None and exported is not model:
-        names = _names_in(exported, export_model(model, inputs), names)
-        missing = [(name, op) for name, op in names.items() if name not in by_name]
     if missing:
         name, op = missing[0]
         raise InvalidPlan(
@@ -242,19 +248,24 @@ def torch_program(
         batch_symbol=batch_symbol,
         sizes=_other_sizes(user_inputs, inputs, batch_symbol),
         exported=exported,
+        reference=reference,
     )
 
 
 def _names_in(exported: ExportedProgram, fixed: ExportedProgram, names: Mapping[str, str]) -> dict[str, str]:
     """Return node name -> op name in a program of variable shapes for nodes named as in one of fixed shapes.
 
-    Computing with shapes takes names away (``add_18`` for ``add``), so that calls are told by their place. Where the
-    two programs do not make the same calls the names are left as they are.
+    Computing with shapes takes names away (``add_18`` for ``add``), so that calls are told by their place. Calls that
+    only the program of variable shapes makes (a slice of all there is) are no op's own. Where the programs differ
+    otherwise the names are left as they are.
     """
-    pairs = [[node for node in program.graph.nodes if _is_work(node)] for program in (exported, fixed)]
-    if [node.target for node in pairs[0]] != [node.target for node in pairs[1]]:
-        return dict(names)
-    place = {there.name: here.name for here, there in zip(*pairs, strict=True)}
+    place: dict[str, str] = {}
+    waiting = (node for node in exported.graph.nodes if _is_work(node))
+    for there in (node for node in fixed.graph.nodes if _is_work(node)):
+        here = next((node for node in waiting if node.target == there.target), None)
+        if here is None:
+            return dict(names)
+        place[there.name] = here.name
     return {place.get(name, name): op for name, op in names.items()}
 
 
