@@ -67,7 +67,7 @@ class MeasuredCache:
             if data["format"] != "rlinit-measured" or data["version"] != 1 or data["device"] != self.device:
                 raise ValueError("it is of another format or device")
             return {str(key): _figure(entry) for key, entry in data["figures"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
             raise InvalidCostTable(
                 f"the measured figures in {self.path} cannot be read ({problem}); delete the file to measure anew"
             ) from problem

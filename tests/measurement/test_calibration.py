@@ -152,7 +152,12 @@ def test_files_give_it_back(tmp_path: Path) -> None:
     found.save(path)
     assert Calibration.load(path) == found
     data = json.loads(path.read_text())
-    for text in (path.read_text()[:50], json.dumps({**data, "version": 2}), json.dumps({**data, "measured_s": -1})):
+    huge = [{**row, "measured_s": 10**400} for row in data["ops"]]
+    for text in (
+        path.read_text()[:50],
+        *(json.dumps({**data, **wrong}) for wrong in ({"version": 2}, {"measured_s": -1}, {"spread_s": 10**400})),
+        json.dumps({**data, "ops": huge}),
+    ):
         path.write_text(text)
         with pytest.raises(InvalidCostTable, match=path.name):
             Calibration.load(path)

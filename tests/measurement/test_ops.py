@@ -127,6 +127,7 @@ def test_a_damaged_cache_is_refused(tmp_path: Path) -> None:
         whole[:40],
         "[]",
         whole.replace("1.0", "-1.0"),
+        whole.replace("1.0", "1" + "0" * 400),
         whole.replace("1.0", "NaN"),
         whole.replace("3", '"3"'),
     ):
