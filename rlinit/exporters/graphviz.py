@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from rlinit.exporters.op_devices import check_graph
+from rlinit.exporters.text import printable
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
@@ -95,5 +96,5 @@ def _places(graph: Graph, plan: Plan) -> dict[str, tuple[str, ...]]:
 
 def _quoted(text: str) -> str:
     """Return a string as Graphviz reads it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = printable(text).replace("\r", "\n").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

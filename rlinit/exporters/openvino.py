@@ -28,6 +28,7 @@ from xml.etree import ElementTree
 
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.op_devices import device_names, op_devices
+from rlinit.exporters.text import UNWRITABLE
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
@@ -35,7 +36,6 @@ from rlinit.plan import Plan
 __all__ = ["openvino_affinities", "to_openvino_map"]
 
 _DEVICE = re.compile(r"[A-Z][A-Z0-9_]*(\.\w+)*")
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_openvino_map(
@@ -138,7 +138,7 @@ def _friendly_names(graph: Graph, op: str) -> list[str]:
 def _xml(device: str, affinities: Mapping[str, str]) -> str:
     root = ElementTree.Element("hetero", device=device)
     for name, theirs in affinities.items():
-        if _NOT_XML.search(name):
+        if UNWRITABLE.search(name):
             raise InvalidPlan(f"XML cannot write the name {name!r}; write JSON")
         ElementTree.SubElement(root, "op", name=name, affinity=theirs)
     ElementTree.indent(root)

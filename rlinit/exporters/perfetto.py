@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
+from rlinit.exporters.text import printable
 from rlinit.files import write_atomically
 from rlinit.plan import Batch, Plan
 
@@ -58,8 +59,8 @@ def to_trace(
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
-            "graph": plan.graph,
-            "hardware": plan.hardware,
+            "graph": printable(plan.graph),
+            "hardware": printable(plan.hardware),
             "objective": plan.objective,
             "status": plan.status,
             "value_s": plan.value,
@@ -167,7 +168,13 @@ class _Writer:
         args: dict[str, Any] | None = None,
     ) -> None:
         """Add one event."""
-        event: dict[str, Any] = {"ph": phase, "name": name, "pid": process, "tid": thread, "ts": start_s * 1e6}
+        event: dict[str, Any] = {
+            "ph": phase,
+            "name": printable(name),
+            "pid": process,
+            "tid": thread,
+            "ts": start_s * 1e6,
+        }
         if end_s is not None:
             event["dur"] = max(0.0, end_s - start_s) * 1e6
         if flow is not None:
@@ -185,4 +192,4 @@ class _Writer:
         return self._threads[process, lane]
 
     def _name(self, process: int, thread: int, what: str, name: str) -> None:
-        self.events.append({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}})
+        self.events.append({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": printable(name)}})

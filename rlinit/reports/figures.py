@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinit.errors import InvalidPlan
+from rlinit.exporters.text import printable
 from rlinit.files import write_atomically
 from rlinit.plan import Plan
 from rlinit.reports.gantt import draw_gantt
@@ -14,6 +15,7 @@ from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["draw"]
 
@@ -45,27 +47,36 @@ def draw(plan: Plan, path: str | Path) -> None:
     kind = Path(path).suffix.lstrip(".")
     if kind not in ("svg", "png", "pdf"):
         raise InvalidPlan(f"cannot draw to {path}; expected a name ending in .svg, .png or .pdf")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib import rc_context
 
     placed = plan.objective in ("latency", "throughput")
     lanes = len(plan.devices) + len({(t.source, t.target) for t in plan.transfers})
     size = (11.0, max(2.8, 1.4 + 0.5 * lanes)) if placed else (max(6.0, min(0.9 * plan.num_stages + 3.0, 24.0)), 4.4)
+    buffer = io.BytesIO()
+    with rc_context({"text.parse_math": False}):  # a dollar in a name is a dollar
+        _figure(plan, size).savefig(buffer, format=kind, dpi=130)
+    write_atomically(path, buffer.getvalue())
+
+
+def _figure(plan: Plan, size: tuple[float, float]) -> Figure:
+    """Return the figure of a plan with a schedule."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    if placed:
+    if plan.objective in ("latency", "throughput"):
         draw_gantt(plan, axes)
     else:
         _draw_stages(plan, axes)
     proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
     axes.set_title(
-        f"{plan.graph} on {plan.hardware}: {plan.objective}, {proof} ({plan.bound_source or 'no bound'})", fontsize=10
+        printable(f"{plan.graph} on {plan.hardware}: {plan.objective}, {proof} ({plan.bound_source or 'no bound'})"),
+        fontsize=10,
     )
     axes.spines[["top", "right"]].set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=130)
-    write_atomically(path, buffer.getvalue())
+    return figure
 
 
 def _draw_stages(plan: Plan, axes: Axes) -> None:
@@ -92,7 +103,9 @@ def _draw_stages(plan: Plan, axes: Axes) -> None:
     axes.axhline(plan.value, color="black", linewidth=1.2, label=f"value {show(plan.value)}")
     axes.axhline(plan.bound, color="#d62728", linestyle="--", linewidth=1.2, label=f"proven bound {show(plan.bound)}")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: show(float(y))))
-    axes.set_xticks(at, [f"{j}\n{use.device}\n{use.num_ops} ops" for j, use in enumerate(plan.stages)], fontsize=8)
+    axes.set_xticks(
+        at, [f"{j}\n{printable(use.device)}\n{use.num_ops} ops" for j, use in enumerate(plan.stages)], fontsize=8
+    )
     if k > 16:
         axes.set_xticks(range(0, k, -(-k // 16)), [str(j) for j in range(0, k, -(-k // 16))])
         axes.set_xlabel("stage")

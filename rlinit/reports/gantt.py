@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlinit.exporters.text import printable
 from rlinit.plan import Plan
 from rlinit.units import format_seconds
 
@@ -42,7 +43,8 @@ def draw_gantt(plan: Plan, axes: Axes) -> None:
             for batch in mine:
                 middle = (batch.start_s + batch.end_s) / 2
                 dark = rank[batch.op] / max(1, len(rank) - 1) < 0.6
-                text = batch.op if plan.inputs == plan.shard_inputs else f"{batch.op} x{len(batch.shards)}"
+                name = printable(batch.op)
+                text = name if plan.inputs == plan.shard_inputs else f"{name} x{len(batch.shards)}"
                 room = (batch.end_s - batch.start_s) / max(plan.value, 1e-300) * 120
                 if room >= len(text):
                     axes.text(
@@ -58,7 +60,7 @@ def draw_gantt(plan: Plan, axes: Axes) -> None:
         for use in plan.devices
     ]
     names += [f"{source} → {target}" for source, target in links]
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_yticks(range(len(names)), [printable(name) for name in names], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0.0, max(plan.value, 1e-300) * 1.02)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_seconds(float(x))))

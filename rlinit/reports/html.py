@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.graphviz import place_colours
+from rlinit.exporters.text import markup
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -60,7 +60,7 @@ def report_html(plan: Plan, graph: Graph, hardware: Hardware) -> str:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to report")
     require_graph(plan, graph)
     require_hardware(plan, hardware)
-    title = html.escape(f"{plan.graph} on {plan.hardware}: {plan.objective}")
+    title = markup(f"{plan.graph} on {plan.hardware}: {plan.objective}")
     sections = [_summary(plan)]
     if plan.batches:
         path = critical_path(plan, graph, hardware)
@@ -163,7 +163,7 @@ def _limits(plan: Plan, path: Sequence[Link]) -> str:
         f"The busiest device, {busiest.device}, computes {busiest.busy_s / max(plan.value, 1e-300):.1%} of the time. "
         f"The critical path has {len(path)} members."
     )
-    return f"<h2>What limits the plan</h2><p>{html.escape(said)}</p>{first}{second}"
+    return f"<h2>What limits the plan</h2><p>{markup(said)}</p>{first}{second}"
 
 
 def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
@@ -188,7 +188,7 @@ def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
         )
     header = ["device", "batches", "busy", "share", "parameters", "peak", "counted by the plan", "memory"]
     over = [use.device for use in plan.devices if profiles[use.device].peak_bytes > capacity[use.device]]
-    said = f"<p>The peak exceeds the memory of {html.escape(', '.join(over))}.</p>" if over else ""
+    said = f"<p>The peak exceeds the memory of {markup(', '.join(over))}.</p>" if over else ""
     chart = step_chart(series, plan.value, format_seconds, format_bytes)
     return f"<h2>Memory by device</h2>{chart}{said}{_table(header, rows)}"
 
@@ -223,7 +223,7 @@ def _stages(plan: Plan) -> str:
     ]
     peaks = ["peak activations"] if plan.stage_orders else []
     header = ["stage", "device", "ops", "parameters", *peaks, "bytes out", "cost"]
-    return f"<h2>Stages</h2>{chart}<h2>What limits the plan</h2><p>{html.escape(said)}</p>{_table(header, rows)}"
+    return f"<h2>Stages</h2>{chart}<h2>What limits the plan</h2><p>{markup(said)}</p>{_table(header, rows)}"
 
 
 def _stage_parts(plan: Plan, use: StageUse) -> list[tuple[str, float, str]]:
@@ -260,8 +260,7 @@ def _graph(plan: Plan, graph: Graph) -> str:
     """Draw the graph, coloured by place; red edges leave a place."""
     colours = place_colours(plan)
     legend = " ".join(
-        f'<span class="swatch" style="background:{colour}"></span> {html.escape(place)}'
-        for place, colour in colours.items()
+        f'<span class="swatch" style="background:{colour}"></span> {markup(place)}' for place, colour in colours.items()
     )
     kinds = f"{graph.num_ops:,} ops, {graph.num_edges:,} edges, {graph.depth:,} levels"
     if graph.num_ops > _MOST_OPS:
@@ -280,10 +279,10 @@ def _graph(plan: Plan, graph: Graph) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    head = "".join(f"<th>{markup(cell)}</th>" for cell in header)
     body = "".join(
         "<tr>"
-        + "".join(f"<td{'' if at == 0 else _aligned(cell)}>{html.escape(cell)}</td>" for at, cell in enumerate(row))
+        + "".join(f"<td{'' if at == 0 else _aligned(cell)}>{markup(cell)}</td>" for at, cell in enumerate(row))
         + "</tr>"
         for row in rows
     )

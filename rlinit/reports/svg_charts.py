@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from rlinit.exporters.text import markup
 
 __all__ = ["Bar", "Series", "bar_chart", "graph_picture", "step_chart"]
 
@@ -63,22 +64,22 @@ def bar_chart(
     parts = [_axis(end, show, height)]
     for at, lane in enumerate(lanes):
         y = _TOP + 26.0 * at
-        parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 16:.1f}" class="lane">{html.escape(_short(lane, 20))}</text>')
+        parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 16:.1f}" class="lane">{markup(_short(lane, 20))}</text>')
     for bar in bars:
         x, width = _LEFT + bar.start * scale, max(0.3, (bar.end - bar.start) * scale)
         y = _TOP + 26.0 * bar.lane + 3
         edge = ' stroke="#d62728" stroke-width="1.5"' if bar.strong else ' stroke="white" stroke-width="0.3"'
         parts.append(
             f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="20" fill="{bar.colour}"{edge}>'
-            f"<title>{html.escape(bar.tip)}</title></rect>"
+            f"<title>{markup(bar.tip)}</title></rect>"
         )
         if width > 6.5 * len(bar.label) and bar.label:
-            parts.append(f'<text x="{x + width / 2:.1f}" y="{y + 14:.1f}" class="bar">{html.escape(bar.label)}</text>')
+            parts.append(f'<text x="{x + width / 2:.1f}" y="{y + 14:.1f}" class="bar">{markup(bar.label)}</text>')
     for at_x, colour, label in lines:
         x = _LEFT + at_x * scale
         parts.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}" stroke="{colour}" '
-            f'stroke-dasharray="5 3"><title>{html.escape(label)}</title></line>'
+            f'stroke-dasharray="5 3"><title>{markup(label)}</title></line>'
         )
     return _svg(height, parts)
 
@@ -96,7 +97,7 @@ def step_chart(
     for at in range(5):
         value = top * at / 4
         y = height - _BOTTOM - value * y_scale
-        parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 4:.1f}" class="lane">{html.escape(show_y(value))}</text>')
+        parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 4:.1f}" class="lane">{markup(show_y(value))}</text>')
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eeeeee"/>')
     for at, one in enumerate(series):
         points = []
@@ -105,7 +106,7 @@ def step_chart(
                 level = height - _BOTTOM - y * y_scale
                 points.append(f"{_LEFT + x * x_scale:.2f},{level:.2f} {_LEFT + until * x_scale:.2f},{level:.2f}")
         dash = ' stroke-dasharray="5 3"' if one.dashed else ""
-        name = html.escape(one.name)
+        name = markup(one.name)
         parts.append(
             f'<polyline points="{" ".join(points)}" fill="none" stroke="{one.colour}" stroke-width="1.6"{dash}>'
             f"<title>{name}</title></polyline>"
@@ -166,10 +167,10 @@ def graph_picture(
         parts.append(
             f'<rect x="{x_of(op) - width / 2:.1f}" y="{y_of(op) - size / 2:.1f}" width="{width:.1f}" '
             f'height="{size:.1f}" rx="2" fill="{colours[op]}" stroke="#666666" stroke-width="0.4">'
-            f"<title>{html.escape(tips[op])}</title></rect>"
+            f"<title>{markup(tips[op])}</title></rect>"
         )
         if size >= 12 and width > 30:
-            label = html.escape(_short(name, int(width / 6.2)))
+            label = markup(_short(name, int(width / 6.2)))
             parts.append(f'<text x="{x_of(op):.1f}" y="{y_of(op) + 4:.1f}" class="bar">{label}</text>')
     return _svg(height, parts)
 
@@ -179,7 +180,7 @@ def _axis(end: float, show: Callable[[float], str], height: float) -> str:
     for at in range(6):
         x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / 5
         inside = ' style="text-anchor: end"' if at == 5 else ""  # the last one must not leave the picture
-        label = html.escape(show(end * at / 5))
+        label = markup(show(end * at / 5))
         ticks.append(f'<text x="{x:.0f}" y="{height - 8:.0f}" class="tick"{inside}>{label}</text>')
         ticks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}" stroke="#eeeeee"/>')
     return "".join(ticks)
