@@ -9,7 +9,14 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.kernels.placements.timeline import BLOCKING, EXCLUSIVE, PARALLEL, run_batches
+from rlinit.kernels.placements.timeline import (
+    BLOCKING,
+    EXCLUSIVE,
+    PARALLEL,
+    TimelineArrays,
+    no_transfers,
+    run_batches,
+)
 from rlinit.placements.problem import Placement, PlacementProblem
 
 __all__ = [
@@ -24,6 +31,7 @@ __all__ = [
     "respects_dependencies",
     "shard_masks",
     "timeline",
+    "timeline_arrays",
 ]
 
 MODES = {"parallel": PARALLEL, "exclusive": EXCLUSIVE, "blocking": BLOCKING}
@@ -79,6 +87,20 @@ def _batch_sizes(device: IntArray, num_devices: int) -> IntArray:
     return sizes
 
 
+def timeline_arrays(problem: PlacementProblem) -> TimelineArrays:
+    """Return what the kernels need of a problem to run batches."""
+    return TimelineArrays(
+        problem.time_s,
+        problem.tensor_bytes,
+        problem.s_per_byte,
+        problem.delay_s,
+        problem.pred_indptr,
+        problem.pred,
+        problem.succ_indptr,
+        problem.succ,
+    )
+
+
 def timeline(problem: PlacementProblem, placement: Placement) -> Timeline:
     """Start every batch as early as its data and the batch before it on its device allow.
 
@@ -89,31 +111,16 @@ def timeline(problem: PlacementProblem, placement: Placement) -> Timeline:
     n, d = problem.num_ops, problem.num_devices
     masks = shard_masks(placement.device, d)
     start = np.empty((n, d))
-    shape = (0, 0, 0) if problem.transfers == "parallel" else (n, d, d)
-    arrival, sent = np.empty(shape), np.empty(shape)
-    makespan_s = run_batches(
-        MODES[problem.transfers],
-        placement.sequence,
-        masks,
-        problem.time_s,
-        problem.tensor_bytes,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.pred_indptr,
-        problem.pred,
-        problem.succ_indptr,
-        problem.succ,
-        start,
-        arrival,
-        sent,
-    )
+    mode = MODES[problem.transfers]
+    moved = no_transfers(mode, n, d)
+    makespan_s = run_batches(timeline_arrays(problem), mode, placement.sequence, masks, start, moved)
     sizes = _batch_sizes(placement.device, d)
     end = start + np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
-    moved = sorted(
-        (float(sent[v, i, j]), int(v), int(i), int(j), float(arrival[v, i, j]))
-        for v, i, j in np.argwhere(~np.isnan(sent))
+    in_time = sorted(
+        (float(moved.sent[v, i, j]), int(v), int(i), int(j), float(moved.arrival[v, i, j]))
+        for v, i, j in np.argwhere(~np.isnan(moved.sent))
     )
-    transfers = tuple(Transfer(v, i, j, at, over) for at, v, i, j, over in moved)
+    transfers = tuple(Transfer(v, i, j, at, over) for at, v, i, j, over in in_time)
     return Timeline(start, end, float(makespan_s), transfers)
 
 

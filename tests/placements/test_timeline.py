@@ -126,3 +126,12 @@ def test_obstacles_are_named() -> None:
         assert makespan(broken, placement) == np.inf
     apart = dataclasses.replace(problem, delay_s=np.array([[0.0, np.inf], [0.0, 0.0]]))
     assert makespan(apart, placement) == np.inf
+
+
+@pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
+def test_an_op_before_its_producer_has_no_makespan(transfers: Transfers) -> None:
+    """A consumer on another device that comes first in the sequence never gets its data, however they are moved."""
+    problem = random_placement_problem(1, 2, 2, transfers=transfers, density=1.0, forbidden_fraction=0.0)
+    backwards = Placement(np.array([[0], [1]]), np.array([3, 0]))
+    assert np.isnan(timeline(problem, backwards).makespan_s)
+    assert makespan(problem, backwards) == np.inf

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.timeline import bit_count
+from rlinit.kernels.placements.slots import bit_count
 
 __all__ = ["close_orders", "collapse", "propagate"]
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.kernels.placements.annealing import DeviceMemory
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 
 __all__ = [
     "PlacementHeuristic",
     "breadth_first",
+    "device_memory",
     "placed_in_order",
     "placed_when",
+    "slices",
 ]
 
 
@@ -39,6 +43,28 @@ class PlacementHeuristic(Protocol):
         budget
             When to stop.
         """
+
+
+def slices(total: int, size: int, budget: Budget | None) -> Iterator[int]:
+    """Yield sizes of slices of some work, `size` each but the last, until all is done or the budget has ended.
+
+    Parameters
+    ----------
+    total, size
+        Units of work in all, and between two looks at the clock; at least 1.
+    budget
+        When to stop; None: never.
+    """
+    for first in range(0, total, size):
+        if budget is not None and budget.expired:
+            return
+        yield min(size, total - first)
+
+
+def device_memory(problem: PlacementProblem) -> DeviceMemory:
+    """Return what limits the devices of ops: those of a colocation group do not move one by one."""
+    alone = np.bincount(problem.group, minlength=problem.num_ops)[problem.group] == 1
+    return DeviceMemory(problem.weight_bytes, problem.shard_bytes, problem.capacity_bytes, alone)
 
 
 def breadth_first(problem: PlacementProblem) -> IntArray:

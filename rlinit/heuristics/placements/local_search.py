@@ -10,10 +10,13 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.heuristics.placements.common import device_memory, slices
+from rlinit.kernels.placements.annealing import cooling_factor
 from rlinit.kernels.placements.batch_annealing import sweep_batches
-from rlinit.kernels.placements.contention_annealing import anneal_queued
-from rlinit.kernels.placements.timeline import earliest_finish
+from rlinit.kernels.placements.contention_annealing import anneal_timeline, new_timeline_search
+from rlinit.kernels.placements.list_scheduling import earliest_finish
 from rlinit.kernels.placements.window_annealing import sweep
+from rlinit.placements.arrays import kernel_arrays
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import (
     MODES,
@@ -23,6 +26,7 @@ from rlinit.placements.timeline import (
     respects_dependencies,
     shard_masks,
     timeline,
+    timeline_arrays,
 )
 
 __all__ = ["earliest_finish_start", "memory_binds", "sweep_placements", "upward_ranks"]
@@ -47,6 +51,9 @@ _SWEEP_SHARE = 0.2
 
 _TIMELINE_COST = 30
 """Moves in windows that take about the time of one whole timeline."""
+
+_SLICE_OPS = 50_000
+"""Ops placed between two looks at the clock: about 5 ms of timelines with exclusive transfers, 10 ms with blocking."""
 
 _FIRST_PRICE = 0.1
 """First price of an overfull device's memory, relative to the makespan over the bytes of all ops."""
@@ -92,27 +99,13 @@ def earliest_finish_start(problem: PlacementProblem) -> Placement | None:
     place = np.empty(n, np.int64)
     place[problem.order] = np.arange(n)
     sequence = np.lexsort((place, -rank)).astype(np.int64)
-    need_bytes = problem.weight_bytes + s * problem.shard_bytes
-    need: FloatArray = np.bincount(problem.group, weights=need_bytes, minlength=n).astype(np.float64)
     device, end = np.empty(n, np.int64), np.zeros(n)
-    fits = earliest_finish(
-        _respecting(problem, sequence),
-        problem.group,
-        problem.op_time_s,
-        s * problem.tensor_bytes,
-        need,
-        problem.capacity_bytes,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.pred_indptr,
-        problem.pred,
-        device,
-        end,
-    )
+    whole = kernel_arrays(problem)._replace(capacity=problem.capacity_bytes, tensor=s * problem.tensor_bytes)
+    fits = earliest_finish(whole, _respecting(problem, sequence), device, end)
     if fits:
-        whole = np.repeat(device[:, None], s, axis=1)
+        together = np.repeat(device[:, None], s, axis=1)
         seconds = problem.op_time_s[np.arange(n), device]
-        found = placement_of(problem, whole, np.repeat((end - seconds)[:, None], problem.num_devices, axis=1))
+        found = placement_of(problem, together, np.repeat((end - seconds)[:, None], problem.num_devices, axis=1))
         if makespan(problem, found) < np.inf:
             return found
     return _split_start(problem)
@@ -204,7 +197,7 @@ def sweep_placements(
             again = tried if makespan(problem, tried) < _FAR * value else found
             search = _Ops(problem, again)
         elif queued and turn % 2 == 1:
-            tried = _annealed(problem, found, rng, max(1, each * windows // _TIMELINE_COST))
+            tried = _annealed(problem, found, rng, max(1, each * windows // _TIMELINE_COST), budget)
         else:
             tried = search.sweep(rng, forwards, width, each)
         turn += 1
@@ -304,34 +297,21 @@ class _Priced(_Ops):
         return _relieved(self.problem, raw, self.need) if full.any() else raw
 
 
-def _annealed(problem: PlacementProblem, start: Placement, rng: np.random.Generator, moves: int) -> Placement:
+def _annealed(
+    problem: PlacementProblem, start: Placement, rng: np.random.Generator, moves: int, budget: Budget | None
+) -> Placement:
     """Anneal under the true rules of transfers that exclude each other; never worse than the start."""
     n, d = problem.num_ops, problem.num_devices
-    sequence = start.sequence.copy()
     scale = _typical(problem.op_time_s[np.arange(n), start.device[:, 0]])
-    anneal_queued(
-        rng,
-        moves,
-        0.5 * _HOT * scale,
-        _COLD * scale,
-        MODES[problem.transfers],
-        sequence,
-        np.bincount(problem.group, minlength=n)[problem.group] == 1,
-        problem.time_s,
-        problem.tensor_bytes,
-        problem.weight_bytes + problem.shard_bytes,
-        held_bytes(problem, start.device),
-        problem.capacity_bytes,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.pred_indptr,
-        problem.pred,
-        problem.succ_indptr,
-        problem.succ,
-    )
+    hot, cold, mode = 0.5 * _HOT * scale, _COLD * scale, MODES[problem.transfers]
+    arrays, memory = timeline_arrays(problem), device_memory(problem)
+    search = new_timeline_search(arrays, mode, start.sequence, held_bytes(problem, start.device), hot)
+    cooling = cooling_factor(hot, cold, moves)
+    for part in slices(moves, max(1, _SLICE_OPS // n), budget):
+        anneal_timeline(rng, arrays, memory, mode, search, part, cooling)
     device = np.empty((n, 1), np.int64)
-    device[sequence // d, 0] = sequence % d
-    return Placement(device, sequence)
+    device[search.best_sequence // d, 0] = search.best_sequence % d
+    return Placement(device, search.best_sequence)
 
 
 def memory_binds(problem: PlacementProblem) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
-from rlinit.kernels.placements.timeline import bit_count
+from rlinit.kernels.placements.slots import bit_count
 
 __all__ = ["sweep_batches"]
 

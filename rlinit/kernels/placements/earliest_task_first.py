@@ -9,14 +9,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.list_scheduling import (
-    APPEND,
-    PlacementArrays,
-    arrival,
-    count_bits,
-    split_op,
-    take_blocks,
-)
+from rlinit.kernels.placements.list_scheduling import APPEND, PlacementArrays, split_op, take_blocks
+from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count
 
 __all__ = ["schedule_earliest_start"]
 
@@ -128,7 +122,7 @@ def _may_go(a: PlacementArrays, q: _Queue, v: int, i: int, mask: IntArray) -> bo
     """Say whether all shards of v may still go to device i, where its group is if that is decided."""
     leader, s = a.group[v], a.time.shape[2] - 1
     if q.decided[leader]:
-        return bool(count_bits(mask[leader, i]) == s)
+        return bool(bit_count(mask[leader, i]) == s)
     return bool(a.held_weight[leader] + s * a.held_shard[leader] <= q.room[i])
 
 
@@ -141,7 +135,7 @@ def _add(a: PlacementArrays, q: _Queue, v: int, mask: IntArray, end: FloatArray)
     q.size[_READY] += 1
     for i in range(len(a.capacity)):
         if q.near[v, i] and a.allowed[a.group[v], i, s] and _may_go(a, q, v, i, mask):
-            at = arrival(a, v, i, (1 << s) - 1, mask, end)
+            at = batch_ready_time(a, v, i, (1 << s) - 1, mask, end)
             if at < np.inf:
                 q.ready_at[v, i] = at
                 q.urgent_at[v] = max(q.urgent_at[v], at)
@@ -315,11 +309,11 @@ def schedule_earliest_start(
         _leave(q, v)
         for i in range(d):
             if mask[v, i]:
-                begin = max(q.free[i], arrival(a, v, i, mask[v, i], mask, end))
+                begin = append_start(batch_ready_time(a, v, i, mask[v, i], mask, end), q.free[i])
                 if begin == np.inf:
                     return False
                 start[v, i] = begin
-                end[v, i] = begin + a.time[v, i, count_bits(mask[v, i])]
+                end[v, i] = begin + a.time[v, i, bit_count(mask[v, i])]
                 q.free[i] = end[v, i]
                 q.last[i] = v
         left -= 1

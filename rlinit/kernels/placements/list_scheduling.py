@@ -14,18 +14,23 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.slots import (
+    SLOT_BLOCK,
+    append_start,
+    batch_ready_time,
+    bit_count,
+    insert_batch,
+    insert_start,
+    ready_time,
+)
 
 __all__ = [
     "APPEND",
     "DURATION",
     "INSERT",
-    "SLOT_BLOCK",
     "PlacementArrays",
-    "arrival",
-    "count_bits",
+    "earliest_finish",
     "fill_devices",
-    "idle_slot",
-    "insert_batch",
     "list_schedule",
     "split_op",
     "take_blocks",
@@ -34,9 +39,6 @@ __all__ = [
 
 DURATION, APPEND, INSERT = 0, 1, 2
 """What a split minimises: its longest batch; when it ends, appended; when it ends, with insertion into idle slots."""
-
-SLOT_BLOCK = 64
-"""Idle slots are skipped in blocks of this many that are all too short."""
 
 
 class PlacementArrays(NamedTuple):
@@ -59,77 +61,6 @@ class PlacementArrays(NamedTuple):
     succ: IntArray
     group: IntArray
     allowed: NDArray[np.bool_]
-
-
-@njit(cache=True, nogil=True)
-def count_bits(mask: int) -> int:
-    """Return the number of bits set."""
-    count = 0
-    while mask:
-        mask &= mask - 1
-        count += 1
-    return count
-
-
-@njit(cache=True, nogil=True)
-def arrival(a: PlacementArrays, v: int, i: int, wanted: int, mask: IntArray, end: FloatArray) -> float:
-    """Return when everything that the shards `wanted` of v need is on device i; ``inf`` without a link."""
-    latest = 0.0
-    for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
-        u = a.pred[e]
-        for j in range(len(a.capacity)):
-            shared = mask[u, j] & wanted
-            if shared:
-                at = end[u, j]
-                if i != j:
-                    at += a.delay[j, i] + count_bits(shared) * a.tensor[u] * a.s_per_byte[j, i]
-                if at > latest:
-                    latest = at
-    return latest
-
-
-@njit(cache=True, nogil=True)
-def idle_slot(
-    ready: float, length: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
-) -> tuple[int, float]:
-    """Return position and start of the first idle slot of a device that takes `length` from `ready` on.
-
-    `widest` holds the longest slot before the batches of each block of positions.
-    """
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        if ends[middle] <= ready:
-            low = middle + 1
-        else:
-            high = middle
-    at = low
-    while at < size:
-        if at % SLOT_BLOCK == 0 and at > low and widest[at // SLOT_BLOCK] < length:
-            at += SLOT_BLOCK
-            continue
-        begin = ready if at == 0 else max(ready, ends[at - 1])
-        if begin + length <= starts[at]:
-            return at, begin
-        at += 1
-    return size, ready if size == 0 else max(ready, ends[size - 1])
-
-
-@njit(cache=True, nogil=True)
-def insert_batch(
-    at: int, begin: float, finish: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
-) -> None:
-    """Put a batch at position `at` of a device's `size` batches and bring `widest` up to date."""
-    for k in range(size, at, -1):
-        starts[k] = starts[k - 1]
-        ends[k] = ends[k - 1]
-    starts[at] = begin
-    ends[at] = finish
-    for block in range(at // SLOT_BLOCK, size // SLOT_BLOCK + 1):
-        longest = 0.0
-        for k in range(block * SLOT_BLOCK, min(size + 1, (block + 1) * SLOT_BLOCK)):
-            longest = max(longest, starts[k] - (ends[k - 1] if k > 0 else 0.0))
-        widest[block] = longest
 
 
 @njit(cache=True, nogil=True)
@@ -162,15 +93,15 @@ def split_op(
                 continue
             length = a.time[v, i, c]
             for low in range(s - c + 1):
-                ready = arrival(a, v, i, ((1 << c) - 1) << low, mask, end)
+                ready = batch_ready_time(a, v, i, ((1 << c) - 1) << low, mask, end)
                 if ready == np.inf:
                     continue
                 if rule == DURATION:
                     cost[i, low, c] = length
                 elif rule == APPEND:
-                    cost[i, low, c] = max(ready, free[i]) + length
+                    cost[i, low, c] = append_start(ready, free[i]) + length
                 else:
-                    cost[i, low, c] = idle_slot(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
+                    cost[i, low, c] = insert_start(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
     worst = np.full((d + 1, s + 1), np.inf)
     worst[0, 0] = 0.0
     for i in range(d):
@@ -250,19 +181,57 @@ def list_schedule(
             decided[leader] = True
         for i in range(d):
             if mask[v, i]:
-                ready = arrival(a, v, i, mask[v, i], mask, end)
+                ready = batch_ready_time(a, v, i, mask[v, i], mask, end)
                 if ready == np.inf:
                     return False
-                length = a.time[v, i, count_bits(mask[v, i])]
+                length = a.time[v, i, bit_count(mask[v, i])]
                 if rule == INSERT:
-                    at, begin = idle_slot(ready, length, size[i], starts[i], ends[i], widest[i])
+                    at, begin = insert_start(ready, length, size[i], starts[i], ends[i], widest[i])
                     insert_batch(at, begin, begin + length, size[i], starts[i], ends[i], widest[i])
                     size[i] += 1
                 else:
-                    begin = max(ready, free[i])
+                    begin = append_start(ready, free[i])
                     free[i] = begin + length
                 start[v, i] = begin
                 end[v, i] = begin + length
+    return True
+
+
+@njit(cache=True, nogil=True)
+def earliest_finish(a: PlacementArrays, sequence: IntArray, device: IntArray, end: FloatArray) -> bool:
+    """Give each whole op of a sequence the device where it ends first, appended to what is there.
+
+    Parameters
+    ----------
+    a
+        The problem; `tensor` holds the bytes of all shards.
+    sequence
+        (n,) topological order.
+    device, end
+        (n,) out; `device` holds -1 where an op fits nowhere, and the result is then False.
+    """
+    d, s = len(a.capacity), a.time.shape[2] - 1
+    free, room = np.zeros(d), a.capacity.copy()
+    device[:] = -1
+    for v in sequence:
+        leader = a.group[v]
+        need = a.held_weight[leader] + s * a.held_shard[leader]
+        best, best_end = -1, np.inf
+        for i in range(d):
+            if device[leader] >= 0:
+                if leader != v and device[leader] != i:
+                    continue
+            elif need > room[i]:
+                continue
+            over = append_start(ready_time(a, v, i, device, end), free[i]) + a.time[v, i, s]
+            if over < best_end:
+                best, best_end = i, over
+        if best < 0:
+            return False
+        if device[leader] < 0:
+            room[best] -= need
+            device[leader] = best
+        device[v], end[v], free[best] = best, best_end, best_end
     return True
 
 
@@ -296,7 +265,7 @@ def fill_devices(a: PlacementArrays, order: IntArray, quota: FloatArray, mask: I
         if decided[leader]:
             for i in range(d):
                 mask[v, i] = mask[leader, i]
-                if mask[v, i] and arrival(a, v, i, mask[v, i], mask, end) == np.inf:
+                if mask[v, i] and batch_ready_time(a, v, i, mask[v, i], mask, end) == np.inf:
                     return False
             continue
         need = a.held_weight[leader] + s * a.held_shard[leader]
@@ -308,7 +277,7 @@ def fill_devices(a: PlacementArrays, order: IntArray, quota: FloatArray, mask: I
                 fits = need <= room[i] and (need <= left[i] or not strict)
                 if target >= 0 or not fits or not a.allowed[leader, i, s]:
                     continue
-                if arrival(a, v, i, (1 << s) - 1, mask, end) < np.inf:
+                if batch_ready_time(a, v, i, (1 << s) - 1, mask, end) < np.inf:
                     target = i
         if target >= 0:
             count[:] = 0

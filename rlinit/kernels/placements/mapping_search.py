@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.list_scheduling import count_bits
+from rlinit.kernels.placements.slots import bit_count
 
 __all__ = ["SearchArrays", "anneal_mapping", "evolve_mapping", "tabu_mapping"]
 
@@ -101,10 +101,10 @@ def _run_split(
                     if shared:
                         there = end[u, j]
                         if i != j:
-                            there += p.delay[j, i] + count_bits(shared) * p.tensor[u] * p.s_per_byte[j, i]
+                            there += p.delay[j, i] + bit_count(shared) * p.tensor[u] * p.s_per_byte[j, i]
                         if there > at:
                             at = there
-            at += p.time[v, i, count_bits(wanted)]
+            at += p.time[v, i, bit_count(wanted)]
             end[v, i] = at
             now[i] = at
             if at + p.tail[v] > limit:

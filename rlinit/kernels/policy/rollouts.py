@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.list_scheduling import SLOT_BLOCK, idle_slot, insert_batch
+from rlinit.kernels.placements.slots import SLOT_BLOCK, insert_batch, insert_start
 
 __all__ = [
     "RolloutArrays",
@@ -203,7 +203,7 @@ def finishes(
         if ready == np.inf:
             continue
         length = a.time[pair + i]
-        finish[i] = idle_slot(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
+        finish[i] = insert_start(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
         earliest = min(earliest, finish[i])
     return earliest
 
@@ -273,7 +273,7 @@ def _play_one(
             decided[leader] = i
             room[i] -= a.need[a.group[v]]
         length = a.time[pair + i]
-        slot, begin = idle_slot(arrived(a, g, v, i, device, end), length, size[i], starts[i], ends[i], widest[i])
+        slot, begin = insert_start(arrived(a, g, v, i, device, end), length, size[i], starts[i], ends[i], widest[i])
         insert_batch(slot, begin, begin + length, size[i], starts[i], ends[i], widest[i])
         size[i] += 1
         device[v], start[v], end[v] = i, begin, begin + length

@@ -1,0 +1,50 @@
+"""What the compiled annealing searches over placements share: temperatures, acceptance, and draws of moves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import BoolArray, FloatArray
+from rlinit.kernels.compiled import njit
+
+__all__ = ["DeviceMemory", "accepts", "cooling_factor", "draw_other_device"]
+
+
+class DeviceMemory(NamedTuple):
+    """What limits the devices of ops; n ops, d devices.
+
+    `weight` and `shard` (n,) are the bytes a device holds for an op it runs at all, and for each shard of it;
+    `capacity` (d,) its memory; `movable` (n,) says whether an op may change device on its own.
+    """
+
+    weight: FloatArray
+    shard: FloatArray
+    capacity: FloatArray
+    movable: BoolArray
+
+
+@njit(cache=True, nogil=True)
+def cooling_factor(hot: float, cold: float, moves: int) -> float:
+    """Return what a temperature is multiplied by before each of `moves` moves to fall from `hot` to `cold` seconds."""
+    factor: float = (cold / hot) ** (1.0 / max(moves, 1)) if hot > 0.0 else 1.0
+    return factor
+
+
+@njit(cache=True, nogil=True)
+def accepts(rng: np.random.Generator, tried: float, cost: float, temperature: float) -> bool:
+    """Return whether to go on from `tried` instead of `cost` (Metropolis); never, if ``inf`` is tried and worse.
+
+    Draws only where `tried` is worse and the temperature positive.
+    """
+    if tried <= cost:
+        return True
+    return bool(temperature > 0.0 and rng.random() < np.exp((cost - tried) / temperature))
+
+
+@njit(cache=True, nogil=True)
+def draw_other_device(rng: np.random.Generator, i: int, d: int) -> int:
+    """Return one of the d devices other than i, each as likely; d is at least 2."""
+    j = int(rng.random() * (d - 1))
+    return j + 1 if j >= i else j
