@@ -49,6 +49,11 @@ def relative_gap(values: tuple[float, ...] | None, bounds: tuple[float, ...] | N
     """Return (value - bound) / value at the first level where they differ by more than the tolerance; 0 if none does.
 
     ``inf`` without a value. A bound above its value is for the checker to refuse; here it closes the gap.
+
+    Parameters
+    ----------
+    values, bounds
+        One for each level, or None.
     """
     if values is None:
         return float("inf")
@@ -60,7 +65,13 @@ def relative_gap(values: tuple[float, ...] | None, bounds: tuple[float, ...] | N
 
 
 def is_closed(values: tuple[float, ...] | None, bounds: tuple[float, ...] | None) -> bool:
-    """Return whether the bound proves the value optimal on every level."""
+    """Return whether the bound proves the value optimal on every level.
+
+    Parameters
+    ----------
+    values, bounds
+        One for each level, or None.
+    """
     return values is not None and relative_gap(values, bounds) == 0.0
 
 
@@ -161,6 +172,8 @@ class Plan:
         Settings and seeds that led here.
     message
         Why there is no schedule, or what limited it; empty if there is nothing to say.
+    notes
+        Bounds, windows and phases that failed and were passed over, and bounds that were refuted.
     start_s
         op name -> start of its first batch in seconds, for objectives with a timeline.
     batches, transfers, devices
@@ -206,6 +219,7 @@ class Plan:
     graph_figures: Mapping[str, float] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     stage_orders: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
@@ -226,7 +240,13 @@ class Plan:
 
     @property
     def inputs_per_s(self) -> float:
-        """Inputs finished in a second: L / makespan for `latency` and `throughput`, 1 / bottleneck for `pipeline`."""
+        """Inputs finished in a second: L / makespan for `latency` and `throughput`, 1 / bottleneck for `pipeline`.
+
+        Raises
+        ------
+        InvalidPlan
+            A `memory` plan, which has no times.
+        """
         if self.objective == "memory":
             raise InvalidPlan("a memory plan has no times")
         return self.inputs / self.value if self.value > 0 else float("inf")
@@ -273,6 +293,7 @@ class Plan:
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))
         data["devices"] = tuple(DeviceUse(**row) for row in data.get("devices", ()))
         data["stage_orders"] = tuple(map(tuple, data.get("stage_orders", ())))
+        data["notes"] = tuple(data.get("notes", ()))
         data["history"] = tuple(
             HistoryEntry(row["time_s"], _levels(row["values"]), _levels(row["bounds"]), row["phase"])
             for row in data["history"]
@@ -292,19 +313,43 @@ class Plan:
         to_trace(self, path)
 
     def to_dot(self, path: str | Path, graph: Graph) -> None:
-        """Write the graph as Graphviz text, coloured by this plan; see `rlinit.exporters.to_dot`."""
+        """Write the graph as Graphviz text, coloured by this plan; see `rlinit.exporters.to_dot`.
+
+        Parameters
+        ----------
+        path
+            The file to write.
+        graph
+            The graph the plan was made for.
+        """
         from rlinit.exporters import to_dot
 
         to_dot(graph, path, self)
 
     def to_device_map(self, *, devices: Mapping[str, str] | None = None, coarsen: bool = False) -> dict[str, str]:
-        """Return module path -> device, for ``accelerate.dispatch_model``; see `rlinit.exporters.to_device_map`."""
+        """Return module path -> device, for ``accelerate.dispatch_model``; see `rlinit.exporters.to_device_map`.
+
+        Parameters
+        ----------
+        devices
+            Device name of the plan -> what the map shall say; the plan's names if not given.
+        coarsen
+            Put modules that the plan cuts on the device of most of their ops, rather than refuse.
+        """
         from rlinit.exporters import to_device_map
 
         return to_device_map(self, devices=devices, coarsen=coarsen)
 
     def report(self, path: str | Path, graph: Graph, hardware: Hardware) -> None:
-        """Write one HTML page about the plan that opens offline; see `rlinit.exporters.to_report`."""
+        """Write one HTML page about the plan that opens offline; see `rlinit.exporters.to_report`.
+
+        Parameters
+        ----------
+        path
+            The file to write.
+        graph, hardware
+            What the plan was made for.
+        """
         from rlinit.exporters import to_report
 
         to_report(self, graph, hardware, path)

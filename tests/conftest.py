@@ -1,6 +1,13 @@
-"""How hypothesis draws: the same examples in every run, or new ones with `--hypothesis-profile explore`."""
+"""How tests run: hypothesis draws the same examples in every run, and parts of a search that fail raise.
+
+New examples come with `--hypothesis-profile explore`.
+"""
+
+import os
 
 from hypothesis import settings
+
+os.environ.setdefault("RLINIT_STRICT", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)

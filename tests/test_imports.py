@@ -21,9 +21,16 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_rlinit_loads_nothing_heavy() -> None:
-    """`import rlinit`, and its public names, load neither torch nor SCIP nor numba nor networkx."""
+    """`import rlinit`, graphs and hardware load neither torch nor SCIP nor numba nor networkx."""
     heavy = "('torch', 'pyscipopt', 'numba', 'networkx', 'keras', 'matplotlib', 'scipy')"
-    code = f"import sys, rlinit; rlinit.schedule, rlinit.Graph; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, rlinit; rlinit.Graph, rlinit.Hardware; print([m for m in {heavy} if m in sys.modules])"
+    assert run(code).stdout.strip() == "[]"
+
+
+def test_solving_loads_no_torch() -> None:
+    """The solvers are loaded with `rlinit.schedule`; torch is for training, execution and learned agents of its own."""
+    heavy = "('torch', 'networkx', 'keras', 'matplotlib')"
+    code = f"import sys, rlinit; rlinit.schedule, rlinit.bound; print([m for m in {heavy} if m in sys.modules])"
     assert run(code).stdout.strip() == "[]"
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.exact.stages.ideals.activations import solve_activation_ideals
+from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
+from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry
-from rlinit.solving.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_stages
+from rlinit.solving.incumbent import ActivationIncumbent, Progress, for_stages
+from rlinit.solving.stage_bounds import NOTHING_FITS
+from rlinit.solving.stage_phases import StageSearch
+from rlinit.solving.strategy import Strategy, follow
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment
 
@@ -22,42 +27,67 @@ _ROUNDS = 8
 """Slicings of orders that the slicing before made better, at most."""
 
 
-def solve_activations(incumbent: ActivationIncumbent, solve_base: Callable[[StageIncumbent], None]) -> None:
-    """Improve value and bound of a problem with activations.
+def solve_activations(incumbent: ActivationIncumbent, search: StageSearch, strategy: Strategy[StageSearch]) -> None:
+    """Improve value and bound of a problem with activations, from the schedule that `search` starts from.
 
     1. The relaxed problem without activations, whose cache is smaller by what every stage needs at least, is solved by
-       `solve_base`. Its bounds are bounds here, and its schedules are priced with activations.
+       `strategy`. Its bounds are bounds here, and its schedules are priced with activations.
     2. Orders are sliced with their peaks, each time after putting the ops of each stage in the best order found.
     3. The dynamic program over ideals prices stages exactly, where the graph has few ideals.
-    """
-    problem, progress = incumbent.problem, incumbent.progress
-    with incumbent.in_phase("without activations"), incumbent.within(_BASE_SHARE):
-        base = for_stages(problem.relaxed, incumbent.budget, incumbent.target_gap, _bounds_only(progress))
-        solve_base(base)
-        if base.infeasible:
-            incumbent.infeasible = base.infeasible
-            return
-        if base.bounds is not None:
-            incumbent.raise_bound(base.bounds, base.bound_source)
-        incumbent.raise_bound((_alone(problem),), "op with its tensors")
-        incumbent.offer(base.assignment, base.method)
-    if incumbent.finished:
-        return
-    with incumbent.in_phase("slices with peaks"):
-        _slice(incumbent)
-    if incumbent.finished:
-        return
-    from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 
-    with incumbent.in_phase("ideals with peaks"):
-        upper = incumbent.values[0] if incumbent.values else np.inf
-        found = solve_activation_ideals(problem, upper=upper, budget=incumbent.budget)
-        if found is not None:
-            incumbent.offer(found.assignment, "ideals with peaks")
-            if np.isfinite(found.bound[0]):
-                incumbent.raise_bound(found.bound, "ideals with peaks")
-            elif incumbent.values is None:
-                incumbent.infeasible = "no assignment respects precedence, memory and exclusions together"
+    Parameters
+    ----------
+    incumbent
+        What is known of the problem with activations.
+    search
+        How the relaxed problem is searched, and the schedule to start from.
+    strategy
+        Its phases.
+    """
+    incumbent.offer(search.start, "plan")
+    with (
+        incumbent.part("the problem without activations"),
+        incumbent.in_phase("without activations"),
+        incumbent.within(_BASE_SHARE),
+    ):
+        _solve_relaxed(incumbent, search, strategy)
+    if not incumbent.finished:
+        with incumbent.part("slices with peaks"), incumbent.in_phase("slices with peaks"):
+            _slice(incumbent)
+    if not incumbent.finished:
+        with incumbent.part("ideals with peaks"), incumbent.in_phase("ideals with peaks"):
+            _solve_ideals(incumbent)
+
+
+def _solve_relaxed(incumbent: ActivationIncumbent, search: StageSearch, strategy: Strategy[StageSearch]) -> None:
+    """Solve the problem without activations; take its bounds, and its schedule at its price with them."""
+    problem = incumbent.problem
+    search.incumbent = base = for_stages(
+        problem.relaxed, incumbent.budget, incumbent.target_gap, _bounds_only(incumbent.progress)
+    )
+    base.offer(search.start, "plan")
+    follow(strategy, search)
+    incumbent.notes += base.notes
+    if base.infeasible:
+        incumbent.prove_infeasible(base.infeasible, "the problem without activations")
+        return
+    if base.bounds is not None:
+        incumbent.raise_bound(base.bounds, base.bound_source)
+    incumbent.raise_bound((_alone(problem),), "op with its tensors")
+    incumbent.offer(base.assignment, base.method)
+
+
+def _solve_ideals(incumbent: ActivationIncumbent) -> None:
+    """Price stages exactly by dynamic programming over ideals, where the graph has few."""
+    upper = incumbent.values[0] if incumbent.values else np.inf
+    found = solve_activation_ideals(incumbent.problem, upper=upper, budget=incumbent.budget)
+    if found is None:
+        return
+    incumbent.offer(found.assignment, "ideals with peaks")
+    if np.isfinite(found.bound[0]):
+        incumbent.raise_bound(found.bound, "ideals with peaks")
+    elif incumbent.values is None:
+        incumbent.prove_infeasible(NOTHING_FITS, "ideals with peaks")
 
 
 def _bounds_only(progress: Progress | None) -> Progress | None:
@@ -84,8 +114,6 @@ def _alone(problem: StageActivations) -> float:
 
 def _slice(incumbent: ActivationIncumbent) -> None:
     """Slice the natural order and those of the best schedule, as long as that helps."""
-    from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
-
     problem = incumbent.problem
     orders = [problem.ops_of(problem.problem.order)]
     if incumbent.assignment is not None:
@@ -115,8 +143,6 @@ def _order_of(problem: StageActivations, assignment: StageAssignment) -> list[in
 
 def _node_order(problem: StageActivations, place: IntArray) -> IntArray:
     """Return a topological order of the nodes in which those that come early in an order of ops come early."""
-    from rlinit.kernels.orders import kahn
-
     base = problem.problem
     priority = np.full(base.num_nodes, -np.inf)
     np.maximum.at(priority, problem.node_of_op, -place.astype(np.float64))

@@ -1,65 +1,36 @@
-"""`schedule` and `bound`: the four phases joined. The only place where agent, heuristics, solvers and bounds meet."""
+"""`schedule` and `bound`: options are checked, a problem is solved, and what came of it is made a plan."""
 
 from __future__ import annotations
 
-import importlib
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Literal, get_args
-
-import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.checker import verify
-from rlinit.checker.compatibility import figures_of
-from rlinit.errors import RlinitError
-from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Objective, Plan, Resident, Status, Transfers, is_closed
-from rlinit.solving.incumbent import (
-    ActivationIncumbent,
-    PlacementIncumbent,
-    Progress,
-    StageIncumbent,
-    for_activations,
-    for_placement,
-    for_stages,
-)
-from rlinit.solving.stages import Window, bound_stages, solve_stages, stage_bounds
-from rlinit.stages.activation_problem import with_activations
-from rlinit.stages.lowering import lower_stages
-from rlinit.stages.plan_fields import stage_parts, stages_from_plan
+from rlinit.plan import Objective, Plan, Resident, Transfers
+from rlinit.solving.incumbent import Progress
+from rlinit.solving.interruption import interruptible
+from rlinit.solving.options import SolveOptions, Window, places_ops
+from rlinit.solving.placements import bound_placement, check_placement_names, explain_placement, solve_placement
+from rlinit.solving.plans import checked_plan
+from rlinit.solving.stages import bound_stages, check_stage_names, explain_stages, solve_stages
+from rlinit.solving.strategy import PlannedPhase
 
-__all__ = ["ProvenBound", "bound", "schedule"]
-
-_STAGE_SOLVERS = ("rlinit.heuristics.stages", "rlinit.exact.stages.ideals.solve", "rlinit.exact.stages.pipeline_milp")
-
-_PLACEMENT_SOLVERS = (
-    "rlinit.solving.placements",
-    "rlinit.placements.plan_fields",
-    "rlinit.placements.window",
-    "rlinit.agent.latency_selection",
-    "rlinit.agent.placements.agent",
-    "rlinit.heuristics.placements",
-    "rlinit.exact.placements.bounds.registry",
-    "rlinit.exact.placements.milp.solve",
-    "rlinit.exact.placements.split.solve",
-)
+__all__ = ["ProvenBound", "bound", "explain", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenBound:
-    """A lower bound on the full problem, level by level, what proved it, and the seconds it took."""
+    """A lower bound on the full problem, level by level, what proved it, and the seconds it took.
+
+    `notes` names the bounds that failed and were passed over.
+    """
 
     bounds: tuple[float, ...]
     source: str
     seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
@@ -118,8 +89,7 @@ def schedule(
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s
-        Wall-clock seconds, not counting the import of the solvers by a process's first call; None: a fixed amount of
-        work.
+        Wall-clock seconds; None: a fixed amount of work.
     seed
         Seed of everything random.
     jobs
@@ -152,167 +122,62 @@ def schedule(
         The inputs do not fit together; the message names the op or device.
     RlinitError
         An argument out of range, or an unknown method or agent.
-    SolverFailure
-        SCIP ended in a way that is neither a result nor a limit.
+
+    Notes
+    -----
+    A bound, window or phase that fails is passed over and named in the plan's `notes`.
     """
-    _check_objective(objective)
-    _check_settings(gap=gap, time_limit_s=time_limit_s, window=window, jobs=jobs)
-    if stages is not None:
-        hardware = hardware.with_stages(stages)
-    if objective in ("pipeline", "memory") and (
-        inputs is not None or coarsen or (transfers, resident) != ("parallel", "tensors")
-    ):
-        raise RlinitError(
-            f"inputs, transfers, resident and coarsen are for latency and throughput, not for {objective}"
-        )
-    if activations and objective != "pipeline":
-        raise RlinitError(f"activations is for pipeline, not for {objective}")
-    provenance: dict[str, str | float | bool | None] = {
-        "agent": agent if isinstance(agent, str) else "plan",
-        "method": method,
-        "window": window,
-        "seed": seed,
-        "jobs": jobs,
-        "gap": gap,
-        "time_limit_s": time_limit_s,
-        "coarsen": coarsen,
-        "activations": activations,
-    }
-    if time_limit_s is not None:
-        _load_solvers(objective)
-    budget = Budget(time_limit_s)
-    if objective == "latency" or objective == "throughput":
-        incumbent: StageIncumbent | PlacementIncumbent | ActivationIncumbent
-        incumbent, parts, provenance["start"] = _place(
-            graph,
-            hardware,
-            objective,
-            inputs,
-            transfers,
-            resident,
-            coarsen,
-            agent,
-            method,
-            window,
-            seed,
-            jobs,
-            budget,
-            gap,
-            progress,
-        )
-    else:
-        incumbent, parts, provenance["start"] = _stage(
-            graph, hardware, objective, activations, agent, method, window, seed, jobs, budget, gap, progress
-        )
-    provenance["interrupted"] = budget.cancelled
-    plan = _plan(incumbent, parts, graph, hardware, objective, provenance)
-    verify(plan, graph, hardware)
-    return plan
+    options = SolveOptions(
+        objective=objective,
+        stages=stages,
+        agent="plan" if isinstance(agent, Plan) else agent,
+        window=window,
+        method=method,
+        gap=gap,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        jobs=jobs,
+        inputs=inputs,
+        transfers=transfers,
+        resident=resident,
+        coarsen=coarsen,
+        activations=activations,
+    )
+    plan = agent if isinstance(agent, Plan) else None
+    hardware = _prepared(hardware, options, plan)
+    budget = Budget(options.time_limit_s)
+    with interruptible(budget):
+        solve = solve_placement if places_ops(options.objective) else solve_stages
+        solved = solve(graph, hardware, options, plan, budget, progress)
+    return checked_plan(solved, graph, hardware, options)
 
 
-def _load_solvers(objective: Objective) -> None:
-    """Import what the search uses, which takes a second or two once, so that a first call's limit is for searching."""
-    for name in _PLACEMENT_SOLVERS if objective in ("latency", "throughput") else _STAGE_SOLVERS:
-        importlib.import_module(name)
+def _prepared(hardware: Hardware, options: SolveOptions, plan: Plan | None) -> Hardware:
+    """Refuse unknown methods and agents before any work is done; return the hardware with its stages."""
+    (check_placement_names if places_ops(options.objective) else check_stage_names)(options, plan)
+    return hardware if options.stages is None else hardware.with_stages(options.stages)
 
 
-def _stage(
-    graph: Graph,
-    hardware: Hardware,
-    objective: Literal["pipeline", "memory"],
-    activations: bool,
-    agent: str | Plan,
-    method: str,
-    window: Window,
-    seed: int,
-    jobs: int,
-    budget: Budget,
-    gap: float,
-    progress: Progress | None,
-) -> tuple[StageIncumbent | ActivationIncumbent, dict[str, Any], str]:
-    """Solve a stage problem; return the incumbent, the fields of its plan, and where the coarse schedule came from."""
-    timed = budget.remaining_s < np.inf
-    origin = "none"
-    with _interruptible(budget):
-        lowered = lower_stages(graph, hardware, objective)
-        start = None
-        if not lowered.infeasible and not isinstance(agent, str):
-            start = stages_from_plan(agent, lowered, graph, hardware)
-        name = agent if isinstance(agent, str) else "auto"
+def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None = None) -> list[PlannedPhase]:
+    """Return the phases that `schedule` would follow for a problem, whether each would run, and why, without solving.
 
-        def solve(one: StageIncumbent) -> None:
-            nonlocal origin
-            origin = solve_stages(
-                one, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
-            )
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How it would be solved.
+    plan
+        A plan to refine.
 
-        incumbent: StageIncumbent | ActivationIncumbent
-        if activations:
-            from rlinit.solving.activations import solve_activations
-
-            problem = with_activations(lowered.problem, lowered.node_of_op, graph)
-            incumbent = priced = for_activations(problem, budget, gap, progress)
-            if not lowered.infeasible:
-                priced.offer(start, "plan")
-                solve_activations(priced, solve)
-        else:
-            incumbent = plain = for_stages(lowered.problem, budget, gap, progress)
-            if not lowered.infeasible:
-                solve(plain)
-        incumbent.infeasible = incumbent.infeasible or lowered.infeasible
-    return incumbent, stage_parts(incumbent.assignment, incumbent.problem, lowered, graph, hardware), origin
-
-
-def _place(
-    graph: Graph,
-    hardware: Hardware,
-    objective: Literal["latency", "throughput"],
-    inputs: int | None,
-    transfers: Transfers,
-    resident: Resident,
-    coarsen: bool,
-    agent: str | Plan,
-    method: str,
-    window: Window,
-    seed: int,
-    jobs: int,
-    budget: Budget,
-    gap: float,
-    progress: Progress | None,
-) -> tuple[PlacementIncumbent, dict[str, Any], str]:
-    """Solve a placement problem; return the incumbent, the fields of its plan, and where its start came from."""
-    from rlinit.placements.lowering import lower_placement
-    from rlinit.placements.plan_fields import placement_from_plan, placement_parts
-    from rlinit.solving.placements import search_coarse, solve_placement
-
-    timed = budget.remaining_s < np.inf
-    origin = "none"
-    with _interruptible(budget):
-        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident=resident)
-        problem = lowered.problem
-        incumbent = for_placement(problem, budget, gap, progress)
-        if lowered.infeasible:
-            incumbent.infeasible = lowered.infeasible
-        else:
-            start = None if isinstance(agent, str) else placement_from_plan(agent, problem, graph, hardware)
-            name = agent if isinstance(agent, str) else "auto"
-            if coarsen:
-                origin = search_coarse(
-                    incumbent, graph, method=method, agent=name, start=start, seed=seed, jobs=jobs, timed=timed
-                )
-            else:
-                origin = solve_placement(
-                    incumbent, method=method, agent=name, start=start, window=window, seed=seed, jobs=jobs, timed=timed
-                )
-    parts: dict[str, Any] = {
-        "inputs": inputs or 1,
-        "shard_inputs": problem.shard_inputs,
-        "transfer_rule": transfers,
-        "resident": resident,
-    }
-    if incumbent.assignment is not None:
-        parts |= placement_parts(problem, incumbent.assignment, graph, hardware, resident)
-    return incumbent, parts, origin
+    Raises
+    ------
+    RlinitError
+        As `schedule` raises for wrong inputs; also for a problem that is infeasible by its data alone.
+    """
+    hardware = _prepared(hardware, options, plan)
+    explained = explain_placement if places_ops(options.objective) else explain_stages
+    return explained(graph, hardware, options, plan)
 
 
 def bound(
@@ -331,146 +196,38 @@ def bound(
 
     Parameters
     ----------
-    graph, hardware, objective, stages, inputs, transfers, resident
-        As for `schedule`.
+    graph, hardware
+        The model and the devices.
+    objective, stages, inputs, transfers, resident
+        The problem; see `schedule`.
     method
         The name of one bound, or ``auto``: the ideals where there are not too many, else all that apply, and the
         best is kept.
     time_limit_s
-        Wall-clock seconds.
+        Wall-clock seconds; None: a fixed amount of work.
 
     Raises
     ------
+    InvalidGraph, InvalidHardware
+        The inputs do not fit together; the message names the op or device.
     RlinitError
-        An unknown method, or one that does not apply to the objective; the message lists those that do.
+        An argument out of range, or an unknown method, or one that does not apply to the objective; the message lists
+        those that do.
     """
-    _check_objective(objective)
-    if objective == "latency" or objective == "throughput":
-        return _placement_bound(graph, hardware, objective, method, inputs, transfers, resident, time_limit_s)
-    names = (*stage_bounds(objective), "ideals")
-    if method not in ("auto", *names):
-        raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")
-    if stages is not None:
-        hardware = hardware.with_stages(stages)
-    if time_limit_s is not None:
-        _load_solvers(objective)
-    started = time.monotonic()
-    budget = Budget(time_limit_s)
-    with _interruptible(budget):
-        lowered = lower_stages(graph, hardware, objective)
-        incumbent = for_stages(lowered.problem, budget, 0.0, None)
-        if lowered.infeasible:
-            raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-        bound_stages(incumbent, method)
-    bounds = incumbent.bounds or (0.0,) * (1 if objective == "pipeline" else 3)
-    return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
-
-
-def _placement_bound(
-    graph: Graph,
-    hardware: Hardware,
-    objective: Literal["latency", "throughput"],
-    method: str,
-    inputs: int | None,
-    transfers: Transfers,
-    resident: Resident,
-    time_limit_s: float | None,
-) -> ProvenBound:
-    """Prove a bound on a placement problem by one method or by all of them."""
-    from rlinit.placements.lowering import lower_placement
-    from rlinit.solving.placements import placement_bound_phase, placement_bounds
-
-    names = list(placement_bounds())
-    if method not in ("auto", *names):
-        raise RlinitError(f"unknown bound {method!r} for {objective}; expected auto, {', '.join(names)}")
-    if time_limit_s is not None:
-        _load_solvers(objective)
-    started = time.monotonic()
-    budget = Budget(time_limit_s)
-    with _interruptible(budget):
-        lowered = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident=resident)
-        incumbent = for_placement(lowered.problem, budget, 0.0, None)
-        if lowered.infeasible:
-            raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-        for name in names if method == "auto" else [method]:
-            placement_bound_phase(incumbent, name)
-    bounds = incumbent.bounds or (0.0,)
-    return ProvenBound(bounds, incumbent.bound_source or "nothing", time.monotonic() - started)
-
-
-def _check_objective(objective: str) -> None:
-    if objective not in get_args(Objective):
-        raise RlinitError(f"unknown objective {objective!r}; expected {' or '.join(get_args(Objective))}")
-
-
-def _check_settings(*, gap: float, time_limit_s: float | None, window: Window, jobs: int) -> None:
-    if not 0.0 <= gap < 1.0:
-        raise RlinitError(f"gap is {gap}; expected a fraction from 0 to below 1")
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise RlinitError(f"time_limit_s is {time_limit_s}; expected seconds > 0")
-    if isinstance(window, int) and window < 0:
-        raise RlinitError(f"window is {window}; expected levels >= 0, 'auto' or None")
-    if jobs < 1:
-        raise RlinitError(f"jobs is {jobs}; expected at least 1")
-
-
-@contextmanager
-def _interruptible(budget: Budget) -> Iterator[None]:
-    """Make Ctrl-C end the budget, so that the incumbent is returned; a second Ctrl-C raises as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.getsignal(signal.SIGINT)
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        budget.cancel()
-        signal.signal(signal.SIGINT, previous)
-
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def _plan(
-    incumbent: StageIncumbent | PlacementIncumbent | ActivationIncumbent,
-    parts: Mapping[str, Any],
-    graph: Graph,
-    hardware: Hardware,
-    objective: Objective,
-    provenance: Mapping[str, str | float | bool | None],
-) -> Plan:
-    """Turn the incumbent into a plan."""
-    found = "assignment" in parts
-    status: Status = "feasible" if found else "no_solution"
-    if is_closed(incumbent.values, incumbent.bounds):
-        status = "optimal"
-    message = incumbent.infeasible
-    if incumbent.infeasible:
-        status = "infeasible"
-    elif incumbent.budget.cancelled:
-        message = "interrupted; this is the best schedule so far" if found else "interrupted before a schedule"
-    elif status == "no_solution":
-        message = incumbent.note or "the budget ended before a schedule was found"
-    elif status == "feasible":
-        message = incumbent.note
-    return Plan(
+    options = SolveOptions(
         objective=objective,
-        status=status,
-        values=incumbent.values,
-        bounds=None if incumbent.infeasible else incumbent.bounds,
-        bound_source=incumbent.bound_source,
-        method=incumbent.method,
-        history=tuple(incumbent.history),
-        phase_s=incumbent.phase_s,
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        provenance=provenance,
-        message=message,
-        graph_figures=figures_of(graph),
-        modules={op: path for op, path in module_paths(graph).items() if path},
-        **{"assignment": None, "stages": (), **parts},
+        method=method,
+        stages=stages,
+        inputs=inputs,
+        transfers=transfers,
+        resident=resident,
+        time_limit_s=time_limit_s,
     )
+    prove = bound_placement if places_ops(options.objective) else bound_stages
+    started = time.monotonic()
+    budget = Budget(options.time_limit_s)
+    with interruptible(budget):
+        incumbent = prove(graph, hardware if stages is None else hardware.with_stages(stages), options, budget)
+    bounds = incumbent.bounds or (0.0,) * (3 if objective == "memory" else 1)
+    seconds = time.monotonic() - started
+    return ProvenBound(bounds, incumbent.bound_source or "nothing", seconds, tuple(incumbent.notes))

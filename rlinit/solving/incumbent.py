@@ -1,21 +1,32 @@
-"""The best schedule and bound so far, with the history of how they came about."""
+"""The best schedule and bound so far, with the history of how they came about.
+
+A part of the search that fails is noted and passed over, and what was found before it stays. A bound above the value of
+a schedule is false: it is dropped, with a note. Where ``RLINIT_STRICT`` is set, as in the tests, both raise instead.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import numpy as np
+
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
+from rlinit.errors import InvalidPlan, RlinitError, SolverFailure
 from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan
 from rlinit.plan import HistoryEntry, relative_gap
 from rlinit.stages.activation_problem import StageActivations, activation_value
-from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, sums_exactly
 
 __all__ = [
     "ActivationIncumbent",
+    "Equality",
     "Incumbent",
     "PlacementIncumbent",
     "Progress",
@@ -23,10 +34,17 @@ __all__ = [
     "for_activations",
     "for_placement",
     "for_stages",
+    "strict",
 ]
 
 _ROUNDING = 1e-12
-"""Relative difference of two float sums that is put down to the order of their terms."""
+"""Relative difference of two sums of seconds that is put down to the order of their terms."""
+
+_FALSE = 1e-9
+"""Relative excess over a value from which on a bound is false; what the checker allows for rounding."""
+
+_NOTE_LENGTH = 300
+"""Characters that a note keeps of an error's message."""
 
 Progress = Callable[[HistoryEntry], None]
 """Called with every improvement of value or bound, and at every change of phase, from the solving thread."""
@@ -34,6 +52,74 @@ Progress = Callable[[HistoryEntry], None]
 
 ProblemT = TypeVar("ProblemT")
 ScheduleT = TypeVar("ScheduleT")
+
+
+def strict() -> bool:
+    """Return whether failed parts and false bounds raise, rather than being noted in the plan."""
+    return bool(os.environ.get("RLINIT_STRICT"))
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """When two values of a level count as equal: within a share of the larger, or within so much of its unit.
+
+    Sums of whole bytes are exact, so there only equal numbers are equal; sums of seconds, and of fractions of bytes,
+    depend on the order of their terms.
+    """
+
+    relative: float = _ROUNDING
+    absolute: Value = ()
+
+    def holds(self, level: int, one: float, other: float) -> bool:
+        """Return whether two values of a level are equal.
+
+        Parameters
+        ----------
+        level
+            Which level of the objective.
+        one, other
+            Its values.
+        """
+        absolute = self.absolute[level] if self.absolute else 0.0
+        return one == other or abs(one - other) <= max(self.relative * max(abs(one), abs(other)), absolute)
+
+    def is_below(self, values: Value, others: Value) -> bool:
+        """Return whether values come before others, compared level by level.
+
+        Parameters
+        ----------
+        values, others
+            Values of all levels.
+        """
+        for level, (value, other) in enumerate(zip(values, others, strict=True)):
+            if not self.holds(level, value, other):
+                return value < other
+        return False
+
+    def is_false(self, level: int, bound: float, value: float) -> bool:
+        """Return whether a bound of a level exceeds a value by more than rounding.
+
+        Parameters
+        ----------
+        level
+            Which level of the objective.
+        bound, value
+            The bound, and the value of a schedule.
+        """
+        return bound > value * (1.0 + _FALSE) and not self.holds(level, bound, value)
+
+    def reported(self, bounds: Value, values: Value) -> Value:
+        """Return bounds that exceed no value.
+
+        Behind a level that is not proven, a bound speaks of schedules that are better on that level than the one at
+        hand, whose value may be below it. What is below a bound is a bound.
+
+        Parameters
+        ----------
+        bounds, values
+            Of all levels.
+        """
+        return tuple(map(min, bounds, values))
 
 
 @dataclass(slots=True)
@@ -52,6 +138,12 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         Closed once the gap is at most this.
     progress
         Told about every improvement.
+    equality
+        When two values are equal.
+    note
+        What limited the search, for the plan's message.
+    notes
+        Parts of the search that failed and were passed over.
     """
 
     problem: ProblemT
@@ -59,6 +151,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     budget: Budget
     target_gap: float
     progress: Progress | None
+    equality: Equality = field(default_factory=Equality)
     assignment: ScheduleT | None = None
     values: Value | None = None
     bounds: Value | None = None
@@ -66,10 +159,13 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     bound_source: str = ""
     infeasible: str = ""
     note: str = ""
+    notes: list[str] = field(default_factory=list)
     phase: str = ""
     started: float = field(default_factory=time.monotonic)
     history: list[HistoryEntry] = field(default_factory=list)
     phase_s: dict[str, float] = field(default_factory=dict)
+    _proven: dict[str, Value] = field(default_factory=dict)
+    _progress_error: Exception | None = None
 
     @property
     def gap(self) -> float:
@@ -91,13 +187,32 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         return self.closed or (self.budget.cancelled if late else self.budget.expired)
 
     def offer(self, assignment: ScheduleT | None, method: str) -> bool:
-        """Take an assignment if it is feasible and better than the incumbent; return whether it was."""
+        """Take an assignment if it is feasible and better than the incumbent; return whether it was.
+
+        Parameters
+        ----------
+        assignment
+            The schedule, or None where there is none.
+        method
+            What found it.
+
+        Raises
+        ------
+        SolverFailure
+            In strict mode: its value is below a bound.
+        """
         if assignment is None:
             return False
         values = self.value_of(self.problem, assignment)
-        if values[0] == float("inf") or (self.values is not None and not _is_below(values, self.values)):
+        if not values[0] < float("inf"):
+            return False
+        if self.values is not None and not self.equality.is_below(values, self.values):
             return False
         self.assignment, self.values, self.method = assignment, values, method
+        if self.infeasible:
+            self._refute("a proof that nothing fits", f"a schedule by {method} that does")
+            self.infeasible = ""
+        self._drop_false_bounds()
         self._record()
         return True
 
@@ -106,21 +221,111 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
 
         A bound on one level holds for schedules that are optimal on the levels before it, whoever proved those, so the
         best of every level may be combined.
+
+        Parameters
+        ----------
+        bounds
+            One for each level.
+        source
+            What proved them.
+
+        Raises
+        ------
+        SolverFailure
+            In strict mode: the bounds exceed the value of a schedule.
         """
-        if self.bounds is not None:
-            combined = tuple(map(max, self.bounds, bounds))
-            if combined == self.bounds:
-                return False
-            bounds = combined
-        self.bounds, self.bound_source = bounds, source
+        before = self.bounds
+        self._proven[source] = tuple(map(max, self._proven.get(source, bounds), bounds))
+        self._drop_false_bounds()
+        self.bounds = self._combined()
+        if self.bounds == before:
+            return False
+        self.bound_source = source if source in self._proven else self.bound_source
         self._record()
         return True
 
+    def prove_infeasible(self, reason: str, source: str) -> None:
+        """Take a proof that there is no schedule at all.
+
+        Parameters
+        ----------
+        reason
+            Why there is none.
+        source
+            What proved it.
+
+        Raises
+        ------
+        SolverFailure
+            In strict mode: there is one.
+        """
+        if self.values is None:
+            self.infeasible = reason
+        else:
+            self._refute(f"{source}'s proof that nothing fits", f"a schedule by {self.method} that does")
+
+    @property
+    def reported_bounds(self) -> Value | None:
+        """The bounds, none above its value."""
+        if self.bounds is None or self.values is None:
+            return self.bounds
+        return self.equality.reported(self.bounds, self.values)
+
+    def _combined(self) -> Value | None:
+        """Return the best proven bound of every level."""
+        return tuple(map(max, zip(*self._proven.values(), strict=True))) if self._proven else None
+
+    def _drop_false_bounds(self) -> None:
+        """Drop what the value at hand refutes. A level says something of it where all levels before are proven."""
+        kept = len(self._proven)
+        for level, value in enumerate(self.values or ()):
+            false = [s for s, bounds in self._proven.items() if self.equality.is_false(level, bounds[level], value)]
+            for source in false:
+                bounds = self._proven.pop(source)
+                self._refute(f"the bound {bounds} by {source}", f"the value {self.values} of {self.method!r}")
+            proven = max((bounds[level] for bounds in self._proven.values()), default=0.0)
+            if proven < value and not self.equality.holds(level, proven, value):
+                break
+        if len(self._proven) < kept:
+            self.bounds = self._combined()
+            self.bound_source = next(reversed(self._proven), "")
+
+    def _refute(self, claim: str, fact: str) -> None:
+        """Note that something claimed to be proven is not true; raise in strict mode."""
+        message = f"{claim} is refuted by {fact}"
+        if strict():
+            raise SolverFailure(message)
+        self.notes.append(f"{message}, and was dropped")
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Note what fails in the body and go on, so that what was found before is not lost.
+
+        Errors that say what is wrong with the inputs or the installation, and those of a progress callback, are raised,
+        and in strict mode all are.
+        """
+        try:
+            yield
+        except Exception as failure:
+            wrong_input = isinstance(failure, RlinitError) and not isinstance(failure, (SolverFailure, InvalidPlan))
+            if strict() or wrong_input or failure is self._progress_error:
+                raise
+            message = " ".join(str(failure).split())[:_NOTE_LENGTH] or "no message"
+            self.notes.append(f"{name} failed and was passed over: {type(failure).__name__}: {message}")
+
     def _record(self) -> None:
-        entry = HistoryEntry(time.monotonic() - self.started, self.values, self.bounds, self.phase)
+        entry = HistoryEntry(time.monotonic() - self.started, self.values, self.reported_bounds, self.phase)
         self.history.append(entry)
-        if self.progress is not None:
+        self._tell(entry)
+
+    def _tell(self, entry: HistoryEntry) -> None:
+        if self.progress is None:
+            return
+        try:
             self.progress(entry)
+        except Exception as error:
+            self._progress_error = error
+            raise
 
     @contextmanager
     def within(self, share: float) -> Iterator[None]:
@@ -138,8 +343,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         """Name the phase that is running and add up its seconds."""
         started, outer = time.monotonic(), self.phase
         self.phase = name
-        if self.progress is not None:
-            self.progress(HistoryEntry(time.monotonic() - self.started, self.values, self.bounds, name))
+        self._tell(HistoryEntry(time.monotonic() - self.started, self.values, self.reported_bounds, name))
         try:
             yield
         finally:
@@ -153,22 +357,46 @@ ActivationIncumbent = Incumbent[StageActivations, StageAssignment]
 
 
 def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progress: Progress | None) -> StageIncumbent:
-    """Return what is known at first about a stage problem: nothing."""
-    return Incumbent(problem, evaluate, budget, target_gap, progress)
+    """Return what is known at first about a stage problem: nothing.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    budget, target_gap, progress
+        See `Incumbent`.
+    """
+    equality = _byte_equality(problem) if problem.objective == "memory" else Equality()
+    return Incumbent(problem, evaluate, budget, target_gap, progress, equality)
 
 
 def for_activations(
     problem: StageActivations, budget: Budget, target_gap: float, progress: Progress | None
 ) -> ActivationIncumbent:
-    """Return what is known at first about a stage problem with activations: nothing."""
+    """Return what is known at first about a stage problem with activations: nothing.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    budget, target_gap, progress
+        See `Incumbent`.
+    """
     return Incumbent(problem, activation_value, budget, target_gap, progress)
 
 
 def for_placement(
     problem: PlacementProblem, budget: Budget, target_gap: float, progress: Progress | None
 ) -> PlacementIncumbent:
-    """Return what is known at first about a placement problem: nothing."""
-    from rlinit.placements.timeline import makespan
+    """Return what is known at first about a placement problem: nothing.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    budget, target_gap, progress
+        See `Incumbent`.
+    """
 
     def value_of(problem: PlacementProblem, placement: Placement) -> Value:
         return (makespan(problem, placement),)
@@ -176,9 +404,14 @@ def for_placement(
     return Incumbent(problem, value_of, budget, target_gap, progress)
 
 
-def _is_below(values: Value, others: Value) -> bool:
-    """Compare lexicographically, where levels that differ by rounding alone are equal."""
-    for value, other in zip(values, others, strict=True):
-        if abs(value - other) > _ROUNDING * max(abs(value), abs(other)):
-            return value < other
-    return False
+def _byte_equality(problem: StageProblem) -> Equality:
+    """Return when peaks, bytes off the caches and bytes sent are equal: exactly, where their sums are exact."""
+    caches = problem.cache_bytes[np.isfinite(problem.cache_bytes)]
+    held = _rounding(np.concatenate([problem.param_bytes, caches]), problem.num_nodes)
+    sent = _rounding(problem.tensor_bytes, problem.num_nodes)
+    return Equality(0.0, (held, held, sent))
+
+
+def _rounding(sizes: FloatArray, num_terms: int) -> float:
+    """Return by how much two orders of adding some sizes up can differ."""
+    return 0.0 if sums_exactly(sizes) else float(sizes.sum()) * num_terms * 2.0**-52

@@ -1,43 +1,43 @@
-"""The phases of a placement: coarse start, local search, modules, windows, programs and bounds, joined."""
+"""What each method does for a placement problem: its phases, their shares of the time left, and when they run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import numpy as np
-
-from rlinit.arrays import IntArray
+from rlinit.agent.selection import check_names
+from rlinit.budget import Budget
+from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
 from rlinit.errors import RlinitError
+from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
+from rlinit.exact.placements.split.search import MAX_MODULE_OPS
 from rlinit.graph import Graph
-from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
-from rlinit.solving.incumbent import PlacementIncumbent, for_placement
-
-if TYPE_CHECKING:
-    from rlinit.exact.placements.bounds.registry import PlacementBound
+from rlinit.hardware import Hardware
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.placements.lowering import LoweredPlacement, lower_placement
+from rlinit.placements.plan_fields import placement_from_plan, placement_parts
+from rlinit.placements.problem import Placement
+from rlinit.plan import Plan
+from rlinit.solving import placement_phases as phases
+from rlinit.solving.incumbent import PlacementIncumbent, Progress, for_placement
+from rlinit.solving.options import SolveOptions
+from rlinit.solving.placement_phases import PlacementSearch, bound_phase, run_heuristic
+from rlinit.solving.plans import Solved
+from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 
 __all__ = [
-    "PlacementLimits",
-    "method_names",
-    "placement_bound_phase",
-    "placement_bounds",
-    "search_coarse",
+    "METHODS",
+    "bound_placement",
+    "check_placement_names",
+    "explain_placement",
+    "placement_strategy",
     "solve_placement",
 ]
 
-_METHODS = ("auto", "agent", "sweep", "warm", "milp", "split", "branch-and-bound")
-
-_STARTS = ("heft", "greedy", "best-device", "met", "segments")
-"""Heuristics of milliseconds that the search begins from, the best of them."""
-
-_NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
-
 _PROGRAM_OPS = 60
 """Ops (times shards) up to which the full program is worth its time, unless it is asked for by name."""
-
-_SPLIT_OPS = 3_000
-"""Ops up to which the modules of a graph are solved on their own."""
 
 _EASY_MODULE_OPS = 24
 """Ops of the largest module up to which modules are mostly searched to the end, which leaves nothing to do."""
@@ -48,496 +48,370 @@ _WINDOW_PROGRAM_OPS = 5_000
 _BRANCHING_OPS = 12
 """Ops up to which branch and bound over all schedules comes first."""
 
-_WINDOW_OPS = 12
-"""Ops that a window frees at first; doubled while windows find nothing better."""
+
+def _ops_up_to(count: int) -> Condition[PlacementSearch]:
+    return Condition(f"at most {count:,} ops", lambda search: search.problem.num_ops <= count)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementLimits:
-    """How much work a phase may do where no time limit is set.
+def _easy(search: PlacementSearch) -> bool:
+    parallel = search.problem.transfers == "parallel"
+    return search.largest_module <= _EASY_MODULE_OPS and not search.memory_binds and parallel
+
+
+_NO_PLAN: Condition[PlacementSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+_TIMED: Condition[PlacementSearch] = Condition("there is a time limit", lambda search: search.options.timed)
+_ONE_SHARD: Condition[PlacementSearch] = Condition("no op is split", lambda search: search.problem.num_shards == 1)
+_SHARDS: Condition[PlacementSearch] = Condition(
+    "ops are split into shards", lambda search: search.problem.num_shards > 1
+)
+_BINDS: Condition[PlacementSearch] = Condition("memory binds", lambda search: search.memory_binds)
+_PARALLEL: Condition[PlacementSearch] = Condition(
+    "transfers do not queue", lambda search: search.problem.transfers == "parallel"
+)
+_PRICED: Condition[PlacementSearch] = Condition(
+    "memory binds or transfers queue", lambda search: search.memory_binds or search.problem.transfers != "parallel"
+)
+_EASY: Condition[PlacementSearch] = Condition(
+    f"modules of at most {_EASY_MODULE_OPS} ops, memory that does not bind, no queues", _easy
+)
+_NOT_EASY: Condition[PlacementSearch] = Condition(f"not: {_EASY.text}", lambda search: not _easy(search))
+_TIGHT: Condition[PlacementSearch] = Condition(
+    "memory binds and no op is split", lambda search: search.memory_binds and search.problem.num_shards == 1
+)
+_NOT_TIGHT: Condition[PlacementSearch] = Condition(
+    "memory does not bind or ops are split",
+    lambda search: not (search.memory_binds and search.problem.num_shards == 1),
+)
+_MODULES: Condition[PlacementSearch] = Condition(
+    f"modules of at most {MAX_MODULE_OPS} ops", lambda search: search.largest_module <= MAX_MODULE_OPS
+)
+_SMALL_PROGRAM: Condition[PlacementSearch] = Condition(
+    f"at most {_PROGRAM_OPS} ops times shards",
+    lambda search: search.problem.num_ops * search.problem.num_shards <= _PROGRAM_OPS,
+)
+
+
+def _bound(name: str, late: bool = False) -> Callable[[PlacementSearch], None]:
+    """Return the phase of one bound."""
+
+    def run(search: PlacementSearch) -> None:
+        bound_phase(search.incumbent, name, late)
+
+    return run
+
+
+def _heuristic(name: str) -> Callable[[PlacementSearch], None]:
+    """Return the phase of one heuristic, where the schedule then comes from."""
+
+    def run(search: PlacementSearch) -> None:
+        run_heuristic(search, name)
+        search.origin = name
+
+    return run
+
+
+def _evolve(search: PlacementSearch) -> None:
+    run_heuristic(search, "ea")
+
+
+_OPENING: Strategy[PlacementSearch] = (
+    Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is"),
+    Phase("bound load", _bound("load"), because="milliseconds; closes the gap where devices are busy all the time"),
+)
+"""What every method begins with."""
+
+_COARSE = Phase(
+    "coarse schedule",
+    phases.named_start,
+    when=(_NO_PLAN,),
+    because="the best of five quick heuristics and of the learned agent, 8% better than HEFT alone "
+    "(benchmarks.components.agent_latency)",
+)
+
+_AUTO: Strategy[PlacementSearch] = (
+    _COARSE,
+    Phase(
+        "branch and bound",
+        phases.branch,
+        0.2,
+        (_ops_up_to(_BRANCHING_OPS), _ONE_SHARD, _PARALLEL),
+        "ends in a fraction of a second on so few ops",
+    ),
+    Phase(
+        "evolution",
+        _evolve,
+        0.4,
+        (_BINDS, _SHARDS),
+        "moves of single shards stall where devices are full; evolution changes many ops at once",
+    ),
+    Phase("local search", phases.local_search, 0.05, (_EASY,), "modules will be searched to the end"),
+    Phase(
+        "local search",
+        phases.local_search,
+        0.1,
+        (_NOT_EASY, _TIGHT),
+        "memory prices begin from it and give a better start for the next search",
+    ),
+    Phase(
+        "local search",
+        phases.local_search,
+        0.2,
+        (_NOT_EASY, _NOT_TIGHT),
+        "most of what it finds comes early (benchmarks.papers.diviml --part table1); bounds prune by its value",
+    ),
+    Phase(
+        "memory prices",
+        phases.memory_prices,
+        0.4,
+        (_ONE_SHARD, _PRICED),
+        "relaxations that mix devices leave gaps above 10% where memory is tight; prices of whole choices keep what "
+        "switching costs (benchmarks.papers.moirai --part instances)",
+    ),
+    Phase(
+        "local search from memory prices",
+        phases.search_from_assembled,
+        0.3,
+        (_TIGHT,),
+        "put together for its devices, its order is poor: GoogLeNet with 40% of the memory became 1.316 instead of "
+        "1.355 ms (benchmarks.papers.moirai --part instances)",
+    ),
+    Phase(
+        "modules",
+        phases.single_op_modules,
+        0.7,
+        (_MODULES, _EASY),
+        "exact where modules are searched to the end: 30 of 30 networks in 2.4 s at most "
+        "(benchmarks.papers.diviml --part small)",
+    ),
+    Phase(
+        "modules", phases.single_op_modules, 0.35, (_MODULES, _NOT_EASY), "bounds the whole even where it is not exact"
+    ),
+    Phase(
+        "program without orders",
+        phases.unordered_program,
+        0.4,
+        (_TIGHT, _ops_up_to(_WINDOW_PROGRAM_OPS)),
+        "where memory decides, who holds what matters more than the order",
+    ),
+    Phase("bounds around and joined", phases.closing_bounds, 0.45, because="they hold all others"),
+    Phase("full program", phases.full_program, when=(_SMALL_PROGRAM,), because="closes only on few ops"),
+    Phase(
+        "local search, another seed",
+        partial(phases.local_search, seed=1),
+        0.7,
+        (_TIMED,),
+        "what is not proven by now seldom is; a better schedule is worth more",
+    ),
+    Phase(
+        "windows",
+        phases.windows,
+        0.3,
+        (_ops_up_to(_WINDOW_PROGRAM_OPS),),
+        "programs of few ops find what no single move does",
+    ),
+    Phase(
+        "local search, a third seed",
+        partial(phases.local_search, seed=2),
+        when=(_TIMED,),
+        because="uses up what is left",
+    ),
+)
+
+METHODS: dict[str, Strategy[PlacementSearch]] = {
+    "auto": _AUTO,
+    "agent": (Phase("learned agent", phases.learned, because="it was asked for by name"),),
+    "sweep": (_COARSE, Phase("local search", phases.local_search, because="it was asked for by name")),
+    "warm": (
+        _COARSE,
+        Phase("windows", phases.windows, because="Inc-ILP's second and third phase"),
+        Phase("bounds around and joined", phases.closing_bounds, because="a window proves nothing of the whole"),
+    ),
+    "milp": (Phase("full program", phases.full_program, because="it was asked for by name"),),
+    "split": (
+        Phase("heuristic heft", _heuristic("heft"), because="its value leaves out what cannot matter in a module"),
+        Phase("modules", phases.split_modules, because="it was asked for by name"),
+    ),
+    "branch-and-bound": (Phase("branch and bound", phases.branch, because="it was asked for by name"),),
+}
+"""Methods of several phases by name."""
+
+
+def placement_strategy(method: str) -> Strategy[PlacementSearch]:
+    """Return the phases of a method: one of `METHODS`, or a heuristic alone, with the cheapest bounds before it."""
+    heuristic = Phase(f"heuristic {method}", _heuristic(method), because="it was asked for by name")
+    return (*_OPENING, *METHODS.get(method, (heuristic,)))
+
+
+def check_placement_names(options: SolveOptions, plan: Plan | None) -> None:
+    """Raise RlinitError for a method or agent that does not exist for placements.
 
     Parameters
     ----------
-    window_nodes, full_nodes
-        Branch-and-bound nodes of the program of a window, and of the full one.
-    priced_nodes, priced_rounds
-        Ops placed in partial choices of devices in a round with memory at prices, and such rounds.
-    split_work
-        Partial schedules extended in modules.
-    rounds
-        Times that all windows are gone through.
+    options
+        What was asked for.
+    plan
+        A plan to refine, in place of the agent.
     """
-
-    window_nodes: int | None = 500
-    priced_nodes: int = 1_000_000
-    priced_rounds: int = 5
-    full_nodes: int | None = 20_000
-    split_work: int = 3_000_000
-    rounds: int = 1
-
-
-def method_names() -> tuple[str, ...]:
-    """Return the names of all methods: those of phases joined, then the heuristics."""
-    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-
-    return (*_METHODS, *PLACEMENT_HEURISTICS)
-
-
-def placement_bounds() -> Mapping[str, PlacementBound]:
-    """Return the bounds on the full problem by name, cheapest first."""
-    from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
-
-    return PLACEMENT_BOUNDS
+    agent = options.agent if plan is None else "auto"
+    check_names(options.method, agent, (*METHODS, *PLACEMENT_HEURISTICS), PLACEMENT_HEURISTICS, "latency")
 
 
 def solve_placement(
-    incumbent: PlacementIncumbent,
-    *,
-    method: str,
-    agent: str,
-    start: Placement | None,
-    window: int | str | None,
-    seed: int,
-    jobs: int,
-    timed: bool,
-) -> str:
-    """Run the phases a method consists of; return where the coarse schedule came from.
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+    plan: Plan | None,
+    budget: Budget,
+    progress: Progress | None,
+) -> Solved:
+    """Lower a placement problem and follow the strategy of a method, from the schedule of `plan` if there is one.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How to solve it.
+    plan
+        A plan to refine, or None.
+    budget
+        When to stop.
+    progress
+        Called with every improvement.
 
     Raises
     ------
     RlinitError
-        An unknown method or agent.
+        Branch and bound was asked for by name, and does not take the problem.
     """
-    from rlinit.agent.selection import check_names
-    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-
-    check_names(method, agent, method_names(), PLACEMENT_HEURISTICS, "latency")
-    if method == "branch-and-bound":
-        _check_branching(incumbent.problem)
-    origin = "plan" if start is not None else "none"
-    limits = PlacementLimits(full_nodes=None, priced_rounds=1 << 30) if timed else PlacementLimits()
-    incumbent.offer(start, "plan")
-    placement_bound_phase(incumbent, "path", late=True)
-    placement_bound_phase(incumbent, "load")
-    if method in PLACEMENT_HEURISTICS:
-        _heuristic(incumbent, method, seed)
-        origin = method
-    elif method == "agent":
-        origin = _learned(incumbent, agent, seed)
-    elif method == "milp":
-        _milp(incumbent, limits)
-    elif method == "branch-and-bound":
-        _branch_and_bound(incumbent)
-    elif method == "split":
-        _heuristic(incumbent, "heft", seed)
-        origin = "heft"
-        _split(incumbent, limits, jobs, "auto")
+    lowered, start = _lowered(graph, hardware, options, plan)
+    problem = lowered.problem
+    search = PlacementSearch.of(for_placement(problem, budget, options.gap, progress), options, start)
+    incumbent = search.incumbent
+    if lowered.infeasible:
+        incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
     else:
-        if start is None:
-            origin = _coarse(incumbent, agent, seed)
-        if method == "sweep":
-            _sweep(incumbent, seed, jobs, share=1.0)
-        elif method == "warm":
-            _windows(incumbent, window, limits)
-            _bounds(incumbent)
-        else:
-            _auto(incumbent, seed, limits, jobs)
-    return origin
+        _check_method(search)
+        incumbent.offer(start, "plan")
+        follow(_strategy(graph, options), search)
+    parts: dict[str, Any] = {
+        "inputs": options.inputs or 1,
+        "shard_inputs": problem.shard_inputs,
+        "transfer_rule": options.transfers,
+        "resident": options.resident,
+    }
+    if incumbent.assignment is not None:
+        parts |= placement_parts(problem, incumbent.assignment, graph, hardware, options.resident)
+    return Solved(incumbent, parts, search.origin)
 
 
-def _check_branching(problem: PlacementProblem) -> None:
-    """Raise RlinitError for a problem that branch and bound does not take, saying why."""
-    from rlinit.exact.placements.branch_and_bound import MAX_OPS
-
-    if problem.num_shards != 1 or problem.transfers != "parallel":
-        raise RlinitError("method 'branch-and-bound' is for latency with parallel transfers; use 'auto' or 'milp'")
-    if problem.num_ops > MAX_OPS:
-        raise RlinitError(f"method 'branch-and-bound' takes up to {MAX_OPS} ops, not {problem.num_ops}; use 'auto'")
-
-
-def _coarse(incumbent: PlacementIncumbent, agent: str, seed: int) -> str:
-    """Phase 1: a named heuristic, a named agent, or all quick ones, the best of them; return as `_learned`."""
-    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-
-    if agent in PLACEMENT_HEURISTICS:
-        _heuristic(incumbent, agent, seed)
-        return agent
-    if agent != "auto":
-        return _learned(incumbent, agent, seed)
-    for name in _STARTS:
-        _heuristic(incumbent, name, seed)
-    return f"{', '.join(_STARTS)}; {_learned(incumbent, 'auto', seed)}"
+def _lowered(
+    graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None
+) -> tuple[LoweredPlacement, Placement | None]:
+    """Return the problem as arrays, and the schedule of a plan to refine."""
+    lowered = lower_placement(
+        graph,
+        hardware,
+        "throughput" if options.objective == "throughput" else "latency",
+        inputs=options.inputs,
+        transfers=options.transfers,
+        resident=options.resident,
+    )
+    if plan is None or lowered.infeasible:
+        return lowered, None
+    return lowered, placement_from_plan(plan, lowered.problem, graph, hardware)
 
 
-def _learned(incumbent: PlacementIncumbent, name: str, seed: int) -> str:
-    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing; return which, and why."""
-    from rlinit.agent.latency_selection import choose_for_latency
-    from rlinit.agent.placements.agent import decode_placement
-
-    if incumbent.finished:
-        return "no agent: done before"
-    choice = choose_for_latency(incumbent.problem, name)
-    why = choice.reason
-    if choice.agent is not None:
-        samples = choice.samples
-        if incumbent.budget.remaining_s < choice.agent.sampling_s * incumbent.problem.num_ops:
-            samples, why = 0, f"{why}; only the greedy one, for want of time"
-        with incumbent.in_phase("agent"):
-            found = decode_placement(choice.agent, incumbent.problem, samples=samples, seed=seed)
-            if found is not None:
-                incumbent.offer(found.placement, "agent")
-                return why
-        why = "none of the agent's placements fits"
-    if incumbent.values is None:
-        _heuristic(incumbent, "heft", seed)
-        return f"heft: {why}"
-    return f"no agent: {why}"
+def _check_method(search: PlacementSearch) -> None:
+    if search.options.method == "branch-and-bound":
+        phases.check_branching(search.problem)
 
 
-def search_coarse(
-    incumbent: PlacementIncumbent,
-    graph: Graph,
-    *,
-    method: str,
-    agent: str,
-    start: Placement | None,
-    seed: int,
-    jobs: int,
-    timed: bool,
-) -> str:
-    """Search the coarse problem, bound the whole one; return where the coarse problem's schedule came from.
+def _strategy(graph: Graph, options: SolveOptions) -> Strategy[PlacementSearch]:
+    return _coarse_strategy(graph) if options.coarsen else placement_strategy(options.method)
+
+
+def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
+    """Return the phases of a search of the coarse problem, which bounds the whole one.
 
     What is proven about the coarse problem holds for schedules that keep fused ops together, so none of it is taken.
     """
-    from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
 
-    with incumbent.in_phase("coarsen"):
-        coarse = coarsen(graph, chains=True)
-        problem = contract_problem(coarse, incumbent.problem)
-    with incumbent.within(0.6):
-        inner = for_placement(problem, incumbent.budget, incumbent.target_gap, None)
+    def search_coarse(search: PlacementSearch) -> None:
+        incumbent = search.incumbent
+        with incumbent.in_phase("coarsen"):
+            coarse = coarsen(graph, chains=True)
+            problem = contract_problem(coarse, incumbent.problem)
+        method = "sweep" if search.options.method == "auto" else search.options.method
+        options = dataclasses.replace(search.options, method=method, window="auto")
         with incumbent.in_phase(f"search of {problem.num_ops} coarse ops"):
-            origin = solve_placement(
-                inner,
-                method="sweep" if method == "auto" else method,
-                agent=agent,
-                start=None,
-                window="auto",
-                seed=seed,
-                jobs=jobs,
-                timed=timed,
-            )
+            inner = for_placement(problem, incumbent.budget, incumbent.target_gap, None)
+            inner_search = PlacementSearch.of(inner, options, None)
+            _check_method(inner_search)
+            follow(placement_strategy(method), inner_search)
+            search.origin = inner_search.origin
+            incumbent.notes += inner.notes
             if inner.assignment is not None:
                 incumbent.offer(expand_placement(coarse, incumbent.problem, inner.assignment), f"coarse {inner.method}")
-    incumbent.offer(start, "plan")
-    placement_bound_phase(incumbent, "path", late=True)
-    placement_bound_phase(incumbent, "load")
-    _bounds(incumbent)
-    return origin
+
+    return (
+        Phase("search of the coarse problem", search_coarse, 0.6, because="it has a fraction of the ops"),
+        *_OPENING,
+        Phase("bounds around and joined", phases.closing_bounds, because="nothing proven of the coarse problem holds"),
+    )
 
 
-def _auto(incumbent: PlacementIncumbent, seed: int, limits: PlacementLimits, jobs: int) -> None:
-    """Search, prove by the cheapest means that can, and spend what is left on better schedules."""
-    from rlinit.exact.placements.split.search import MAX_MODULE_OPS
-    from rlinit.heuristics.placements.local_search import memory_binds
+def explain_placement(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None) -> list[PlannedPhase]:
+    """Return what `solve_placement` would do, phase by phase.
 
-    problem = incumbent.problem
-    if problem.num_ops <= _BRANCHING_OPS and problem.num_shards == 1 and problem.transfers == "parallel":
-        _branch_and_bound(incumbent, share=0.2)
-    largest, binds = _largest_module(problem), memory_binds(problem)
-    easy = largest <= _EASY_MODULE_OPS and not binds and problem.transfers == "parallel"
-    if binds and problem.num_shards > 1:
-        # Moves of single shards stall where devices are full; evolution changes many ops at once.
-        with incumbent.within(0.4):
-            _heuristic(incumbent, "ea", seed)
-    whole = problem.num_shards == 1
-    _sweep(incumbent, seed, jobs, share=0.05 if easy else 0.1 if binds and whole else 0.2)
-    assembled = None
-    if whole and (binds or problem.transfers != "parallel"):
-        assembled = _memory_prices(incumbent, limits, share=0.4)
-    if binds and whole:
-        # Put together for its devices, its order is poor: it is worth a search of its own even where it is worse.
-        _sweep(incumbent, seed + 3, jobs, share=0.3, start=assembled)
-    if largest <= MAX_MODULE_OPS:
-        _split(incumbent, limits, jobs, 1, share=0.7 if easy else 0.35)
-    if binds and whole and problem.num_ops <= _WINDOW_PROGRAM_OPS:
-        _unordered(incumbent, limits, share=0.4)
-    _bounds(incumbent, share=0.45)
-    if problem.num_ops * problem.num_shards <= _PROGRAM_OPS:
-        _milp(incumbent, limits)
-    if incumbent.budget.remaining_s < np.inf:
-        _sweep(incumbent, seed + 1, jobs, share=0.7)
-    if problem.num_ops <= _WINDOW_PROGRAM_OPS:
-        with incumbent.within(0.3):
-            _windows(incumbent, "auto", limits)
-    if incumbent.budget.remaining_s < np.inf:
-        _sweep(incumbent, seed + 2, jobs, share=1.0)
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How it would be solved.
+    plan
+        A plan to refine, or None.
 
-
-def _largest_module(problem: PlacementProblem) -> float:
-    """Return the ops of the largest module that single ops separate; ``inf`` where modules are not to be searched."""
-    if problem.num_shards > 1 or problem.num_ops > _SPLIT_OPS:
-        return np.inf
-    from rlinit.exact.placements.split.separators import channel_cuts
-
-    return max(len(module) for module in channel_cuts(problem, 1))
-
-
-def _heuristic(incumbent: PlacementIncumbent, name: str, seed: int) -> None:
-    """Phase 1: a named heuristic; where it finds nothing that fits, earliest finish.
-
-    A first schedule is made however late it is, so that a short limit spent on loading kernels still gives a plan.
+    Raises
+    ------
+    RlinitError
+        The problem is infeasible by its data alone, or the method does not take it.
     """
-    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-    from rlinit.heuristics.placements.local_search import earliest_finish_start
-
-    if incumbent.ended(late=incumbent.values is None):
-        return
-    with incumbent.in_phase(f"coarse: {name}"):
-        found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=seed, budget=incumbent.budget)
-        if not incumbent.offer(found, name) and incumbent.values is None:
-            incumbent.offer(earliest_finish_start(incumbent.problem), "earliest-finish")
+    lowered, start = _lowered(graph, hardware, options, plan)
+    if lowered.infeasible:
+        raise RlinitError(f"nothing to solve: {lowered.infeasible}")
+    search = PlacementSearch.of(for_placement(lowered.problem, Budget(), options.gap, None), options, start)
+    _check_method(search)
+    return planned(_strategy(graph, options), search)
 
 
-def _sweep(incumbent: PlacementIncumbent, seed: int, jobs: int, share: float, start: Placement | None = None) -> None:
-    """Phase 2: local search from `start` or else the incumbent, runs side by side on threads.
+def bound_placement(graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget) -> PlacementIncumbent:
+    """Bound a placement problem by one of `PLACEMENT_BOUNDS`, or by all of them (``auto``).
 
-    Its kernels release the lock.
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        The problem, and which bound.
+    budget
+        When to stop.
+
+    Raises
+    ------
+    RlinitError
+        An unknown bound, one for another objective, or a problem that is infeasible by its data alone.
     """
-    if incumbent.finished:
-        return
-    from rlinit.heuristics.placements.local_search import sweep_placements
-
-    start = start or incumbent.assignment
-    with incumbent.in_phase("sweep"), incumbent.within(share):
-        if jobs == 1:
-            sweep_placements(
-                incumbent.problem,
-                seed=seed,
-                budget=incumbent.budget,
-                start=start,
-                on_better=lambda found: incumbent.offer(found, "sweep"),
-            )
-            return
-        from joblib import Parallel, delayed
-
-        runs = Parallel(n_jobs=jobs, backend="threading")(
-            delayed(sweep_placements)(incumbent.problem, seed=seed + 7919 * run, budget=incumbent.budget, start=start)
-            for run in range(jobs)
+    if options.method not in ("auto", *PLACEMENT_BOUNDS):
+        raise RlinitError(
+            f"unknown bound {options.method!r} for {options.objective}; expected auto, {', '.join(PLACEMENT_BOUNDS)}"
         )
-        for found in runs:
-            incumbent.offer(found, "sweep")
-
-
-def _split(
-    incumbent: PlacementIncumbent, limits: PlacementLimits, jobs: int, channels: Literal[1, "auto"], share: float = 1.0
-) -> None:
-    """Solve module by module; with one channel and one shard that is exact, and in any case it bounds the whole."""
-    if incumbent.finished:
-        return
-    from rlinit.exact.placements.split.batched import solve_split_batched
-    from rlinit.exact.placements.split.solve import SplitResult, solve_split
-
-    def run() -> SplitResult:
-        if incumbent.problem.num_shards > 1:
-            return solve_split_batched(incumbent.problem, budget=incumbent.budget, channels=channels)
-        return solve_split(
-            incumbent.problem,
-            budget=incumbent.budget,
-            channels=channels,
-            jobs=jobs,
-            upper=incumbent.values[0] if incumbent.values else np.inf,
-            max_work=limits.split_work if incumbent.budget.remaining_s == np.inf else 1 << 62,
-        )
-
-    with incumbent.in_phase("split"), incumbent.within(share):
-        result = run()
-        incumbent.offer(result.placement, "split")
-        incumbent.raise_bound((result.bound,), "split")
-    if channels == "auto" and not incumbent.finished:
-        _guarantee(incumbent, result.modules)
-
-
-def _guarantee(incumbent: PlacementIncumbent, modules: list[IntArray]) -> None:
-    """Note how far modules scheduled one after another can be from the optimum (thesis, Table 3.1)."""
-    from rlinit.exact.placements.split.bounds import guarantee
-
-    if len(modules) < 2 or incumbent.problem.num_ops > _SPLIT_OPS:
-        return
-    with incumbent.in_phase("guarantee"), incumbent.within(0.3):
-        report = guarantee(incumbent.problem, modules, budget=incumbent.budget)
-        incumbent.raise_bound((report.bound_s,), "split")
-        factors = [pair.factor for pair in report.pairs]
-        incumbent.note = (
-            f"{len(modules)} modules; neighbours one after the other are within {min(factors):.3f} to "
-            f"{max(factors):.3f} times their optimum, all within {report.factor:.3f} (transfers between them apart)"
-        )
-
-
-def _branch_and_bound(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
-    if incumbent.finished:
-        return
-    from rlinit.exact.placements.branch_and_bound import branch_and_bound
-
-    with incumbent.in_phase("branch and bound"), incumbent.within(share):
-        _take(incumbent, branch_and_bound(incumbent.problem, budget=incumbent.budget), "branch-and-bound")
-
-
-def _windows(incumbent: PlacementIncumbent, window: int | str | None, limits: PlacementLimits) -> None:
-    """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
-    from rlinit.exact.placements.milp.solve import solve_placement_milp
-    from rlinit.placements.window import placement_windows
-
-    if window is None:
-        _milp(incumbent, limits)
-        return
-    size = _WINDOW_OPS if window == "auto" else int(window)
-    rounds = limits.rounds if incumbent.budget.remaining_s == np.inf else 1 << 30
-    while size > 0 and rounds > 0 and not incumbent.finished and incumbent.assignment is not None:
-        rounds -= 1
-        before = incumbent.values
-        with incumbent.in_phase(f"window: {size} ops"):
-            for free in placement_windows(incumbent.problem, incumbent.assignment, size):
-                if incumbent.finished:
-                    return
-                with incumbent.within(0.2):
-                    result = solve_placement_milp(
-                        incumbent.problem,
-                        budget=incumbent.budget,
-                        start=incumbent.assignment,
-                        free=free,
-                        node_limit=limits.window_nodes,
-                    )
-                incumbent.offer(result.placement, "window")
-        if window != "auto":
-            rounds = rounds if incumbent.values != before else 0
-        elif incumbent.values == before:
-            size *= 2
-            if size > 2 * incumbent.problem.num_ops:
-                return
-
-
-def _milp(incumbent: PlacementIncumbent, limits: PlacementLimits) -> None:
-    """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one."""
-    from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
-
-    if incumbent.finished:
-        return
-
-    def on_solution(placement: Placement, _value: float) -> None:
-        incumbent.offer(placement, "milp")
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), "milp")
-
-    queued = incumbent.problem.transfers != "parallel"
-    with incumbent.in_phase("milp"), incumbent.within(0.5 if queued else 1.0):
-        # Placements queue their transfers first come, first served, and so does the program by default. Where that is a
-        # restriction, what it proves is no bound on the problem.
-        result = solve_placement_milp(
-            incumbent.problem,
-            budget=incumbent.budget,
-            start=incumbent.assignment,
-            lower=incumbent.bounds[0] if incumbent.bounds else None,
-            node_limit=limits.full_nodes,
-            on_solution=on_solution,
-            on_bound=None if queued else on_bound,
-        )
-        if queued:
-            incumbent.offer(result.placement, "milp")
-        else:
-            _take(incumbent, result, "milp")
-    if queued and not incumbent.finished:
-        with incumbent.in_phase("milp: any order of transfers"):
-            result = solve_placement_milp(
-                incumbent.problem,
-                budget=incumbent.budget,
-                start=incumbent.assignment,
-                settings=PlacementMilpSettings(served=False),
-                lower=incumbent.bounds[0] if incumbent.bounds else None,
-                node_limit=limits.full_nodes,
-                on_solution=on_solution,
-                on_bound=on_bound,
-            )
-            _take(incumbent, result, "milp")
-
-
-def _memory_prices(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> Placement | None:
-    """Bound by a chain of parts with memory at prices; return what was cheapest for its parts, put together."""
-    if incumbent.finished or incumbent.values is None:
-        return None
-    from rlinit.exact.placements.bounds.lagrangian_primal import assemble
-    from rlinit.exact.placements.bounds.registry import memory_chain
-
-    with incumbent.in_phase("memory prices"), incumbent.within(share):
-        chain = memory_chain(incumbent.problem, incumbent.values[0])
-        assembled: Placement | None = None
-        rounds = limits.priced_rounds
-        while chain is not None and rounds > 0 and not incumbent.finished:
-            chain.upper = min(chain.upper, incumbent.values[0])
-            incumbent.raise_bound((chain.run(limits.priced_nodes, incumbent.budget),), "memory")
-            assembled = assemble(chain) or assembled
-            incumbent.offer(assembled, "memory prices")
-            rounds = 0 if chain.exhausted else rounds - 1
-    return assembled
-
-
-def _unordered(incumbent: PlacementIncumbent, limits: PlacementLimits, share: float) -> None:
-    """Solve the program without the order of ops on a device: who holds what, paths and loads, as memory asks for."""
-    from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
-
-    if incumbent.finished:
-        return
-
-    def on_solution(placement: Placement, _value: float) -> None:
-        incumbent.offer(placement, "milp without orders")
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), "milp without orders")
-
-    with incumbent.in_phase("milp without orders"), incumbent.within(share):
-        result = solve_placement_milp(
-            incumbent.problem,
-            budget=incumbent.budget,
-            start=incumbent.assignment,
-            settings=PlacementMilpSettings(disjunction="none", served=False),
-            lower=incumbent.bounds[0] if incumbent.bounds else None,
-            node_limit=limits.full_nodes,
-            on_solution=on_solution,
-            on_bound=on_bound,
-        )
-        _take(incumbent, result, "milp without orders")
-
-
-def _take(incumbent: PlacementIncumbent, result: PlacementResult, source: str) -> None:
-    """Accept what a solver of the full problem found and proved."""
-    incumbent.offer(result.placement, source)
-    if result.status == "infeasible" and incumbent.values is None:
-        incumbent.infeasible = _NOTHING_FITS
-    elif np.isfinite(result.bound):
-        incumbent.raise_bound((result.bound,), source)
-
-
-def _bounds(incumbent: PlacementIncumbent, share: float = 1.0) -> None:
-    """Run the bounds on the full problem that hold the others, cheapest first, until the gap closes."""
-    with incumbent.within(share):
-        for name in ("around", "joined"):
-            placement_bound_phase(incumbent, name)
-
-
-def placement_bound_phase(incumbent: PlacementIncumbent, name: str, late: bool = False) -> None:
-    """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over."""
-    from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
-
-    if incumbent.ended(late):
-        return
-    with incumbent.in_phase(f"bound: {name}"):
-        bound = PLACEMENT_BOUNDS[name](
-            incumbent.problem,
-            upper=incumbent.values[0] if incumbent.values else np.inf,
-            budget=incumbent.budget,
-        )
-        if np.isfinite(bound):
-            incumbent.raise_bound((bound,), name)
-        else:
-            incumbent.infeasible = _NOTHING_FITS
+    lowered, _ = _lowered(graph, hardware, options, None)
+    if lowered.infeasible:
+        raise RlinitError(f"nothing to bound: {lowered.infeasible}")
+    incumbent = for_placement(lowered.problem, budget, 0.0, None)
+    for name in PLACEMENT_BOUNDS if options.method == "auto" else (options.method,):
+        with incumbent.part(f"bound {name}"):
+            bound_phase(incumbent, name)
+    return incumbent

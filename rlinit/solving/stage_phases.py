@@ -1,28 +1,65 @@
-"""The phases of solving a stage problem: coarse schedule, bounds, ideals, windows, full program.
+"""The phases of solving a stage problem: coarse schedule, annealing, ideals, windows, full program.
 
-Every phase takes the incumbent, improves its value or its bound, and returns when it is done, when the gap is
+Every phase takes the search, improves the incumbent's value or bound, and returns when it is done, when the gap is
 closed or when the budget is spent. Phases know nothing of graphs, files or plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.agent.selection import SHIPPED_STAGES, choose_for_stages
+from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
+from rlinit.exact.stages.ideals.solve import solve_ideals
+from rlinit.exact.stages.memory_milp import solve_memory_milp
+from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
+from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving.incumbent import StageIncumbent
+from rlinit.solving.options import SolveOptions, Window
+from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.window import free_nodes
 
-if TYPE_CHECKING:
-    from rlinit.agent.stages.decoding import Decoding, OrderProposer
+__all__ = [
+    "FEW_IDEALS",
+    "PhaseLimits",
+    "StageSearch",
+    "agent_alone",
+    "all_bounds",
+    "anneal",
+    "auto_agent",
+    "chosen_windows",
+    "coarse",
+    "exact_ideals",
+    "few_ideals",
+    "first_schedule",
+    "full_program",
+    "many_ideals",
+    "named_start",
+    "natural",
+    "run_heuristic",
+    "small_windows",
+]
 
-__all__ = ["BOUNDS", "PhaseLimits", "agent_coarse", "bound_phase", "coarse", "exact_ideals", "full_program", "windows"]
+FEW_IDEALS = 50_000
+"""Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
+
+_IDEALS_PER_S = 200_000
+"""Ideals that are enumerated in a second of the time left; enumeration itself cannot be interrupted."""
+
+_SEED_STRIDE = 1_000_003
+"""Between the seeds of runs side by side, so that they do not meet those of later rounds."""
+
+_LONG_EVALUATIONS = 4_000_000
+"""Moves of each further annealing where there is time: four times those of the first."""
+
+_SMALL_WINDOWS = (1.0, 2.0, 4.0)
+"""Levels around the boundaries that are tried before the full program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +82,68 @@ class PhaseLimits:
     full_nodes: int | None = 5_000
 
 
-def coarse(incumbent: StageIncumbent, heuristic: str, seed: int, limits: PhaseLimits, jobs: int = 1) -> None:
-    """Phase 1: a full schedule from a heuristic by name; with several jobs, from as many seeds side by side."""
-    from rlinit.heuristics.stages import STAGE_HEURISTICS
+@dataclass(slots=True)
+class StageSearch:
+    """What the phases of a stage problem share.
 
+    Parameters
+    ----------
+    incumbent
+        The best schedule and bound so far.
+    options
+        What was asked for.
+    start
+        The schedule of a plan to refine, where one was handed in.
+    limits
+        How much work a phase may do.
+    origin
+        Where the coarse schedule came from.
+    doubt
+        (n,) how undecided an agent was about each node; None without one.
+    """
+
+    incumbent: StageIncumbent
+    options: SolveOptions
+    start: StageAssignment | None
+    limits: PhaseLimits
+    origin: str = "none"
+    doubt: FloatArray | None = None
+
+    @classmethod
+    def of(cls, incumbent: StageIncumbent, options: SolveOptions, start: StageAssignment | None) -> StageSearch:
+        """Return a search that has only `start`, with limits of work where no clock ends it.
+
+        Parameters
+        ----------
+        incumbent
+            What is known so far.
+        options
+            What was asked for.
+        start
+            The schedule of a plan to refine, or None.
+        """
+        limits = PhaseLimits(window_nodes=None, full_nodes=None) if options.timed else PhaseLimits()
+        return cls(incumbent, options, start, limits, "none" if start is None else "plan")
+
+
+# -- coarse schedules ------------------------------------------------------------------------------------------
+
+
+def coarse(search: StageSearch, heuristic: str, seed: int, limits: PhaseLimits) -> None:
+    """Phase 1: a full schedule from a heuristic by name; with several jobs, from as many seeds side by side.
+
+    Parameters
+    ----------
+    search
+        The search.
+    heuristic
+        One of `STAGE_HEURISTICS`.
+    seed
+        Seed of the first run.
+    limits
+        How many evaluations each run has.
+    """
+    incumbent, jobs = search.incumbent, search.options.jobs
     if incumbent.finished:
         return
     with incumbent.in_phase("coarse"):
@@ -56,8 +151,6 @@ def coarse(incumbent: StageIncumbent, heuristic: str, seed: int, limits: PhaseLi
         if jobs == 1 or heuristic == "natural":
             runs = [call(incumbent.problem, seed=seed, evaluations=limits.evaluations, budget=incumbent.budget)]
         else:
-            import joblib
-
             # Kernels release the interpreter lock, so threads share the problem and the budget without copies.
             runs = joblib.Parallel(n_jobs=jobs, prefer="threads")(
                 joblib.delayed(call)(
@@ -73,146 +166,132 @@ def coarse(incumbent: StageIncumbent, heuristic: str, seed: int, limits: PhaseLi
                 incumbent.offer(found[0], heuristic)
 
 
-def agent_coarse(incumbent: StageIncumbent, agent: OrderProposer, decoding: Decoding, seed: int) -> FloatArray | None:
-    """Phase 1 by a learned agent; return (n,) its doubt about each node, None where it gave no schedule."""
-    from rlinit.agent.stages.decoding import decode_stages
+def run_heuristic(search: StageSearch, name: str, why: str = "") -> None:
+    """Run a heuristic, and keep that the schedule came from it.
 
+    Parameters
+    ----------
+    search
+        The search.
+    name
+        One of `STAGE_HEURISTICS`.
+    why
+        What the provenance says of the choice.
+    """
+    coarse(search, name, search.options.seed, search.limits)
+    if search.start is None:
+        search.origin = f"{name}: {why}" if why else name
+
+
+def natural(search: StageSearch) -> None:
+    """Slice the natural order."""
+    run_heuristic(search, "natural")
+
+
+def first_schedule(search: StageSearch) -> None:
+    """Make the schedule that the agent option asks for; the natural order sliced where it leaves the choice."""
+    name = search.options.agent
+    if name == "auto":
+        run_heuristic(search, "natural", "the dynamic program over ideals needs no better start")
+    else:
+        named_start(search)
+
+
+def auto_agent(search: StageSearch) -> None:
+    """Ask the agent that was measured to help on graphs like this one, if there is one; annealing follows anyway."""
+    choice = choose_for_stages(search.incumbent.problem, "auto")
+    if choice.agent is None:
+        search.origin = f"natural, then anneal: {choice.reason}"
+        return
+    search.origin = choice.reason
+    search.doubt = _decode(search, choice.agent, choice.decoding)
+
+
+def agent_alone(search: StageSearch) -> None:
+    """Ask the learned agent by name, or the shipped one."""
+    name = search.options.agent
+    _agent_or(search, SHIPPED_STAGES if name == "auto" else name, "natural")
+
+
+def named_start(search: StageSearch) -> None:
+    """Make the schedule that the agent option asks for; the agent chosen by measurement where it leaves the choice."""
+    name = search.options.agent
+    if name in STAGE_HEURISTICS:
+        run_heuristic(search, name)
+    else:
+        _agent_or(search, name, "anneal")
+
+
+def _agent_or(search: StageSearch, name: str, otherwise: str) -> None:
+    """Run the agent of this name; where ``auto`` chooses none, or it finds nothing, the heuristic `otherwise`."""
+    choice = choose_for_stages(search.incumbent.problem, name)
+    if choice.agent is None:
+        run_heuristic(search, otherwise, choice.reason)
+        return
+    if search.start is None:
+        search.origin = choice.reason
+    search.doubt = _decode(search, choice.agent, choice.decoding)
+    if search.doubt is None and search.incumbent.values is None:
+        run_heuristic(search, otherwise, "no order of the agent can be sliced within the capacities")
+
+
+def _decode(search: StageSearch, agent: OrderProposer, decoding: Decoding) -> FloatArray | None:
+    """Phase 1 by a learned agent; return (n,) its doubt about each node, None where it gave no schedule."""
+    incumbent = search.incumbent
     if incumbent.finished:
         return None
     with incumbent.in_phase("agent"):
-        found = decode_stages(agent, incumbent.problem, decoding, seed=seed, budget=incumbent.budget)
+        found = decode_stages(agent, incumbent.problem, decoding, seed=search.options.seed, budget=incumbent.budget)
         if found is None:
             return None
         incumbent.offer(found.assignment, "agent")
         return found.entropy
 
 
-# -- bounds ----------------------------------------------------------------------------------------------------
+def anneal(search: StageSearch) -> None:
+    """Anneal once; with a time limit, again from other seeds and four times as long, until the share is spent."""
+    incumbent, seed = search.incumbent, search.options.seed
+    coarse(search, "anneal", seed, search.limits)
+    if incumbent.problem.objective == "pipeline":
+        bound_phase(incumbent, "anchored-cut")
+    longer = replace(search.limits, evaluations=_LONG_EVALUATIONS)
+    while search.options.timed and not incumbent.finished:
+        seed += 1
+        coarse(search, "anneal", seed, longer)
 
 
-_MOST_PROGRAM_NODES = 5_000
-"""Nodes of a problem that is given to SCIP at most; beyond, building the program alone takes minutes."""
-
-_IDEALS_PER_S = 200_000
-"""Ideals that are enumerated in a second of the time left; enumeration itself cannot be interrupted."""
-
-_SEED_STRIDE = 1_000_003
-"""Between the seeds of runs side by side, so that they do not meet those of later rounds."""
-
-_NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
-
-_BOUND_NODES = 2_000
-"""Branch-and-bound nodes of a bound that is a program of its own, where no time limit is set."""
+# -- proofs ----------------------------------------------------------------------------------------------------
 
 
-def _upper(incumbent: StageIncumbent) -> float:
-    """Return the incumbent's value, which lets a bound stop early and leave out what cannot matter; inf without one."""
-    return incumbent.values[0] if incumbent.values else np.inf
+def all_bounds(search: StageSearch) -> None:
+    """Run the bounds for the objective, cheapest first, until the gap closes."""
+    for name in stage_bounds(search.incumbent.problem.objective):
+        with search.incumbent.part(f"bound {name}"):
+            bound_phase(search.incumbent, name)
 
 
-def _simple(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.stages.bounds.simple import simple_bound
-
-    return simple_bound(incumbent.problem)
-
-
-def _parametric(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.stages.bounds.minimum_cut import parametric_cut_bound
-
-    return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+def few_ideals(search: StageSearch) -> None:
+    """Solve by dynamic programming over ideals, if they are few."""
+    exact_ideals(search.incumbent, FEW_IDEALS)
 
 
-def _anchored(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound
-
-    return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
-
-
-def _spectral(incumbent: StageIncumbent) -> Value:
-    from rlinit.exact.stages.bounds.spectral import spectral_bound
-
-    return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
-
-
-def _merged(incumbent: StageIncumbent, num_groups: int) -> Value:
-    if not _fits_scip(incumbent):
-        return (0.0,)
-    from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
-
-    problem = incumbent.problem
-    proven = merged_bound(
-        problem,
-        even_groups(problem.num_stages, min(num_groups, problem.num_stages)),
-        budget=incumbent.budget,
-        start=incumbent.assignment,
-        upper=incumbent.values[0] if incumbent.values else None,
-        node_limit=None if incumbent.budget.remaining_s < np.inf else _BOUND_NODES,
-    )
-    return (proven,)
-
-
-def _superblock(incumbent: StageIncumbent) -> Value:
-    if not _fits_scip(incumbent):
-        return (0.0,)
-    from rlinit.exact.stages.bounds.superblock import three_superblock_bound
-
-    return (
-        three_superblock_bound(
-            incumbent.problem, budget=incumbent.budget, upper=_upper(incumbent), node_limit=_BOUND_NODES
-        ),
-    )
-
-
-def _guess(incumbent: StageIncumbent) -> Value:
-    if not _fits_scip(incumbent):
-        return (0.0,)
-    from rlinit.exact.stages.bounds.superblock import guess_bound
-
-    return (guess_bound(incumbent.problem, budget=incumbent.budget, upper=_upper(incumbent), node_limit=_BOUND_NODES),)
-
-
-def _lp_root(incumbent: StageIncumbent) -> Value:
-    if not _fits_scip(incumbent):
-        return (0.0,)
-    from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
-
-    return (pipeline_lp_bound(incumbent.problem, budget=incumbent.budget),)
-
-
-BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
-    "simple": _simple,
-    "parametric-cut": _parametric,
-    "anchored-cut": _anchored,
-    "spectral": _spectral,
-    "lp-root": _lp_root,
-    "merged-2": partial(_merged, num_groups=2),
-    "merged-4": partial(_merged, num_groups=4),
-    "three-superblock": _superblock,
-    "guess": _guess,
-}
-"""Bounds on the full problem by name, cheapest first. All but `simple` are for `pipeline` only."""
-
-
-def bound_phase(incumbent: StageIncumbent, name: str, share: float = 1.0) -> None:
-    """Raise the bound by one named method, in at most a share of the time left, unless there is nothing left to do."""
-    if incumbent.finished:
-        return
-    with incumbent.in_phase(f"bound: {name}"), incumbent.within(share):
-        bounds = BOUNDS[name](incumbent)
-        if np.isfinite(bounds[0]):
-            incumbent.raise_bound(bounds, name)
-        else:
-            incumbent.infeasible = _NOTHING_FITS
-
-
-# -- exact -----------------------------------------------------------------------------------------------------
+def many_ideals(search: StageSearch) -> None:
+    """Solve by dynamic programming over ideals, if there are not too many for memory and time."""
+    exact_ideals(search.incumbent, search.limits.ideal_cap)
 
 
 def exact_ideals(incumbent: StageIncumbent, ideal_cap: int) -> bool:
-    """Solve the full problem by dynamic programming over its ideals; False if there are more than `ideal_cap`."""
+    """Solve the full problem by dynamic programming over its ideals; False if there are more than `ideal_cap`.
+
+    Parameters
+    ----------
+    incumbent
+        Takes what is found and proven.
+    ideal_cap
+        Ideals to enumerate at most.
+    """
     if incumbent.finished:
         return incumbent.closed
-    from rlinit.exact.stages.ideals.solve import solve_ideals
 
     def on_bound(bounds: Value) -> None:
         incumbent.raise_bound(bounds, "ideals")
@@ -233,47 +312,51 @@ def exact_ideals(incumbent: StageIncumbent, ideal_cap: int) -> bool:
     return incumbent.closed
 
 
-def windows(
-    incumbent: StageIncumbent, gammas: list[float], limits: PhaseLimits, doubt: FloatArray | None = None
-) -> None:
-    """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen.
+def small_windows(search: StageSearch) -> None:
+    """Free the nodes 1, 2 and 4 levels around the boundaries."""
+    _windows(search, _SMALL_WINDOWS)
 
-    `doubt` (n,) is how undecided an agent was about each node; see `free_nodes`.
-    """
-    if not _fits_scip(incumbent):
+
+def chosen_windows(search: StageSearch) -> None:
+    """Free the nodes as far around the boundaries as the window option says."""
+    depth = int(search.incumbent.problem.level.max()) + 1
+    _windows(search, _gammas(search.options.window, depth))
+
+
+def _gammas(window: Window, depth: int) -> tuple[float, ...]:
+    """Return the sequence of window half-widths."""
+    if window is None:
+        return (np.inf,)
+    if isinstance(window, int):
+        return (float(window),)
+    return (*(float(2**i) for i in range(max(depth - 1, 1).bit_length() + 1) if 2**i < depth), np.inf)
+
+
+def _windows(search: StageSearch, gammas: tuple[float, ...]) -> None:
+    """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen."""
+    incumbent = search.incumbent
+    if not fits_scip(incumbent):
         return
     for gamma in gammas:
         if incumbent.finished or incumbent.assignment is None:
             return
-        free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, doubt)
-        with incumbent.in_phase(f"window: gamma {gamma:g}"):
-            result = _milp(incumbent, incumbent.assignment, free, limits.window_nodes)
+        free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, search.doubt)
+        with incumbent.part(f"window of {gamma:g} levels"), incumbent.in_phase(f"window: gamma {gamma:g}"):
+            result = _milp(incumbent, free, search.limits.window_nodes)
             _take(incumbent, result, "window", full=bool(free.all()))
 
 
-def full_program(incumbent: StageIncumbent, limits: PhaseLimits) -> None:
+def full_program(search: StageSearch) -> None:
     """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one."""
-    if incumbent.finished or not _fits_scip(incumbent):
+    incumbent = search.incumbent
+    if incumbent.finished or not fits_scip(incumbent):
         return
     with incumbent.in_phase("milp"):
-        _take(incumbent, _milp(incumbent, incumbent.assignment, None, limits.full_nodes), "milp", full=True)
+        _take(incumbent, _milp(incumbent, None, search.limits.full_nodes), "milp", full=True)
 
 
-def _fits_scip(incumbent: StageIncumbent) -> bool:
-    """Return whether the problem is small enough for a program on SCIP; leave a note where it is not."""
-    if incumbent.problem.num_nodes <= _MOST_PROGRAM_NODES:
-        return True
-    incumbent.note = f"programs on SCIP were left out: more than {_MOST_PROGRAM_NODES:,} ops"
-    return False
-
-
-def _milp(
-    incumbent: StageIncumbent, start: StageAssignment | None, free: NDArray[np.bool_] | None, node_limit: int | None
-) -> StageResult:
+def _milp(incumbent: StageIncumbent, free: NDArray[np.bool_] | None, node_limit: int | None) -> StageResult:
     """Run the objective's program, telling the incumbent of solutions, and of bounds where they are for the whole."""
-    from rlinit.exact.stages.memory_milp import solve_memory_milp
-    from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
-
     method = "milp" if free is None else "window"
     whole = free is None or bool(free.all())
 
@@ -288,7 +371,7 @@ def _milp(
         return solve_memory_milp(
             incumbent.problem,
             budget=incumbent.budget,
-            start=start,
+            start=incumbent.assignment,
             free=free,
             node_limit=node_limit,
             on_solution=on_solution,
@@ -297,7 +380,7 @@ def _milp(
     return solve_pipeline_milp(
         incumbent.problem,
         budget=incumbent.budget,
-        start=start,
+        start=incumbent.assignment,
         free=free,
         lower=incumbent.bounds[0] if whole and incumbent.bounds else None,
         node_limit=node_limit,
@@ -312,7 +395,7 @@ def _take(incumbent: StageIncumbent, result: StageResult, source: str, *, full: 
     if not full:
         return
     if result.status == "infeasible" and incumbent.values is None:
-        incumbent.infeasible = _NOTHING_FITS
+        incumbent.prove_infeasible(NOTHING_FITS, source)
     elif np.isfinite(result.bound[0]):
         incumbent.raise_bound(result.bound, source if source != "window" else "milp")
     elif incumbent.values is not None:

@@ -1,192 +1,264 @@
-"""The phases of a stage problem: coarse start, annealing, ideals, windows, programs and bounds, joined."""
+"""What each method does for a stage problem: its phases, their shares of the time left, and when they run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
 
-import numpy as np
-
-from rlinit.arrays import FloatArray
-from rlinit.solving.incumbent import StageIncumbent
-from rlinit.solving.stage_phases import (
-    BOUNDS,
-    PhaseLimits,
-    agent_coarse,
-    bound_phase,
-    coarse,
-    exact_ideals,
-    full_program,
-    windows,
-)
+from rlinit.agent.selection import check_names
+from rlinit.budget import Budget
+from rlinit.errors import RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.heuristics.stages import STAGE_HEURISTICS
+from rlinit.plan import Plan
+from rlinit.solving import stage_phases
+from rlinit.solving.activations import solve_activations
+from rlinit.solving.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_activations, for_stages
+from rlinit.solving.options import SolveOptions
+from rlinit.solving.plans import Solved
+from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
+from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch, exact_ideals
+from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
+from rlinit.stages.activation_problem import with_activations
+from rlinit.stages.lowering import LoweredStages, lower_stages
+from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment
 
-__all__ = ["Window", "bound_stages", "solve_stages", "stage_bounds"]
+__all__ = ["METHODS", "bound_stages", "check_stage_names", "explain_stages", "solve_stages", "stage_strategy"]
 
-Window = int | Literal["auto"] | None
-
-_FEW_IDEALS = 50_000
-"""Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
+_FEW_STAGES = 4
+"""Stages up to which bounds of blocks of stages, and the full program, often close the gap."""
 
 
-def stage_bounds(objective: Literal["pipeline", "memory"]) -> tuple[str, ...]:
-    """Return the names of the bounds on the full problem that apply to an objective, cheapest first."""
-    return tuple(BOUNDS) if objective == "pipeline" else ("simple",)
+def _bound(name: str) -> Callable[[StageSearch], None]:
+    """Return the phase of one bound."""
+
+    def run(search: StageSearch) -> None:
+        bound_phase(search.incumbent, name)
+
+    return run
+
+
+def _pipeline(search: StageSearch) -> bool:
+    return search.incumbent.problem.objective == "pipeline"
+
+
+def _stages_over(count: int) -> Condition[StageSearch]:
+    return Condition(f"more than {count} stages", lambda search: search.incumbent.problem.num_stages > count)
+
+
+_NO_PLAN: Condition[StageSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+_FREE_AGENT: Condition[StageSearch] = Condition("the agent is not named", lambda search: search.options.agent == "auto")
+_PIPELINE: Condition[StageSearch] = Condition("the objective is pipeline", _pipeline)
+_UP_TO_FEW: Condition[StageSearch] = Condition(
+    f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
+)
+
+_OPENING: Strategy[StageSearch] = (
+    Phase("bound simple", _bound("simple"), because="linear time; closes the gap where one op or the total decides"),
+)
+"""What every method begins with."""
+
+_COARSE = Phase("coarse schedule", stage_phases.named_start, when=(_NO_PLAN,), because="windows need a start")
+
+_AUTO: Strategy[StageSearch] = (
+    Phase(
+        "coarse schedule",
+        stage_phases.first_schedule,
+        when=(_NO_PLAN,),
+        because="slicing the natural order of 1,000 ops costs 0.6 ms (benchmarks.components.slicing); "
+        "ideals need no better",
+    ),
+    Phase(
+        "few ideals",
+        stage_phases.few_ideals,
+        because=f"up to {FEW_IDEALS:,} ideals it proves the optimum in a fraction of a second, sooner than any bound",
+    ),
+    Phase(
+        "learned agent",
+        stage_phases.auto_agent,
+        when=(_NO_PLAN, _FREE_AGENT),
+        because="on graphs like real networks as good as annealing, in 11.5 ms (benchmarks.components.agent_stages)",
+    ),
+    Phase("annealing", stage_phases.anneal, 0.25, (_UP_TO_FEW,), "with few stages bounds close soon"),
+    Phase(
+        "annealing",
+        stage_phases.anneal,
+        0.6,
+        (_stages_over(_FEW_STAGES),),
+        "with many stages no bound closes soon, and a better schedule is worth more "
+        "(benchmarks.papers.mtpp --dataset regal)",
+    ),
+    Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
+    Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),
+    Phase(
+        "all ideals",
+        stage_phases.many_ideals,
+        because="with a good schedule and bound, most ideals are left out; 2 million fit into memory",
+    ),
+    Phase("windows", stage_phases.small_windows, 0.1, because="few nodes are free, so each is solved in moments"),
+    Phase(
+        "bound merged-2",
+        _bound("merged-2"),
+        0.4,
+        (_PIPELINE, _stages_over(2)),
+        "programs of two blocks close long before that of all stages does",
+    ),
+    Phase(
+        "bound merged-4",
+        _bound("merged-4"),
+        0.4,
+        (_PIPELINE, _stages_over(4)),
+        "tighter than two blocks, and harder",
+    ),
+    Phase("full program", stage_phases.full_program, because="the last resort has all the time that is left"),
+)
+
+METHODS: dict[str, Strategy[StageSearch]] = {
+    "auto": _AUTO,
+    "warm": (
+        _COARSE,
+        Phase("windows", stage_phases.chosen_windows, because="Inc-ILP's second and third phase"),
+        Phase("bounds", stage_phases.all_bounds, because="a window proves nothing of the whole"),
+    ),
+    "milp": (Phase("full program", stage_phases.full_program, because="it was asked for by name"),),
+    "ideals": (
+        Phase("coarse schedule", stage_phases.natural, because="its value leaves out ideals that cannot matter"),
+        Phase("all ideals", stage_phases.many_ideals, because="it was asked for by name"),
+    ),
+    "agent": (Phase("learned agent", stage_phases.agent_alone, because="it was asked for by name"),),
+}
+"""Methods of several phases by name."""
+
+
+def stage_strategy(method: str) -> Strategy[StageSearch]:
+    """Return the phases of a method: one of `METHODS`, or a heuristic alone, with the cheapest bound before it."""
+
+    def run(search: StageSearch) -> None:
+        stage_phases.run_heuristic(search, method)
+
+    heuristic = Phase(f"heuristic {method}", run, because="it was asked for by name")
+    return (*_OPENING, *METHODS.get(method, (heuristic,)))
+
+
+def check_stage_names(options: SolveOptions, plan: Plan | None) -> None:
+    """Raise RlinitError for a method or agent that does not exist for stages.
+
+    Parameters
+    ----------
+    options
+        What was asked for.
+    plan
+        A plan to refine, in place of the agent.
+    """
+    agent = options.agent if plan is None else "auto"
+    check_names(options.method, agent, (*METHODS, *STAGE_HEURISTICS), STAGE_HEURISTICS, "stages")
 
 
 def solve_stages(
-    incumbent: StageIncumbent,
-    *,
-    method: str,
-    agent: str,
-    start: StageAssignment | None,
-    window: Window,
-    seed: int,
-    jobs: int,
-    timed: bool,
-) -> str:
-    """Run the phases a method consists of; return where the coarse schedule came from.
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+    plan: Plan | None,
+    budget: Budget,
+    progress: Progress | None,
+) -> Solved:
+    """Lower a stage problem and follow the strategy of a method, from the schedule of `plan` if there is one.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How to solve it.
+    plan
+        A plan to refine, or None.
+    budget
+        When to stop.
+    progress
+        Called with every improvement.
+    """
+    lowered, start = _lowered(graph, hardware, options, plan)
+    search = StageSearch.of(for_stages(lowered.problem, budget, options.gap, progress), options, start)
+    incumbent: StageIncumbent | ActivationIncumbent = search.incumbent
+    strategy = stage_strategy(options.method)
+    if lowered.infeasible:
+        incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
+    elif options.activations:
+        problem = with_activations(lowered.problem, lowered.node_of_op, graph)
+        incumbent = priced = for_activations(problem, budget, options.gap, progress)
+        solve_activations(priced, search, strategy)
+    else:
+        search.incumbent.offer(start, "plan")
+        follow(strategy, search)
+    parts = stage_parts(incumbent.assignment, incumbent.problem, lowered, graph, hardware)
+    return Solved(incumbent, parts, search.origin)
+
+
+def _lowered(
+    graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None
+) -> tuple[LoweredStages, StageAssignment | None]:
+    """Return the problem as arrays, and the schedule of a plan to refine."""
+    lowered = lower_stages(graph, hardware, "memory" if options.objective == "memory" else "pipeline")
+    if plan is None or lowered.infeasible:
+        return lowered, None
+    return lowered, stages_from_plan(plan, lowered, graph, hardware)
+
+
+def explain_stages(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None) -> list[PlannedPhase]:
+    """Return what `solve_stages` would do, phase by phase.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How it would be solved.
+    plan
+        A plan to refine, or None.
 
     Raises
     ------
     RlinitError
-        An unknown method or agent.
+        The problem is infeasible by its data alone, or the method does not take it.
     """
-    from rlinit.agent.selection import check_names
-    from rlinit.heuristics.stages import STAGE_HEURISTICS
-
-    methods = ("auto", "warm", "milp", "ideals", "agent", *STAGE_HEURISTICS)
-    check_names(method, agent, methods, STAGE_HEURISTICS, "stages")
-    incumbent.offer(start, "plan")
-    bound_phase(incumbent, "simple")
-    limits = PhaseLimits(window_nodes=None, full_nodes=None) if timed else PhaseLimits()
-    coarse_by = _Coarse(incumbent, seed, limits, jobs)
-    if method == "ideals":
-        coarse_by.heuristic("natural")
-        exact_ideals(incumbent, limits.ideal_cap)
-    elif method == "milp":
-        full_program(incumbent, limits)
-    elif method == "agent":
-        from rlinit.agent.selection import SHIPPED_STAGES
-
-        coarse_by.agent(SHIPPED_STAGES if agent == "auto" else agent, "natural")
-    elif method == "warm":
-        if start is None:
-            coarse_by.named(agent)
-        windows(incumbent, _gammas(window, incumbent), limits, coarse_by.doubt)
-        _bounds(incumbent)
-    elif method == "auto":
-        _auto(incumbent, agent, start is not None, coarse_by)
-    else:
-        coarse_by.heuristic(method)
-    return "plan" if start is not None else coarse_by.origin
+    lowered, start = _lowered(graph, hardware, options, plan)
+    if lowered.infeasible:
+        raise RlinitError(f"nothing to solve: {lowered.infeasible}")
+    search = StageSearch.of(for_stages(lowered.problem, Budget(), options.gap, None), options, start)
+    return planned(stage_strategy(options.method), search)
 
 
-def bound_stages(incumbent: StageIncumbent, method: str) -> None:
-    """Raise the bound by one of `stage_bounds`, by ``ideals``, or by all that are affordable (``auto``)."""
-    bound_phase(incumbent, method if method in BOUNDS else "simple")
-    if method == "ideals" or (method == "auto" and not exact_ideals(incumbent, _FEW_IDEALS)):
-        exact_ideals(incumbent, PhaseLimits().ideal_cap)
+def bound_stages(graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget) -> StageIncumbent:
+    """Bound a stage problem by one of `stage_bounds`, by ``ideals``, or by all that are affordable (``auto``).
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        The problem, and which bound.
+    budget
+        When to stop.
+
+    Raises
+    ------
+    RlinitError
+        An unknown bound, one for another objective, or a problem that is infeasible by its data alone.
+    """
+    lowered, _ = _lowered(graph, hardware, options, None)
+    method = options.method
+    names = (*stage_bounds(lowered.problem.objective), "ideals")
+    if method not in ("auto", *names):
+        raise RlinitError(f"unknown bound {method!r} for {options.objective}; expected auto, {', '.join(names)}")
+    if lowered.infeasible:
+        raise RlinitError(f"nothing to bound: {lowered.infeasible}")
+    search = StageSearch.of(for_stages(lowered.problem, budget, 0.0, None), options, None)
+    incumbent = search.incumbent
+    with incumbent.part(f"bound {method}"):
+        bound_phase(incumbent, method if method in BOUNDS else "simple")
+        if method == "ideals" or (method == "auto" and not exact_ideals(incumbent, FEW_IDEALS)):
+            exact_ideals(incumbent, search.limits.ideal_cap)
     if method == "auto":
-        _bounds(incumbent)
-
-
-@dataclass(slots=True)
-class _Coarse:
-    """Phase 1 by name: a heuristic's or an agent's. Keeps where the schedule came from, and the agent's doubt."""
-
-    incumbent: StageIncumbent
-    seed: int
-    limits: PhaseLimits
-    jobs: int
-    origin: str = "none"
-    doubt: FloatArray | None = None
-
-    def heuristic(self, name: str, why: str = "") -> None:
-        """Run a heuristic."""
-        coarse(self.incumbent, name, self.seed, self.limits, self.jobs)
-        self.origin = f"{name}: {why}" if why else name
-
-    def agent(self, name: str, otherwise: str | None) -> None:
-        """Run the agent of this name; where ``auto`` chooses none, or it finds nothing, the heuristic `otherwise`.
-
-        With None annealing follows anyway, and only the reason is kept.
-        """
-        from rlinit.agent.selection import choose_for_stages
-
-        choice = choose_for_stages(self.incumbent.problem, name)
-        if choice.agent is None:
-            if otherwise is not None:
-                self.heuristic(otherwise, choice.reason)
-            else:
-                self.origin = f"natural, then anneal: {choice.reason}"
-            return
-        self.origin = choice.reason
-        self.doubt = agent_coarse(self.incumbent, choice.agent, choice.decoding, self.seed)
-        if otherwise is not None and self.doubt is None and self.incumbent.values is None:
-            self.heuristic(otherwise, "no order of the agent can be sliced within the capacities")
-
-    def named(self, name: str) -> None:
-        """Run a heuristic or a checkpoint's agent."""
-        from rlinit.heuristics.stages import STAGE_HEURISTICS
-
-        if name in STAGE_HEURISTICS:
-            self.heuristic(name)
-        else:
-            self.agent(name, "anneal")
-
-
-def _gammas(window: Window, incumbent: StageIncumbent) -> list[float]:
-    """Return the sequence of window half-widths."""
-    if window is None:
-        return [np.inf]
-    if isinstance(window, int):
-        return [float(window)]
-    depth = int(incumbent.problem.level.max()) + 1
-    return [float(2**i) for i in range(max(depth - 1, 1).bit_length() + 1) if 2**i < depth] + [np.inf]
-
-
-def _bounds(incumbent: StageIncumbent) -> None:
-    """Run the bounds for the objective, cheapest first, until the gap closes."""
-    for name in stage_bounds(incumbent.problem.objective):
-        bound_phase(incumbent, name)
-
-
-def _auto(incumbent: StageIncumbent, agent: str, started: bool, coarse_by: _Coarse) -> None:
-    """Prove the optimum by the cheapest means that can."""
-    seed, limits, jobs = coarse_by.seed, coarse_by.limits, coarse_by.jobs
-    if not started and agent == "auto":
-        coarse_by.heuristic("natural", "the dynamic program over ideals needs no better start")
-    elif not started:
-        coarse_by.named(agent)
-    if exact_ideals(incumbent, _FEW_IDEALS):
-        return
-    if not started and agent == "auto":
-        coarse_by.agent(agent, None)
-    # With many stages no bound closes soon, and a better schedule is worth more than a longer search for a bound.
-    _anneal(incumbent, seed, limits, jobs, share=0.25 if incumbent.problem.num_stages <= 4 else 0.6)
-    if incumbent.problem.objective == "pipeline":
-        for name in ("parametric-cut", "spectral"):
-            bound_phase(incumbent, name, share=0.3)
-    if exact_ideals(incumbent, limits.ideal_cap):
-        return
-    with incumbent.within(0.1):
-        windows(incumbent, [1.0, 2.0, 4.0], limits, coarse_by.doubt)
-    if incumbent.problem.objective == "pipeline":
-        # Few large blocks first: their programs close long before that of all stages does.
-        for name, blocks in (("merged-2", 2), ("merged-4", 4)):
-            if incumbent.problem.num_stages > blocks:
-                bound_phase(incumbent, name, share=0.4)
-    full_program(incumbent, limits)
-
-
-def _anneal(incumbent: StageIncumbent, seed: int, limits: PhaseLimits, jobs: int, share: float) -> None:
-    """Anneal once; with a time limit, again from other seeds and four times as long, for a share of the time left."""
-    with incumbent.within(share):
-        coarse(incumbent, "anneal", seed, limits, jobs)
-        if incumbent.problem.objective == "pipeline":
-            bound_phase(incumbent, "anchored-cut")
-        longer = PhaseLimits(evaluations=4_000_000)
-        while incumbent.budget.remaining_s < np.inf and not incumbent.finished:
-            seed += 1
-            coarse(incumbent, "anneal", seed, longer, jobs)
+        stage_phases.all_bounds(search)
+    return incumbent

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.plan import Transfers
+from rlinit.solving.api import bound, schedule
 
 __all__ = ["compile_kernels"]
 
@@ -25,8 +28,6 @@ def compile_kernels(told: Callable[[str], None] | None = None, time_limit_s: flo
     time_limit_s
         Seconds for each call of `schedule` and `bound`; what is being compiled when they end is compiled to the end.
     """
-    from rlinit.solving.api import bound, schedule
-
     tell = told or (lambda _step: None)
     began = time.perf_counter()
     pipeline = Hardware.pipeline(3, bandwidth=1e9)
@@ -40,10 +41,6 @@ def compile_kernels(told: Callable[[str], None] | None = None, time_limit_s: flo
 
 
 def _compile_placements(tell: Callable[[str], None], time_limit_s: float) -> None:
-    from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
-    from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-    from rlinit.solving.api import bound, schedule
-
     graph, ample, tight = _layers(), _devices(1e9), _devices(3e7)
     rules: tuple[tuple[Hardware, Transfers], ...] = (
         (ample, "parallel"),

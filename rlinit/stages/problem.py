@@ -39,6 +39,7 @@ __all__ = [
     "memory_value",
     "stage_cost",
     "stage_value",
+    "sums_exactly",
 ]
 
 
@@ -267,3 +268,13 @@ def evaluate(problem: StageProblem, assignment: StageAssignment) -> Value:
     if problem.objective == "memory":
         return memory_value(problem, assignment.stage)
     return (stage_value(problem, assignment.stage, assignment.classes),)
+
+
+def sums_exactly(values: FloatArray) -> bool:
+    """Return whether every sum of some of the values, none negative, is a float64 without rounding."""
+    mantissa, exponent = np.frexp(values[values > 0])
+    if not len(mantissa):
+        return True
+    whole = (mantissa * 2.0**53).astype(np.int64)
+    lowest = np.log2((whole & -whole).astype(np.float64)) + exponent - 53
+    return bool(np.log2(values.sum()) - lowest.min() < 53)

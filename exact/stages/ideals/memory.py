@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.bottleneck_search import (
     LABEL_CAP,
@@ -22,7 +21,15 @@ from rlinit.exact.stages.ideals.bottleneck_search import (
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import spill_pass
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
+from rlinit.stages.problem import (
+    MemoryValue,
+    StageAssignment,
+    StageProblem,
+    StageResult,
+    Value,
+    memory_value,
+    sums_exactly,
+)
 
 __all__ = ["solve_memory_ideals"]
 
@@ -125,7 +132,7 @@ class _Spill:
         problem = search.problem
         total = float(problem.param_bytes.sum())
         caches = problem.cache_bytes[np.isfinite(problem.cache_bytes)]
-        exact = _sums_exactly(np.concatenate([problem.param_bytes, caches]))
+        exact = sums_exactly(np.concatenate([problem.param_bytes, caches]))
         self.tie = 0.0 if exact else total * problem.num_nodes * 2.0**-52
         self.peak = peak + self.tie
 
@@ -181,13 +188,3 @@ class _Spill:
             chain.append(at)
             at = int(back[state, at])
         return chain[::-1]
-
-
-def _sums_exactly(values: FloatArray) -> bool:
-    """Return whether every sum of some of the values, none negative, is a float64 without rounding."""
-    mantissa, exponent = np.frexp(values[values > 0])
-    if not len(mantissa):
-        return True
-    whole = (mantissa * 2.0**53).astype(np.int64)
-    lowest = np.log2((whole & -whole).astype(np.float64)) + exponent - 53
-    return bool(np.log2(values.sum()) - lowest.min() < 53)

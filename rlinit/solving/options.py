@@ -1,0 +1,177 @@
+"""What a caller may ask of `schedule` and `bound`: one frozen class, checked once, that the command line reads too."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rlinit.errors import RlinitError
+from rlinit.plan import Objective, Resident, Transfers
+
+__all__ = ["SolveOptions", "Window", "places_ops"]
+
+Window = int | Literal["auto", "full"] | None
+"""How much the exact solver may change at a time; ``full`` and None are the same."""
+
+
+def places_ops(objective: Objective) -> bool:
+    """Return whether an objective gives every op a device of its own choice, rather than a stage."""
+    return objective in ("latency", "throughput")
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """How to solve a problem. Wrong values are refused at once, by the name of the keyword and of the flag.
+
+    Numbers of NumPy become plain ones, ``full`` becomes None, and an infinite time limit becomes none, so that a plan
+    can keep them.
+
+    Raises
+    ------
+    RlinitError
+        A value out of range, of the wrong kind, or for another objective.
+    """
+
+    objective: Objective = "pipeline"
+    """pipeline: smallest bottleneck stage. memory: smallest peak parameter memory (then off-cache bytes, then
+    traffic). latency: smallest makespan of one input, each op on any device. throughput: of several inputs."""
+    stages: int | None = None
+    """Number of stages, where the hardware does not say."""
+    method: str = "auto"
+    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), agent (the learned one alone), or a heuristic's
+    name. For stages also ideals; for placements also sweep, split and branch-and-bound. An unknown name lists them
+    all."""
+    agent: str = "auto"
+    """Where the coarse schedule comes from: auto, a heuristic's name, a learned agent (a checkpoint's name or a path
+    ending in .safetensors), or a saved plan (.json) to refine."""
+    window: Window = "auto"
+    """Levels around the stage boundaries (placements: ops at a time) that the exact solver may change: a number, auto,
+    or full."""
+    gap: float = 0.0
+    """Stop once the schedule is proven within this fraction of the best possible."""
+    time_limit_s: float | None = None
+    """Seconds to spend; without it, a fixed amount of work."""
+    seed: int = 0
+    """Seed of everything random."""
+    jobs: int = 1
+    """Runs of the heuristics side by side."""
+    inputs: int | None = None
+    """For throughput: inputs to finish."""
+    transfers: Transfers = "parallel"
+    """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
+    resident: Resident = "tensors"
+    """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
+    coarsen: bool = False
+    """For placements: search with fused ops and contracted chains only, which is faster on large graphs."""
+    activations: bool = False
+    """For pipeline: count the peak of activation memory against a stage's cache, too."""
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in choices:
+                raise _refused(name, value, f"one of {', '.join(choices)}")
+        for name in ("method", "agent"):
+            if not isinstance(getattr(self, name), str):
+                raise _refused(name, getattr(self, name), "a name")
+        for name, least, optional in (("stages", 1, True), ("seed", 0, False), ("jobs", 1, False), ("inputs", 1, True)):
+            self._set(name, _whole(name, getattr(self, name), least, optional))
+        self._set("window", _window(self.window))
+        self._set("gap", _gap(self.gap))
+        self._set("time_limit_s", _time_limit(self.time_limit_s))
+        for name in ("coarsen", "activations"):
+            self._set(name, bool(getattr(self, name)))
+        self._check_objective()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_objective(self) -> None:
+        """Refuse what is for other objectives."""
+        if self.objective == "throughput" and self.inputs is None:
+            raise _refused("inputs", None, "for throughput the number of inputs to finish, such as 16")
+        if self.objective == "latency" and self.inputs not in (None, 1):
+            raise _refused("inputs", self.inputs, "1 or none for latency; several inputs are the throughput objective")
+        if not places_ops(self.objective):
+            given = [name for name, usual in _OF_PLACEMENTS.items() if getattr(self, name) != usual]
+            if given:
+                raise RlinitError(
+                    f"{' and '.join(given)} ({', '.join(map(_flag, given))}): "
+                    f"inputs, transfers, resident and coarsen are for latency and throughput, not for {self.objective}"
+                )
+        if self.activations and self.objective != "pipeline":
+            raise RlinitError(f"activations (--activations) is for pipeline, not for {self.objective}")
+
+    @property
+    def timed(self) -> bool:
+        """Whether a clock ends the work; otherwise counts of it do."""
+        return self.time_limit_s is not None
+
+
+_CHOICES = {"objective": get_args(Objective), "transfers": get_args(Transfers), "resident": get_args(Resident)}
+_OF_PLACEMENTS: dict[str, object] = {"inputs": None, "transfers": "parallel", "resident": "tensors", "coarsen": False}
+"""Options of placements, and what they are where nobody gave them."""
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _refused(name: str, value: object, expected: str) -> RlinitError:
+    return RlinitError(f"{name} is {value!r}; expected {expected} ({_flag(name)} on the command line)")
+
+
+def _whole(name: str, value: object, least: int, optional: bool) -> int | None:
+    """Return a whole number as a plain int, whatever kind of integer it was."""
+    if value is None and optional:
+        return None
+    expected = f"a whole number of at least {least}" + (", or none" if optional else "")
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise _refused(name, value, expected) from None
+    if isinstance(value, bool) or whole < least:
+        raise _refused(name, value, expected)
+    return whole
+
+
+def _window(value: object) -> Window:
+    if value is None or (isinstance(value, str) and value == "full"):
+        return None
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    expected = "a whole number of at least 0, auto, or full"
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise _refused("window", value, expected) from None
+    if isinstance(value, bool) or whole < 0:
+        raise _refused("window", value, expected)
+    return whole
+
+
+def _gap(value: object) -> float:
+    number = _number("gap", value, "a fraction from 0 to below 1")
+    if not 0.0 <= number < 1.0:
+        raise _refused("gap", value, "a fraction from 0 to below 1")
+    return number
+
+
+def _time_limit(value: object) -> float | None:
+    if value is None:
+        return None
+    number = _number("time_limit_s", value, "seconds > 0, or none")
+    if not number > 0.0:
+        raise _refused("time_limit_s", value, "seconds > 0, or none")
+    return None if math.isinf(number) else number
+
+
+def _number(name: str, value: object, expected: str) -> float:
+    if isinstance(value, (str, bytes, bool)):
+        raise _refused(name, value, expected)
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise _refused(name, value, expected) from None

@@ -1,0 +1,109 @@
+"""From an incumbent to the plan that users get, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from rlinit.checker import verify
+from rlinit.checker.compatibility import figures_of
+from rlinit.errors import InvalidPlan
+from rlinit.exporters.device_map import module_paths
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Plan, Status, is_closed
+from rlinit.solving.incumbent import ActivationIncumbent, PlacementIncumbent, StageIncumbent, strict
+from rlinit.solving.options import SolveOptions
+
+__all__ = ["AnyIncumbent", "Solved", "checked_plan"]
+
+AnyIncumbent = StageIncumbent | PlacementIncumbent | ActivationIncumbent
+
+
+class Solved(NamedTuple):
+    """What a search ended with: the incumbent, the fields of its plan, and where its coarse schedule came from."""
+
+    incumbent: AnyIncumbent
+    parts: dict[str, Any]
+    origin: str
+
+
+def checked_plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan:
+    """Return the plan of what was found, which the checker accepts.
+
+    Where the checker refuses a bound only, the plan comes without one, and says so.
+
+    Parameters
+    ----------
+    solved
+        What the search ended with.
+    graph, hardware
+        The model and the devices.
+    options
+        The settings that led here.
+
+    Raises
+    ------
+    InvalidPlan
+        The schedule itself is wrong, or, in strict mode, anything is.
+    """
+    plan = _plan(solved, graph, hardware, options)
+    try:
+        verify(plan, graph, hardware)
+    except InvalidPlan as problem:
+        if strict() or plan.values is None or plan.bounds is None:
+            raise
+        note = f"the bound {plan.bounds} by {plan.bound_source} was dropped: {problem}"
+        plan = dataclasses.replace(plan, status="feasible", bounds=None, bound_source="", notes=(*plan.notes, note))
+        verify(plan, graph, hardware)
+    return plan
+
+
+def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan:
+    """Turn the incumbent into a plan."""
+    incumbent = solved.incumbent
+    bounds = None if incumbent.infeasible else incumbent.reported_bounds
+    status, message = _status(incumbent, bounds)
+    return Plan(
+        objective=options.objective,
+        status=status,
+        values=incumbent.values,
+        bounds=bounds,
+        bound_source=incumbent.bound_source,
+        method=incumbent.method,
+        history=tuple(incumbent.history),
+        phase_s=incumbent.phase_s,
+        graph=graph.name,
+        graph_fingerprint=graph.fingerprint(),
+        hardware=hardware.name,
+        hardware_fingerprint=hardware.fingerprint(),
+        provenance=_provenance(solved, options),
+        message=message,
+        notes=tuple(dict.fromkeys(incumbent.notes)),
+        graph_figures=figures_of(graph),
+        modules={op: path for op, path in module_paths(graph).items() if path},
+        **{"assignment": None, "stages": (), **solved.parts},
+    )
+
+
+def _status(incumbent: AnyIncumbent, bounds: tuple[float, ...] | None) -> tuple[Status, str]:
+    """Return how the search ended, and what is to be said about it."""
+    if incumbent.infeasible:
+        return "infeasible", incumbent.infeasible
+    found = incumbent.assignment is not None
+    if incumbent.budget.cancelled:
+        message = "interrupted; this is the best schedule so far" if found else "interrupted before a schedule"
+    else:
+        message = incumbent.note or ("" if found else "the budget ended before a schedule was found")
+    if not found:
+        return "no_solution", message
+    if is_closed(incumbent.values, bounds):
+        return "optimal", message if incumbent.budget.cancelled else ""
+    return "feasible", message
+
+
+def _provenance(solved: Solved, options: SolveOptions) -> dict[str, str | float | bool | None]:
+    """Return the settings that led to a plan."""
+    names = ("agent", "method", "window", "seed", "jobs", "gap", "time_limit_s", "coarsen", "activations")
+    settings = {name: getattr(options, name) for name in names}
+    return {**settings, "start": solved.origin, "interrupted": solved.incumbent.budget.cancelled}

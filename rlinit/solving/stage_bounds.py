@@ -1,0 +1,130 @@
+"""Bounds on the full stage problem, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
+from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound, parametric_cut_bound
+from rlinit.exact.stages.bounds.simple import simple_bound
+from rlinit.exact.stages.bounds.spectral import spectral_bound
+from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
+from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
+from rlinit.solving.incumbent import StageIncumbent
+from rlinit.stages.problem import Value
+
+__all__ = ["BOUNDS", "NOTHING_FITS", "bound_phase", "fits_scip", "stage_bounds"]
+
+NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
+
+_MOST_PROGRAM_NODES = 5_000
+"""Nodes of a problem that is given to SCIP at most; beyond, building the program alone takes minutes."""
+
+_BOUND_NODES = 2_000
+"""Branch-and-bound nodes of a bound that is a program of its own, where no time limit is set."""
+
+
+def stage_bounds(objective: Literal["pipeline", "memory"]) -> tuple[str, ...]:
+    """Return the names of the bounds on the full problem that apply to an objective, cheapest first."""
+    return tuple(BOUNDS) if objective == "pipeline" else ("simple",)
+
+
+def bound_phase(incumbent: StageIncumbent, name: str) -> None:
+    """Raise the bound by one named method, unless there is nothing left to do.
+
+    Parameters
+    ----------
+    incumbent
+        Takes what is proven.
+    name
+        One of `BOUNDS`.
+    """
+    if incumbent.finished:
+        return
+    with incumbent.in_phase(f"bound: {name}"):
+        bounds = BOUNDS[name](incumbent)
+        if np.isfinite(bounds[0]):
+            incumbent.raise_bound(bounds, name)
+        else:
+            incumbent.prove_infeasible(NOTHING_FITS, name)
+
+
+def fits_scip(incumbent: StageIncumbent) -> bool:
+    """Return whether the problem is small enough for a program on SCIP; leave a note where it is not."""
+    if incumbent.problem.num_nodes <= _MOST_PROGRAM_NODES:
+        return True
+    incumbent.note = f"programs on SCIP were left out: more than {_MOST_PROGRAM_NODES:,} ops"
+    return False
+
+
+def _upper(incumbent: StageIncumbent) -> float:
+    """Return the incumbent's value, which lets a bound stop early and leave out what cannot matter; inf without one."""
+    return incumbent.values[0] if incumbent.values else np.inf
+
+
+def _simple(incumbent: StageIncumbent) -> Value:
+    return simple_bound(incumbent.problem)
+
+
+def _parametric(incumbent: StageIncumbent) -> Value:
+    return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+
+
+def _anchored(incumbent: StageIncumbent) -> Value:
+    return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+
+
+def _spectral(incumbent: StageIncumbent) -> Value:
+    return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+
+
+def _merged(incumbent: StageIncumbent, num_groups: int) -> Value:
+    if not fits_scip(incumbent):
+        return (0.0,)
+    problem = incumbent.problem
+    proven = merged_bound(
+        problem,
+        even_groups(problem.num_stages, min(num_groups, problem.num_stages)),
+        budget=incumbent.budget,
+        start=incumbent.assignment,
+        upper=incumbent.values[0] if incumbent.values else None,
+        node_limit=None if incumbent.budget.remaining_s < np.inf else _BOUND_NODES,
+    )
+    return (proven,)
+
+
+def _superblock(incumbent: StageIncumbent) -> Value:
+    if not fits_scip(incumbent):
+        return (0.0,)
+    upper = _upper(incumbent)
+    return (three_superblock_bound(incumbent.problem, budget=incumbent.budget, upper=upper, node_limit=_BOUND_NODES),)
+
+
+def _guess(incumbent: StageIncumbent) -> Value:
+    if not fits_scip(incumbent):
+        return (0.0,)
+    return (guess_bound(incumbent.problem, budget=incumbent.budget, upper=_upper(incumbent), node_limit=_BOUND_NODES),)
+
+
+def _lp_root(incumbent: StageIncumbent) -> Value:
+    if not fits_scip(incumbent):
+        return (0.0,)
+    return (pipeline_lp_bound(incumbent.problem, budget=incumbent.budget),)
+
+
+BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
+    "simple": _simple,
+    "parametric-cut": _parametric,
+    "anchored-cut": _anchored,
+    "spectral": _spectral,
+    "lp-root": _lp_root,
+    "merged-2": partial(_merged, num_groups=2),
+    "merged-4": partial(_merged, num_groups=4),
+    "three-superblock": _superblock,
+    "guess": _guess,
+}
+"""Bounds on the full problem by name, cheapest first. All but `simple` are for `pipeline` only."""

@@ -1,0 +1,63 @@
+"""Strategies are data: what runs, in what share of the time, and why can be read and explained without solving."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlinit
+from rlinit.datasets.random.randomly_wired import rwnn
+from rlinit.datasets.zoo import imagenet
+from rlinit.errors import RlinitError
+from rlinit.solving import placements, stages
+from rlinit.solving.api import explain
+from rlinit.solving.options import SolveOptions
+
+
+def test_every_phase_has_a_share_and_a_reason() -> None:
+    """Shares are fractions of the time left, and each phase says why it is there."""
+    told = [(phase.share, phase.because) for method in stages.METHODS for phase in stages.stage_strategy(method)]
+    told += [(one.share, one.because) for method in placements.METHODS for one in placements.placement_strategy(method)]
+    assert all(0.0 < share <= 1.0 and why for share, why in told)
+
+
+def test_a_plan_followed_what_explain_says() -> None:
+    """What a method would run is what it ran, unless the gap closed before."""
+    graph, hardware = imagenet.load("ResNet50"), rlinit.Hardware.pipeline(6, bandwidth=1e9)
+    rows = explain(graph, hardware, SolveOptions(objective="memory"))
+    assert [row.name for row in rows if row.runs][:3] == ["bound simple", "coarse schedule", "few ideals"]
+    assert not any(row.runs for row in rows if row.name.startswith("bound merged"))
+    plan = rlinit.schedule(graph, hardware, objective="memory")
+    assert list(plan.phase_s) == ["bound: simple", "coarse", "ideals"]
+
+
+def test_conditions_tell_problems_apart() -> None:
+    """Small modules, tight memory and time limits change what a placement's strategy runs."""
+    graph = rwnn("er", seed=0, num_modules=2, nodes_per_module=10)
+    ample = rlinit.Hardware.preset("cpu-t4-a100")
+    shares = {(row.name, row.share) for row in explain(graph, ample, SolveOptions(objective="latency")) if row.runs}
+    assert ("local search", 0.05) in shares
+    assert ("modules", 0.7) in shares
+    assert "local search, another seed" not in {name for name, _ in shares}
+    timed = explain(graph, ample, SolveOptions(objective="latency", time_limit_s=5))
+    assert "local search, another seed" in {row.name for row in timed if row.runs}
+    queued = explain(graph, ample, SolveOptions(objective="latency", transfers="exclusive"))
+    assert "memory prices" in {row.name for row in queued if row.runs}
+
+
+def test_explaining_refuses_what_solving_refuses() -> None:
+    """Unknown methods, and methods that do not take the problem, are refused alike."""
+    graph, hardware = rwnn("er", seed=0, num_modules=2, nodes_per_module=10), rlinit.Hardware.preset("cpu-t4-a100")
+    with pytest.raises(RlinitError, match="unknown method 'magic'"):
+        explain(graph, hardware, SolveOptions(objective="latency", method="magic"))
+    with pytest.raises(RlinitError, match="parallel transfers"):
+        explain(graph, hardware, SolveOptions(objective="latency", method="branch-and-bound", transfers="exclusive"))
+
+
+def test_a_refined_plan_needs_no_coarse_schedule() -> None:
+    """With a plan at hand the coarse phase is left out, and the condition says so."""
+    graph, hardware = imagenet.load("ResNet50"), rlinit.Hardware.pipeline(6, bandwidth=1e9)
+    plan = rlinit.schedule(graph, hardware, objective="memory", method="natural")
+    rows = explain(graph, hardware, SolveOptions(objective="memory"), plan)
+    row = next(row for row in rows if row.name == "coarse schedule")
+    assert not row.runs
+    assert ("no plan to refine was given", False) in row.conditions
