@@ -1,7 +1,7 @@
 """The local executor: one process, one worker thread with its own stream for each device of a plan.
 
-Each worker runs straight-line code generated from its lane (see `rlinit.executors.lowering.device_programs`), so that
-running an op by a plan costs hardly more than running it without. Logical devices may share a physical one: then
+Each worker runs straight-line code generated from its program (see `rlinit.executors.lowering.device_programs`), so
+that running an op by a plan costs hardly more than running it without. Logical devices may share a physical one: then
 nothing is copied between them. Between different ones tensors are copied asynchronously on a stream of their own.
 Outputs end up on the CPU.
 """
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.errors import ExecutionFailure, InvalidPlan
-from rlinit.executors.lowering.codegen import LaneCode, lane_code
+from rlinit.executors.lowering.codegen import DeviceCode, device_code
 from rlinit.executors.lowering.compatibility import require_program
-from rlinit.executors.lowering.device_programs import Lanes, lower_lanes
+from rlinit.executors.lowering.device_programs import DevicePrograms, lower_devices
 from rlinit.executors.lowering.microbatches import is_batched, probe
 from rlinit.executors.lowering.streams import Port, ports_of
 from rlinit.executors.lowering.torch_program import TorchProgram, on_device, torch_program
@@ -109,13 +109,13 @@ class LocalExecutor:
             require_program(plan, program.reference)
         flat = program.flat_inputs(inputs)
         batch = program.rows(flat)
-        lanes = lower_lanes(plan, program, batch)
-        idle = {use.device for use in plan.devices} - set(lanes.devices)
+        programs = lower_devices(plan, program, batch)
+        idle = {use.device for use in plan.devices} - set(programs.devices)
         used = {name: device for name, device in (devices or {}).items() if name not in idle}
-        loaded = LocalProgram(program, lanes, used, self)
-        if lanes.dealt:
+        loaded = LocalProgram(program, programs, used, self)
+        if programs.split_nodes:
             try:
-                probe(program, lambda given: loaded.run_flat(given)[0], flat, lanes.dealt, batch)
+                probe(program, lambda given: loaded.run_flat(given)[0], flat, programs.split_nodes, batch)
             except BaseException:
                 loaded.close()
                 raise
@@ -129,28 +129,28 @@ class LocalProgram:
     """
 
     def __init__(
-        self, program: TorchProgram, lanes: Lanes, devices: Mapping[str, str], settings: LocalExecutor
+        self, program: TorchProgram, programs: DevicePrograms, devices: Mapping[str, str], settings: LocalExecutor
     ) -> None:
         import torch
 
-        self._program, self._lanes, self._settings = program, lanes, settings
-        self._ports = ports_of(lanes.devices, devices)
-        self._codes = _codes(program, lanes, self._ports, measure=settings.measure)
+        self._program, self._programs, self._settings = program, programs, settings
+        self._ports = ports_of(programs.devices, devices)
+        self._codes = _codes(program, programs, self._ports, measure=settings.measure)
         for device in {port.device for port in self._ports if port.device.type == "cuda"}:
-            torch.cuda.synchronize(device)  # constants were computed on another stream than the lanes use
+            torch.cuda.synchronize(device)  # constants were computed on another stream than the programs use
         self._threads_before = torch.get_num_threads()
         on_cpu = sum(port.device.type == "cpu" for port in self._ports[:-1])
         share = max(1, (settings.threads or self._threads_before) // max(1, on_cpu))
         self._lock = threading.Lock()
         self._closed = False
-        self._queues: list[queue.SimpleQueue[_Run | None]] = [queue.SimpleQueue() for _ in lanes.devices]
-        # One lane that nobody watches runs in the calling thread: waking another one takes long on a busy machine.
-        self._inline = len(lanes.devices) == 1 and settings.time_limit_s is None
+        self._queues: list[queue.SimpleQueue[_Run | None]] = [queue.SimpleQueue() for _ in programs.devices]
+        # One program that nobody watches runs in the calling thread: waking another one takes long on a busy machine.
+        self._inline = len(programs.devices) == 1 and settings.time_limit_s is None
         if self._inline:
             torch.set_num_threads(share)
         self._workers = [
-            threading.Thread(target=self._work, args=(lane, share), name=f"lane {device}", daemon=True)
-            for lane, device in enumerate(() if self._inline else lanes.devices)
+            threading.Thread(target=self._work, args=(rank, share), name=f"program of {device}", daemon=True)
+            for rank, device in enumerate(() if self._inline else programs.devices)
         ]
         for worker in self._workers:
             worker.start()
@@ -200,7 +200,7 @@ class LocalProgram:
         with self._lock:
             if self._closed:
                 raise ExecutionFailure("the program was closed")
-            run = _Run(len(self._lanes.cells), list(flat), self._lanes.devices, self._settings.time_limit_s)
+            run = _Run(len(self._programs.cells), list(flat), self._programs.devices, self._settings.time_limit_s)
             started = time.perf_counter()
             for one in self._queues[: len(self._workers)]:
                 one.put(run)
@@ -220,36 +220,36 @@ class LocalProgram:
     def _check_batch(self, flat: Sequence[Any]) -> None:
         if self._program.batch_symbol is None:
             return
-        expected = self._lanes.num_shards * self._lanes.shard_inputs
+        expected = self._programs.num_microbatches * self._programs.microbatch_inputs
         for node, value in zip(self._program.inputs, flat, strict=True):
             if is_batched(self._program, node) and value.shape[0] != expected:
                 raise InvalidPlan(f"input {node.name!r} has {value.shape[0]} rows; the plan was loaded for {expected}")
 
-    def _work(self, lane: int, threads: int) -> None:
-        """Run the code of a lane for every run that comes; in a thread of its own."""
+    def _work(self, rank: int, threads: int) -> None:
+        """Run the code of a device program for every run that comes; in a thread of its own."""
         import torch
 
         torch.set_num_threads(threads)
         while True:
-            run = self._queues[lane].get()
+            run = self._queues[rank].get()
             if run is None:
                 return
-            self._serve(lane, run)
+            self._serve(rank, run)
             del run
 
-    def _serve(self, lane: int, run: _Run) -> None:
+    def _serve(self, rank: int, run: _Run) -> None:
         import torch
 
         with torch.no_grad():
-            self._run_lane(lane, self._ports[lane], self._codes[lane], run)
-        run.done(lane)
+            self._run_device(rank, self._ports[rank], self._codes[rank], run)
+        run.done(rank)
 
-    def _run_lane(self, lane: int, port: Port, code: LaneCode, run: _Run) -> tuple[Any, ...]:
-        name = self._lanes.devices[lane] if lane < len(self._lanes.devices) else "outputs"
+    def _run_device(self, rank: int, port: Port, code: DeviceCode, run: _Run) -> tuple[Any, ...]:
+        name = self._programs.devices[rank] if rank < len(self._programs.devices) else "outputs"
         try:
             with port.streams():
-                result = code.call(run.inputs, port.bring, run.taker(port), run.giver(port), port.begin, port.end)
-                run.marks[lane] = port.finish()
+                result = code.call(run.inputs, port.bring, run.receiver(port), run.sender(port), port.begin, port.end)
+                run.marks[rank] = port.finish()
                 return result
         except _Stopped:
             return ()
@@ -264,15 +264,15 @@ class LocalProgram:
         import torch
 
         with torch.no_grad():
-            return list(self._run_lane(len(self._lanes.devices), self._ports[-1], self._codes[-1], run))
+            return list(self._run_device(len(self._programs.devices), self._ports[-1], self._codes[-1], run))
 
     def _measured(self, run: _Run, started: float) -> tuple[Batch, ...]:
         batches = []
-        for lane in range(len(self._lanes.devices)):
-            for at, begin_s, end_s in run.marks.get(lane, ()):
-                task = self._lanes.tasks[at]
-                device = self._lanes.devices[lane]
-                batches.append(Batch(task.op, device, task.shards, begin_s - started, end_s - started))
+        for rank in range(len(self._programs.devices)):
+            for at, begin_s, end_s in run.marks.get(rank, ()):
+                task = self._programs.tasks[at]
+                device = self._programs.devices[rank]
+                batches.append(Batch(task.op, device, task.microbatches, begin_s - started, end_s - started))
         return tuple(sorted(batches, key=lambda batch: batch.start_s))
 
 
@@ -287,29 +287,31 @@ def _batch(inputs: Sequence[Any]) -> int | None:
     return next(sizes, None)
 
 
-def _codes(program: TorchProgram, lanes: Lanes, ports: Sequence[Port], *, measure: bool) -> list[LaneCode]:
-    """Generate the code of every lane; constants are moved to each physical device once."""
-    shelf = _Shelf(program)
+def _codes(
+    program: TorchProgram, programs: DevicePrograms, ports: Sequence[Port], *, measure: bool
+) -> list[DeviceCode]:
+    """Generate the code of every device program; constants are moved to each physical device once."""
+    constants = _Constants(program)
     codes = []
-    for lane, port in enumerate(ports):
-        name = lanes.devices[lane] if lane < len(lanes.devices) else "outputs"
-        result = lanes.outputs if lane == len(lanes.devices) else ()
+    for rank, port in enumerate(ports):
+        name = programs.devices[rank] if rank < len(programs.devices) else "outputs"
+        result = programs.outputs if rank == len(programs.devices) else ()
         codes.append(
-            lane_code(
+            device_code(
                 name,
-                lanes.instructions[lane],
+                programs.instructions[rank],
                 result,
-                [task.op for task in lanes.tasks],
-                lanes.shard_inputs,
+                [task.op for task in programs.tasks],
+                programs.microbatch_inputs,
                 port.device,
-                shelf.constant,
+                constants.constant,
                 measure=measure,
             )
         )
     return codes
 
 
-class _Shelf:
+class _Constants:
     """Constants on the devices that read them: one copy a physical device, computed ones included."""
 
     def __init__(self, program: TorchProgram) -> None:
@@ -336,30 +338,30 @@ class _Shelf:
 
 
 class _Stopped(Exception):
-    """Another lane failed."""
+    """Another device program failed."""
 
 
 class _Run:
-    """The state of one run: cells, who failed, and how many lanes are still at work."""
+    """The state of one run: cells, who failed, and how many programs are still at work."""
 
-    def __init__(self, num_cells: int, inputs: list[Any], lanes: Sequence[str], time_limit_s: float | None) -> None:
+    def __init__(self, num_cells: int, inputs: list[Any], devices: Sequence[str], time_limit_s: float | None) -> None:
         self.inputs = inputs
         self.failure: ExecutionFailure | None = None
         self.marks: dict[int, list[tuple[int, float, float]]] = {}
         self._cells: list[Any] = [None] * num_cells
         self._full = [threading.Event() for _ in range(num_cells)]
         self._ended = threading.Semaphore(0)
-        self._working = dict(enumerate(lanes))
-        self._num_lanes = len(lanes)
+        self._working = dict(enumerate(devices))
+        self._num_programs = len(devices)
         self._limit_s = time_limit_s
         self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._failing = threading.Lock()
 
-    def taker(self, port: Port) -> Callable[[int], Any]:
+    def receiver(self, port: Port) -> Callable[[int], Any]:
         """Return what waits for a cell and brings its value to the port's device."""
         cells, full, receive = self._cells, self._full, port.receive
 
-        def take(cell: int) -> Any:
+        def recv(cell: int) -> Any:
             event = full[cell]
             if not event.is_set() and not event.wait(self._left_s()):
                 self._time_out()
@@ -368,19 +370,19 @@ class _Run:
             value, cells[cell] = cells[cell], None
             return receive(value)
 
-        return take
+        return recv
 
-    def giver(self, port: Port) -> Callable[[int, Any], None]:
+    def sender(self, port: Port) -> Callable[[int, Any], None]:
         """Return what puts a value into a cell."""
         cells, full, send = self._cells, self._full, port.send
 
-        def give(cell: int, value: Any) -> None:
+        def send_(cell: int, value: Any) -> None:
             cells[cell] = send(value)
             full[cell].set()
             if self.failure is not None:
                 raise _Stopped
 
-        return give
+        return send_
 
     def fail(self, failure: ExecutionFailure, cause: BaseException | None = None) -> None:
         """End the run with an error, the first one that is reported; wake everybody."""
@@ -391,14 +393,14 @@ class _Run:
         for event in self._full:
             event.set()
 
-    def done(self, lane: int) -> None:
-        """Tell that a lane is over."""
-        self._working.pop(lane, None)
+    def done(self, rank: int) -> None:
+        """Tell that a device program is over."""
+        self._working.pop(rank, None)
         self._ended.release()
 
     def join(self) -> None:
-        """Wait until all lanes are over, or a failed run's grace time has passed."""
-        for _ in range(self._num_lanes):
+        """Wait until all device programs are over, or a failed run's grace time has passed."""
+        for _ in range(self._num_programs):
             left = 5.0 if self.failure is not None else self._left_s()
             if not self._ended.acquire(timeout=left):
                 if self.failure is not None:

@@ -1,6 +1,6 @@
 """The pipeline executor: one process a stage, by torch.distributed.pipelining; started by torchrun.
 
-Every process calls `execute` with the same plan, model and inputs. Inputs are dealt in micro-batches that follow each
+Every process calls `execute` with the same plan, model and inputs. Inputs are split into micro-batches that follow each
 other through the stages (fill and drain). Only the last process gets outputs.
 """
 
@@ -36,7 +36,7 @@ class PipelineExecutor:
     Parameters
     ----------
     microbatches
-        Parts that the batch (the first dimension of every input) is dealt in.
+        Parts that the batch (the first dimension of every input) is split into.
     time_limit_s
         Seconds that a process waits for another before it gives up.
     repeats
@@ -69,7 +69,7 @@ class PipelineExecutor:
         Raises
         ------
         InvalidPlan
-            Not a stage plan, not as many processes as stages, not started by torchrun, or inputs that cannot be dealt.
+            Not a stage plan, not as many processes as stages, not started by torchrun, or inputs that cannot be split.
         ExecutionFailure
             This stage failed, or another process is gone.
         """
@@ -170,7 +170,7 @@ def _microbatch(inputs: Sequence[Any], parts: int) -> tuple[int, int] | None:
         return None
     sizes = {value.shape[0] if value.dim() else 0 for value in inputs}
     if len(sizes) != 1 or min(sizes) % parts or not min(sizes):
-        raise InvalidPlan(f"inputs have first dimensions {sorted(sizes)}, which cannot be dealt in {parts} parts")
+        raise InvalidPlan(f"inputs have first dimensions {sorted(sizes)}, which cannot be split into {parts} parts")
     return min(sizes), min(sizes) // parts
 
 

@@ -29,7 +29,7 @@ def to_device_map(
     Parameters
     ----------
     plan
-        A plan with a schedule; an op whose inputs are dealt over devices counts as cut.
+        A plan with a schedule; an op whose inputs are split over devices counts as cut.
     graph
         What it was made for; its op attribute ``module`` gives each op's innermost module path, or the list of paths
         from the model to it. Without a graph, the paths are those that the plan itself keeps.

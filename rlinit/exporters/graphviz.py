@@ -42,7 +42,7 @@ def dot_text(graph: Graph, plan: Plan | None = None) -> str:
     graph
         The graph; nodes are labelled with name and kind, edges that leave a device with the bytes they carry.
     plan
-        Colours ops by device or stage. Ops whose inputs are dealt over several devices get stripes.
+        Colours ops by device or stage. Ops whose inputs are split over several devices get stripes.
 
     Raises
     ------

@@ -44,7 +44,7 @@ def correct(size: int, most: int = 9) -> None:
 
 
 def refused(size: int) -> None:
-    """Check that plans for other numbers of processes, and batches that cannot be dealt, are refused."""
+    """Check that plans for other numbers of processes, and batches that cannot be split, are refused."""
     model, x = RandomNet(1).eval(), torch.randn(3, 4)
     graph = graph_of(model, (x,))
     mixing, y = Reversed(), torch.randn(4, 3)
@@ -53,7 +53,7 @@ def refused(size: int) -> None:
         rlinit.executors.execute(
             plan, mixing, y, graph=graph_of(mixing, (y,)), executor=PipelineExecutor(microbatches=2)
         )
-    for stages, parts, message in ((size + 1, 1, "processes"), (size, 2, "cannot be dealt")):
+    for stages, parts, message in ((size + 1, 1, "processes"), (size, 2, "cannot be split")):
         plan = stage_plan(graph, random_hardware(0, stages), [0] * graph.num_ops)
         with pytest.raises(InvalidPlan, match=message):
             rlinit.executors.execute(plan, model, x, graph=graph, executor=PipelineExecutor(microbatches=parts))

@@ -96,7 +96,7 @@ def test_random_models_equal_eager(seed: int) -> None:
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_throughput_equals_eager(name: str, seed: int) -> None:
-    """Inputs dealt to devices shard by shard come back in order, with the model's values (up to batched kernels)."""
+    """Inputs split over devices come back in order, with the model's values (up to batched kernels)."""
     model, inputs = MODELS[name]
     inputs = (torch.cat([inputs[0], inputs[0].flip(0)]),)
     plan, graph = placed(model, inputs, seed, 3, count=4)
@@ -108,7 +108,7 @@ def test_throughput_equals_eager(name: str, seed: int) -> None:
 @given(seed=SEEDS)
 @settings(max_examples=10, deadline=None)
 def test_random_models_by_shards(seed: int) -> None:
-    """Random networks give the same when their inputs are dealt over devices."""
+    """Random networks give the same when their inputs are split over devices."""
     model, inputs = RandomNet(seed).eval(), (torch.randn(4, 4),)
     plan, graph = placed(model, inputs, seed, count=4)
     check_same(model, inputs, rlinit.executors.execute(plan, model, *inputs, graph=graph).outputs, exact=False)
@@ -178,7 +178,7 @@ def test_time_limit_ends_a_run() -> None:
 
 
 def test_dynamic_dimensions_are_those_of_the_inputs() -> None:
-    """A program with dynamic batch and length runs whole and dealt at the sizes of its inputs, and at no others."""
+    """A program with dynamic batch and length runs whole and split at the sizes of its inputs, and at no others."""
     from rlinit.importers.torch.export import from_program
 
     model = TinyTransformer().eval()

@@ -84,7 +84,7 @@ def test_latency(name: str, make: Callable[[str], tuple[Any, tuple[Any, ...]]]) 
 
 @pytest.mark.parametrize(("name", "make"), CASES, ids=[name for name, _ in CASES])
 def test_throughput(name: str, make: Callable[[str], tuple[Any, tuple[Any, ...]]]) -> None:
-    """Four inputs dealt over three devices give what the model gives, up to the rounding of batched kernels."""
+    """Four inputs split over three devices give what the model gives, up to the rounding of batched kernels."""
     model, inputs = make(name)
     program = export_model(model, inputs, dynamic_batch=4)
     graph = from_program(program)

@@ -1,4 +1,4 @@
-"""Straight-line Python for a lane: one statement an instruction, values in local variables.
+"""Straight-line Python for a device program: one statement an instruction, values in local variables.
 
 Only numbers of values, cells and constants are written into the source; names and arguments of the model never are.
 """
@@ -11,35 +11,35 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rlinit.executors.lowering.device_programs import (
+from rlinit.executors.lowering.instructions import (
     Begin,
     Call,
     Constant,
-    Drop,
     End,
     Fetch,
-    Give,
+    Free,
     Instruction,
     Join,
+    Recv,
+    Send,
     Slot,
-    Take,
 )
 
 if TYPE_CHECKING:
     import torch
     from torch.fx import Node
 
-__all__ = ["LaneCode", "lane_code"]
+__all__ = ["DeviceCode", "device_code"]
 
 
 @dataclass(frozen=True, slots=True)
-class LaneCode:
-    """What a lane runs.
+class DeviceCode:
+    """What a device runs.
 
     Parameters
     ----------
     call
-        (inputs, bring, take, give, begin, end) -> outputs, the ones of the collector.
+        (inputs, bring, recv, send, begin, end) -> outputs, the ones of the collector.
     source, file_name
         The generated source, and what tracebacks call it.
     line2op
@@ -60,29 +60,29 @@ class LaneCode:
         return None
 
 
-def lane_code(
+def device_code(
     name: str,
     instructions: Sequence[Instruction],
     outputs: Sequence[Any],
     ops: Sequence[str],
-    shard_inputs: int,
+    microbatch_inputs: int,
     device: torch.device,
     constant: Callable[[Node, torch.device], Any],
     *,
     measure: bool = False,
-) -> LaneCode:
-    """Generate and compile the code of a lane.
+) -> DeviceCode:
+    """Generate and compile the code of a device program.
 
     Parameters
     ----------
     name
-        Of the lane, for tracebacks.
+        Of the device, for tracebacks.
     instructions, outputs
         What it does, and what it returns.
     ops
         Op of each task.
-    shard_inputs
-        Inputs of one shard.
+    microbatch_inputs
+        Inputs of one microbatch.
     device
         The physical device; it replaces the devices that were written into the model when it was exported.
     constant
@@ -90,8 +90,8 @@ def lane_code(
     measure
         Call `begin` and `end` around each batch.
     """
-    writer = _Writer(device, constant, shard_inputs)
-    lines = ["def lane(inputs, bring, take, give, begin, end):"]
+    writer = _Writer(device, constant, microbatch_inputs)
+    lines = ["def program(inputs, bring, recv, send, begin, end):"]
     line2op: dict[int, str] = {}
     op = ""
     for instruction in instructions:
@@ -106,30 +106,32 @@ def lane_code(
                 line2op[len(lines)] = op
     lines.append(f"    return ({''.join(writer.text(output) + ', ' for output in outputs)})")
     source = "\n".join(lines) + "\n"
-    file_name = f"<lane {name} {id(writer)}>"
+    file_name = f"<program of {name} {id(writer)}>"
     exec(compile(source, file_name, "exec"), writer.names)
     # Tracebacks show the generated line.
     linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)
-    return LaneCode(writer.names["lane"], source, file_name, line2op)
+    return DeviceCode(writer.names["program"], source, file_name, line2op)
 
 
 class _Writer:
     """Writes instructions, and collects what they refer to."""
 
-    def __init__(self, device: torch.device, constant: Callable[[Node, torch.device], Any], shard_inputs: int) -> None:
+    def __init__(
+        self, device: torch.device, constant: Callable[[Node, torch.device], Any], microbatch_inputs: int
+    ) -> None:
         self.names: dict[str, Any] = {"part": _part, "stack": _stack}
-        self._device, self._constant, self._shard_inputs = device, constant, shard_inputs
+        self._device, self._constant, self._microbatch_inputs = device, constant, microbatch_inputs
         self._known: dict[tuple[str, int], str] = {}
         self._kept: list[Any] = []
 
     def line(self, instruction: Instruction, *, measure: bool) -> str:
         """Return the statement of an instruction; "" if it has none."""
-        size = self._shard_inputs
+        size = self._microbatch_inputs
         match instruction:
-            case Fetch(value, position, shards, axis):
-                if not shards:
+            case Fetch(value, position, microbatches, axis):
+                if not microbatches:
                     return f"v{value} = bring(inputs[{position}])"
-                return f"v{value} = bring(part(inputs[{position}], {axis}, {[s * size for s in shards]}, {size}))"
+                return f"v{value} = bring(part(inputs[{position}], {axis}, {[s * size for s in microbatches]}, {size}))"
             case Call(value, _, target, args, kwargs):
                 named = "".join(f", {key}={self.text(part)}" for key, part in kwargs.items())
                 return f"v{value} = {self._name('f', target)}({', '.join(map(self.text, args))}{named})"
@@ -137,15 +139,15 @@ class _Writer:
                 each = rows * size
                 runs = ", ".join(f"(v{one}, {first * each}, {end * each})" for one, first, end in parts)
                 return f"v{value} = stack([{runs}], {axis})"
-            case Take(value, cell):
-                return f"v{value} = take({cell})"
-            case Give(value, cell):
-                return f"give({cell}, v{value})"
+            case Recv(value, cell):
+                return f"v{value} = recv({cell})"
+            case Send(value, cell):
+                return f"send({cell}, v{value})"
             case Begin(task):
                 return f"begin({task})" if measure else ""
             case End(task):
                 return f"end({task})" if measure else ""
-            case Drop(values):
+            case Free(values):
                 return f"del {', '.join(f'v{value}' for value in values)}"
         raise TypeError(f"unknown instruction {instruction!r}")
 
@@ -179,7 +181,7 @@ class _Writer:
 
 
 def _part(value: torch.Tensor, axis: int, starts: Sequence[int], size: int) -> torch.Tensor:
-    """Return some shards of an input."""
+    """Return some microbatches of an input."""
     import torch
 
     if list(starts) == list(range(starts[0], starts[0] + len(starts) * size, size)):

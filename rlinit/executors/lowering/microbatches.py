@@ -1,4 +1,4 @@
-"""Dealing the values of a program over batches: which part of a value belongs to which input.
+"""Splitting the values of a program into micro-batches: which part of a value belongs to which input.
 
 The shape of a value tells the dimension that grows with the batch. Where that dimension also holds others (tokens of
 all inputs in one list, say), the inputs are taken to lie one after the other. Shapes alone do not prove that a program
@@ -41,7 +41,7 @@ def batch_rows(program: TorchProgram, node: Node) -> tuple[int, int] | None:
         return None
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
-        raise InvalidPlan(f"the value of node {node.name!r} is a {type(value).__name__}; only tensors can be dealt")
+        raise InvalidPlan(f"the value of node {node.name!r} is a {type(value).__name__}; only tensors can be split")
     grown = _grown_axes(program, value)
     if not grown:
         return None

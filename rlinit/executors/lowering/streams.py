@@ -1,4 +1,4 @@
-"""The physical side of a lane: its device, its streams, and how tensors come and go."""
+"""The physical side of a device program: its device, its streams, and how tensors come and go."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["Port", "ports_of"]
 
 
-def ports_of(lanes: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
-    """Return a port for each lane, and one for the collector, which is on the CPU.
+def ports_of(names: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
+    """Return a port for each device of a plan, and one for the collector, which is on the CPU.
 
-    A lane whose device is not given runs on the physical device of its name, where there is one, else on the CPU.
+    A device that is not given runs on the physical device of its name, where there is one, else on the CPU.
 
     Raises
     ------
@@ -28,10 +28,10 @@ def ports_of(lanes: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
     import torch
 
     for name in devices:
-        if name not in lanes:
-            raise InvalidPlan(f"devices names {name!r}, which the plan does not know; expected some of {list(lanes)}")
+        if name not in names:
+            raise InvalidPlan(f"devices names {name!r}, which the plan does not know; expected some of {list(names)}")
     ports = []
-    for name in lanes:
+    for name in names:
         wanted = devices.get(name, name if name == "cpu" or name.startswith("cuda") else "cpu")
         try:
             device = torch.device(wanted)
@@ -50,7 +50,7 @@ def ports_of(lanes: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
 
 
 class Port:
-    """Moves tensors to and from one lane, and measures its batches; used by the lane's own thread alone."""
+    """Moves tensors to and from one device, and measures its batches; used by the program's own thread alone."""
 
     def __init__(self, device: torch.device) -> None:
 
@@ -64,7 +64,7 @@ class Port:
 
     @contextlib.contextmanager
     def streams(self) -> Iterator[None]:
-        """Compute on the lane's own stream."""
+        """Compute on the program's own stream."""
         import torch
 
         self._marks = []

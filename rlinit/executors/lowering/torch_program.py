@@ -233,7 +233,7 @@ def torch_program(
     nodes = [node for node in all_nodes if node.op == "call_function" and not _is_check(node)]
     for node in nodes:
         _refuse_training(node)
-    node2op = _deal(nodes, names)
+    node2op = _assigned(nodes, names)
     if graph is not None:
         _check_flow(graph, [*user_inputs, *nodes], names)
     (result,) = exported.graph.find_nodes(op="output")
@@ -322,7 +322,7 @@ def _is_check(node: Node) -> bool:
     return not node.users and ("assert" in str(node.target) or "sym_constrain" in str(node.target))
 
 
-def _deal(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str]:
+def _assigned(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str]:
     """Return the op of each node: its own, or the one of its last producer; parts of a tuple go with the tuple."""
     node2op: dict[Node, str] = {}
     last: dict[str, int] = {}

@@ -88,7 +88,7 @@ def annotated_onnx(plan: Plan, graph: Graph, model: Any) -> Any:
     Raises
     ------
     InvalidPlan
-        The plan is not for the graph or the graph not for the model, an op is dealt over devices, or stages read each
+        The plan is not for the graph or the graph not for the model, an op is split over devices, or stages read each
         other in a circle; the message names the node.
     InvalidGraph
         The model cannot be read.

@@ -1,4 +1,4 @@
-"""Instructions of lanes: what they must hold whatever the plan, and the code that is made of them."""
+"""Instructions of device programs: what they must hold whatever the plan, and the code that is made of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit.executors
-from rlinit.executors.lowering.codegen import lane_code
-from rlinit.executors.lowering.device_programs import Begin, Call, Drop, End, Give, Lanes, Take, lower_lanes
+from rlinit.executors.lowering.codegen import device_code
+from rlinit.executors.lowering.device_programs import DevicePrograms, lower_devices
+from rlinit.executors.lowering.instructions import Begin, Call, End, Free, Recv, Send
 from rlinit.executors.lowering.torch_program import torch_program
 from rlinit.exporters.perfetto import trace_events
 from rlinit.plan import Plan
@@ -24,62 +25,62 @@ from tests.executors.plans import random_hardware, random_plan
 SEEDS = st.integers(0, 100_000)
 
 
-def lanes_of(seed: int, inputs: int) -> tuple[Plan, Lanes]:
-    """Return a random plan of a random network, and its lanes."""
+def programs_of(seed: int, inputs: int) -> tuple[Plan, DevicePrograms]:
+    """Return a random plan of a random network, and its device programs."""
     model, x = RandomNet(seed, 8).eval(), torch.randn(max(inputs, 2), 4)
     graph = graph_of(model, (x,), batched=inputs > 1)
     plan = random_plan(graph, random_hardware(seed, 3), seed, inputs=inputs)
     program = torch_program(model, (x,), graph.names, graph=graph, dynamic_batch=inputs if inputs > 1 else None)
-    return plan, lower_lanes(plan, program, len(x))
+    return plan, lower_devices(plan, program, len(x))
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 4]))
 @settings(max_examples=12, deadline=None)
-def test_every_value_is_made_used_and_dropped_once(seed: int, inputs: int) -> None:
-    """On each lane a value is dropped exactly once, after its last use; every cell is given and taken once."""
-    plan, lanes = lanes_of(seed, inputs)
-    gives: list[tuple[int, int]] = []
-    takes: list[tuple[int, int]] = []
-    for lane, instructions in enumerate(lanes.instructions):
+def test_every_value_is_made_used_and_freed_once(seed: int, inputs: int) -> None:
+    """In each program a value is freed exactly once, after its last use; every cell is sent and received once."""
+    plan, programs = programs_of(seed, inputs)
+    sent: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
+    for rank, instructions in enumerate(programs.instructions):
         live: set[int] = set()
         for one in instructions:
-            if isinstance(one, Drop):
+            if isinstance(one, Free):
                 assert live >= set(one.values)
                 live -= set(one.values)
-            elif isinstance(one, Give):
+            elif isinstance(one, Send):
                 assert one.value in live
-                gives.append((one.cell, lane))
+                sent.append((one.cell, rank))
             elif not isinstance(one, (Begin, End)):
                 assert one.value not in live
                 live.add(one.value)
-            if isinstance(one, Take):
-                takes.append((one.cell, lane))
-        assert not live or lane == len(lanes.devices)
-    assert sorted(gives) == [(cell, source) for cell, (source, _) in enumerate(lanes.cells)]
-    assert sorted(takes) == [(cell, target) for cell, (_, target) in enumerate(lanes.cells)]
-    assert len(lanes.tasks) == len(plan.batches)
+            if isinstance(one, Recv):
+                received.append((one.cell, rank))
+        assert not live or rank == len(programs.devices)
+    assert sorted(sent) == [(cell, source) for cell, (source, _) in enumerate(programs.cells)]
+    assert sorted(received) == [(cell, target) for cell, (_, target) in enumerate(programs.cells)]
+    assert len(programs.tasks) == len(plan.batches)
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 4]))
 @settings(max_examples=12, deadline=None)
 def test_no_lane_waits_for_ever(seed: int, inputs: int) -> None:
-    """Lanes that run instruction by instruction, in any order, come to their ends."""
-    _, lanes = lanes_of(seed, inputs)
-    at = [0] * len(lanes.instructions)
+    """DevicePrograms that run instruction by instruction, in any order, come to their ends."""
+    _, programs = programs_of(seed, inputs)
+    at = [0] * len(programs.instructions)
     full: set[int] = set()
     moved = True
     while moved:
         moved = False
-        for lane, instructions in enumerate(lanes.instructions):
-            while at[lane] < len(instructions):
-                one = instructions[at[lane]]
-                if isinstance(one, Take) and one.cell not in full:
+        for rank, instructions in enumerate(programs.instructions):
+            while at[rank] < len(instructions):
+                one = instructions[at[rank]]
+                if isinstance(one, Recv) and one.cell not in full:
                     break
-                if isinstance(one, Give):
+                if isinstance(one, Send):
                     full.add(one.cell)
-                at[lane] += 1
+                at[rank] += 1
                 moved = True
-    assert at == [len(instructions) for instructions in lanes.instructions]
+    assert at == [len(instructions) for instructions in programs.instructions]
 
 
 def test_code_of_a_lane() -> None:
@@ -93,8 +94,8 @@ def test_code_of_a_lane() -> None:
 
     (node,) = [n for n in torch.fx.symbolic_trace(torch.nn.Identity()).graph.nodes if n.op == "placeholder"]
     call = Call(0, node, target, [torch.ones(1), hostile, torch.device("cuda:3")], {})
-    code = lane_code(
-        "x", [Begin(0), call, Give(0, 0), End(0), Drop((0,))], (), ["op"], 1, torch.device("cpu"), lambda n, d: n
+    code = device_code(
+        "x", [Begin(0), call, Send(0, 0), End(0), Free((0,))], (), ["op"], 1, torch.device("cpu"), lambda n, d: n
     )
     assert hostile not in code.source
     given: list[tuple[int, torch.Tensor]] = []
@@ -104,7 +105,7 @@ def test_code_of_a_lane() -> None:
 
 
 def test_saved_plans_run_alike(tmp_path: Path) -> None:
-    """A plan that was saved and loaded gives the same outputs and the same trace."""
+    """A plan that was saved and loaded sent the same outputs and the same trace."""
     model, x = RandomNet(5).eval(), torch.randn(4, 4)
     graph = graph_of(model, (x,), batched=True)
     plan = random_plan(graph, random_hardware(5, 3), 5, inputs=4, transfers="exclusive")
