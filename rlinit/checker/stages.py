@@ -1,7 +1,6 @@
-"""The independent checker: recomputes feasibility and value of a plan from the raw graph and hardware.
+"""The independent checker of stages: plain Python over the definitions, slow and simple on purpose.
 
-Nothing here comes from the solvers, the kernels or the array form they work on. It is plain Python over the
-definitions of the problems, slow and simple on purpose.
+Nothing here comes from the solvers, the kernels or the array form they work on.
 """
 
 from __future__ import annotations
@@ -9,57 +8,43 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rlinit.checker.compatibility import figures_of, require_graph, require_hardware
-from rlinit.checker.placements import check_placement
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import OPTIMALITY_TOLERANCE, Objective, Plan, StageUse
+from rlinit.plan import Objective, Plan, StageUse
 
-__all__ = ["stage_uses", "verify"]
+__all__ = ["check_stages", "stage_uses"]
 
 _ROUNDING = 1e-9
 """Relative difference of two float sums of the same numbers that is put down to rounding."""
 
 
-def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
-    """Check that a plan is for this graph and hardware, feasible, and has the value and status it claims.
+def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
+    """Check every rule of the stage problems on a plan; return its value on each level.
 
     Raises
     ------
     InvalidPlan
-        Another graph or hardware; an op missing, unknown or on a stage that does not exist; a cycle among stages;
-        batches or transfers that overlap or start too early; colocated ops apart; an op where it is forbidden; a
-        memory overfull; a value, figure, bound or status that is not true. The message names the op, edge, stage or
-        figure.
+        An op missing, unknown or on a stage that does not exist; a cycle among stages; colocated ops apart; an op where
+        it is forbidden; a memory overfull; an order that is none; a figure that is not true.
     """
-    require_graph(plan, graph)
-    require_hardware(plan, hardware)
-    if plan.graph_figures and dict(plan.graph_figures) != figures_of(graph):
-        raise InvalidPlan(f"the plan gives its graph's totals as {plan.graph_figures}; expected {figures_of(graph)}")
-    if plan.assignment is None:
-        if plan.status in ("optimal", "feasible") or plan.values is not None:
-            raise InvalidPlan(f"the plan claims to be {plan.status} but assigns nothing")
-        return
-    if plan.status not in ("optimal", "feasible"):
-        raise InvalidPlan(f"the plan claims {plan.status!r} but assigns ops")
-    if plan.objective in ("latency", "throughput"):
-        _check_claims(plan, (check_placement(plan, graph, hardware),))
-        return
+    assignment = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
     devices = [use.device for use in plan.stages]
-    _check_assignment(plan.assignment, graph, hardware, devices, free_order=plan.objective == "pipeline")
+    if not devices:
+        raise InvalidPlan("the plan has no stages")
+    _check_assignment(assignment, graph, hardware, devices, free_order=plan.objective == "pipeline")
     _check_orders(plan, graph)
-    uses = stage_uses(plan.assignment, graph, hardware, devices, plan.objective, orders=plan.stage_orders)
+    uses = stage_uses(assignment, graph, hardware, devices, plan.objective, orders=plan.stage_orders)
     for j, (claimed, true) in enumerate(zip(plan.stages, uses, strict=True)):
         _check_stage(j, claimed, true)
-    for use, device in zip(uses, (hardware.devices[_device_index(hardware, name)] for name in devices), strict=True):
-        if use.param_bytes > device.memory_bytes * (1.0 + _ROUNDING):
+        device = hardware.devices[_device_index(hardware, true.device)]
+        if true.param_bytes > device.memory_bytes * (1.0 + _ROUNDING):
             raise InvalidPlan(
-                f"device {device.name!r} holds {use.param_bytes:,.0f} parameter bytes; "
+                f"device {device.name!r} holds {true.param_bytes:,.0f} parameter bytes; "
                 f"its memory has {device.memory_bytes:,.0f}"
             )
-    _check_claims(plan, _values(uses, plan.objective))
+    return _values(uses, plan.objective)
 
 
 def stage_uses(
@@ -190,32 +175,34 @@ def _io(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
 
 
 def _check_assignment(
-    assignment: Mapping[str, int | str], graph: Graph, hardware: Hardware, devices: list[str], *, free_order: bool
+    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], *, free_order: bool
 ) -> None:
     if len(set(devices)) < len(devices):
         raise InvalidPlan(f"a device serves two stages: {', '.join(devices)}")
     if not free_order and devices != [device.name for device in hardware.devices]:
         raise InvalidPlan("the stages are not on the devices in the hardware's order")
-    for name in graph.names:
+    known = set(graph.names)
+    on = [hardware.devices[_device_index(hardware, name)] for name in devices]
+    for v, name in enumerate(graph.names):
         if name not in assignment:
             raise InvalidPlan(f"op {name!r} is not assigned")
         at = assignment[name]
-        if not isinstance(at, int) or not 0 <= at < len(devices):
+        if not 0 <= at < len(devices):
             raise InvalidPlan(f"op {name!r} is on stage {at!r}; expected 0..{len(devices) - 1}")
-        device = hardware.devices[_device_index(hardware, devices[at])]
-        v = graph.index(name)
+        device = on[at]
         for key in (device.name, device.kind):
             if key in graph.forbidden and graph.forbidden[key][v]:
                 raise InvalidPlan(f"op {name!r} is on device {device.name!r}, where it is forbidden")
     for name in assignment:
-        graph.index(name)
+        if name not in known:
+            raise InvalidPlan(f"the plan assigns op {name!r}, which the graph does not have")
     for u, v in graph.edges.tolist():
-        if int(assignment[graph.names[u]]) > int(assignment[graph.names[v]]):
+        if assignment[graph.names[u]] > assignment[graph.names[v]]:
             raise InvalidPlan(
                 f"edge ({graph.names[u]!r}, {graph.names[v]!r}) runs backwards, from stage "
                 f"{assignment[graph.names[u]]} to stage {assignment[graph.names[v]]}"
             )
-    at_group: dict[int, tuple[str, int | str]] = {}
+    at_group: dict[int, tuple[str, int]] = {}
     for v, name in enumerate(graph.names):
         group = int(graph.colocation[v])
         if group >= 0:
@@ -234,11 +221,11 @@ def _values(uses: tuple[StageUse, ...], objective: str) -> tuple[float, ...]:
     return (max(use.time_s for use in uses),)
 
 
-def _differ(claimed: float, true: float) -> bool:
-    return abs(claimed - true) > _ROUNDING * max(abs(claimed), abs(true))
-
-
 def _check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
+    """Check the figures of one stage; bytes off the cache are a difference, rounded as the sum it is taken from."""
+    total = true.param_bytes + true.activation_bytes
+    share = true.overflow_s / true.off_cache_bytes if true.off_cache_bytes > 0 else 0.0
+    scales = {"off_cache_bytes": total, "overflow_s": total * share}
     for figure in (
         "num_ops",
         "work_s",
@@ -250,23 +237,6 @@ def _check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
         "out_bytes",
         "activation_bytes",
     ):
-        if _differ(getattr(claimed, figure), getattr(true, figure)):
-            raise InvalidPlan(
-                f"stage {j}: {figure} is given as {getattr(claimed, figure)} but is {getattr(true, figure)}"
-            )
-
-
-def _check_claims(plan: Plan, true: tuple[float, ...]) -> None:
-    if plan.values is None or len(plan.values) != len(true):
-        raise InvalidPlan(f"the plan gives values {plan.values}; expected {true}")
-    for level, (claimed, value) in enumerate(zip(plan.values, true, strict=True)):
-        if _differ(claimed, value):
-            raise InvalidPlan(f"the plan's value on level {level} is {claimed} but the schedule's is {value}")
-    closed = True
-    for level, (bound, value) in enumerate(zip(plan.bounds or (0.0,) * len(true), true, strict=True)):
-        # A bound on one level speaks of schedules that are optimal on the levels before it.
-        if closed and bound > value * (1.0 + _ROUNDING):
-            raise InvalidPlan(f"the bound {bound} on level {level} exceeds the value {value} of a feasible schedule")
-        closed &= value - bound <= OPTIMALITY_TOLERANCE * abs(value)
-    if (plan.status == "optimal") != closed:
-        raise InvalidPlan(f"status is {plan.status!r} with values {true} and bounds {plan.bounds}")
+        said, is_so = getattr(claimed, figure), getattr(true, figure)
+        if abs(said - is_so) > _ROUNDING * max(said, is_so, 1e-3 * scales.get(figure, 0.0)):
+            raise InvalidPlan(f"stage {j}: {figure} is given as {said} but is {is_so}")

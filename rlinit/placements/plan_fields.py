@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from rlinit.checker.placements import device_uses
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import makespan, placement_of, timeline
-from rlinit.plan import Batch, Plan, PlannedTransfer, Resident
+from rlinit.placements.timeline import held_bytes, makespan, placement_of, timeline
+from rlinit.plan import Batch, DeviceUse, Plan, PlannedTransfer, Resident
 
 __all__ = ["placement_from_plan", "placement_parts", "placement_plan"]
 
 
 def placement_parts(
-    problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware, resident: Resident
+    problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware
 ) -> dict[str, object]:
-    """Return the fields of a plan that describe a placement; figures of devices come from the checker's arithmetic."""
+    """Return the fields of a plan that describe a placement, from the problem's own arrays.
+
+    Parameters
+    ----------
+    problem, placement
+        The problem that was solved, and a placement that breaks none of its rules.
+    graph, hardware
+        Where ops and devices have their names from.
+    """
     run = timeline(problem, placement)
     names = [device.name for device in hardware.devices]
     d = problem.num_devices
@@ -49,8 +57,21 @@ def placement_parts(
             PlannedTransfer(graph.names[t.op], names[t.source], names[t.target], t.start_s, t.end_s)
             for t in run.transfers
         ),
-        "devices": device_uses(batches, graph, hardware, problem.shard_inputs, resident),
+        "devices": _device_uses(problem, placement, names),
     }
+
+
+def _device_uses(problem: PlacementProblem, placement: Placement, names: list[str]) -> tuple[DeviceUse, ...]:
+    """Return what each device does."""
+    d = problem.num_devices
+    held = held_bytes(problem, placement.device)
+    uses = []
+    for i, name in enumerate(names):
+        ops = placement.sequence[placement.sequence % d == i] // d
+        sizes = (placement.device[ops] == i).sum(axis=1)
+        seconds = problem.time_s[ops, i, sizes].tolist()
+        uses.append(DeviceUse(name, len(ops), math.fsum(seconds), float(held[i])))
+    return tuple(uses)
 
 
 def placement_plan(
@@ -71,7 +92,7 @@ def placement_plan(
     method
         What found the placement.
     """
-    parts: dict[str, Any] = placement_parts(problem, placement, graph, hardware, resident)
+    parts: dict[str, Any] = placement_parts(problem, placement, graph, hardware)
     return Plan(
         objective=problem.objective,
         status="feasible",

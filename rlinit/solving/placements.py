@@ -301,7 +301,7 @@ def solve_placement(
         "resident": options.resident,
     }
     if incumbent.assignment is not None:
-        parts |= placement_parts(problem, incumbent.assignment, graph, hardware, options.resident)
+        parts |= placement_parts(problem, incumbent.assignment, graph, hardware)
     return Solved(incumbent, parts, search.origin)
 
 

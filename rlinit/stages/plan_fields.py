@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from rlinit.checker.stages import stage_uses
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Plan
+from rlinit.plan import Plan, StageUse
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.lowering import LoweredStages
 from rlinit.stages.problem import StageAssignment, StageProblem
@@ -25,7 +25,19 @@ def stage_parts(
     graph: Graph,
     hardware: Hardware,
 ) -> dict[str, Any]:
-    """Return the fields of a plan that describe stages; every figure comes from the checker's own arithmetic."""
+    """Return the fields of a plan that describe stages, from the problem's own arrays.
+
+    Parameters
+    ----------
+    assignment
+        A feasible assignment, or None: no fields.
+    problem
+        What was solved: `lowered.problem`, or that with activations.
+    lowered
+        The way back to ops and devices.
+    graph, hardware
+        Where ops and devices have their names from.
+    """
     if assignment is None:
         return {}
     stage_of = dict(zip(graph.names, assignment.stage[lowered.node_of_op].tolist(), strict=True))
@@ -34,8 +46,39 @@ def stage_parts(
     if isinstance(problem, StageActivations):
         found = problem.orders(assignment)
         orders = tuple(tuple(graph.names[op] for op in order) for order in found)
-    uses = stage_uses(stage_of, graph, hardware, devices, lowered.problem.objective, orders=orders)
+    uses = tuple(_stage_use(problem, lowered, assignment, j, device) for j, device in enumerate(devices))
     return {"assignment": stage_of, "stages": uses, "stage_orders": orders}
+
+
+def _stage_use(
+    problem: StageProblem | StageActivations, lowered: LoweredStages, assignment: StageAssignment, j: int, device: str
+) -> StageUse:
+    """Return what stage j does: the terms of the stage cost, each summed without rounding on the way."""
+    plain = lowered.problem
+    member = assignment.stage == j
+    c = int(assignment.classes[j] if plain.objective == "pipeline" else plain.stage_class[j])
+    tensor_of = np.repeat(np.arange(plain.num_tensors), np.diff(plain.tensor_indptr))
+    made_here = member[plain.tensor_src]
+    read_here = np.zeros(plain.num_tensors, np.bool_)
+    read_here[tensor_of[member[plain.tensor_dst]]] = True
+    read_elsewhere = np.zeros(plain.num_tensors, np.bool_)
+    read_elsewhere[tensor_of[~member[plain.tensor_dst]]] = True
+    enters, leaves = ~made_here & read_here, made_here & read_elsewhere
+    param = math.fsum(plain.param_bytes[member].tolist())
+    peak = problem.least_peak(member).peak_bytes if isinstance(problem, StageActivations) and member.any() else 0.0
+    off_cache = max(0.0, param + peak - float(plain.cache_bytes[c]))
+    return StageUse(
+        device=device,
+        num_ops=int(member[lowered.node_of_op].sum()),
+        work_s=math.fsum(plain.work_s[c, member].tolist()),
+        in_s=math.fsum(plain.in_s[c, enters].tolist()),
+        out_s=math.fsum(plain.out_s[c, leaves].tolist()),
+        overflow_s=off_cache * float(plain.overflow_s_per_byte[c]),
+        param_bytes=param,
+        off_cache_bytes=off_cache,
+        out_bytes=math.fsum(plain.tensor_bytes[leaves].tolist()),
+        activation_bytes=peak,
+    )
 
 
 def stages_from_plan(plan: Plan, lowered: LoweredStages, graph: Graph, hardware: Hardware) -> StageAssignment:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rlinit
-from rlinit.errors import InvalidGraph, InvalidPlan
+from rlinit.errors import InvalidPlan
 from rlinit.plan import Plan
 
 
@@ -119,7 +119,7 @@ def test_constraints_are_checked_by_name() -> None:
             uses = rlinit.checker.stages.stage_uses(assignment, model(), HARDWARE, [u.device for u in uses], "pipeline")
         with pytest.raises(InvalidPlan, match=message):
             rlinit.verify(dataclasses.replace(plan, assignment=assignment, stages=uses), model(), HARDWARE)
-    with pytest.raises(InvalidGraph, match="'zz'"):
+    with pytest.raises(InvalidPlan, match="'zz'"):
         rlinit.verify(dataclasses.replace(plan, assignment={**plan.assignment, "zz": 0}), model(), HARDWARE)
 
 
