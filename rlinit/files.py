@@ -9,9 +9,13 @@ import tempfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import RlinitError
+from rlinit.limits import closest
+
+if TYPE_CHECKING:
+    import fastjsonschema
 
 __all__ = ["check_schema", "read_json", "write_atomically", "write_json"]
 
@@ -33,8 +37,19 @@ def check_schema(data: Any, schema: str, error: type[RlinitError], source: str) 
         _validator(schema)(data)
     except fastjsonschema.JsonSchemaValueException as problem:
         where = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in problem.path[1:]) or "the top level"
-        said = problem.message.removeprefix(problem.name or "").strip()
+        said = _unknown_key(problem) or problem.message.removeprefix(problem.name or "").strip()
         raise error(f"{source}: at {where.lstrip('.')}: {said} (schema {schema}.schema.json)") from None
+
+
+def _unknown_key(problem: fastjsonschema.JsonSchemaValueException) -> str:
+    """Return which key is unknown and which ones there are, where that is the problem; else ""."""
+    if problem.rule != "additionalProperties" or not isinstance(problem.value, dict):
+        return ""
+    known = list(problem.definition.get("properties", {}))
+    unknown = [key for key in problem.value if key not in known]
+    if not unknown:
+        return ""
+    return f"unknown key {unknown[0]!r}{closest(str(unknown[0]), known)} (expected {', '.join(known)})"
 
 
 def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[str, Any]:

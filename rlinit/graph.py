@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidGraph
 from rlinit.files import read_json, write_json
+from rlinit.limits import LARGEST, LARGEST_BATCH, check_name, check_number, closest
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,25 +42,34 @@ __all__ = ["ANY_DEVICE", "Graph"]
 ANY_DEVICE = "*"
 """The device key of times that hold on every device."""
 
-_KNOWN_ATTRIBUTES = {"op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden"}
+_COSTS = ("op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden")
+"""Attributes of ops that say what they cost and where they may be."""
+
+_NOTES = ("node", "nodes", "module", "outputs", "tensors", "tracer", "view", "label", "note")
+"""Attributes that are carried along: what importers say of an op's origin, and ``note`` for whatever users like."""
 
 
-def _bad_number(value: float) -> str | None:
-    """Return what is wrong with a cost, or None."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "infinite"
-    return "negative" if value < 0 else None
+def _check_attributes(op: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in _COSTS and name not in _NOTES:
+            known = (*_COSTS, *_NOTES)
+            raise InvalidGraph(
+                f"op {op!r} has the unknown attribute {name!r}{closest(str(name), known)} "
+                f"(expected {', '.join(_COSTS)}; your own go under 'note')"
+            )
 
 
 def _number(op: str, what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise InvalidGraph(f"op {op!r}: {what} must be a number, got {value!r}")
-    wrong = _bad_number(float(value))
-    if wrong:
-        raise InvalidGraph(f"op {op!r}: {what} is {wrong} ({value}); expected a finite number >= 0")
-    return float(value)
+    return check_number(f"op {op!r}: {what}", value, InvalidGraph)
+
+
+def _batch_size(key: object) -> int | None:
+    """Return the batch size that a key of `time_s` stands for (text in JSON), or None where it is none."""
+    if isinstance(key, str) and len(key) <= 10 and key.isascii() and key.isdecimal():
+        key = int(key)
+    if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or not 1 <= key <= LARGEST_BATCH:
+        return None
+    return int(key)
 
 
 def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
@@ -70,9 +80,13 @@ def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
     for device, entry in value.items():
         if isinstance(entry, Mapping):
             for batch, seconds in entry.items():
-                if not str(batch).isdecimal() or int(batch) < 1:
-                    raise InvalidGraph(f"op {op!r}: time_s on {device!r} has batch size {batch!r}; expected >= 1")
-                flat[str(device), int(batch)] = _number(op, f"time_s on {device!r} at batch {batch}", seconds)
+                size = _batch_size(batch)
+                if size is None:
+                    shown = "beyond them" if isinstance(batch, int) and abs(batch) > LARGEST_BATCH else repr(batch)[:20]
+                    raise InvalidGraph(
+                        f"op {op!r}: time_s on {device!r} has batch size {shown}; expected 1 to {LARGEST_BATCH}"
+                    )
+                flat[str(device), size] = _number(op, f"time_s on {device!r} at batch {batch}", seconds)
         else:
             flat[str(device), 1] = _number(op, f"time_s on {device!r}", entry)
     return flat
@@ -119,8 +133,8 @@ class Graph:
     Raises
     ------
     InvalidGraph
-        Empty graph, duplicate or empty name, an edge to an unknown op, a self-loop, a cycle (named), costs that
-        are negative or infinite.
+        Empty graph, duplicate or empty name, one with characters that files cannot hold, an edge to an unknown op, a
+        self-loop, a cycle (named), costs that are negative, infinite or above 1e30.
     """
 
     names: tuple[str, ...]
@@ -148,6 +162,7 @@ class Graph:
         n = len(self.names)
         if n == 0:
             raise InvalidGraph("the graph has no ops; expected at least one")
+        self._check_names()
         index = {name: i for i, name in enumerate(self.names)}
         if len(index) < n:
             seen: set[str] = set()
@@ -177,6 +192,15 @@ class Graph:
         for array in (edges, self.param_bytes, self.out_bytes, self.flops, self.order, self.level):
             array.flags.writeable = False
 
+    def _check_names(self) -> None:
+        check_name("the graph's name", self.name, InvalidGraph, empty=True)
+        for i, name in enumerate(self.names):
+            check_name(f"the name of op number {i}", name, InvalidGraph)
+        for name, kind in zip(self.names, self.kinds, strict=False):
+            check_name(f"the kind of op {name!r}", kind, InvalidGraph, empty=True)
+        for device in {device for device, _ in self.times} | set(self.forbidden):
+            check_name("the name of a device in time_s or forbidden", device, InvalidGraph)
+
     def _check_shapes(self, n: int) -> None:
         columns = {"kinds": self.kinds, "param_bytes": self.param_bytes, "out_bytes": self.out_bytes}
         columns |= {"flops": self.flops, "colocation": self.colocation}
@@ -190,13 +214,9 @@ class Graph:
         columns = {"param_bytes": self.param_bytes, "out_bytes": self.out_bytes, "flops": self.flops}
         columns |= {f"time_s on {device!r} at batch {batch}": column for (device, batch), column in self.times.items()}
         for what, column in columns.items():
-            wrong = np.flatnonzero((column < 0) | np.isinf(column))
+            wrong = np.flatnonzero((column < 0) | (column > LARGEST))
             if len(wrong):
-                v = wrong[0]
-                raise InvalidGraph(
-                    f"op {self.names[v]!r}: {what} is {_bad_number(column[v])} ({column[v]}); "
-                    "expected a finite number >= 0"
-                )
+                _number(self.names[wrong[0]], what, column[wrong[0]])
 
     def _sort(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the natural topological order (Kahn, smallest index first) and ASAP levels."""
@@ -307,14 +327,14 @@ class Graph:
         ops
             Attributes: `op`, `param_bytes`, `out_bytes`, `flops`, `time_s` (a number, a mapping device -> number,
             or device -> batch size -> number), `colocate` (a group label), `forbidden` (device names or kinds).
-            Others are carried along.
+            What importers note of an op's origin (`module`, `node`, ...) and `note`, whatever it is, are carried along.
         edges
             Data flow, in any order; repeated edges count once.
 
         Raises
         ------
         InvalidGraph
-            As for the class, and for attributes of a wrong type; the message names the op or edge.
+            As for the class, and for unknown attributes and ones of a wrong type; the message names the op or edge.
         """
         names: list[str] = []
         rows: list[Mapping[str, Any]] = []
@@ -339,7 +359,8 @@ class Graph:
                 colocation[i] = groups.setdefault(row["colocate"], len(groups))
             for device in row.get("forbidden") or ():
                 forbidden.setdefault(str(device), np.zeros(n, np.bool_))[i] = True
-            rest = {key: value for key, value in row.items() if key not in _KNOWN_ATTRIBUTES}
+            rest = {key: value for key, value in row.items() if key not in _COSTS}
+            _check_attributes(op_name, rest)
             if rest:
                 extras[i] = rest
         index = {op_name: i for i, op_name in enumerate(names)}

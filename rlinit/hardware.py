@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,17 @@ from numpy.typing import NDArray
 
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
+from rlinit.limits import LARGEST, LARGEST_BATCH, MAX_DEVICES, check_name, check_number
+from rlinit.units import parse_quantity
 
 __all__ = ["CAPACITY_SLACK", "Device", "Hardware"]
 
 CAPACITY_SLACK = 1.0 + 1e-12
 """Room for rounding where sums of bytes that are not integers are held against a capacity."""
 
+
+_SMALLEST = 1.0 / LARGEST
+"""Smallest capacity or rate."""
 
 _MIB = float(2**20)
 _GIB = float(2**30)
@@ -63,17 +69,29 @@ class Device:
     node: str = ""
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidHardware("a device has an empty name")
+        check_name("the name of a device", self.name, InvalidHardware)
+        for what in ("kind", "node"):
+            check_name(f"device {self.name!r}: {what}", getattr(self, what), InvalidHardware, empty=True)
         for what in ("memory_bytes", "flops_per_s", "bytes_per_s", "io_bandwidth"):
-            value = getattr(self, what)
-            if value is not None and not value > 0:
-                raise InvalidHardware(f"device {self.name!r}: {what} is {value}; expected a number > 0")
-        for what in ("cache_bytes", "launch_s"):
-            if not getattr(self, what) >= 0:
-                raise InvalidHardware(f"device {self.name!r}: {what} is {getattr(self, what)}; expected a number >= 0")
-        if self.batch_sizes is not None and (not self.batch_sizes or min(self.batch_sizes) < 1):
-            raise InvalidHardware(f"device {self.name!r}: batch_sizes is {self.batch_sizes}; expected integers >= 1")
+            if getattr(self, what) is not None:
+                _check_positive(f"device {self.name!r}: {what}", getattr(self, what))
+        check_number(f"device {self.name!r}: cache_bytes", self.cache_bytes, InvalidHardware, unlimited=True)
+        check_number(f"device {self.name!r}: launch_s", self.launch_s, InvalidHardware)
+        if self.batch_sizes is not None and not all(
+            isinstance(size, int) and 1 <= size <= LARGEST_BATCH for size in self.batch_sizes or (0,)
+        ):
+            raise InvalidHardware(
+                f"device {self.name!r}: batch_sizes is {str(self.batch_sizes)[:60]}; "
+                f"expected integers from 1 to {LARGEST_BATCH}"
+            )
+
+
+def _check_positive(what: str, value: object) -> float:
+    """Return a capacity or rate, which may be infinite, after checking that one can divide by it."""
+    number = check_number(what, value, InvalidHardware, unlimited=True)
+    if number < _SMALLEST:
+        raise InvalidHardware(f"{what} is {number}; expected a number > 0, at least {_SMALLEST:g}")
+    return number
 
 
 # FP32 peaks (operations/s), memory bandwidths (bytes/s) and capacities of the vendors' data sheets. Launches, and the
@@ -140,9 +158,11 @@ class Hardware:
     def __post_init__(self) -> None:
         if not self.devices:
             raise InvalidHardware("hardware has no devices; expected at least one")
+        check_name("the hardware's name", self.name, InvalidHardware, empty=True)
+        _check_count(len(self.devices))
         names = [device.name for device in self.devices]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if count > 1:
                 raise InvalidHardware(f"device name {name!r} appears more than once")
         d = len(names)
         for what, matrix in (("bandwidth", self.bandwidth), ("latency_s", self.latency_s)):
@@ -151,6 +171,12 @@ class Hardware:
             if np.isnan(matrix).any() or (matrix < 0).any():
                 i, j = np.argwhere(np.isnan(matrix) | (matrix < 0))[0]
                 raise InvalidHardware(f"{what} from {names[i]!r} to {names[j]!r} is {matrix[i, j]}; expected >= 0")
+            i, j = np.unravel_index(np.argmax(np.where(np.isinf(matrix), 0.0, matrix)), (d, d))
+            check_number(f"{what} from {names[i]!r} to {names[j]!r}", matrix[i, j], InvalidHardware, unlimited=True)
+        low = np.argwhere((self.bandwidth > 0) & (self.bandwidth < _SMALLEST))
+        if len(low):
+            i, j = low[0]
+            _check_positive(f"bandwidth from {names[i]!r} to {names[j]!r}", self.bandwidth[i, j])
         bandwidth, latency = _widest_paths(self.bandwidth, self.latency_s)
         object.__setattr__(self, "bandwidth", bandwidth)
         object.__setattr__(self, "latency_s", latency)
@@ -189,7 +215,8 @@ class Hardware:
     ) -> Hardware:
         """Return devices that are linked pairwise at one bandwidth (bytes/s)."""
         d = len(devices)
-        rates = np.full((d, d), float(bandwidth))
+        _check_count(d)
+        rates = np.full((d, d), check_number("bandwidth", bandwidth, InvalidHardware, unlimited=True))
         np.fill_diagonal(rates, np.inf)
         return cls(tuple(devices), rates, latency_s * (1.0 - np.eye(d)), name)
 
@@ -213,8 +240,8 @@ class Hardware:
         """
         if k < 1:
             raise InvalidHardware(f"a pipeline needs at least one stage; got k = {k}")
-        if not bandwidth > 0:
-            raise InvalidHardware(f"bandwidth is {bandwidth}; expected bytes a second > 0")
+        _check_count(k)
+        _check_positive("bandwidth", bandwidth)
         stage = Device("stage", "stage", memory, cache, flops_per_s, bytes_per_s, io_bandwidth=float(bandwidth))
         stages = [dataclasses.replace(stage, name=f"stage{i}") for i in range(k)]
         return cls.mesh(stages, bandwidth, name=f"pipeline-{k}")
@@ -233,6 +260,7 @@ class Hardware:
         """
         if k < 1:
             raise InvalidHardware(f"a pipeline needs at least one Edge TPU; got k = {k}")
+        _check_count(k)
         tpus = [Device(f"tpu{i}", "edge-tpu", math.inf, 8 * _MIB, 4e12, 32e9, io_bandwidth=320e6) for i in range(k)]
         return cls.mesh(tpus, 320e6, name=f"edge-tpu-{k}")
 
@@ -261,7 +289,7 @@ class Hardware:
         Moirai, table III. DIVIML: section V-A, and the thesis's section 5.2.
         """
         prefix, _, count = name.rpartition("-")
-        if prefix == "edge-tpu" and count.isdecimal():
+        if prefix == "edge-tpu" and count.isdecimal() and len(count) < 10:
             return cls.edge_tpus(int(count))
         if name == "cpu-t4-a100":
             return cls.mesh([_CPU, _GPUS["t4"], _GPUS["a100"]], _PCIE4, name=name)
@@ -308,11 +336,13 @@ class Hardware:
         InvalidHardware
             A link that names an unknown device, or contents the constructor refuses.
         """
+        _check_count(sum(row.get("count", 1) for row in data["device"]))
         devices = [device for row in data["device"] for device in _expand(row)]
         index = {device.name: i for i, device in enumerate(devices)}
         d = len(devices)
-        bandwidth = np.full((d, d), float(data.get("bandwidth", 0.0 if "link" in data else math.inf)))
-        latency = np.full((d, d), float(data.get("latency_s", 0.0)))
+        everywhere = data.get("bandwidth", 0.0 if "link" in data else math.inf)
+        bandwidth = np.full((d, d), _quantity("bandwidth", everywhere, "bytes/s"))
+        latency = np.full((d, d), _quantity("latency_s", data.get("latency_s", 0.0), "seconds"))
         np.fill_diagonal(bandwidth, np.inf)
         np.fill_diagonal(latency, 0.0)
         for link in data.get("link", []):
@@ -322,9 +352,12 @@ class Hardware:
                         f"link {link['from']!r} -> {link['to']!r} names the unknown device {link[end]!r}"
                     )
             i, j = index[link["from"]], index[link["to"]]
+            what = f"link {link['from']!r} -> {link['to']!r}"
+            rate = _quantity(f"{what}: bandwidth", link["bandwidth"], "bytes/s")
+            delay = _quantity(f"{what}: latency_s", link.get("latency_s", 0.0), "seconds")
             for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
-                bandwidth[a, b] = _rate(link["bandwidth"])
-                latency[a, b] = float(link.get("latency_s", 0.0))
+                bandwidth[a, b] = rate
+                latency[a, b] = delay
         return cls(tuple(devices), bandwidth, latency, data.get("name", "hardware"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -377,6 +410,7 @@ class Hardware:
         """
         if k < 1:
             raise InvalidHardware(f"stages is {k}; expected at least 1")
+        _check_count(k)
         if k == self.num_devices:
             return self
         first = self.devices[0]
@@ -409,16 +443,41 @@ def _expand(row: Mapping[str, Any]) -> list[Device]:
     values = {key: value for key, value in row.items() if key != "count"}
     if values.get("batch_sizes") is not None:
         values["batch_sizes"] = tuple(values["batch_sizes"])
-    if "io_bandwidth" in values:
-        values["io_bandwidth"] = _rate(values["io_bandwidth"])
+    for key, unit in _MEASURES.items():
+        if key in values:
+            values[key] = _quantity(f"device {row['name']!r}: {key}", values[key], unit)
     device = Device(**values)
     if "count" not in row:
         return [device]
     return [dataclasses.replace(device, name=f"{device.name}{i}") for i in range(row["count"])]
 
 
-def _rate(value: float | str) -> float:
-    return math.inf if isinstance(value, str) else float(value)
+_MEASURES = {
+    "memory_bytes": "bytes",
+    "cache_bytes": "bytes",
+    "flops_per_s": "operations/s",
+    "bytes_per_s": "bytes/s",
+    "launch_s": "seconds",
+    "io_bandwidth": "bytes/s",
+}
+"""Keys of a device that hold a quantity, and what it measures."""
+
+
+def _quantity(what: str, value: float | str, unit: str) -> float:
+    """Return a quantity of a file: a number, text with a unit, or "unlimited" for a rate in bytes a second."""
+    if not isinstance(value, str):
+        return check_number(what, value, InvalidHardware, unlimited=True)
+    if value == "unlimited" and unit == "bytes/s":
+        return math.inf
+    try:
+        return parse_quantity(value, unit)
+    except ValueError as problem:
+        raise InvalidHardware(f"{what}: {problem}") from None
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_DEVICES:
+        raise InvalidHardware(f"{count:,} devices are too many; expected at most {MAX_DEVICES:,}")
 
 
 def _device_dict(device: Device) -> dict[str, Any]:
@@ -439,6 +498,10 @@ def _widest_paths(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Replace missing links by the widest paths (ties: the lowest latency), Floyd-Warshall style."""
     rate, delay = bandwidth.astype(np.float64), latency_s.astype(np.float64)
+    if ((bandwidth > 0) | np.eye(len(rate), dtype=bool)).all():  # every pair has a link of its own, which stays
+        np.fill_diagonal(rate, np.inf)
+        np.fill_diagonal(delay, 0.0)
+        return rate, delay
     np.fill_diagonal(rate, np.inf)
     np.fill_diagonal(delay, 0.0)
     delay[rate == 0] = np.inf

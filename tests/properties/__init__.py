@@ -1,0 +1,1 @@
+"""Properties that hold for every problem, held against brute force."""
