@@ -30,7 +30,8 @@ def test_wiring_is_imported_by_nobody() -> None:
 def test_ground_imports_only_ground() -> None:
     """Arrays, errors, graph, hardware and plan import nothing of rlinit but each other and what is as plain."""
     ground = {
-        f"rlinit.{name}" for name in ("arrays", "errors", "files", "units", "budget", "graph", "hardware", "plan")
+        f"rlinit.{name}"
+        for name in ("arrays", "errors", "limits", "files", "units", "budget", "graph", "hardware", "plan")
     }
     graph = folder_graph(library())
     for name in ground & set(graph):
