@@ -80,8 +80,8 @@ def main() -> None:
     problem = lower_placement(two_layers, pair, "throughput", inputs=inputs).problem
     node_of_device = np.unique([device.node for device in pair.devices], return_inverse=True)[1].astype(np.int64)
     for variant in ("none", "batches", "tasks", "time"):
-        settings = PlacementMilpSettings(intra_symmetry=variant, inter_symmetry=variant)
-        found = solve_placement_milp(problem, budget=Budget(seconds), settings=settings, node_of_device=node_of_device)
+        settings = PlacementMilpSettings(intra_symmetry=variant, inter_symmetry=variant, node_of_device=node_of_device)
+        found = solve_placement_milp(problem, budget=Budget(seconds), settings=settings)
         put(f"{variant}", found.value, bound_s=found.bound, value_s=found.value, ops=two_layers.num_ops)
     save("gpt3", rows, seconds=seconds, inputs=inputs)
     print_table(

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.milp.symmetry import alike_devices
-from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
+from rlinit.exact.placements.analysis.symmetry import alike_devices
+from rlinit.exact.placements.analysis.time_windows import batch_windows, horizon_s
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
@@ -125,7 +125,7 @@ def branch_and_bound(
     windows = batch_windows(problem, limit)
     if windows.empty:
         return PlacementResult(None, None, upper, "infeasible", 0)
-    root = float((windows.head_s + windows.tail_s).min(axis=1, where=windows.allowed, initial=np.inf).max(initial=0.0))
+    root = float((windows.head_s + windows.rest_s).min(axis=1, where=windows.allowed, initial=np.inf).max(initial=0.0))
     kind = np.arange(d)
     for members in alike_devices(problem):
         for member in members:
@@ -134,7 +134,7 @@ def branch_and_bound(
     data: tuple[Any, ...] = (
         problem.time_s[:, :, 1].copy(),
         windows.allowed & np.isfinite(problem.time_s[:, :, 1]),
-        windows.tail_s,
+        windows.rest_s,
         problem.tensor_bytes,
         problem.s_per_byte,
         problem.delay_s,

@@ -6,6 +6,7 @@ closed or when the budget is spent. Phases know nothing of graphs, files or plan
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -382,7 +383,7 @@ def _pass_of_windows(search: PlacementSearch, size: int) -> None:
                 budget=incumbent.budget,
                 start=incumbent.assignment,
                 free=free,
-                node_limit=search.limits.window_nodes,
+                settings=PlacementMilpSettings(node_limit=search.limits.window_nodes),
             )
             incumbent.offer(result.placement, "window")
 
@@ -461,9 +462,8 @@ def _program(
         incumbent.problem,
         budget=incumbent.budget,
         start=incumbent.assignment,
-        settings=settings,
+        settings=dataclasses.replace(settings, node_limit=search.limits.full_nodes),
         lower=incumbent.bounds[0] if incumbent.bounds else None,
-        node_limit=search.limits.full_nodes,
         on_solution=on_solution,
         on_bound=on_bound if bounds else None,
     )

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.reachability import reachability
+from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
-from rlinit.exact.placements.bounds.heads_and_tails import reachability
-from rlinit.exact.placements.bounds.time_windows import Windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["ChainBound", "best_chain", "hop_problem"]
@@ -93,7 +93,7 @@ def _longest_between(problem: PlacementProblem, least: FloatArray) -> FloatArray
 
 
 def hop_problem(
-    problem: PlacementProblem, window: Windows, reach: NDArray[np.bool_], before: int, after: int
+    problem: PlacementProblem, window: ShardWindows, reach: NDArray[np.bool_], before: int, after: int
 ) -> tuple[PlacementProblem, IntArray]:
     """Return the `latency` problem of one shard of the ops between two ops, with these, and its ops in the whole.
 
@@ -136,7 +136,7 @@ class _Hop:
     """Bounds of one hop for each pair of devices of its ends (device 0 stands for the start and for the end)."""
 
     def __init__(
-        self, problem: PlacementProblem, window: Windows, reach: NDArray[np.bool_], before: int, after: int
+        self, problem: PlacementProblem, window: ShardWindows, reach: NDArray[np.bool_], before: int, after: int
     ) -> None:
         self.before, self.after = before, after
         self.problem, self.ops = hop_problem(problem, window, reach, before, after)
@@ -174,7 +174,7 @@ class ChainBound:
         Bounds are not raised beyond this.
     """
 
-    def __init__(self, problem: PlacementProblem, window: Windows, chain: Sequence[int], upper: float) -> None:
+    def __init__(self, problem: PlacementProblem, window: ShardWindows, chain: Sequence[int], upper: float) -> None:
         reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         ends = [-1, *chain, -1]
         self.upper = upper

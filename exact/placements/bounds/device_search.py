@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.bounds.heads_and_tails import reachability
+from rlinit.exact.placements.analysis.reachability import reachability
+from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
-from rlinit.exact.placements.bounds.time_windows import Windows, latest_end, possible_batches, windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["DeviceSearch"]
@@ -85,7 +85,7 @@ class DeviceSearch:
 
     def _root(self, budget: Budget) -> None:
         """Solve the root, separating; its bound decides the first ceiling."""
-        window = windows(self.problem, self.upper, self.allowed)
+        window = shard_windows(self.problem, self.upper, self.allowed)
         if window is None:
             self.nodes += 1
             self.bound_s, self.exhausted = self.upper, True
@@ -109,7 +109,7 @@ class DeviceSearch:
         self, allowed: NDArray[np.bool_], counts: FloatArray, floor: float, budget: Budget, rounds: int
     ) -> None:
         """Tighten the windows of a node, solve its relaxation, and keep it unless it reaches the ceiling."""
-        window: Windows | None = windows(self.problem, self.ceiling, allowed)
+        window: ShardWindows | None = shard_windows(self.problem, self.ceiling, allowed)
         self.nodes += 1
         if window is None:
             return

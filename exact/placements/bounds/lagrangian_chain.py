@@ -31,10 +31,10 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.reachability import reachability
+from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end
 from rlinit.exact.placements.bounds.chain import best_chain
-from rlinit.exact.placements.bounds.heads_and_tails import reachability
 from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, PricedHop
-from rlinit.exact.placements.bounds.time_windows import Windows, latest_end
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
@@ -74,7 +74,7 @@ class PricedChain:
         Bounds are not raised beyond this.
     """
 
-    def __init__(self, problem: PlacementProblem, window: Windows, chain: Sequence[int], upper: float) -> None:
+    def __init__(self, problem: PlacementProblem, window: ShardWindows, chain: Sequence[int], upper: float) -> None:
         reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         need = problem.weight_bytes + problem.shard_bytes
         unit = max(float(need.sum()), 1e-300)
@@ -388,7 +388,7 @@ class PricedChain:
         self._known[k] = np.concatenate([self._known[k][keep], np.zeros(inherited.shape, np.bool_)])
 
 
-def priced_chain(problem: PlacementProblem, window: Windows, upper: float) -> PricedChain | None:
+def priced_chain(problem: PlacementProblem, window: ShardWindows, upper: float) -> PricedChain | None:
     """Return the chain with the longest hops that are solved with little work; None where none is known.
 
     Only for problems of one shard, more than one device and at most 3,000 ops.

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.chain import hop_problem
 from rlinit.exact.placements.bounds.segment_kernel import cheapest_devices
-from rlinit.exact.placements.bounds.time_windows import Windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["Arc", "Column", "PricedHop"]
@@ -89,7 +89,7 @@ class PricedHop:
     def __init__(
         self,
         problem: PlacementProblem,
-        window: Windows,
+        window: ShardWindows,
         reach: NDArray[np.bool_],
         before: int,
         after: int,

@@ -34,7 +34,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.placements.bounds.time_windows import Windows
+from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
 from rlinit.placements.problem import PlacementProblem
@@ -106,7 +106,7 @@ class PlacementLP:
         What is relaxed.
     horizon_s
         Makespan that some placement of the batches left does not exceed, so that the relaxation has a point: the box of
-        the variables. See :func:`~rlinit.exact.placements.bounds.time_windows.latest_end`.
+        the variables. See :func:`~rlinit.exact.placements.analysis.time_windows.latest_end`.
     reach
         (n, n) whether a path leads from row to column; None leaves the between rows out.
     pool
@@ -121,7 +121,7 @@ class PlacementLP:
     def __init__(
         self,
         problem: PlacementProblem,
-        window: Windows,
+        window: ShardWindows,
         horizon_s: float,
         reach: NDArray[np.bool_] | None,
         pool: CutPool,

@@ -28,12 +28,12 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
+from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
 from rlinit.exact.placements.bounds.chain import ChainBound, best_chain
-from rlinit.exact.placements.bounds.heads_and_tails import reachability, reachable_sums
 from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain, priced_chain
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
-from rlinit.exact.placements.bounds.time_windows import Windows, latest_end, possible_batches, windows
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = [
@@ -87,7 +87,7 @@ def path_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
     -----
     Takes time linear in edges times squared number of devices.
     """
-    window = windows(problem, upper, possible_batches(problem))
+    window = shard_windows(problem, upper, possible_batches(problem))
     return upper if window is None else min(window.floor_s, upper)
 
 
@@ -199,7 +199,7 @@ def memory_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
 
 def memory_chain(problem: PlacementProblem, upper: float) -> PricedChain | None:
     """Return the chain of `memory_bound` for placements better than `upper`; None where that does not apply."""
-    window = windows(problem, upper, possible_batches(problem))
+    window = shard_windows(problem, upper, possible_batches(problem))
     return None if window is None else priced_chain(problem, window, upper)
 
 
@@ -250,14 +250,14 @@ def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | N
 class _Start:
     """What every bound but the path starts from: windows, the weights of the devices, and the best bound so far."""
 
-    window: Windows
+    window: ShardWindows
     weight: FloatArray
     bound_s: float
 
 
 def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | None:
     """Return windows and loads; None where nothing is better than `upper`."""
-    window = windows(problem, upper, possible_batches(problem))
+    window = shard_windows(problem, upper, possible_batches(problem))
     if window is None:
         return None
     loads = load_lagrangian(problem, window.allowed, budget)
@@ -267,7 +267,7 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
 
 
 def _chain(
-    problem: PlacementProblem, window: Windows, start: _Start, upper: float, budget: Budget
+    problem: PlacementProblem, window: ShardWindows, start: _Start, upper: float, budget: Budget
 ) -> ChainBound | None:
     """Return the chain of a problem that is not too large, if it has one."""
     if not 0 < problem.num_ops <= _CHAIN_OPS:
@@ -282,24 +282,24 @@ def _chain(
     return max(candidates, key=lambda candidate: candidate.outlook(budget))
 
 
-def _surrogate(window: Windows, weight: FloatArray) -> FloatArray:
+def _surrogate(window: ShardWindows, weight: FloatArray) -> FloatArray:
     """Return (n,) what the batch of one shard adds to the weighted mean of the loads, wherever it runs."""
     able = np.isfinite(window.least_s)
     cost: FloatArray = np.where(able, np.where(able, window.least_s, 0.0) * weight, np.inf).min(axis=1)
     return cost
 
 
-def _tightened(problem: PlacementProblem, start: _Start, upper: float) -> Windows | None:
+def _tightened(problem: PlacementProblem, start: _Start, upper: float) -> ShardWindows | None:
     """Return windows in which nothing starts before the load of the ops that lead to it, and the same from the end."""
     weight = _surrogate(start.window, start.weight) * (1.0 - 1e-12)
     before = reachable_sums(problem.order, problem.pred_indptr, problem.pred, weight)
     after = reachable_sums(problem.order[::-1].copy(), problem.succ_indptr, problem.succ, weight)
-    return windows(problem, upper, start.window.allowed, before, after)
+    return shard_windows(problem, upper, start.window.allowed, before, after)
 
 
 def _cut_relaxation(
     problem: PlacementProblem,
-    window: Windows,
+    window: ShardWindows,
     floor: float,
     upper: float,
     budget: Budget,

@@ -13,8 +13,8 @@ import scipy.sparse.csgraph
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.milp.symmetry import Symmetry
-from rlinit.exact.placements.milp.time_windows import BatchWindows
+from rlinit.exact.placements.analysis.symmetry import Symmetry
+from rlinit.exact.placements.analysis.time_windows import BatchWindows
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings
 from rlinit.hardware import CAPACITY_SLACK
@@ -24,10 +24,10 @@ from rlinit.placements.timeline import held_bytes
 __all__ = ["PlacementMilpSettings", "PlacementModel"]
 
 _LEVELS = (0.0, 0.25, 0.5, 0.75)
-"""Quantiles of heads and rests that the load rows start from."""
+"""Quantiles of heads and tails that the load rows start from: 16 rows a device at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacementMilpSettings:
     """Which formulation to write and how SCIP searches it.
 
@@ -36,44 +36,38 @@ class PlacementMilpSettings:
     variables
         ``ops``: one start for each op (``latency`` with parallel transfers only); ``batches``: one for each op and
         device, as DIVIML's s[i, u]; ``auto``: the first where it applies.
-    communication
-        ``pairs``: the transfer time by x + x - 1 (DIVIML condition 3); ``flow``: by a variable for each pair of
-        devices and shard whose sums are x (Moirai's u of equation 7, with the sums that make its relaxation tight).
     disjunction
-        ``devices``: one order variable a pair, two rows a device (DIVIML condition 7, Moirai equation 6);
-        ``directed``: one in each direction, two rows a pair. Batches have one form only. ``none`` leaves free ops
-        unordered and transfers parallel: a relaxation, whose bound holds and whose placements are put in order
-        afterwards.
+        ``directed``: ops on one device are ordered (DIVIML condition 7, Moirai equation 6) by a variable in each
+        direction; ``none`` leaves free ops unordered and transfers parallel: a relaxation, whose bound holds and whose
+        placements are put in order afterwards.
     served
         Transfers share links first come, first served, as list scheduling does; False lets them go in any order
         (Moirai equation 8), whose bound holds for both.
-    load
-        Add the rows "first start + busy seconds + last tail <= C" of each device.
     intra_symmetry, inter_symmetry
         Order alike devices of a node, and alike nodes, by their number of batches, of (op, shard) tasks, or by busy
         seconds.
-    shard_symmetry
-        Deal the shards of the first op in order of devices.
+    node_of_device
+        (d,) node of each device; None: all devices are in one.
+    node_limit
+        Most branch-and-bound nodes, for limits that repeat identically; None: no limit.
     search
         How SCIP searches. Cutting planes cost more than they close here: a window of 12 ops in 340 took 0.7 s without
         them and 2.2 s with, and 20 ops on two devices 0.4 s against more than 6.
     """
 
     variables: Literal["auto", "ops", "batches"] = "auto"
-    communication: Literal["pairs", "flow"] = "flow"
-    disjunction: Literal["devices", "directed", "none"] = "directed"
+    disjunction: Literal["directed", "none"] = "directed"
     served: bool = True
-    load: bool = True
     intra_symmetry: Symmetry = "tasks"
     inter_symmetry: Symmetry = "none"
-    shard_symmetry: bool = True
+    node_of_device: IntArray | None = None
+    node_limit: int | None = None
     search: RunSettings = field(default_factory=lambda: RunSettings(separation="off", heuristics="fast"))
 
     def __post_init__(self) -> None:
         for name, options in (
             ("variables", ("auto", "ops", "batches")),
-            ("communication", ("pairs", "flow")),
-            ("disjunction", ("devices", "directed", "none")),
+            ("disjunction", ("directed", "none")),
             ("intra_symmetry", ("none", "batches", "tasks", "time")),
             ("inter_symmetry", ("none", "batches", "tasks", "time")),
         ):
@@ -115,8 +109,9 @@ class PlacementModel:
         self.unit = unit
         self.limit = windows.limit_s / unit
         self.seconds = problem.time_s / unit
-        self.head, self.tail = windows.head_s / unit, windows.tail_s / unit
-        self.least = windows.least_s / unit
+        self.head, self.least, self.rest = windows.head_s / unit, windows.least_s / unit, windows.rest_s / unit
+        # The tail is what is added to the shortest duration to give the rest, rounding included.
+        self.tail = self.rest - self.least
         self.linear = LinearModel(budget=budget)
         self.makespan = self.linear.continuous(min(lower_s / unit, self.limit), self.limit)
         self.linear.objective = self.makespan
@@ -164,6 +159,15 @@ class PlacementModel:
         """Return the duration of batch (v, i), 0 where there is none."""
         return self.sized(v, i, self.seconds[v, i])
 
+    def transfer(self, u: int, i: int, j: int) -> float:
+        """Return the time of moving one shard of an op's output between two devices, in the model's unit.
+
+        ``inf`` without a link, and where the transfer alone takes longer than the limit: no placement of the window has
+        it. So no coefficient of a row exceeds the limit, and rows stay within what a solver computes with.
+        """
+        time = self.problem.transfer_s(u, i, j) / self.unit
+        return time if time <= self.limit else np.inf
+
     def devices_of(self, v: int) -> list[int]:
         """Return the devices that op v may use."""
         return self._devices_of[v]
@@ -189,7 +193,8 @@ class PlacementModel:
         for g in sorted({g for g, _, _ in self.x}):
             members = np.flatnonzero(problem.group == g)
             for i in self._devices_of[g]:
-                able = np.isfinite(problem.time_s[members, i]).all(axis=0)
+                # None that takes longer than the limit by itself is there.
+                able = (self.seconds[members, i] <= self.limit).all(axis=0)
                 total = Affine({self.x[g, i, shard]: 1.0 for shard in range(s)})
                 one = Affine()
                 for c in np.flatnonzero(able[1:]) + 1:
@@ -219,18 +224,18 @@ class PlacementModel:
     # Time.
 
     def fixed_start(self, v: int, i: int) -> Affine | None:
-        """Return the start of a batch that the windows settle (its head, or C less its tail), or None."""
+        """Return the start of a batch that the windows settle (its head, or C less its time and tail), or None."""
         if self.windows.early[v, i]:
             return Affine(constant=float(self.head[v, i]))
         if self.windows.late[v, i]:
-            return Affine({self.makespan: 1.0}, -float(self.tail[v, i]))
+            return Affine({self.makespan: 1.0}, -float(self.rest[v, i]))
         return None
 
     def floor_of_settled(self) -> None:
-        """Add head + tail <= C for each settled batch: those that start at C less their tail do so after their head."""
+        """Add head + time + tail <= C for each settled batch: one that ends late starts after its head."""
         settled = self.windows.early | self.windows.late
         if settled.any():
-            floor = float((self.head + self.tail)[settled].max())
+            floor = float((self.head + self.rest)[settled].max())
             self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
 
     def row(self, *terms: tuple[Affine, float], limit: float = 0.0) -> None:
@@ -241,33 +246,32 @@ class PlacementModel:
         self.linear.at_most(total, limit)
 
     def add_loads(self) -> None:
-        """Add h u + sum of the durations of some batches + r <= C on each device, for those of head >= h, rest >= r.
+        """Add h u + sum of the durations of some batches + q <= C on each device, for those of head >= h, tail >= q.
 
-        u is 1 if there is such a batch at all: they run one after another, none before h, and at least r comes after
-        the last one. The levels h and r are quantiles over the batches that the windows leave open.
+        u is 1 if there is such a batch at all: they run one after another, none before h, and at least q comes after
+        the last one. The levels h and q are quantiles over the batches that the windows leave open.
         """
         windows = self.windows
-        rest = self.tail - self.least
         for i in range(self.problem.num_devices):
             ops = np.flatnonzero(windows.allowed[:, i] & ~windows.early[:, i] & ~windows.late[:, i])
             if len(ops) < 2:
                 continue
-            heads, rests = (np.quantile(key, _LEVELS).tolist() for key in (self.head[ops, i], rest[ops, i]))
+            heads, tails = (np.quantile(key, _LEVELS).tolist() for key in (self.head[ops, i], self.tail[ops, i]))
             seen = set()
-            for h, r in itertools.product(heads, rests):
-                chosen = ops[(self.head[ops, i] >= h) & (rest[ops, i] >= r)]
+            for h, q in itertools.product(heads, tails):
+                chosen = ops[(self.head[ops, i] >= h) & (self.tail[ops, i] >= q)]
                 if chosen.tobytes() not in seen:
                     seen.add(chosen.tobytes())
-                    self._load(i, chosen, rest)
+                    self._load(i, chosen)
 
-    def _load(self, i: int, ops: IntArray, rest: FloatArray) -> None:
+    def _load(self, i: int, ops: IntArray) -> None:
         if len(ops) < 2:
             return
         present = [self.present(v, i) for v in ops.tolist()]
         total = Affine({self.makespan: -1.0})
         for v in ops.tolist():
             total.add(self.duration(v, i))
-        ends = float(self.head[ops, i].min() + rest[ops, i].min())
+        ends = float(self.head[ops, i].min() + self.tail[ops, i].min())
         if ends > 0:
             if any(not p.coefs and p.constant > 0.5 for p in present):
                 total.constant += ends
@@ -385,7 +389,7 @@ class PlacementModel:
         """Fill in the (n, d) starts of early and late batches in place, in the model's unit."""
         early, late = self.windows.early, self.windows.late
         start[early] = self.head[early]
-        start[late] = makespan - self.tail[late]
+        start[late] = makespan - self.rest[late]
 
     def decode(self, point: FloatArray) -> Placement:
         """Return the placement of a point that satisfies the model up to SCIP's tolerance."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.time_windows import BatchWindows
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
-from rlinit.exact.placements.milp.time_windows import BatchWindows
 from rlinit.exact.solvers.linear_model import Affine
 from rlinit.placements.problem import Placement, PlacementProblem
 
@@ -50,25 +50,24 @@ class BatchModel(PlacementModel):
                 self._edge(u, w)
         else:
             self._congestion()
-        if settings.load:
-            self.add_loads()
+        self.add_loads()
 
     def _starts(self) -> None:
-        """Add head y <= S and S + duration + rest y <= C for each batch (condition 2)."""
+        """Add head y <= S and S + duration + tail y <= C for each batch (condition 2)."""
         for v, i in self._batches:
             settled = self.fixed_start(v, i)
             if settled is not None:
                 self.starts_of[v, i] = settled
                 continue
             there = self.presence[v, i]
-            head, tail = float(self.head[v, i]), float(self.tail[v, i])
+            head = float(self.head[v, i])
             certain = not there.coefs
-            handle = self.linear.continuous(head if certain else 0.0, max(self.limit - tail, head))
+            handle = self.linear.continuous(head if certain else 0.0, max(self.limit - float(self.rest[v, i]), head))
             self.starts_of[v, i] = Affine({handle: 1.0})
             if not certain:
                 self.row((there, head), (self.starts_of[v, i], -1.0))
             end = Affine({handle: 1.0, self.makespan: -1.0})
-            self.linear.at_most(end.add(self.work[v, i]).add(there, tail - float(self.least[v, i])), 0.0)
+            self.linear.at_most(end.add(self.work[v, i]).add(there, float(self.tail[v, i])), 0.0)
         self.floor_of_settled()
 
     def _follows(self, v: int, w: int, i: int, j: int, switch: Affine, gap: Affine | None = None) -> None:
@@ -76,7 +75,7 @@ class BatchModel(PlacementModel):
 
         The switch is at most 1, and at least 0 if y[w, j] does not exceed it otherwise.
         """
-        latest = self.limit - float((self.tail - self.least)[v, i])
+        latest = self.limit - float(self.tail[v, i])
         total = Affine(constant=-latest).add(self.starts_of[v, i]).add(self.work[v, i])
         total.add(switch, latest).add(self.starts_of[w, j], -1.0)
         if gap is not None:
@@ -90,8 +89,8 @@ class BatchModel(PlacementModel):
     def _products(self, u: int, w: int) -> dict[tuple[int, int, int], Affine]:
         """Return z[i, j, l] = x[u, i, l] x[w, j, l] for two ops of different groups; what is left out is 0.
 
-        ``flow``: sum over j of z = x[u, i, l] and sum over i of z = x[w, j, l]; ``pairs``: z >= x + x - 1. Where one op
-        is pinned, z is x of the other or 0. Pairs without a link have none.
+        Sum over j of z = x[u, i, l] and sum over i of z = x[w, j, l] (Moirai's u of equation 7, with the sums that make
+        its relaxation tight). Where one op is pinned, z is x of the other or 0. Pairs without a link have none.
         """
         key = (int(self.problem.group[u]), int(self.problem.group[w]))
         if key in self._z:
@@ -115,14 +114,9 @@ class BatchModel(PlacementModel):
                     self.row((first, 1.0), (second, 1.0), limit=1.0)
                 else:
                     z[i, j, shard] = Affine({self.linear.continuous(0.0, 1.0): 1.0})
-                    if self.settings.communication == "pairs":
-                        self.row((first, 1.0), (second, 1.0), (z[i, j, shard], -1.0), limit=1.0)
-                        if self._exact:
-                            self.row((z[i, j, shard], 1.0), (first, -1.0))
-                            self.row((z[i, j, shard], 1.0), (second, -1.0))
                     sums[0, i].add(z[i, j, shard])
                     sums[1, j].add(z[i, j, shard])
-            if open_both and self.settings.communication == "flow":
+            if open_both:
                 for total in sums.values():
                     self.linear.equal(total, 0.0)
         self._z[key] = z
@@ -163,6 +157,9 @@ class BatchModel(PlacementModel):
         for i, j in itertools.product(self.devices_of(u), self.devices_of(w)):
             switch = self._share(u, i, w, j)
             if not switch.coefs and switch.constant == 0:
+                continue
+            if not np.isfinite(self.transfer(u, i, j)):
+                self.linear.equal(switch, 0.0)  # It takes longer than the limit.
                 continue
             if self._implied(u, i, w, j):
                 continue
@@ -268,6 +265,8 @@ class BatchModel(PlacementModel):
                 if switch.coefs or switch.constant > 0:
                     if i == j:
                         self._follows(u, w, i, i, switch)
+                    elif not np.isfinite(self.transfer(u, i, j)):
+                        self.linear.equal(switch, 0.0)
                     else:
                         self._arrives(u, i, w, j, switch)
         if self.problem.transfers == "exclusive":
@@ -295,6 +294,9 @@ class BatchModel(PlacementModel):
                 ]
                 sends = self._any(shards)
                 if not sends.coefs and sends.constant == 0:
+                    continue
+                if not np.isfinite(self.transfer(v, i, j)):
+                    self.linear.equal(sends, 0.0)  # It takes longer than the limit.
                     continue
                 rate = float(problem.tensor_bytes[v] * problem.s_per_byte[i, j]) / self.unit
                 moves = Affine().add(sends, float(problem.delay_s[i, j]) / self.unit)

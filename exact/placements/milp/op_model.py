@@ -12,8 +12,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.time_windows import BatchWindows
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
-from rlinit.exact.placements.milp.time_windows import BatchWindows
 from rlinit.exact.solvers.linear_model import Affine
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import timeline
@@ -46,15 +46,14 @@ class OpModel(PlacementModel):
             self._edge(u, w)
         self._chains()
         self._disjunctions()
-        if settings.load:
-            self.add_loads()
+        self.add_loads()
 
     def _start(self, v: int) -> Affine:
         devices = self.devices_of(v)
         if not self.windows.free[v] and (settled := self.fixed_start(v, devices[0])) is not None:
             return settled
         low = float(self.head[v, devices].min())
-        high = self.limit - float(self.tail[v, devices].min())
+        high = self.limit - float(self.rest[v, devices].min())
         self.s[v] = self.linear.continuous(low, max(low, high))
         return Affine({self.s[v]: 1.0})
 
@@ -66,12 +65,12 @@ class OpModel(PlacementModel):
         return total
 
     def _heads_and_tails(self) -> None:
-        """Sum of head(v, i) x[v, i] <= S[v] and S[v] + sum of tail(v, i) x[v, i] <= C (condition 2, with tails)."""
+        """Sum of head(v, i) x[v, i] <= S[v] and S[v] + sum of (t + tail)(v, i) x[v, i] <= C (condition 2)."""
         for v in self.s:
             first, last = Affine({self.s[v]: -1.0}), Affine({self.s[v]: 1.0, self.makespan: -1.0})
             for i in self.devices_of(v):
                 first.add(self.on(v, i), float(self.head[v, i]))
-                last.add(self.on(v, i), float(self.tail[v, i]))
+                last.add(self.on(v, i), float(self.rest[v, i]))
             if len(first.coefs) > 1:
                 self.linear.at_most(first, 0.0)
             self.linear.at_most(last, 0.0)
@@ -90,31 +89,15 @@ class OpModel(PlacementModel):
             self.linear.at_most(row, 0.0)
         elif len(i_of) == 1 or len(j_of) == 1:
             for i, j in itertools.product(i_of, j_of):
-                seconds = self._transfer(u, i, j)
+                seconds = self.transfer(u, i, j)
                 together = self.on(u, i) if len(j_of) == 1 else self.on(w, j)
                 if np.isfinite(seconds):
                     row.add(together, seconds)
                 else:
                     self.linear.equal(together, 0.0)
             self.linear.at_most(row, 0.0)
-        elif self.settings.communication == "flow":
-            self._flow(u, w, row)
         else:
-            self._pairwise(u, w, row)
-
-    def _transfer(self, u: int, i: int, j: int) -> float:
-        return self.problem.transfer_s(u, i, j) / self.unit
-
-    def _pairwise(self, u: int, w: int, row: Affine) -> None:
-        """S[u] + duration(u) + transfer(i, j) (x[u, i] + x[w, j] - 1) <= S[w] for each pair of devices."""
-        self.linear.at_most(row, 0.0)
-        for i, j in itertools.product(self.devices_of(u), self.devices_of(w)):
-            seconds = self._transfer(u, i, j)
-            if not np.isfinite(seconds):
-                self.row((self.on(u, i), 1.0), (self.on(w, j), 1.0), limit=1.0)
-            elif seconds > 0:
-                total = Affine(row.coefs, row.constant - seconds)
-                self.linear.at_most(total.add(self.on(u, i), seconds).add(self.on(w, j), seconds), 0.0)
+            self._flow(u, w, row)
 
     def _flow(self, u: int, w: int, row: Affine) -> None:
         """Sum over j of z[i, j] = x[u, i], sum over i of z[i, j] = x[w, j]; transfer(i, j) z[i, j] added to the row.
@@ -122,7 +105,7 @@ class OpModel(PlacementModel):
         Where all links cost the same, z[i, i] <= x[u, i] and z[i, i] <= x[w, i] are enough.
         """
         i_of, j_of = self.devices_of(u), self.devices_of(w)
-        seconds = {(i, j): self._transfer(u, i, j) for i in i_of for j in j_of}
+        seconds = {(i, j): self.transfer(u, i, j) for i in i_of for j in j_of}
         apart = [value for (i, j), value in seconds.items() if i != j]
         if min(apart) == max(apart) and np.isfinite(apart[0]):
             row.constant += apart[0]
@@ -179,10 +162,10 @@ class OpModel(PlacementModel):
         """
         if not len(chain):
             return
-        windows, limit = self.windows, self.windows.limit_s
-        span = windows.head_s[f, i] + windows.least_s[f, i] + windows.tail_s[chain, i]
+        windows, limit, rest_s = self.windows, self.windows.limit_s, self.windows.rest_s
+        span = windows.head_s[f, i] + windows.least_s[f, i] + rest_s[chain, i]
         f_first = (span <= limit) & ~windows.precedes[chain, f]
-        span = windows.head_s[chain, i] + windows.least_s[chain, i] + windows.tail_s[f, i]
+        span = windows.head_s[chain, i] + windows.least_s[chain, i] + rest_s[f, i]
         k_first = (span <= limit) & ~windows.precedes[f, chain]
         if (~f_first & ~k_first).any():
             self.linear.equal(Affine().add(self.on(f, i)), 0.0)
@@ -211,7 +194,7 @@ class OpModel(PlacementModel):
 
     def _slack(self, first: int, i: int, second: int, j: int, at: int) -> float:
         """Return the most by which S[first] + t(first, at) can exceed S[second], the first on i and the second on j."""
-        return self.limit - float(self.tail[first, i]) + float(self.least[first, at]) - float(self.head[second, j])
+        return self.limit - float(self.rest[first, i]) + float(self.least[first, at]) - float(self.head[second, j])
 
     def _insert(self, f: int, k: int, i: int, previous: int) -> int:
         """Add o[f, k] with both its rows and return it."""
@@ -238,19 +221,19 @@ class OpModel(PlacementModel):
         """Order the pairs of free ops that may share a device, where their windows leave a choice."""
         windows, allowed = self.windows, self.windows.allowed
         self._works = {f: self._work(f) for f in free}
-        rest = np.where(allowed, self.tail - self.least, np.inf).min(axis=1)
-        self._latest = (self.limit - rest).tolist()
+        tail = np.where(allowed, self.tail, np.inf).min(axis=1)
+        self._latest = (self.limit - tail).tolist()
         self._earliest = np.where(allowed, self.head, np.inf).min(axis=1).tolist()
-        ops = np.array(free, np.int64)
+        ops, rest_s = np.array(free, np.int64), windows.rest_s
         for at, f in enumerate(free):
             others = ops[at + 1 :]
             others = others[~windows.precedes[f, others] & ~windows.precedes[others, f]]
             here = self.devices_of(f)
             common = allowed[np.ix_(others, here)]
             ends = windows.head_s[f, here] + windows.least_s[f, here]
-            f_first = (ends + windows.tail_s[np.ix_(others, here)] <= windows.limit_s).tolist()
+            f_first = (ends + rest_s[np.ix_(others, here)] <= windows.limit_s).tolist()
             ends_of = (windows.head_s + windows.least_s)[np.ix_(others, here)]
-            g_first = (ends_of + windows.tail_s[f, here] <= windows.limit_s).tolist()
+            g_first = (ends_of + rest_s[f, here] <= windows.limit_s).tolist()
             for row in np.flatnonzero(common.any(axis=1)).tolist():
                 g = int(others[row])
                 orders = [(i, f_first[row][k], g_first[row][k]) for k, i in enumerate(here) if common[row, k]]
@@ -262,10 +245,8 @@ class OpModel(PlacementModel):
             if not f_first and not g_first:
                 self.row((self.on(f, i), 1.0), (self.on(g, i), 1.0), limit=1.0)
         orders = [order for order in orders if order[1] or order[2]]
-        if orders and self.settings.disjunction == "directed":
+        if orders:
             self._directed(f, g, orders)
-        elif orders:
-            self._by_device(f, g, orders)
 
     def _directed(self, f: int, g: int, orders: list[tuple[int, bool, bool]]) -> None:
         """o[f, g] + o[g, f] >= x[f, i] + x[g, i] - 1 on each device i; S[f] + duration(f) - S[g] <= M (1 - o[f, g]).
@@ -293,28 +274,6 @@ class OpModel(PlacementModel):
                     # Only the binary says which comes first: the other may be 1 as well, where time allows.
                     self.orders.append((first, i, second, both[0] if all(may) else -1, at == 0))
             self.linear.at_most(row, 0.0)
-
-    def _by_device(self, f: int, g: int, orders: list[tuple[int, bool, bool]]) -> None:
-        """S[f] + t(f, i) - S[g] <= M (1 - o) + M (2 - x[f, i] - x[g, i]) and the converse with o, on each device i."""
-        handle = self.linear.binary() if any(f_first and g_first for _, f_first, g_first in orders) else -1
-        for i, f_first, g_first in orders:
-            for first, second, may, factor in ((f, g, f_first, -1.0), (g, f, g_first, 1.0)):
-                if not may:
-                    continue
-                i_of, j_of = self.devices_of(first), self.devices_of(second)
-                most = self.limit - float(self.tail[first, i_of].min()) - float(self.head[second, j_of].min())
-                most = max(most + float(self.least[first, i]), 0.0)
-                row = Affine({self.s[first]: 1.0, self.s[second]: -1.0}, float(self.least[first, i]) - 2 * most)
-                row.add(self.on(f, i), most).add(self.on(g, i), most)
-                if f_first and g_first:
-                    row.constant += -most if first == f else 0.0
-                    row.coefs[handle] = -factor * most
-                    self.orders.append((first, i, second, handle, first == f))
-                    if first == f:
-                        self.switches.append((first, i, second, handle))
-                else:
-                    self.orders.append((first, i, second, -1, True))
-                self.linear.at_most(row, 0.0)
 
     # Points.
 

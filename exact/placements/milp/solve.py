@@ -13,19 +13,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
+from rlinit.errors import SolverFailure
+from rlinit.exact.placements.analysis.symmetry import alike_devices, alike_nodes, in_order
+from rlinit.exact.placements.analysis.time_windows import BatchWindows, batch_windows, horizon_s
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
 from rlinit.exact.placements.milp.batch_model import BatchModel
 from rlinit.exact.placements.milp.op_model import OpModel
-from rlinit.exact.placements.milp.symmetry import alike_devices, alike_nodes, in_order
-from rlinit.exact.placements.milp.time_windows import batch_windows, horizon_s
 from rlinit.exact.solvers.linear_model import OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, Status, run_scip, skipped_run
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
 
-__all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PlacementMilpSettings", "placement_lp_bound", "solve_placement_milp"]
+__all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PlacementMilpSettings", "solve_placement_milp"]
 
 BOUND_SAFETY = 2.5e-7
 """Relative discount on SCIP's dual bounds, which rest on LPs solved to 1e-9 on rows scaled to about 1e2."""
@@ -36,6 +37,12 @@ tolerances, and what is proven without it still counts as optimal."""
 
 OPTIMAL_GAP = 1e-6
 """Relative gap up to which a value counts as proven best."""
+
+_ABSOLUTE_SAFETY = 1e-8
+"""Least discount on SCIP's dual bounds, relative to the limit of the windows, by which the model is scaled."""
+
+_FINE = BOUND_SAFETY / _ABSOLUTE_SAFETY
+"""Limit over value up to which the relative discount is the larger one."""
 
 _ROOM = 1e-9
 """Relative room between the value to beat and the limit of the windows, for the rounding of their sums."""
@@ -49,9 +56,6 @@ def solve_placement_milp(
     free: NDArray[np.bool_] | None = None,
     settings: PlacementMilpSettings | None = None,
     lower: float | None = None,
-    upper: float | None = None,
-    node_of_device: IntArray | None = None,
-    node_limit: int | None = None,
     on_solution: Callable[[Placement, float], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
 ) -> PlacementResult:
@@ -75,12 +79,6 @@ def solve_placement_milp(
         Which formulation; None: the defaults.
     lower
         A proven lower bound of the same (windowed or whole) problem, in seconds.
-    upper
-        Only look for makespans below this many seconds.
-    node_of_device
-        (d,) node of each device, for `inter_symmetry`; None: all devices are in one node.
-    node_limit
-        Most branch-and-bound nodes, for limits that repeat identically.
     on_solution, on_bound
         Called in this thread with each better placement and its makespan, and with each better bound.
 
@@ -88,14 +86,14 @@ def solve_placement_milp(
     -------
     PlacementResult
         Value recomputed by list scheduling; bound discounted for SCIP's tolerances. ``optimal`` means within 1e-6 of
-        the best. Status ``infeasible`` with `upper` means that nothing is below `upper`. `work` counts nodes.
+        the best. `work` counts nodes.
 
     Raises
     ------
     ValueError
         If `free` comes without a feasible start, or the settings do not fit the problem.
     SolverFailure
-        If SCIP fails.
+        If SCIP fails, or the times are too long to be summed.
 
     References
     ----------
@@ -103,25 +101,56 @@ def solve_placement_milp(
     """
     settings = settings or PlacementMilpSettings()
     _form(problem, settings)
-    cutoff = np.inf if upper is None else upper
     start_value = np.inf if start is None else makespan(problem, start)
     if free is not None and not np.all(free) and start_value == np.inf:
         raise ValueError("expected a feasible start together with free")
-    best = _Best(problem, start, start_value, cutoff, on_solution)
+    best = _Best(problem, start, start_value, on_solution)
     if start is None:
         best.try_single_devices()
-    reference = min(best.value, cutoff)
+    reference = best.value
     floor = 0.0 if lower is None else min(lower, reference)
     if reference <= floor * (1 + OPTIMAL_GAP):
-        return _result(best, skipped_run(Status.OPTIMAL), cutoff, min(floor, reference))
+        return _result(best, skipped_run(Status.OPTIMAL), min(floor, reference))
+    limit_s = min(reference * (1 + _ROOM), horizon_s(problem))
+    if not np.isfinite(limit_s):
+        raise SolverFailure("a schedule may take longer than the largest number: no program can be written in seconds")
     try:
-        model = _build(problem, best.placement, free, settings, reference, floor, node_of_device, budget)
+        windows = batch_windows(problem, limit_s, best.placement, free, budget)
+        model = None if windows.empty else _build(problem, windows, settings, floor, budget)
     except OutOfTime:
-        return _result(best, skipped_run(Status.NO_SOLUTION), cutoff, floor)
+        return _result(best, skipped_run(Status.NO_SOLUTION), floor)
     if model is None:
-        return _result(best, skipped_run(Status.INFEASIBLE), cutoff, _safe_bound(np.inf, 1.0, reference, floor))
-    unit = model.unit
-    point = _start_point(model, best, cutoff, node_of_device)
+        return _result(best, skipped_run(Status.INFEASIBLE), _safe_bound(np.inf, reference, floor, limit_s))
+    run = _search(model, best, floor, settings, budget, on_bound)
+    bound = _safe_bound(run.bound * model.unit, reference, floor, limit_s)
+    result = _result(best, run, bound)
+    if run.status is Status.OPTIMAL and result.status == "feasible" and limit_s > _FINE * best.value:
+        # SCIP is done, but its tolerances were those of far longer schedules: once more, measured by what was found.
+        left = None if settings.node_limit is None else max(settings.node_limit - run.nodes, 1)
+        return solve_placement_milp(
+            problem,
+            budget=budget,
+            start=best.placement,
+            free=free,
+            settings=replace(settings, node_limit=left),
+            lower=bound,
+            on_solution=on_solution,
+            on_bound=on_bound,
+        )
+    return result
+
+
+def _search(
+    model: PlacementModel,
+    best: _Best,
+    floor: float,
+    settings: PlacementMilpSettings,
+    budget: Budget,
+    on_bound: Callable[[float], None] | None,
+) -> Run:
+    """Run SCIP until what it finds fits the memory to the byte; the nodes are those of all runs."""
+    unit, reference, limit_s = model.unit, best.value, model.windows.limit_s
+    point = _start_point(model, best)
     # A start has to be within the cutoff to be taken.
     most = reference * (1 + _ROOM / 2 if point is not None else 1 - CUTOFF) / unit
     work = 0
@@ -129,35 +158,35 @@ def solve_placement_milp(
         run = run_scip(
             model.linear,
             budget=budget,
-            node_limit=None if node_limit is None else max(node_limit - work, 1),
+            node_limit=None if settings.node_limit is None else max(settings.node_limit - work, 1),
             cutoff=most if np.isfinite(most) else None,
             start=point,
             settings=settings.search,
             on_point=lambda point: best.offer(model.decode(point)),
-            on_bound=None if on_bound is None else lambda bound: on_bound(_safe_bound(bound, unit, reference, floor)),
+            on_bound=None
+            if on_bound is None
+            else lambda bound: on_bound(_safe_bound(bound * unit, reference, floor, limit_s)),
         )
         work += run.nodes
         if run.point is None:
             break
         found = model.decode(run.point)
         best.offer(found)
-        if not model.forbid_overload(found.device) or (node_limit is not None and work >= node_limit):
+        if not model.forbid_overload(found.device) or (settings.node_limit is not None and work >= settings.node_limit):
             break
-    return _result(best, replace(run, nodes=work), cutoff, _safe_bound(run.bound, unit, reference, floor))
+    return replace(run, nodes=work)
 
 
-def _start_point(
-    model: PlacementModel, best: _Best, cutoff: float, node_of_device: IntArray | None
-) -> FloatArray | None:
+def _start_point(model: PlacementModel, best: _Best) -> FloatArray | None:
     """Return the point of the best placement for SCIP to start from, or None where there is none in the model."""
-    if best.placement is None or best.value > cutoff:
+    if best.placement is None:
         return None
     placement = best.placement
     if model.windows.free.all():
         by = model.settings
-        nodes = alike_nodes(model.problem, node_of_device)
+        nodes = alike_nodes(model.problem, by.node_of_device)
         placement = in_order(model.problem, placement, nodes, by.inter_symmetry)
-        devices = alike_devices(model.problem, node_of_device)
+        devices = alike_devices(model.problem, by.node_of_device)
         placement = in_order(model.problem, placement, devices, by.intra_symmetry)
     return model.encode(placement)
 
@@ -170,19 +199,17 @@ class _Best:
         problem: PlacementProblem,
         start: Placement | None,
         value: float,
-        cutoff: float,
         on_solution: Callable[[Placement, float], None] | None,
     ) -> None:
         self._problem = problem
-        self._cutoff = cutoff
         self._on_solution = on_solution
         self.placement = start if value < np.inf else None
         self.value = value
 
     def offer(self, placement: Placement) -> None:
-        """Take a placement if it is below the best and the cutoff."""
+        """Take a placement if it is below the best."""
         value = makespan(self._problem, placement)
-        if value < min(self.value, self._cutoff):
+        if value < self.value:
             self.placement, self.value = placement, value
             if self._on_solution is not None:
                 self._on_solution(placement, value)
@@ -205,81 +232,36 @@ def _form(problem: PlacementProblem, settings: PlacementMilpSettings) -> type[Op
 
 
 def _build(
-    problem: PlacementProblem,
-    start: Placement | None,
-    free: NDArray[np.bool_] | None,
-    settings: PlacementMilpSettings,
-    reference: float,
-    floor: float,
-    node_of_device: IntArray | None,
-    budget: Budget,
-) -> PlacementModel | None:
-    """Return the model of the placements in the window of value at most `reference`, or None if there are none."""
-    limit = min(reference * (1 + _ROOM), horizon_s(problem))
-    windows = batch_windows(problem, limit, start, free)
-    if windows.empty:
-        return None
-    unit = power_of_two_unit(limit)
+    problem: PlacementProblem, windows: BatchWindows, settings: PlacementMilpSettings, floor: float, budget: Budget
+) -> PlacementModel:
+    """Return the model of the placements in the windows."""
+    unit = power_of_two_unit(windows.limit_s)
     model = _form(problem, settings)(problem, windows, settings, unit=unit, lower_s=floor, budget=budget)
     if windows.free.all():
-        model.order_devices(alike_devices(problem, node_of_device), settings.intra_symmetry)
-        model.order_devices(alike_nodes(problem, node_of_device), settings.inter_symmetry)
-        if settings.shard_symmetry:
-            model.order_shards()
+        model.order_devices(alike_devices(problem, settings.node_of_device), settings.intra_symmetry)
+        model.order_devices(alike_nodes(problem, settings.node_of_device), settings.inter_symmetry)
+        model.order_shards()
     return model
 
 
-def _safe_bound(bound: float, unit: float, reference: float, floor: float) -> float:
+def _safe_bound(bound_s: float, reference: float, floor: float, limit_s: float) -> float:
     """Return a bound in seconds that survives SCIP's tolerances.
 
-    The model holds every placement of value at most `reference`, so nothing it proves goes beyond that.
+    The model holds every placement of value at most `reference`, so nothing it proves goes beyond that. Tolerances are
+    absolute in the model's unit, a part of the limit: what is proven of a value far below it is worth less, and 1e8
+    times below it nothing.
     """
-    return max(min(bound * unit, reference) * (1 - BOUND_SAFETY), floor)
+    proven = min(bound_s, reference)
+    if proven == np.inf:
+        return proven  # There is no placement at all.
+    return max(proven - max(BOUND_SAFETY * proven, _ABSOLUTE_SAFETY * limit_s), floor)
 
 
-def _result(best: _Best, run: Run, cutoff: float, bound: float) -> PlacementResult:
+def _result(best: _Best, run: Run, bound: float) -> PlacementResult:
     """Join what SCIP proved with the best placement."""
-    value = None if best.placement is None else best.value
     status: Literal["optimal", "feasible", "infeasible", "no_solution"]
-    if best.placement is not None and best.value <= bound * (1 + OPTIMAL_GAP):
-        status = "optimal"
-    elif best.value >= cutoff and (run.status is Status.INFEASIBLE or cutoff <= bound * (1 + OPTIMAL_GAP)):
-        status = "infeasible"
-    else:
-        status = "no_solution" if best.placement is None else "feasible"
-    return PlacementResult(best.placement, value, min(bound, best.value), status, run.nodes)
-
-
-def placement_lp_bound(
-    problem: PlacementProblem,
-    *,
-    budget: Budget,
-    upper: float | None = None,
-    settings: PlacementMilpSettings | None = None,
-) -> float:
-    """Return a lower bound on the makespan, in seconds, from the LP relaxation of the whole problem.
-
-    The bound is evaluated from dual multipliers (weak duality), so it does not rest on the LP solver's tolerances.
-    ``inf`` where no placement at all is allowed.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    budget
-        Time limit for the LP.
-    upper
-        Makespan of a known placement, in seconds; tightens the windows. The bound never exceeds it.
-    settings
-        Which formulation; None: the defaults without orders, which add rows but next to nothing to the relaxation.
-    """
-    reference = np.inf if upper is None else upper
-    settings = settings or PlacementMilpSettings(disjunction="none")
-    try:
-        model = _build(problem, None, None, settings, reference, 0.0, None, budget)
-    except OutOfTime:
-        return 0.0
-    if model is None:
-        return reference
-    bound = model.linear.relaxation_bound(budget.remaining_s) * model.unit * (1 - 1e-9)
-    return min(bound, reference)
+    if best.placement is None:
+        status = "infeasible" if run.status is Status.INFEASIBLE else "no_solution"
+        return PlacementResult(None, None, bound, status, run.nodes)
+    status = "optimal" if best.value <= bound * (1 + OPTIMAL_GAP) else "feasible"
+    return PlacementResult(best.placement, best.value, min(bound, best.value), status, run.nodes)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
-from rlinit.exact.placements.bounds.heads_and_tails import reachability, reachable_sums
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram
 from rlinit.placements.problem import PlacementProblem

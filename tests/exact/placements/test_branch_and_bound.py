@@ -71,8 +71,9 @@ def test_order_of_alike_devices_keeps_the_best(seed: int) -> None:
         variables=str(rng.choice(["ops", "batches"])),  # type: ignore[arg-type]
         intra_symmetry=str(rng.choice(orders)),  # type: ignore[arg-type]
         inter_symmetry=str(rng.choice(orders)),  # type: ignore[arg-type]
+        node_of_device=nodes,
     )
-    result = solve_placement_milp(problem, budget=Budget(60), settings=form, node_of_device=nodes)
+    result = solve_placement_milp(problem, budget=Budget(60), settings=form)
     check(problem, result, np.inf if best is None else best)
 
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.bounds.heads_and_tails import reachability
+from rlinit.exact.placements.analysis.reachability import reachability
+from rlinit.exact.placements.analysis.time_windows import possible_batches, shard_windows
 from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain, priced_chain
 from rlinit.exact.placements.bounds.lagrangian_primal import assemble
 from rlinit.exact.placements.bounds.lagrangian_segments import PricedHop
 from rlinit.exact.placements.bounds.registry import load_bound, memory_bound
-from rlinit.exact.placements.bounds.time_windows import possible_batches, windows
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.plan import Transfers
@@ -27,7 +27,7 @@ WORK = 200_000
 
 
 def _chain(problem: PlacementProblem, ops: list[int], upper: float = np.inf) -> PricedChain | None:
-    window = windows(problem, upper, possible_batches(problem))
+    window = shard_windows(problem, upper, possible_batches(problem))
     return None if window is None else PricedChain(problem, window, ops, upper)
 
 
@@ -101,7 +101,7 @@ def test_where_ops_follow_one_another_the_bound_is_the_optimum(memory_fraction: 
 def test_what_a_hop_costs_is_the_least_over_all_devices() -> None:
     """Along a path the cost of an arc is the least time with transfers and prices, by enumeration."""
     problem = _path(3, np.inf)
-    window = windows(problem, np.inf, possible_batches(problem))
+    window = shard_windows(problem, np.inf, possible_batches(problem))
     assert window is not None
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
     held = problem.weight_bytes + problem.shard_bytes
@@ -125,7 +125,7 @@ def test_what_a_hop_costs_is_the_least_over_all_devices() -> None:
 def test_what_is_put_together_fits(seed: int, memory: float) -> None:
     """A placement from the columns breaks no constraint, and is not better than the bound."""
     problem = random_placement_problem(seed, num_ops=14, density=0.25, memory_fraction=memory, group_fraction=0.1)
-    window = windows(problem, np.inf, possible_batches(problem))
+    window = shard_windows(problem, np.inf, possible_batches(problem))
     chain = None if window is None else priced_chain(problem, window, np.inf)
     if chain is not None:
         bound = chain.run(WORK, Budget())
@@ -139,7 +139,7 @@ def test_the_same_problem_gives_the_same_bound() -> None:
     problem = random_placement_problem(5, num_ops=24, density=0.15, memory_fraction=0.4)
     runs = []
     for _ in range(2):
-        window = windows(problem, np.inf, possible_batches(problem))
+        window = shard_windows(problem, np.inf, possible_batches(problem))
         assert window is not None
         chain = priced_chain(problem, window, np.inf)
         assert chain is not None

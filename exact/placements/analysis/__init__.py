@@ -1,0 +1,1 @@
+"""What a placement problem decides before any search: time windows, reachability, devices that are alike."""

@@ -1,0 +1,344 @@
+"""Compiled propagation of the heads and tails of batches; see :mod:`rlinit.exact.placements.analysis.time_windows`.
+
+Let r be the head and q the tail of a batch: no earlier start, and no less time from its end to the makespan (Carlier's
+tail: without the batch itself). Along data, with i and j the devices of an op and of one of its producers or consumers,
+and the transfer of one shard (or of the shared ones where they are known)::
+
+    r[v, i] >= min over j of r[u, j] + least[u, j] + transfer(u, j, i)      for each producer u
+    q[v, i] >= min over j of transfer(v, i, j) + least[w, j] + q[w, j]      for each consumer w
+
+Ops of one group are on one device. Fixed batches follow one another in their order.
+
+References
+----------
+Carlier, "The one-machine sequencing problem" (1982), for heads and tails.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.slots import bit_count
+from rlinit.placements.problem import PlacementProblem
+
+__all__ = ["BatchState", "DataFlow", "carry", "close_orders", "collapse", "data_flow", "drop_late", "order_pairs"]
+
+
+class DataFlow(NamedTuple):
+    """What passes between the batches of a problem: n ops, m edges, d devices.
+
+    ``visit`` is an order of the ops in which heads are carried forward, ``group`` as in a problem.
+    """
+
+    visit: IntArray
+    succ_indptr: IntArray
+    succ: IntArray
+    pred_indptr: IntArray
+    pred: IntArray
+    group: IntArray
+    tensor_bytes: FloatArray
+    s_per_byte: FloatArray
+    delay_s: FloatArray
+
+
+class BatchState(NamedTuple):
+    """What is known of the batches, changed in place; the fields as in `BatchWindows`."""
+
+    free: BoolArray
+    allowed: BoolArray
+    mask: IntArray
+    least: FloatArray
+    head: FloatArray
+    tail: FloatArray
+    before: IntArray
+    after: IntArray
+    precedes: BoolArray
+
+
+def data_flow(problem: PlacementProblem, visit: IntArray | None = None) -> DataFlow:
+    """Return what the kernels need of a problem; `visit` is an order of its ops, the natural one if None."""
+    order = problem.order if visit is None else visit
+    return DataFlow(
+        visit=order.astype(np.int64),
+        succ_indptr=problem.succ_indptr,
+        succ=problem.succ,
+        pred_indptr=problem.pred_indptr,
+        pred=problem.pred,
+        group=problem.group,
+        tensor_bytes=problem.tensor_bytes,
+        s_per_byte=problem.s_per_byte,
+        delay_s=problem.delay_s,
+    )
+
+
+@njit(cache=True, nogil=True)
+def close_orders(flow: DataFlow, before: IntArray, ancestors: BoolArray) -> None:
+    """Set ``ancestors[v, u]`` where u comes before v by data and by the fixed orders."""
+    for v in flow.visit:
+        for q in range(flow.pred_indptr[v], flow.pred_indptr[v + 1]):
+            ancestors[v, flow.pred[q]] = True
+            ancestors[v] |= ancestors[flow.pred[q]]
+        for u in before[v]:
+            if u >= 0:
+                ancestors[v, u] = True
+                ancestors[v] |= ancestors[u]
+
+
+@njit(cache=True, nogil=True)
+def _shared(flow: DataFlow, mask: IntArray, v: int, i: int, w: int, j: int) -> int:
+    """Return how many shards batches (v, i) and (w, j) share: -1 where that is open, -2 for all of them."""
+    if flow.group[v] == flow.group[w]:
+        return -2 if i == j else 0
+    if mask[v, i] and mask[w, j]:
+        return bit_count(mask[v, i] & mask[w, j])
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _transfer(flow: DataFlow, v: int, i: int, j: int, shards: int) -> float:
+    """Return the seconds of moving some shards of an op, at least one, between two devices."""
+    if i == j:
+        return 0.0
+    seconds: float = flow.delay_s[i, j] + max(shards, 1) * flow.tensor_bytes[v] * flow.s_per_byte[i, j]
+    return seconds
+
+
+@njit(cache=True, nogil=True)
+def _data_head(flow: DataFlow, state: BatchState, v: int, i: int) -> float:
+    """Return when the data of (v, i) can be there: each producer's earliest batch, all where sharing is known."""
+    earliest = 0.0
+    for q in range(flow.pred_indptr[v], flow.pred_indptr[v + 1]):
+        u = flow.pred[q]
+        soonest = np.inf
+        for j in range(state.allowed.shape[1]):
+            if not state.allowed[u, j]:
+                continue
+            shared = _shared(flow, state.mask, u, j, v, i)
+            if shared == 0:
+                continue
+            at = state.head[u, j] + state.least[u, j] + _transfer(flow, u, j, i, shared)
+            if shared == -1:
+                soonest = min(soonest, at)
+            else:
+                earliest = max(earliest, at)
+                soonest = 0.0
+        earliest = max(earliest, soonest)
+    return earliest
+
+
+@njit(cache=True, nogil=True)
+def _data_tail(flow: DataFlow, state: BatchState, v: int, i: int) -> float:
+    """Return the least seconds between the end of (v, i) and the makespan that its consumers need."""
+    longest = 0.0
+    for q in range(flow.succ_indptr[v], flow.succ_indptr[v + 1]):
+        w = flow.succ[q]
+        soonest = np.inf
+        for j in range(state.allowed.shape[1]):
+            if not state.allowed[w, j]:
+                continue
+            shared = _shared(flow, state.mask, v, i, w, j)
+            if shared == 0:
+                continue
+            rest = _transfer(flow, v, i, j, shared) + (state.least[w, j] + state.tail[w, j])
+            if shared == -1:
+                soonest = min(soonest, rest)
+            else:
+                longest = max(longest, rest)
+                soonest = 0.0
+        longest = max(longest, soonest)
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def carry(flow: DataFlow, state: BatchState) -> bool:
+    """Carry heads forward and tails backward along data and fixed orders; return whether anything changed."""
+    changed = False
+    n, d = state.allowed.shape
+    for v in flow.visit:
+        for i in range(d):
+            if not state.allowed[v, i]:
+                continue
+            earliest = _data_head(flow, state, v, i)
+            if not state.free[v] and state.before[v, i] >= 0:
+                u = state.before[v, i]
+                earliest = max(earliest, state.head[u, i] + state.least[u, i])
+            if earliest > state.head[v, i]:
+                state.head[v, i] = earliest
+                changed = True
+    for at in range(n - 1, -1, -1):
+        v = flow.visit[at]
+        for i in range(d):
+            if not state.allowed[v, i]:
+                continue
+            rest = _data_tail(flow, state, v, i)
+            if not state.free[v] and state.after[v, i] >= 0:
+                w = state.after[v, i]
+                rest = max(rest, state.least[w, i] + state.tail[w, i])
+            if rest > state.tail[v, i]:
+                state.tail[v, i] = rest
+                changed = True
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _may_precede(state: BatchState, v: int, w: int, i: int, limit: float) -> bool:
+    """Return whether batch (v, i) may run before batch (w, i) within the limit."""
+    rest = state.least[w, i] + state.tail[w, i]
+    return bool(state.head[v, i] + state.least[v, i] + rest <= limit) and not state.precedes[w, v]
+
+
+@njit(cache=True, nogil=True)
+def _order(state: BatchState, v: int, w: int, i: int, limit: float, certain_v: bool, certain_w: bool) -> bool:
+    """Decide what the windows of (v, i) and (w, i) decide, if one of them must be there; return whether they did."""
+    v_first, w_first = _may_precede(state, v, w, i, limit), _may_precede(state, w, v, i, limit)
+    if v_first and w_first:
+        return False
+    if not v_first and not w_first:
+        # Apart: whichever need not be there is not.
+        if certain_v:
+            state.allowed[w, i] = False
+        if certain_w:
+            state.allowed[v, i] = False
+        return True
+    changed = False
+    first, second = (v, w) if v_first else (w, v)
+    first_certain, second_certain = (certain_v, certain_w) if v_first else (certain_w, certain_v)
+    end = state.head[first, i] + state.least[first, i]
+    if first_certain and end > state.head[second, i]:
+        state.head[second, i] = end
+        changed = True
+    rest = state.least[second, i] + state.tail[second, i]
+    if second_certain and rest > state.tail[first, i]:
+        state.tail[first, i] = rest
+        changed = True
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def drop_late(flow: DataFlow, state: BatchState, limit: float) -> int:
+    """Drop batches that do not fit the limit: -1 if an op has none left, 1 if any was dropped, else 0."""
+    n, d = state.allowed.shape
+    allowed, group = state.allowed, flow.group
+    changed = 0
+    for v in range(n):
+        choices = 0
+        for i in range(d):
+            if allowed[v, i] and state.head[v, i] + (state.least[v, i] + state.tail[v, i]) > limit:
+                if state.mask[v, i]:
+                    return -1
+                allowed[v, i] = False
+                changed = 1
+            if not allowed[group[v], i] and allowed[v, i]:
+                allowed[v, i] = False
+                changed = 1
+            if not allowed[v, i] and allowed[group[v], i]:
+                allowed[group[v], i] = False
+                changed = 1
+            choices += allowed[v, i]
+        if choices == 0:
+            return -1
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def order_pairs(state: BatchState, limit: float, first: int, last: int) -> int:
+    """Decide the orders of pairs of batches with a free one: -1 if none is left, 1 if anything changed, else 0.
+
+    The free one is of op `first` or a later one before `last`.
+    """
+    n, d = state.allowed.shape
+    allowed = state.allowed
+    changed = 0
+    for v in range(first, last):
+        if not state.free[v]:
+            continue
+        for i in range(d):
+            for w in range(n):
+                if not allowed[v, i]:
+                    break
+                if w == v or not allowed[w, i] or (state.free[w] and w < v):
+                    continue
+                certain_v, certain_w = _certain(state, v, i), _certain(state, w, i)
+                if (certain_v or certain_w) and _order(state, v, w, i, limit, certain_v, certain_w):
+                    if certain_v and certain_w and not (allowed[v, i] and allowed[w, i]):
+                        return -1
+                    changed = 1
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _certain(state: BatchState, v: int, i: int) -> bool:
+    """Return whether batch (v, i) is there in every placement of the window."""
+    if state.mask[v, i]:
+        return True
+    choices = 0
+    for j in range(state.allowed.shape[1]):
+        choices += state.allowed[v, j]
+    return bool(state.allowed[v, i]) and choices == 1
+
+
+@njit(cache=True, nogil=True)
+def collapse(flow: DataFlow, state: BatchState, limit: float, early: BoolArray, late: BoolArray) -> None:
+    """Find the fixed batches that nothing free can delay (`early`) or be delayed by (`late`).
+
+    An early batch waits only for early batches and no free one can run before it on its device, so it may start at its
+    head. A late one is waited for only by late ones and no free one can run after it.
+    """
+    n, d = state.allowed.shape
+    for at in range(2 * n):
+        forward = at < n
+        v = flow.visit[at] if forward else flow.visit[2 * n - 1 - at]
+        if state.free[v]:
+            continue
+        for i in range(d):
+            if not state.allowed[v, i]:
+                continue
+            if forward:
+                early[v, i] = _nothing_before(flow, state, v, i, early) and _free_of(state, v, i, limit, True)
+            else:
+                late[v, i] = _nothing_after(flow, state, v, i, late) and _free_of(state, v, i, limit, False)
+
+
+@njit(cache=True, nogil=True)
+def _nothing_before(flow: DataFlow, state: BatchState, v: int, i: int, early: BoolArray) -> bool:
+    """Return whether fixed batch (v, i) follows early batches only, by its device and by data."""
+    if state.before[v, i] >= 0 and not early[state.before[v, i], i]:
+        return False
+    for q in range(flow.pred_indptr[v], flow.pred_indptr[v + 1]):
+        u = flow.pred[q]
+        if not state.mask[u].any():
+            return False
+        for j in range(state.allowed.shape[1]):
+            if state.mask[u, j] & state.mask[v, i] and not early[u, j]:
+                return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _nothing_after(flow: DataFlow, state: BatchState, v: int, i: int, late: BoolArray) -> bool:
+    """Return whether fixed batch (v, i) is followed by late batches only, on its device and by data."""
+    if state.after[v, i] >= 0 and not late[state.after[v, i], i]:
+        return False
+    for q in range(flow.succ_indptr[v], flow.succ_indptr[v + 1]):
+        w = flow.succ[q]
+        if state.free[w]:
+            return False
+        for j in range(state.allowed.shape[1]):
+            if state.mask[w, j] & state.mask[v, i] and not late[w, j]:
+                return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _free_of(state: BatchState, v: int, i: int, limit: float, before: bool) -> bool:
+    """Return whether no free batch can run before (or else after) fixed batch (v, i) on its device."""
+    for f in range(len(state.free)):
+        if state.free[f] and state.allowed[f, i]:
+            first, second = (f, v) if before else (v, f)
+            if _may_precede(state, first, second, i, limit):
+                return False
+    return True
