@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import networkx as nx
     import torch
 
+    from rlinit.importers.common.precision import Dtype
+
 __all__ = ["ANY_DEVICE", "Graph"]
 
 ANY_DEVICE = "*"
@@ -45,7 +47,7 @@ ANY_DEVICE = "*"
 _COSTS = ("op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden")
 """Attributes of ops that say what they cost and where they may be."""
 
-_NOTES = ("node", "nodes", "module", "outputs", "tensors", "tracer", "view", "label", "note")
+_NOTES = ("node", "nodes", "module", "scopes", "outputs", "tensors", "tracer", "view", "precision", "label", "note")
 """Attributes that are carried along: what importers say of an op's origin, and ``note`` for whatever users like."""
 
 
@@ -423,12 +425,21 @@ class Graph:
         sharing: Literal["colocate", "copy"] = "colocate",
         name: str | None = None,
         method: Literal["auto", "trace", "strict", "fx"] = "auto",
+        dtype: Dtype = None,
     ) -> Graph:
         """Trace a torch module and read it: see `rlinit.importers.torch.export.from_torch`."""
         from rlinit.importers.torch.export import from_torch
 
         return from_torch(
-            module, args, kwargs, batch=batch, granularity=granularity, sharing=sharing, name=name, method=method
+            module,
+            args,
+            kwargs,
+            batch=batch,
+            granularity=granularity,
+            sharing=sharing,
+            name=name,
+            method=method,
+            dtype=dtype,
         )
 
     def to_networkx(self) -> nx.DiGraph[Any]:

@@ -20,6 +20,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.importers import load_graph
+from rlinit.importers.common.precision import Dtype, rescaled
 
 __all__ = ["NAMES", "TABLE_II", "build", "load"]
 
@@ -46,8 +47,15 @@ NAMES: tuple[str, ...] = (
 """Every network that can be loaded."""
 
 
-def load(name: str) -> Graph:
-    """Return a network's graph from its file: INT8 (one byte a parameter and an output element), batch 1.
+def load(name: str, *, dtype: Dtype = None) -> Graph:
+    """Return a network's graph from its file, for batch 1.
+
+    Parameters
+    ----------
+    name
+        One of `NAMES`, in whatever case.
+    dtype
+        What its numbers are counted in; see `rlinit.load_graph`. None: one byte each, as in Inc-ILP ("int8").
 
     Raises
     ------
@@ -56,7 +64,7 @@ def load(name: str) -> Graph:
     """
     name = _canonical(name)
     with resources.as_file(resources.files("rlinit.datasets").joinpath("graphs", f"{name}.json.gz")) as path:
-        return load_graph(path)
+        return rescaled(load_graph(path), dtype, bits=8)
 
 
 def build(name: str) -> Graph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
@@ -47,6 +47,7 @@ def load_model(
     dims: Sequence[str],
     sharing: SharingChoice,
     costs: Path | None,
+    dtype: str | None = None,
 ) -> Graph:
     """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``.
 
@@ -60,16 +61,21 @@ def load_model(
         As for `load_graph`, with `dims` as NAME=SIZE.
     costs
         A cost table to apply.
+    dtype
+        As for `load_graph`; a pair is written WEIGHTS/ACTIVATIONS.
     """
+    weights, _, activations = (dtype or "").partition("/")
+    kept: Any = (weights, activations) if activations else dtype
     if model.startswith("zoo:"):
         from rlinit.datasets.zoo import imagenet
 
-        graph = imagenet.load(model.removeprefix("zoo:"))
+        graph = imagenet.load(model.removeprefix("zoo:"), dtype=kept)
     else:
         from rlinit.importers import load_graph
 
         how = "colocate" if sharing == "auto" and not model.lower().endswith(_SHARING) else sharing
-        graph = load_graph(model, batch=batch, dims=dimension_sizes(dims), sharing=chosen_sharing(how, objective))
+        sizes = dimension_sizes(dims)
+        graph = load_graph(model, batch=batch, dims=sizes, sharing=chosen_sharing(how, objective), dtype=kept)
     if costs is None:
         return graph
     from rlinit.costs.table import CostTable

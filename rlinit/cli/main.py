@@ -94,6 +94,9 @@ class Schedule:
     auto: copy for stages, colocate for placements."""
     costs: Path | None = None
     """Times of ops from this cost table (.csv, .json), as measure and calibrate write them."""
+    dtype: str | None = None
+    """What a model's numbers are counted in: fp32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as
+    int4/fp16. By default what the file says; .keras files and the zoo: int8."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
 
@@ -128,6 +131,8 @@ class Bound:
     """As for schedule."""
     costs: Path | None = None
     """As for schedule."""
+    dtype: str | None = None
+    """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -147,6 +152,8 @@ class Inspect:
     sharing: SharingChoice = "auto"
     """As for schedule; auto: colocate, so that shared parameters count once."""
     costs: Path | None = None
+    """As for schedule."""
+    dtype: str | None = None
     """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
@@ -183,6 +190,8 @@ class Bench:
     sharing: SharingChoice = "auto"
     """As for schedule."""
     costs: Path | None = None
+    """As for schedule."""
+    dtype: str | None = None
     """As for schedule."""
     json: bool = False
     """Print JSON instead of a table."""
@@ -263,6 +272,7 @@ def _graph(command: Schedule | Bound | Inspect | Bench) -> Graph:
         dims=command.dims,
         sharing=command.sharing,
         costs=command.costs,
+        dtype=command.dtype,
     )
 
 
@@ -345,6 +355,7 @@ def _inspect(command: Inspect) -> int:
     import numpy as np
 
     from rlinit.exact.stages.ideals.enumeration import count_ideals
+    from rlinit.importers.common.precision import precision_of
     from rlinit.stages.lowering import lower_stages
 
     graph = _graph(command)
@@ -360,6 +371,9 @@ def _inspect(command: Inspect) -> int:
         "ideals": ideals if ideals <= command.ideal_cap else f"over {command.ideal_cap}",
         "param_bytes": float(np.nansum(graph.param_bytes)),
         "flops": float(np.nansum(graph.flops)),
+        "numbers": "weights int8, activations int8"
+        if command.model.startswith("zoo:") and not command.dtype
+        else precision_of(graph),
     }
     if command.json:
         json.dump(row, sys.stdout)

@@ -38,7 +38,17 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
 
     The time of an op is the larger of its operations over ``flops_per_s`` and its bytes over ``bytes_per_s`` (where
     the device gives that), plus ``launch_s``. Operations and tensors grow with the batch, parameters are read once. A
-    view of a tensor (``view`` in the op's extras, as importers note it) moves no bytes.
+    view of a tensor (``view`` in the op's extras, as importers note it) takes no time: it only says how to read what
+    is there.
+
+    Parameters
+    ----------
+    graph
+        Its ops, of which views are timed even without `flops`.
+    device
+        NaN for all ops without its ``flops_per_s``.
+    batch
+        Inputs at once, >= 1.
 
     References
     ----------
@@ -49,9 +59,10 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     seconds = batch * graph.flops / device.flops_per_s
     if device.bytes_per_s is not None:
         moved_s = moved_bytes(graph, batch) / device.bytes_per_s
-        moved_s[[v for v, row in graph.extras.items() if row.get("view")]] = 0.0
         seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_s))
-    return seconds + device.launch_s
+    seconds = seconds + device.launch_s
+    seconds[[v for v, row in graph.extras.items() if row.get("view")]] = 0.0
+    return seconds
 
 
 def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64]:

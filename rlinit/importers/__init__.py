@@ -12,6 +12,7 @@ from typing import Literal
 from rlinit.errors import InvalidGraph
 from rlinit.files import check_schema
 from rlinit.graph import Graph
+from rlinit.importers.common.precision import Dtype
 
 __all__ = ["load_graph"]
 
@@ -25,6 +26,7 @@ def load_graph(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     sharing: Literal["colocate", "copy"] = "colocate",
+    dtype: Dtype = None,
 ) -> Graph:
     """Read a computation graph from a file; its suffix says how.
 
@@ -36,7 +38,7 @@ def load_graph(
     ``.onnx``       an ONNX model, its weights not read (needs ``pip install rlinit[onnx]``)
     ``.pt2``        a program saved by `torch.export.save`, its weights not read (``rlinit[torch]``)
     ``.tflite``     a TensorFlow Lite model (``rlinit[tflite]``)
-    ``.keras``      a Keras 3 model, one byte a number, for one sample (``rlinit[keras]``)
+    ``.keras``      a Keras 3 model for one sample, one byte a number unless `dtype` says more (``rlinit[keras]``)
     ==============  ==============================================================================================
 
     No code in a file is run and no pickle opened.
@@ -53,6 +55,9 @@ def load_graph(
     sharing
         ONNX, TFLite and ``.pt2``: whether ops that share a parameter stay together ("colocate") or hold a copy
         each ("copy", which pipelines over tied embeddings want).
+    dtype
+        Model files: what floating-point numbers are counted in, "fp32", "fp16", "bf16", "fp8", "int8", "int4", or a
+        pair of these for weights and activations. None: what the file says; of ``.keras`` files "int8".
 
     Raises
     ------
@@ -68,6 +73,8 @@ def load_graph(
             f"{path}: graphs of this kind have no dynamic dimensions, and their colocation is fixed; leave batch, dims "
             "and sharing out"
         )
+    if name.endswith((".json", ".json.gz")) and dtype is not None:
+        raise InvalidGraph(f"{path}: a graph file says bytes, not numbers; leave dtype out")
     if name.endswith(".json"):
         return Graph.load(path)
     if name.endswith(".json.gz"):
@@ -75,19 +82,19 @@ def load_graph(
     if name.endswith(".keras"):
         from rlinit.importers.keras.reader import load_keras
 
-        return load_keras(path)
+        return load_keras(path, dtype=dtype)
     if name.endswith(".pt2"):
         from rlinit.importers.torch.pt2_file import load_pt2
 
-        return load_pt2(path, batch=batch, dims=dims, sharing=sharing)
+        return load_pt2(path, batch=batch, dims=dims, sharing=sharing, dtype=dtype)
     if name.endswith(".onnx"):
         from rlinit.importers.onnx.reader import load_onnx
 
-        return load_onnx(path, batch=batch, dims=dims, sharing=sharing)
+        return load_onnx(path, batch=batch, dims=dims, sharing=sharing, dtype=dtype)
     if name.endswith(".tflite"):
         from rlinit.importers.tflite.reader import load_tflite
 
-        return load_tflite(path, batch=batch, dims=dims, sharing=sharing)
+        return load_tflite(path, batch=batch, dims=dims, sharing=sharing, dtype=dtype)
     raise InvalidGraph(
         f"cannot tell what {path} is from its suffix; readable are .json, .json.gz, .onnx, .pt2, .tflite and .keras"
     )

@@ -9,6 +9,7 @@ from typing import Any
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Holdings, Sharing
+from rlinit.importers.common.precision import Precision
 from rlinit.importers.common.tensors import TensorType
 
 __all__ = ["Assembly", "Step", "distinct_labels", "order_of"]
@@ -32,6 +33,8 @@ class Step:
         dequantized weight); None: the reader holds the output.
     reads_weights
         Whether constant matrices it reads are parameters in the sense of `Holdings`.
+    is_view
+        Whether what it makes is what it reads, seen otherwise (another shape), so that nothing is computed or moved.
     flops
         Gives its operations; called only for ops.
     extras
@@ -45,6 +48,7 @@ class Step:
     constant: bool | None = None
     relabels: Sequence[str] | None = None
     reads_weights: bool = False
+    is_view: bool = False
     flops: Callable[[], float] = float
     extras: Mapping[str, Any] = field(default_factory=dict)
 
@@ -115,6 +119,8 @@ class Assembly:
         See `Holdings`.
     aliases
         Stored tensor -> the one it shares its storage with.
+    precision
+        What numbers are kept in.
     """
 
     types: Mapping[str, TensorType]
@@ -122,6 +128,7 @@ class Assembly:
     read: Collection[str]
     sharing: Sharing
     aliases: Mapping[str, str] = field(default_factory=dict)
+    precision: Precision = field(default_factory=Precision)
     _rows: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     _edges: list[tuple[str, str]] = field(default_factory=list)
     _maker: dict[str, str] = field(default_factory=dict)  # tensor -> op
@@ -137,8 +144,9 @@ class Assembly:
         if name not in self.read or name in self._held:
             return
         tensor = self._type(name, name)
-        row = {"op": "input", "out_bytes": tensor.num_bytes, "flops": 0.0, "node": name, "tensors": [name]}
-        self._rows.append((name, row | {"outputs": [tensor.described]}))
+        size = tensor.bytes_in(self.precision, is_weight=False)
+        row = {"op": "input", "out_bytes": size, "flops": 0.0, "node": name, "tensors": [name]}
+        self._rows.append((name, row | {"outputs": [tensor.described]} | self.precision.noted()))
         self._maker[name] = name
 
     def add(self, step: Step) -> None:
@@ -161,17 +169,19 @@ class Assembly:
             for held in self._held.get(name, ()):
                 tensor = self._type(held, step.label)
                 is_parameter = step.reads_weights and held in self.stored and len(tensor.shape or ()) >= 2
-                self._holdings.add(step.label, held, tensor.num_bytes, is_parameter=is_parameter)
+                size = tensor.bytes_in(self.precision, is_weight=held in self.stored)
+                self._holdings.add(step.label, held, size, is_parameter=is_parameter)
         used = [name for name in step.makes if name in self.read] or list(step.makes)
         outputs = [self._type(name, step.label) for name in used]
         row = {
             "op": step.kind,
-            "out_bytes": sum(tensor.num_bytes for tensor in outputs),
+            "out_bytes": sum(tensor.bytes_in(self.precision, is_weight=False) for tensor in outputs),
             "flops": step.flops(),
             "tensors": list(step.makes),
             "outputs": [tensor.described for tensor in outputs],
         }
-        self._rows.append((step.label, row | dict(step.extras)))
+        view = {"view": True} if step.is_view else {}
+        self._rows.append((step.label, row | dict(step.extras) | view | self.precision.noted()))
         self._maker.update((name, step.label) for name in step.makes)
 
     def _type(self, tensor: str, label: str) -> TensorType:

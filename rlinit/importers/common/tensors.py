@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from rlinit.errors import InvalidGraph
+from rlinit.importers.common.precision import Precision
 
 __all__ = ["TensorType"]
 
@@ -52,9 +53,21 @@ class TensorType:
     @property
     def num_bytes(self) -> int:
         """Bytes of its elements; InvalidGraph for element types without a fixed size (strings, sequences)."""
+        return self.bytes_in(Precision(), is_weight=False)
+
+    def bytes_in(self, precision: Precision, *, is_weight: bool) -> int:
+        """Return the bytes of its elements where numbers are kept as `precision` says.
+
+        Raises
+        ------
+        InvalidGraph
+            Elements without a fixed size (strings, sequences).
+        """
         if self.dtype not in _BITS:
             raise InvalidGraph(f"tensor {self.name!r} holds {self.dtype}; expected numbers, whose size is known")
-        return (math.prod(self.shape or ()) * _BITS[self.dtype] + 7) // 8
+        is_float = self.dtype.startswith(("float", "bfloat"))
+        count = math.prod(self.shape or ())
+        return precision.bytes_of(count, _BITS[self.dtype], is_float=is_float, is_weight=is_weight)
 
     @property
     def described(self) -> list[str | int]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
+from rlinit.importers.common.precision import Dtype, Precision
 from rlinit.importers.keras.flops import layer_flops
 
 __all__ = ["from_keras", "import_keras", "load_keras"]
@@ -34,6 +35,11 @@ _DAMAGE = (
 """What reading a damaged archive raises."""
 _FILES = ("vocabulary", "filepath", "idf_weights")
 """Settings that may name a file to read."""
+_VIEWS = frozenset(
+    {"Reshape", "Flatten", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "AlphaDropout"}
+    | {"GaussianDropout", "GaussianNoise", "ActivityRegularization", "Identity"}
+)
+"""Layers that at inference hand on what they read, at most in another shape."""
 _COMPUTED = ("frame_length", "fft_length")
 """Sizes of weights that layers compute when they are made, on any device."""
 _MAX_COMPUTED = 1 << 13
@@ -65,12 +71,19 @@ def import_keras() -> Any:
         ) from problem
 
 
-def load_keras(path: str | Path) -> Graph:
-    """Read the graph of a model saved as a ``.keras`` file, as `from_keras` with one byte a number.
+def load_keras(path: str | Path, *, dtype: Dtype = None) -> Graph:
+    """Read the graph of a model saved as a ``.keras`` file.
 
     Only the configuration in the file is read, in Keras's safe mode: a file that carries code (a lambda layer) is
     refused. That is Keras's guarantee and as good as its installed version; read files from strangers with its newest
     release. Weights are not read, and with the torch backend not allocated either.
+
+    Parameters
+    ----------
+    path
+        The file.
+    dtype
+        As for `from_keras`.
 
     Raises
     ------
@@ -95,7 +108,7 @@ def load_keras(path: str | Path) -> Graph:
             f"cannot read {path} as a Keras model (code in the file is never run): {reason}; "
             "a model that needs its own code can be built in Python and passed to from_keras"
         ) from problem
-    return from_keras(model, name=Path(path).stem)
+    return from_keras(model, name=Path(path).stem, dtype=dtype)
 
 
 def _configuration(path: str | Path) -> dict[str, Any]:
@@ -154,12 +167,14 @@ def from_keras(
     name: str | None = None,
     bytes_per_param: float = 1,
     bytes_per_element: float = 1,
+    dtype: Dtype = None,
 ) -> Graph:
     """Return the computation graph of a functional or sequential Keras 3 model, one op for each layer call.
 
     Ops are named by their layers, `op` is the layer's class, `flops` follows `keras_flops`, and everything is for
     ONE sample: the first dimension of every shape is the batch and counts as 1. The defaults are those of INT8
-    inference, as in Inc-ILP (Table II): one byte for each parameter and each output element. Parameters are all of
+    inference, as in Inc-ILP (Table II): one byte for each parameter and each output element; `precision_of` says so of
+    the graph. Parameters are all of
     a layer's weights, moving statistics included. An op with several outputs has one tensor as large as all of them.
 
     A layer called several times gives several ops (``name``, ``name/call1``, ...) colocated in one group; the first
@@ -176,6 +191,8 @@ def from_keras(
         The graph's name, by default the model's.
     bytes_per_param, bytes_per_element
         Bytes of a parameter, and of an element of an output tensor.
+    dtype
+        The same by the name of a type, or of two; see `Precision`. It wins over the bytes.
 
     Raises
     ------
@@ -183,7 +200,10 @@ def from_keras(
         A model without a layer graph (subclassed, or sequential and not built), or an output shape that is not
         fixed; the message says what to do.
     """
-    walk = _Walk(bytes_per_param, bytes_per_element)
+    precision = Precision.of(dtype)
+    if dtype is None and (bytes_per_param, bytes_per_element) == (1, 1):
+        precision = Precision.of("int8")
+    walk = _Walk(bytes_per_param, bytes_per_element, precision)
     walk.open_model(model, None, "")
     return Graph.build(walk.ops, walk.edges, name=name or str(model.name))
 
@@ -223,6 +243,7 @@ class _Walk:
 
     bytes_per_param: float
     bytes_per_element: float
+    precision: Precision
     ops: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     edges: list[tuple[str, str]] = field(default_factory=list)
     first_op: dict[int, int] = field(default_factory=dict)  # id(layer) -> index of the op of its first call
@@ -250,6 +271,13 @@ class _Walk:
             made.update((id(tensor), op) for tensor, op in zip(node.output_tensors, producers, strict=True))
         return [made[id(tensor)] for tensor in functional.outputs]
 
+    def _bytes(self, count: int, is_weight: bool) -> float:
+        """Return the bytes of so many numbers."""
+        chosen = self.precision.weights if is_weight else self.precision.activations
+        if chosen is None:
+            return count * (self.bytes_per_param if is_weight else self.bytes_per_element)
+        return self.precision.bytes_of(count, 0, is_float=True, is_weight=is_weight)
+
     def _free_name(self, label: str) -> str:
         """Return the label, numbered where it is taken, and take it."""
         name, call = label, 0
@@ -265,10 +293,12 @@ class _Walk:
         elements = _elements(node.output_tensors, name)
         row: dict[str, Any] = {
             "op": type(operation).__name__,
-            "param_bytes": sum(math.prod(w.shape) for w in getattr(operation, "weights", ())) * self.bytes_per_param,
-            "out_bytes": elements * self.bytes_per_element,
+            "param_bytes": self._bytes(sum(math.prod(w.shape) for w in getattr(operation, "weights", ())), True),
+            "out_bytes": self._bytes(elements, False),
             "flops": layer_flops(operation, [_elements([t], name) for t in node.input_tensors], elements),
             "node": label,
+            **({"view": True} if type(operation).__name__ in _VIEWS else {}),
+            **self.precision.noted(),
         }
         first = self.first_op.setdefault(id(operation), len(self.ops))
         if first < len(self.ops):

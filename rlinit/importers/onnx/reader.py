@@ -12,6 +12,7 @@ from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.common.precision import Dtype, Precision
 from rlinit.importers.common.tensors import TensorType
 from rlinit.importers.onnx.flops import node_flops
 from rlinit.importers.onnx.shapes import Prepared, infer_types, is_small
@@ -33,6 +34,9 @@ _RANDOM = frozenset(
 )
 _RELABELS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "DequantizeLinear"})
 """Ops on a constant whose reader holds the constant as it is stored, not their output."""
+
+_VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
+"""Ops that runtimes answer with the tensor they read, at inference."""
 
 _WEIGHT_READERS = frozenset(
     {"Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"}
@@ -62,8 +66,16 @@ def load_onnx(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     sharing: Sharing = "colocate",
+    dtype: Dtype = None,
 ) -> Graph:
-    """Read the graph of an ``.onnx`` file; see `from_onnx`. Weights in other files are not opened.
+    """Read the graph of an ``.onnx`` file; weights in other files are not opened.
+
+    Parameters
+    ----------
+    path
+        The file.
+    batch, dims, sharing, dtype
+        As for `from_onnx`.
 
     Raises
     ------
@@ -85,7 +97,7 @@ def load_onnx(
             check_location(tensor, Path(path))
             if is_small(tensor):
                 load_values(tensor, Path(path))
-    return from_onnx(model, batch=batch, dims=dims, sharing=sharing, name=Path(path).stem)
+    return from_onnx(model, batch=batch, dims=dims, sharing=sharing, dtype=dtype, name=Path(path).stem)
 
 
 def from_onnx(
@@ -94,6 +106,7 @@ def from_onnx(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     sharing: Sharing = "colocate",
+    dtype: Dtype = None,
     name: str | None = None,
 ) -> Graph:
     """Return the computation graph of an ONNX model: one op for each node that depends on an input's values.
@@ -118,6 +131,8 @@ def from_onnx(
         Values of other unknown dimensions of inputs, by their name in the model or as ``"input[axis]"``.
     sharing
         See `Holdings`.
+    dtype
+        What floating-point weights and activations are counted in; see `Precision`.
     name
         The graph's name, by default that of the model's graph.
 
@@ -130,24 +145,25 @@ def from_onnx(
         onnx is not installed.
     """
     import_onnx()
+    precision = Precision.of(dtype)
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidGraph(f"{name or 'the ONNX model'} has no nodes; is this an ONNX model?")
     try:
         prepared = infer_types(model, sorted_nodes, batch, dims or {})
-        return _assembled(prepared, sharing).graph(name or model.graph.name or "onnx")
+        return _assembled(prepared, sharing, precision).graph(name or model.graph.name or "onnx")
     except RlinitError:
         raise
     except Exception as problem:  # a damaged message: names that are no text, missing fields, sizes beyond bounds
         raise InvalidGraph(f"{name or 'the ONNX model'} is damaged: {type(problem).__name__}: {problem}") from problem
 
 
-def _assembled(prepared: Prepared, sharing: Sharing) -> Assembly:
+def _assembled(prepared: Prepared, sharing: Sharing, precision: Precision) -> Assembly:
     """Return the ops of a prepared model."""
     graph, types = prepared.graph, prepared.types
     nodes = zip(_labels(graph), prepared.places, graph.node, strict=True)
     steps = [_step(label, place, node, types) for label, place, node in nodes]
     read = {name for step in steps for name in step.reads} | {value.name for value in graph.output}
-    assembly = Assembly(types, prepared.stored, read, sharing)
+    assembly = Assembly(types, prepared.stored, read, sharing, precision=precision)
     for value in graph.input:
         assembly.add_input(value.name)
     for step in steps:
@@ -268,6 +284,7 @@ def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) ->
         constant=constant,
         relabels=relabels,
         reads_weights=node.op_type in _WEIGHT_READERS,
+        is_view=standard and node.op_type in _VIEWS,
         flops=lambda: _flops(node, types),
         extras={"node": node.name or (makes[0] if makes else label), "nodes": [place]},
     )

@@ -13,6 +13,7 @@ from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.common.precision import Dtype, Precision
 from rlinit.importers.common.tensors import TensorType
 from rlinit.importers.tflite.flops import operator_flops
 
@@ -25,6 +26,9 @@ _DTYPES = (
 """TensorType of the schema, in order."""
 
 _RELABELS = frozenset({"DEQUANTIZE", "EXPAND_DIMS", "RESHAPE", "SQUEEZE", "TRANSPOSE", "DENSIFY"})
+_VIEWS = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
+"""Operators that leave the data where it is."""
+
 _WEIGHT_READERS = frozenset(
     {"CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL", "GATHER"}
     | {"EMBEDDING_LOOKUP", "UNIDIRECTIONAL_SEQUENCE_LSTM", "LSTM", "RNN", "SVDF"}
@@ -55,8 +59,18 @@ def load_tflite(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     sharing: Sharing = "colocate",
+    dtype: Dtype = None,
 ) -> Graph:
-    """Read the graph of a ``.tflite`` file; see `from_tflite`.
+    """Read the graph of a ``.tflite`` file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    batch, sharing, dtype
+        As for `from_tflite`.
+    dims
+        Must be empty: the format stores one size.
 
     Raises
     ------
@@ -71,11 +85,16 @@ def load_tflite(
         raise InvalidGraph(f"cannot read {path}: {problem}") from problem
     if dims:
         raise InvalidGraph(f"{path}: a TensorFlow Lite model stores the shapes of one size; leave dims out")
-    return from_tflite(content, batch=batch, sharing=sharing, name=Path(path).stem)
+    return from_tflite(content, batch=batch, sharing=sharing, dtype=dtype, name=Path(path).stem)
 
 
 def from_tflite(
-    content: bytes, *, batch: int | None = None, sharing: Sharing = "colocate", name: str | None = None
+    content: bytes,
+    *,
+    batch: int | None = None,
+    sharing: Sharing = "colocate",
+    dtype: Dtype = None,
+    name: str | None = None,
 ) -> Graph:
     """Return the computation graph of a TensorFlow Lite model: one op for each operator that depends on an input.
 
@@ -96,6 +115,8 @@ def from_tflite(
         as stored.
     sharing
         See `Holdings`.
+    dtype
+        What floating-point weights and activations are counted in; see `Precision`. Quantised models stay as they are.
     name
         The graph's name.
 
@@ -108,12 +129,13 @@ def from_tflite(
         tflite is not installed.
     """
     tflite = import_tflite()
+    precision = Precision.of(dtype)
     label = name or "the TensorFlow Lite model"
     if len(content) < 8 or content[4:8] != b"TFL3":
         raise InvalidGraph(f"{label} is not a TensorFlow Lite model (its identifier TFL3 is missing)")
     try:
         reader = _Reader(tflite, tflite.Model.GetRootAs(content, 0), len(content), batch)
-        return reader.graph(name or "tflite", sharing)
+        return reader.graph(name or "tflite", sharing, precision)
     except RlinitError:
         raise
     except Exception as problem:  # offsets that lead nowhere: struct.error, IndexError, TypeError, OverflowError, ...
@@ -142,7 +164,7 @@ class _Reader:
             raise InvalidGraph(f"the model is damaged: a vector of {number} entries in {self.size} bytes")
         return range(number)
 
-    def graph(self, name: str, sharing: Sharing) -> Graph:
+    def graph(self, name: str, sharing: Sharing, precision: Precision) -> Graph:
         """Return the graph of the main subgraph."""
         if self.model.SubgraphsLength() < 1:
             raise InvalidGraph(f"{name} has no subgraph")
@@ -156,7 +178,7 @@ class _Reader:
         steps = self.steps(main, names, types)
         order = order_of([(step.label, step.reads, step.makes) for step in steps], stored | set(inputs))
         read = {tensor for step in steps for tensor in step.reads} | set(outputs)
-        assembly = Assembly(types, stored, read, sharing, aliases)
+        assembly = Assembly(types, stored, read, sharing, aliases, precision)
         for tensor in inputs:
             assembly.add_input(tensor)
         for place in order:
@@ -267,6 +289,7 @@ class _Reader:
             constant=False if is_stateful else True if kind in ("SHAPE", "RANK") else None,
             relabels=reads[:1] if kind in _RELABELS else None,
             reads_weights=kind in _WEIGHT_READERS,
+            is_view=kind in _VIEWS,
             flops=lambda: self.flops(kind, operator, names, types, 0),
             extras={"node": makes[0] if makes else label, "nodes": [place]},
         )

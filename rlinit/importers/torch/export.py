@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.common.precision import Dtype, Precision
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -66,6 +67,7 @@ def from_torch(
     sharing: Sharing = "colocate",
     name: str | None = None,
     method: Method = "auto",
+    dtype: Dtype = None,
 ) -> Graph:
     """Return the computation graph of a module called with the given arguments: `export_program`, `from_program`.
 
@@ -75,7 +77,7 @@ def from_torch(
     ----------
     module, args, kwargs, batch, method
         See `export_program`.
-    granularity, sharing, name
+    granularity, sharing, dtype, name
         See `from_program`; the name is by default the module's class.
 
     Raises
@@ -86,7 +88,9 @@ def from_torch(
         torch is not installed.
     """
     program = export_program(module, args, kwargs, batch=batch, method=method)
-    return from_program(program, granularity=granularity, sharing=sharing, name=name or type(module).__name__)
+    return from_program(
+        program, granularity=granularity, sharing=sharing, dtype=dtype, name=name or type(module).__name__
+    )
 
 
 def export_program(
@@ -192,6 +196,7 @@ def from_program(
     sharing: Sharing = "colocate",
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
+    dtype: Dtype = None,
     name: str = "torch",
 ) -> Graph:
     """Return the computation graph of an exported program.
@@ -224,6 +229,8 @@ def from_program(
         Value of a dynamic dimension that is the first of an input; None: 1, or the least the program allows.
     dims
         Values of other dynamic dimensions: ``{"input_name[axis]": size}`` or ``{"symbol": size}``.
+    dtype
+        What floating-point weights and activations are counted in ("fp16", ("int4", "fp16"), ...); see `Precision`.
     name
         The graph's name.
 
@@ -237,7 +244,7 @@ def from_program(
     from rlinit.importers.torch.functionalise import without_writes
     from rlinit.importers.torch.program import ProgramReader
 
-    reader = ProgramReader(without_writes(program), granularity, sharing, batch, dims or {})
+    reader = ProgramReader(without_writes(program), granularity, sharing, batch, dims or {}, Precision.of(dtype))
     return reader.graph(name)
 
 
@@ -249,7 +256,7 @@ def constant_nodes(program: ExportedProgram) -> frozenset[str]:
     import_torch()
     from rlinit.importers.torch.program import ProgramReader
 
-    return ProgramReader(program, "op", "colocate", None, {}).constant_nodes()
+    return ProgramReader(program, "op", "colocate", None, {}, Precision()).constant_nodes()
 
 
 def _with_batch(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from torch.export.graph_signature import InputKind
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Holdings, Sharing
+from rlinit.importers.common.precision import Precision
 from rlinit.importers.torch.export import tracer_of
 from rlinit.importers.torch.flops import FlopTable
 from rlinit.importers.torch.opaque_ops import opaque_call
-from rlinit.importers.torch.symbolic_sizes import SizeTable, num_bytes, tensors_of
+from rlinit.importers.torch.symbolic_sizes import SizeTable, dense_shape, tensors_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["ProgramReader"]
 
 _RANDOM = torch.Tag.nondeterministic_seeded
+_DROPOUTS = frozenset({"alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout"})
+_MAY_COPY = frozenset({"reshape", "flatten", "contiguous"})
+"""Calls that share storage with their input where its strides allow it, and copy elsewhere."""
 
 
 @dataclass(slots=True)
@@ -62,12 +67,14 @@ class ProgramReader:
         sharing: Sharing,
         batch: int | None,
         dims: Mapping[str, int],
+        precision: Precision,
     ) -> None:
         if granularity not in ("op", "module"):
             raise ValueError(f"granularity is {granularity!r}; expected 'op' or 'module'")
         self.program = program
         self.granularity = granularity
         self.sharing: Sharing = sharing
+        self.precision = precision
         self.flop_table = FlopTable()
         self.tracer = tracer_of(program)
         self.inputs: dict[str, InputKind] = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
@@ -213,7 +220,7 @@ class ProgramReader:
         root = self.roots.get(source)
         if root is None or not tensors_of(root.meta.get("val")):
             return
-        size = sum(num_bytes(tensor, self.sizes, root.name) for tensor in tensors_of(root.meta["val"]))
+        size = sum(self._bytes(tensor, root.name, is_weight=True) for tensor in tensors_of(root.meta["val"]))
         is_parameter = self.inputs.get(root.name) == InputKind.PARAMETER
         holdings.add(op.name, root.name, size, is_parameter=is_parameter)
 
@@ -222,7 +229,7 @@ class ProgramReader:
         shapes = [self.sizes.shape(tensor, op.name) for tensor in outputs]
         row: dict[str, Any] = {
             "op": op.kind,
-            "out_bytes": sum(num_bytes(tensor, self.sizes, op.name) for tensor in outputs),
+            "out_bytes": sum(self._bytes(tensor, op.name, is_weight=False) for tensor in outputs),
             "flops": sum(self._flops(node, self.program.graph_module) for node in op.nodes),
             "node": op.name if op.nodes[0].name == op.name else op.module,
             "nodes": [node.name for node in op.nodes],
@@ -232,11 +239,16 @@ class ProgramReader:
                 for tensor, shape in zip(outputs, shapes, strict=True)
             ],
         }
-        if all(_is_view(node) or node.target is operator.getitem for node in op.nodes):
+        if all(node.target is operator.getitem or self._is_free(node) for node in op.nodes):
             row["view"] = True
         if self.tracer != "torch.export":
             row["tracer"] = self.tracer
-        return row
+        return row | self.precision.noted()
+
+    def _bytes(self, tensor: torch.Tensor, label: str, *, is_weight: bool) -> int:
+        count = math.prod(dense_shape(tensor, self.sizes, label))
+        bits = 8 * int(tensor.dtype.itemsize)
+        return self.precision.bytes_of(count, bits, is_float=tensor.dtype.is_floating_point, is_weight=is_weight)
 
     def _outputs(self, op: _Op) -> list[torch.Tensor]:
         """Return the tensors of an op that others read; all that it makes where nobody reads any."""
@@ -248,6 +260,29 @@ class ProgramReader:
         ]
         tensors = [tensor for node in read for tensor in tensors_of(node.meta.get("val"))]
         return tensors or tensors_of(op.nodes[-1].meta.get("val"))
+
+    def _is_free(self, node: Node) -> bool:
+        """Return whether a call moves nothing: its output is its input, or lies in the same storage.
+
+        Reshaping shares storage only where the strides allow it, which is tried on tensors without storage.
+        """
+        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+        if name in _DROPOUTS and len(node.args) == 3 and node.args[2] is False:
+            return True
+        if not _is_view(node):
+            return False
+        source = node.args[0] if node.args else None
+        value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+        made = node.meta.get("val")
+        if name not in _MAY_COPY or not isinstance(value, torch.Tensor) or not isinstance(made, torch.Tensor):
+            return True
+        strides = [int(self.sizes.size(stride, node.name)) for stride in value.stride()]
+        shape = self.sizes.shape(value, node.name)
+        laid = torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+        if name == "contiguous":
+            return laid.is_contiguous()
+        again = laid.reshape(self.sizes.shape(made, node.name))
+        return bool(again.untyped_storage()._cdata == laid.untyped_storage()._cdata)
 
     # -- operations --------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.common.precision import Dtype
 from rlinit.importers.torch.export import Granularity, from_program, import_torch
 from rlinit.importers.torch.size_expressions import is_size_expression
 
@@ -39,8 +40,16 @@ def load_pt2(
     dims: Mapping[str, int] | None = None,
     granularity: Granularity = "op",
     sharing: Sharing = "colocate",
+    dtype: Dtype = None,
 ) -> Graph:
-    """Read the graph of a program saved by `torch.export.save`; see `from_program` for what the arguments mean.
+    """Read the graph of a program saved by `torch.export.save`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    batch, dims, granularity, sharing, dtype
+        As for `from_program`.
 
     Raises
     ------
@@ -51,7 +60,15 @@ def load_pt2(
         torch is not installed.
     """
     program = load_program(path)
-    return from_program(program, granularity=granularity, sharing=sharing, batch=batch, dims=dims, name=Path(path).stem)
+    return from_program(
+        program,
+        granularity=granularity,
+        sharing=sharing,
+        batch=batch,
+        dims=dims,
+        dtype=dtype,
+        name=Path(path).stem,
+    )
 
 
 def load_program(path: str | Path) -> ExportedProgram:

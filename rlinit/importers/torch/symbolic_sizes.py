@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from rlinit.errors import InvalidGraph
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["SizeTable", "num_bytes", "tensors_of"]
+__all__ = ["SizeTable", "dense_shape", "tensors_of"]
 
 
 class SizeTable:
@@ -108,11 +107,26 @@ class SizeTable:
         return [int(self.size(size, label)) for size in tensor.shape]
 
 
-def num_bytes(tensor: torch.Tensor, sizes: SizeTable, label: str) -> int:
-    """Return the bytes of a tensor's elements, whatever storage it lies in."""
+def dense_shape(tensor: torch.Tensor, sizes: SizeTable, label: str) -> list[int]:
+    """Return the dimensions of a dense tensor.
+
+    Parameters
+    ----------
+    tensor
+        Of an exported program, with symbols among its sizes.
+    sizes
+        What the symbols stand for.
+    label
+        Names the node in messages.
+
+    Raises
+    ------
+    InvalidGraph
+        It is sparse, or has a size that is not known.
+    """
     if tensor.layout != torch.strided:
         raise InvalidGraph(f"node {label!r} is a tensor of layout {tensor.layout}; expected a dense one")
-    return math.prod(sizes.shape(tensor, label)) * int(tensor.dtype.itemsize)
+    return sizes.shape(tensor, label)
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:

@@ -12,10 +12,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlinit import Graph, load_graph
 from rlinit.errors import BackendUnavailable, InvalidGraph
+from rlinit.importers.common.precision import precision_of
 from rlinit.importers.keras.flops import layer_flops
 from rlinit.importers.keras.reader import from_keras, import_keras
 
@@ -173,6 +175,17 @@ def test_nested_model_with_several_inputs_and_outputs(keras: Any) -> None:
     outputs = [keras.layers.ReLU(name="left")(left), keras.layers.ReLU(name="right")(right)]
     graph = from_keras(keras.Model([p, q], outputs))
     assert edges(graph) == {("q", "inner/d"), ("inner/d", "left"), ("p", "right")}
+
+
+def test_numbers_of_other_types(keras: Any, tmp_path: Path) -> None:
+    """Bytes follow the type, for weights and activations apart; what moves nothing is a view."""
+    model = keras.Sequential([keras.Input((4, 4, 2)), keras.layers.Flatten(), keras.layers.Dense(3, name="dense")])
+    model.save(tmp_path / "net.keras")
+    usual, wide = from_keras(model), load_graph(tmp_path / "net.keras", dtype=("fp32", "fp16"))
+    assert np.array_equal(wide.param_bytes, 4 * usual.param_bytes)
+    assert np.array_equal(wide.out_bytes, 2 * usual.out_bytes)
+    assert precision_of(usual) == "weights int8, activations int8"
+    assert [row.get("view", False) for row in wide.extras.values()] == [False, True, False]
 
 
 def test_a_layer_with_several_outputs_has_one_tensor(keras: Any) -> None:

@@ -77,6 +77,10 @@ def test_a_small_network_in_full() -> None:
     assert graph.num_edges == 6
     assert graph.extras[1] == {"node": "conv", "nodes": [0], "tensors": ["a"], "outputs": [["float32", 1, 4, 8, 8]]}
     assert graph.extras[4]["node"] == "f"
+    assert graph.extras[4]["view"]
+    half = from_onnx(model, dtype=("int4", "fp16"))
+    assert half.param_bytes.tolist() == (graph.param_bytes / 8).tolist()
+    assert half.out_bytes.tolist() == (graph.out_bytes / 2).tolist()
     eight = from_onnx(model, batch=8)
     assert eight.out_bytes.tolist() == [8 * size for size in graph.out_bytes]
     assert eight.flops.tolist() == [8 * count for count in graph.flops]

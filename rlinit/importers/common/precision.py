@@ -1,0 +1,122 @@
+"""In how many bits numbers are kept: those of the file, or others that a model is to be planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from rlinit.errors import InvalidGraph
+from rlinit.graph import Graph
+
+__all__ = ["Dtype", "NumberType", "Precision", "precision_of", "rescaled"]
+
+NumberType = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
+Dtype = NumberType | tuple[NumberType, NumberType] | None
+"""What weights and activations are kept in, or each of the two; None: what the file says."""
+
+_BITS: dict[str, int] = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
+_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+_KEY = "precision"
+"""The extra of an op that keeps the choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Types of weights and of activations; only floating-point tensors change, so that tokens stay integers.
+
+    Sizes are packed: two numbers of four bits to a byte. What quantisation adds beside (scales, zero points) is not
+    counted. Operations stay as they are; a device's rate is the one its hardware gives.
+
+    Parameters
+    ----------
+    weights, activations
+        None: as the file says.
+    """
+
+    weights: NumberType | None = None
+    activations: NumberType | None = None
+
+    @classmethod
+    def of(cls, dtype: Dtype) -> Precision:
+        """Return the types that an importer's `dtype` stands for.
+
+        Raises
+        ------
+        InvalidGraph
+            It is none of the known types, and no pair of them.
+        """
+        pair: Sequence[object] = dtype if isinstance(dtype, (tuple, list)) else (dtype, dtype)
+        known = get_args(NumberType)
+        if len(pair) != 2 or not all(one is None or one in known for one in pair):
+            raise InvalidGraph(
+                f"dtype is {dtype!r}; expected one of {', '.join(known)}, or a pair of them for weights and activations"
+            )
+        return cls(*pair)  # type: ignore[arg-type]
+
+    def bytes_of(self, count: int, bits: int, *, is_float: bool, is_weight: bool) -> int:
+        """Return the bytes of a tensor.
+
+        Parameters
+        ----------
+        count
+            Numbers in it.
+        bits
+            Bits of each as the file has them.
+        is_float
+            Whether they are floating-point numbers, or what stands for them.
+        is_weight
+            Whether it is stored with the model.
+        """
+        chosen = self.weights if is_weight else self.activations
+        return (count * (_BITS[chosen] if chosen and is_float else bits) + 7) // 8
+
+    def noted(self) -> dict[str, str]:
+        """Return the extra by which `precision_of` tells it; empty where everything is as in the file."""
+        if self.weights is None and self.activations is None:
+            return {}
+        return {_KEY: f"weights {self.weights or 'as in the file'}, activations {self.activations or 'as in the file'}"}
+
+
+def precision_of(graph: Graph) -> str:
+    """Return what a graph's bytes stand for: the types that were chosen, or the usual type of its tensors."""
+    for row in graph.extras.values():
+        if _KEY in row:
+            return str(row[_KEY])
+    types = [str(output[0]) for row in graph.extras.values() for output in row.get("outputs", ()) if output]
+    if not types:
+        return "not said"
+    usual = max(sorted(set(types)), key=types.count)
+    return f"as in the file: mostly {_SHORT.get(usual, usual)}"
+
+
+def rescaled(graph: Graph, dtype: Dtype, *, bits: int) -> Graph:
+    """Return a graph whose numbers all have `bits` bits, for other types.
+
+    Parameters
+    ----------
+    graph
+        Bytes of parameters and outputs are those of `bits` bits a number.
+    dtype
+        What to keep them in; None: the graph as it is.
+    bits
+        See above.
+
+    Raises
+    ------
+    InvalidGraph
+        As for `Precision.of`.
+    """
+    chosen = Precision.of(dtype)
+    if not chosen.noted():
+        return graph
+    weights, activations = (_BITS[one] / bits if one else 1.0 for one in (chosen.weights, chosen.activations))
+    extras = {i: {**graph.extras.get(i, {}), **chosen.noted()} for i in range(graph.num_ops)}
+    return replace(
+        graph,
+        param_bytes=np.ceil(graph.param_bytes * weights),
+        out_bytes=np.ceil(graph.out_bytes * activations),
+        extras=extras,
+    )
