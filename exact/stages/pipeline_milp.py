@@ -19,9 +19,9 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
-from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound, whole_cost
+from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound
 from rlinit.exact.stages.variables import StageVariables
-from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value
+from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value, whole_cost
 
 __all__ = ["OPTIMAL_GAP", "PipelineModel", "average_work", "pipeline_lp_bound", "solve_pipeline_milp"]
 

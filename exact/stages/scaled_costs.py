@@ -15,7 +15,7 @@ from rlinit.arrays import FloatArray
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.stages.problem import StageProblem, stage_cost
 
-__all__ = ["BOUND_SAFETY", "ScaledCosts", "overflow_terms", "safe_bound", "single_stage_cost", "whole_cost"]
+__all__ = ["BOUND_SAFETY", "ScaledCosts", "overflow_terms", "safe_bound", "single_stage_cost"]
 
 BOUND_SAFETY = 2.5e-7
 """Relative discount on SCIP's dual bounds, which rest on LPs solved to 1e-9 on rows scaled to about 1e2."""
@@ -43,14 +43,6 @@ def safe_bound(bound: float, unit: float) -> float:
     if not np.isfinite(bound):
         return bound
     return bound * unit - max(BOUND_SAFETY * bound, _RESOLUTION) * unit
-
-
-def whole_cost(problem: StageProblem) -> float:
-    """Return a finite cost that no stage of any allowed assignment exceeds."""
-    work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).max(axis=0).sum()
-    tensors = problem.in_s.max(axis=0).sum() + problem.out_s.max(axis=0).sum()
-    overflow = (problem.overflow_s_per_byte * problem.param_bytes.sum()).max()
-    return float(work + tensors + overflow)
 
 
 def single_stage_cost(problem: StageProblem) -> float:

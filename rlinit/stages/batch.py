@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.stages.arrays import TensorArrays
+from rlinit.kernels.stages.rollouts import SliceBatch
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["StageBatch"]
@@ -83,6 +85,32 @@ class StageBatch:
     def graph_of_tensor(self) -> IntArray:
         """(M,) the graph each tensor is of."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.tensor_ptr))
+
+    @property
+    def slice_arrays(self) -> SliceBatch:
+        """The problems as the kernel that slices orders takes them."""
+        return SliceBatch(
+            self.node_ptr,
+            self.tensor_ptr,
+            self.num_stages,
+            self.memory,
+            self.load,
+            self.param,
+            self.cache,
+            self.capacity,
+            self.overflow,
+            self.in_s,
+            self.out_s,
+            TensorArrays(
+                self.out_indptr,
+                self.out_tensor,
+                self.in_indptr,
+                self.in_tensor,
+                self.tensor_src,
+                self.tensor_indptr,
+                self.tensor_dst,
+            ),
+        )
 
     @classmethod
     def of_problem(cls, problem: StageProblem) -> StageBatch:

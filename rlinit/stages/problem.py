@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
 __all__ = [
     "FloatArray",
@@ -40,6 +41,7 @@ __all__ = [
     "stage_cost",
     "stage_value",
     "sums_exactly",
+    "whole_cost",
 ]
 
 
@@ -157,6 +159,43 @@ class StageProblem:
         """(c,) how many stages of each class there are."""
         return np.bincount(self.stage_class, minlength=self.num_classes).astype(np.int64)
 
+    @property
+    def tensor_arrays(self) -> TensorArrays:
+        """What each node makes and reads, for kernels."""
+        return TensorArrays(
+            self.out_indptr,
+            self.out_tensor,
+            self.in_indptr,
+            self.in_tensor,
+            self.tensor_src,
+            self.tensor_indptr,
+            self.tensor_dst,
+        )
+
+    @property
+    def cost_arrays(self) -> CostArrays:
+        """What stages cost, for kernels."""
+        return CostArrays(
+            self.work_s,
+            self.param_bytes,
+            self.cache_bytes,
+            self.memory_bytes,
+            self.overflow_s_per_byte,
+            self.in_s,
+            self.out_s,
+        )
+
+    @property
+    def precedence(self) -> Precedence:
+        """Successors and predecessors, for kernels."""
+        return Precedence(self.succ_indptr, self.succ, self.pred_indptr, self.pred)
+
+    def completed_classes(self, classes: list[int]) -> IntArray:
+        """Return (k,) the classes of the first stages, then those of the stages that are left, in order of class."""
+        first = np.array(classes, np.int64)
+        unused = self.class_count - np.bincount(first, minlength=self.num_classes)
+        return np.concatenate([first, np.repeat(np.arange(self.num_classes), unused)])
+
 
 Value = tuple[float, ...]
 """What is minimised, compared lexicographically: ``(bottleneck_s,)`` for `pipeline`, a MemoryValue for `memory`.
@@ -197,6 +236,14 @@ class StageResult:
     bound: Value
     status: Literal["optimal", "feasible", "infeasible", "no_solution"]
     work: int
+
+
+def whole_cost(problem: StageProblem) -> float:
+    """Return a finite cost that no stage of any allowed assignment exceeds."""
+    work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).max(axis=0).sum()
+    tensors = problem.in_s.max(axis=0).sum() + problem.out_s.max(axis=0).sum()
+    overflow = (problem.overflow_s_per_byte * problem.param_bytes.sum()).max()
+    return float(work + tensors + overflow)
 
 
 def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int) -> float:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.solve import solve_ideals
-from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
-from rlinit.stages.slicing import Lattice, partition, slice_order
-from tests.exact.stages.cases import small_problems
+from rlinit.stages.device_beam import slice_by_beam
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, stage_cost
+from rlinit.stages.slicing import _Slicing, slice_order
+from tests.exact.stages.cases import any_problem, small_problems
 from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
 
 
@@ -124,8 +127,6 @@ def test_the_caps_are_respected() -> None:
     apart = random_problem(0, 12, 3, density=0.0)
     assert solve_ideals(apart, 4095) is None
     assert solve_ideals(apart, 4096) is not None
-    many = random_problem(0, 4, 40, num_classes=10)
-    assert partition(many, Lattice.of_order(np.arange(4).repeat(10)[:4])) is None or many.num_stages == 40
 
 
 def test_an_ended_budget_still_gives_a_true_bound() -> None:
@@ -165,3 +166,117 @@ def test_long_orders_need_no_table() -> None:
     found = slice_order(problem, problem.order)
     assert found is not None
     assert found[1][0] == evaluate(problem, found[0])[0] < 1.02 * problem.work_s.sum() / 32
+
+
+def unlike_devices(num_nodes: int, num_devices: int, seed: int = 0) -> StageProblem:
+    """Return a problem in which every device has times of its own."""
+    problem = random_problem(seed, num_nodes, num_devices, num_classes=num_devices, density=2.0 / num_nodes, io=0.05)
+    work = problem.work_s * np.random.default_rng(seed).uniform(0.5, 2.0, problem.work_s.shape)
+    return dataclasses.replace(problem, work_s=work)
+
+
+@pytest.mark.parametrize("num_devices", [23, 62, 63, 64, 200])
+def test_few_nodes_on_many_unlike_devices_are_sliced_exactly(num_devices: int) -> None:
+    """The states are the ways to fill at most as many stages as there are nodes: no overflow, no exponential."""
+    problem = unlike_devices(3, num_devices)
+    began = time.perf_counter()
+    found = slice_order(problem, problem.order)
+    assert time.perf_counter() - began < 20.0
+    assert found is not None
+    best = np.inf
+    for ends in itertools.product(range(4), repeat=2):
+        slices = [pair for pair in itertools.pairwise((0, *ends, 3)) if pair[0] < pair[1]]
+        if list(ends) == sorted(ends):
+            best = min(best, cheapest_on_distinct_devices(problem, slices))
+    assert found[1][0] == pytest.approx(best, rel=1e-12)
+
+
+def cheapest_on_distinct_devices(problem: StageProblem, slices: list[tuple[int, int]]) -> float:
+    """Return the smallest bottleneck of at most three slices of the order, each on a device of its own."""
+    rows = []
+    for first, last in slices:
+        member = np.zeros(problem.num_nodes, np.bool_)
+        member[problem.order[first:last]] = True
+        rows.append(sorted((stage_cost(problem, member, c), c) for c in range(problem.num_classes))[:3])
+    choices = (row for row in itertools.product(*rows) if len({c for _, c in row}) == len(row))
+    return min(max(cost for cost, _ in row) for row in choices)
+
+
+@pytest.mark.parametrize(("num_nodes", "num_devices"), [(75, 19), (40, 40), (300, 64)])
+def test_many_unlike_devices_take_a_beam(num_nodes: int, num_devices: int) -> None:
+    """Where the states are out of reach a beam finds a schedule in seconds, far better than one device."""
+    problem = unlike_devices(num_nodes, num_devices)
+    slice_order(unlike_devices(30, 30), np.arange(30))  # compiled
+    began = time.perf_counter()
+    found = slice_order(problem, problem.order)
+    assert time.perf_counter() - began < 10.0
+    assert found is not None
+    assert found[1] == evaluate(problem, found[0])
+    assert found[1][0] < 5.0 * max(problem.work_s.min(axis=0).sum() / num_devices, problem.work_s.min(axis=0).max())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 100_000))
+def test_the_beam_is_feasible_and_wide_enough_exact(seed: int) -> None:
+    """On small problems the beam's slicings are feasible, never below the optimum, and mostly it."""
+    problem = any_problem(seed, "pipeline", 8)
+    truth = brute_force_slicing(problem, problem.order)[0]
+    if not np.isfinite(problem.work_s).any(axis=0).all():
+        return
+    slicing = _Slicing(problem, problem.order, Budget())
+    found = slice_by_beam(problem, slicing.chain(problem.cost_arrays), Budget())
+    if found is not None:
+        assert np.isfinite(evaluate(problem, found)[0])
+        assert evaluate(problem, found)[0] >= truth * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory"])
+@pytest.mark.parametrize("num_classes", [1, 3])
+def test_an_ended_budget_leaves_a_feasible_slicing(objective: Literal["pipeline", "memory"], num_classes: int) -> None:
+    """With no time at all longest-first slicing, or one device, is the result."""
+    problem = random_problem(1, 400, 6, objective=objective, num_classes=num_classes, density=0.01)
+    budget = Budget()
+    budget.cancel()
+    found, best = slice_order(problem, problem.order, budget=budget), slice_order(problem, problem.order)
+    assert found is not None
+    assert best is not None
+    assert np.isfinite(found[1][0])
+    assert best[1] <= found[1]
+
+
+def test_wide_orders_keep_a_budget() -> None:
+    """20,000 wide nodes on 8 equal stages, 2,000 on 4 unlike ones: slicing ends soon after its budget."""
+    for problem in (wide(20_000, 8, 1), wide(2_000, 4, 4)):
+        slice_order(random_problem(0, 30, 3, num_classes=problem.num_classes), np.arange(30))
+        began = time.perf_counter()
+        found = slice_order(problem, problem.order, budget=Budget(0.2))
+        assert time.perf_counter() - began < 0.8
+        assert found is not None
+
+
+def wide(num_nodes: int, num_stages: int, num_classes: int) -> StageProblem:
+    """Return nodes that each read two of the hundred before."""
+    rng = np.random.default_rng(0)
+    first = np.arange(100, num_nodes)
+    src = np.concatenate([first - rng.integers(1, 100, len(first)) for _ in range(2)])
+    dst = np.concatenate([first, first])
+    keep = np.unique(src * num_nodes + dst)
+    src, dst = keep // num_nodes, keep % num_nodes
+    tensor_src, counts = np.unique(src, return_counts=True)
+    size = rng.random(len(tensor_src))
+    return StageProblem(
+        objective="pipeline",
+        work_s=rng.random((num_classes, num_nodes)) + 0.05,
+        param_bytes=rng.random(num_nodes),
+        tensor_src=tensor_src,
+        tensor_indptr=np.append(0, np.cumsum(counts)),
+        tensor_dst=dst,
+        tensor_bytes=size,
+        in_s=np.tile(0.1 * size, (num_classes, 1)),
+        out_s=np.tile(0.1 * size, (num_classes, 1)),
+        stage_class=np.sort(np.arange(num_stages) % num_classes),
+        memory_bytes=np.full(num_classes, np.inf),
+        cache_bytes=np.full(num_classes, np.inf),
+        overflow_s_per_byte=np.zeros(num_classes),
+        order=np.arange(num_nodes),
+    )

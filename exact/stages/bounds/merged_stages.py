@@ -17,9 +17,9 @@ from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_
 from rlinit.exact.solvers.scip import RunSettings, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.stages.pipeline_milp import average_work
-from rlinit.exact.stages.scaled_costs import ScaledCosts, overflow_terms, safe_bound, whole_cost
+from rlinit.exact.stages.scaled_costs import ScaledCosts, overflow_terms, safe_bound
 from rlinit.exact.stages.variables import StageVariables
-from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment, StageProblem, whole_cost
 
 __all__ = ["even_groups", "merged_bound"]
 

@@ -17,9 +17,9 @@ from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_
 from rlinit.exact.solvers.scip import RunSettings, Status, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges
 from rlinit.exact.stages.pipeline_milp import average_work
-from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound, single_stage_cost, whole_cost
+from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound, single_stage_cost
 from rlinit.exact.stages.variables import StageVariables
-from rlinit.stages.problem import StageProblem
+from rlinit.stages.problem import StageProblem, whole_cost
 
 __all__ = ["guess_bound", "three_superblock_bound"]
 

@@ -14,7 +14,7 @@ from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageResult
-from rlinit.stages.slicing import counted_states
+from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
 __all__ = ["MOST_IDEALS", "MOST_STAGES", "solve_activation_ideals"]
 
@@ -23,6 +23,9 @@ MOST_IDEALS = 3_000
 
 MOST_STAGES = 400_000
 """Pairs of ideals whose difference is looked at as a stage."""
+
+MOST_LABELS = 5_000_000
+"""Labels (states times ideals) to keep; 32 bytes each."""
 
 _SAFETY = 1.0 - 1e-9
 """Discount of a proven bound for the rounding of sums."""
@@ -49,11 +52,15 @@ def solve_activation_ideals(problem: StageActivations, *, upper: float, budget: 
     -------
     StageResult or None
         ``optimal`` or ``feasible`` with an assignment better than `upper`, or ``infeasible`` where there is none (then
-        the bound is that of the second pricing, at most `upper`). None beyond `MOST_IDEALS` or `MOST_STAGES`, or where
-        the budget ended.
+        the bound is that of the second pricing, at most `upper`). None beyond `MOST_IDEALS`, `MOST_STAGES` or
+        `MOST_LABELS`, or where the budget ended.
     """
     lattice = _ideals(problem)
     if lattice is None:
+        return None
+    base = problem.problem
+    num_states = num_counted(base.class_count, min(base.num_stages, base.num_nodes))
+    if num_states * len(lattice) > MOST_LABELS or num_states * base.num_classes > MOST_STEPS:
         return None
     return _Program(problem, lattice, upper, budget).solve()
 
@@ -133,7 +140,8 @@ class _Program:
 
     def solve(self) -> StageResult | None:
         """Return the result as `solve_activation_ideals` describes it."""
-        step, _ = counted_states(self.base)
+        states = StageStates.counted(self.base.class_count, min(self.base.num_stages, self.base.num_nodes))
+        step = states.step
         shape = (len(step), len(self.ideals))
         reached, proven = np.full(shape, np.inf), np.full(shape, np.inf)
         reached[0, 0] = proven[0, 0] = 0.0
@@ -160,7 +168,7 @@ class _Program:
         if value >= self.upper:
             return StageResult(None, None, (bound,), "infeasible", self.num_stages)
         status: Literal["optimal", "feasible"] = "optimal" if value * _SAFETY <= bound else "feasible"
-        return StageResult(self._read(state, step, back), (value,), (bound,), status, self.num_stages)
+        return StageResult(self._read(state, states, back), (value,), (bound,), status, self.num_stages)
 
     def _stages(self, ideal: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """Yield (number of the larger ideal, costs per class that can be reached, bounds on them) of stages to keep."""
@@ -220,7 +228,7 @@ class _Program:
         over = (max(0.0, param_bytes + peak_bytes - cache) for cache in self.cache)
         return np.array([one + (o * r if o > 0 else 0.0) for one, o, r in zip(bare, over, self.rate, strict=True)])
 
-    def _read(self, state: int, step: np.ndarray, back: np.ndarray) -> StageAssignment:
+    def _read(self, state: int, states: StageStates, back: np.ndarray) -> StageAssignment:
         """Return the assignment that led to a state at the last ideal."""
         base = self.base
         stage = np.zeros(base.num_nodes, np.int64)
@@ -229,7 +237,7 @@ class _Program:
         while at > 0:
             before, c = map(int, back[state, at])
             cuts.append((self.ideals[at], c))
-            state, at = int(np.flatnonzero(step[:, c] == state)[0]), before
+            state, at = int(states.fewer[state, c]), before
         cuts.reverse()
         below = 0
         for j, (ideal, _) in enumerate(cuts):
@@ -237,7 +245,4 @@ class _Program:
                 if (ideal ^ below) >> v & 1:
                     stage[v] = j
             below = ideal
-        classes = [c for _, c in cuts]
-        unused = base.class_count - np.bincount(np.array(classes, np.int64), minlength=base.num_classes)
-        classes += np.repeat(np.arange(base.num_classes), unused).tolist()
-        return StageAssignment(stage, np.array(classes, np.int64))
+        return StageAssignment(stage, base.completed_classes([c for _, c in cuts]))

@@ -20,8 +20,9 @@ from rlinit.exact.stages.ideals.passes import bottleneck_pass
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem
+from rlinit.stages.states import StageStates
 
-__all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "StageStates", "run_in_chunks"]
+__all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "run_in_chunks"]
 
 LABEL_CAP = 60_000_000
 """Most labels (states times ideals) to keep; 13 bytes each."""
@@ -34,55 +35,6 @@ _FIRST_EXCESS, _GROWTH = 0.004, 2.0
 
 _CHUNK = 10_000_000
 """Pairs of ideals between looks at the budget: some 50 ms of compiled work."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StageStates:
-    """Which stages are filled, as S states. State 0: none.
-
-    Parameters
-    ----------
-    step
-        (S, c) state after one more stage of class c, -1 where there is none.
-    fewer
-        (S, c) state with one stage of class c less, -1 where there is none. Unused where ordered.
-    left
-        (S, c) stages of each class that are left.
-    ordered
-        Whether stages come in one order and any of them may stay empty.
-    """
-
-    step: IntArray
-    fewer: IntArray
-    left: IntArray
-    ordered: bool
-
-    @staticmethod
-    def counted(class_count: IntArray) -> StageStates:
-        """Return states that count the stages filled of each class: any class may come at any time."""
-        radix = np.concatenate([[1], np.cumprod(class_count + 1)]).astype(np.int64)
-        states = np.arange(radix[-1])
-        used = states[:, None] // radix[:-1] % (class_count + 1)
-        step = np.where(used < class_count, states[:, None] + radix[:-1], -1)
-        fewer = np.where(used > 0, states[:, None] - radix[:-1], -1)
-        return StageStates(step, fewer, class_count - used, False)
-
-    @staticmethod
-    def in_order(stage_class: IntArray, num_classes: int) -> StageStates:
-        """Return states that say how many of the stages, in their order, are done."""
-        k = len(stage_class)
-        step = np.full((k + 1, num_classes), -1, np.int64)
-        step[np.arange(k), stage_class] = np.arange(1, k + 1)
-        left = np.zeros((k + 1, num_classes), np.int64)
-        for j in range(k - 1, -1, -1):
-            left[j] = left[j + 1]
-            left[j, stage_class[j]] += 1
-        return StageStates(step, np.full_like(step, -1), left, True)
-
-    @property
-    def num_states(self) -> int:
-        """Number of states S."""
-        return len(self.step)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,6 @@ from rlinit.exact.stages.ideals.bottleneck_search import (
     ROUNDING,
     BottleneckSearch,
     StageCosts,
-    StageStates,
     run_in_chunks,
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals
@@ -30,6 +29,7 @@ from rlinit.stages.problem import (
     memory_value,
     sums_exactly,
 )
+from rlinit.stages.states import StageStates
 
 __all__ = ["solve_memory_ideals"]
 

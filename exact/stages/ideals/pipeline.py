@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts, StageStates
+from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate
+from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
 __all__ = ["solve_pipeline_ideals"]
 
@@ -54,9 +54,11 @@ def solve_pipeline_ideals(
     -----
     Time is that of the pairs of ideals whose weights are compatible with the threshold, each a few nanoseconds.
     """
-    if math.prod((problem.class_count + 1).tolist()) * ideals.num_ideals > LABEL_CAP:
+    most = min(problem.num_stages, ideals.merged.problem.num_nodes)
+    num_states = num_counted(problem.class_count, most)
+    if num_states * ideals.num_ideals > LABEL_CAP or num_states * problem.num_classes > MOST_STEPS:
         return None
-    states = StageStates.counted(problem.class_count)
+    states = StageStates.counted(problem.class_count, most)
     search = BottleneckSearch(ideals, states, StageCosts.seconds(ideals.merged.problem), budget)
     cutoff = np.inf if upper is None else upper
 
@@ -69,10 +71,8 @@ def solve_pipeline_ideals(
         return StageResult(None, None, (found.proven,), "no_solution", search.work)
     if found.value is None:
         return StageResult(None, None, (cutoff,), "infeasible", search.work)
-    spare = problem.class_count - np.bincount(np.array(found.classes), minlength=problem.num_classes)
-    classes = found.classes + np.repeat(np.arange(problem.num_classes), spare).tolist()
     stage = search.table.stages(found.chain)
-    assignment = ideals.merged.expand(StageAssignment(stage, np.array(classes, np.int64)))
+    assignment = ideals.merged.expand(StageAssignment(stage, problem.completed_classes(found.classes)))
     value = evaluate(problem, assignment)
     if value[0] >= cutoff:
         return StageResult(None, None, (cutoff,), "infeasible", search.work)

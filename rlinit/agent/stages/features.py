@@ -35,29 +35,7 @@ def slice_orders(
     if first_guess is None:
         total = np.bincount(batch.graph_of_node, weights=batch.load, minlength=len(batch))
         first_guess = 1.5 * total / batch.num_stages
-    slice_values(
-        orders,
-        first_guess,
-        batch.memory,
-        batch.num_stages,
-        batch.node_ptr,
-        batch.tensor_ptr,
-        batch.load,
-        batch.param,
-        batch.cache,
-        batch.capacity,
-        batch.overflow,
-        batch.in_s,
-        batch.out_s,
-        batch.out_indptr,
-        batch.out_tensor,
-        batch.in_indptr,
-        batch.in_tensor,
-        batch.tensor_src,
-        np.diff(batch.tensor_indptr),
-        values,
-        ends,
-    )
+    slice_values(orders, first_guess, batch.slice_arrays, values, ends)
     return values, ends
 
 

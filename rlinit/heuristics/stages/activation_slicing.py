@@ -8,12 +8,12 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.stages.activation_slicing import slice_peaks, slice_transfers
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment
-from rlinit.stages.slicing import counted_states
+from rlinit.stages.states import StageStates, num_counted
 
 __all__ = ["MOST_CELLS", "slice_with_peaks"]
 
 MOST_CELLS = 6_000_000
-"""Most entries (classes times nodes squared) of the costs of slices; 8 bytes each."""
+"""Most entries of the costs of slices (classes times nodes squared), and of labels; 8 bytes each."""
 
 
 def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float) -> StageAssignment | None:
@@ -42,9 +42,12 @@ def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float
     order = np.ascontiguousarray(nodes[np.flatnonzero(np.diff(nodes, prepend=-1))], np.int64)
     if base.num_classes * len(order) ** 2 > MOST_CELLS:
         return None
+    n, most = len(order), min(len(order), base.num_stages)
+    if num_counted(base.class_count, most) * max(n + 1, base.num_classes) > MOST_CELLS:
+        return None
     costs = _slice_costs(problem, op_order, order, upper)
-    n = len(order)
-    step, _ = counted_states(base)
+    states = StageStates.counted(base.class_count, most)
+    step = states.step
     label = np.full((len(step), n + 1), np.inf)
     back = np.full((len(step), n + 1), -1, np.int64)
     via = np.zeros((len(step), n + 1), np.int64)
@@ -62,7 +65,7 @@ def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float
     state = int(np.argmin(label[:, n]))
     if not np.isfinite(label[state, n]):
         return None
-    return _read(problem, order, state, step, back, via)
+    return _read(problem, order, state, states, back, via)
 
 
 def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray, upper: float) -> FloatArray:
@@ -111,7 +114,7 @@ def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray,
 
 
 def _read(
-    problem: StageActivations, order: IntArray, state: int, step: IntArray, back: IntArray, via: IntArray
+    problem: StageActivations, order: IntArray, state: int, states: StageStates, back: IntArray, via: IntArray
 ) -> StageAssignment:
     """Return the assignment that led to a state at the end of the order."""
     base = problem.problem
@@ -121,12 +124,10 @@ def _read(
     while at > 0:
         c, before = int(via[state, at]), int(back[state, at])
         slices.append((before, at, c))
-        state, at = int(np.flatnonzero(step[:, c] == state)[0]), before
+        state, at = int(states.fewer[state, c]), before
     slices.reverse()
     classes = []
     for j, (before, end, c) in enumerate(slices):
         stage[order[before:end]] = j
         classes.append(c)
-    unused = base.class_count - np.bincount(np.array(classes, np.int64), minlength=base.num_classes)
-    classes += np.repeat(np.arange(base.num_classes), unused).tolist()
-    return StageAssignment(stage, np.array(classes, np.int64))
+    return StageAssignment(stage, base.completed_classes(classes))

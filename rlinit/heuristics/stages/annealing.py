@@ -91,16 +91,26 @@ def anneal_from(
             problem.pred,
         )
         current = StageAssignment(stage, current.classes)
-        found = reslice(problem, current)
+        found = reslice(problem, current, budget)
         if found[1] < value:
             best, value = found
     return best, value
 
 
-def reslice(problem: StageProblem, assignment: StageAssignment) -> tuple[StageAssignment, Value]:
-    """Slice the order that an assignment induces (by stage, then by position); never worse than the assignment."""
+def reslice(
+    problem: StageProblem, assignment: StageAssignment, budget: Budget | None = None
+) -> tuple[StageAssignment, Value]:
+    """Slice the order that an assignment induces (by stage, then by position); never worse than the assignment.
+
+    Parameters
+    ----------
+    problem, assignment
+        The problem, and a monotone assignment of it.
+    budget
+        When to stop slicing.
+    """
     position = np.empty(problem.num_nodes, np.int64)
     position[problem.order] = np.arange(problem.num_nodes)
-    found = slice_order(problem, np.lexsort((position, assignment.stage)))
+    found = slice_order(problem, np.lexsort((position, assignment.stage)), budget=budget)
     value = evaluate(problem, assignment)
     return found if found is not None and found[1] < value else (assignment, value)

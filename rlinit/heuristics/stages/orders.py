@@ -52,7 +52,7 @@ def natural(
     problem: StageProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
 ) -> Found:
     """Slice the graph's natural order."""
-    return slice_order(problem, problem.order)
+    return slice_order(problem, problem.order, budget=budget)
 
 
 def random_orders(
@@ -62,7 +62,9 @@ def random_orders(
     rng = np.random.default_rng(seed)
     best: Found = None
     for _ in range(evaluations or 100):
-        best = _better(best, slice_order(problem, sort_by_priority(problem, rng.random(problem.num_nodes))))
+        best = _better(
+            best, slice_order(problem, sort_by_priority(problem, rng.random(problem.num_nodes)), budget=budget)
+        )
         if budget is not None and budget.expired:
             break
     return best
@@ -81,7 +83,7 @@ def brkga(problem: StageProblem, *, seed: int, evaluations: int | None = None, b
 
     def fitness(priority: FloatArray) -> Value:
         nonlocal best
-        found = slice_order(problem, sort_by_priority(problem, priority))
+        found = slice_order(problem, sort_by_priority(problem, priority), budget=budget)
         best = _better(best, found)
         return (np.inf,) if found is None else found[1]
 
@@ -109,7 +111,7 @@ def _mla(problem: StageProblem, weight: FloatArray, seed: int, evaluations: int 
         return (float(arrangement_cost(sort_by_priority(problem, priority), weight, *tensors)),)
 
     priority = _evolve(problem.num_nodes, fitness, seed, evaluations or 10_000, budget)
-    return slice_order(problem, sort_by_priority(problem, priority))
+    return slice_order(problem, sort_by_priority(problem, priority), budget=budget)
 
 
 def _evolve(
@@ -124,7 +126,7 @@ def _evolve(
     size = min(100, max(2, int(np.sqrt(evaluations))))
     elite, mutants = max(1, int(_ELITE * size)), max(1, int(_MUTANT * size))
     population = rng.random((size, num_genes))
-    values = [fitness(row) for row in population]
+    values = _fitnesses(fitness, population, budget)
     spent = size
     while spent < evaluations and not (budget is not None and budget.expired):
         rank = sorted(range(size), key=lambda i: (values[i], i))
@@ -134,10 +136,19 @@ def _evolve(
         father = population[rng.integers(elite, size, children)] if size > elite else mother
         crossed = np.where(rng.random((children, num_genes)) < _BIAS, mother, father)
         population = np.concatenate([population[:elite], crossed, rng.random((mutants, num_genes))])
-        values = values[:elite] + [fitness(row) for row in population[elite:]]
+        values = values[:elite] + _fitnesses(fitness, population[elite:], budget)
         spent += size - elite
     best: FloatArray = population[min(range(size), key=lambda i: (values[i], i))]
     return best
+
+
+def _fitnesses(fitness: Callable[[FloatArray], Value], population: FloatArray, budget: Budget | None) -> list[Value]:
+    """Return the fitness of each chromosome, the worst there is for those that the budget leaves no time for."""
+    values: list[Value] = []
+    for row in population:
+        late = bool(values) and budget is not None and budget.expired
+        values.append((np.inf,) if late else fitness(row))
+    return values
 
 
 def _better(one: Found, other: Found) -> Found:

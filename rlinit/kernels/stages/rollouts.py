@@ -11,15 +11,17 @@ exp(key_v) / sum over u in R of exp(key_u).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.stages.slicing import pipeline_pass
+from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
+from rlinit.kernels.stages.slicing import BottleneckLabels, Chain, States, pipeline_pass, positions
 
-__all__ = ["beam_orders", "choice_gradient", "choice_terms", "sample_orders", "slice_values"]
+__all__ = ["SliceBatch", "beam_orders", "choice_gradient", "choice_terms", "sample_orders", "slice_values"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -270,47 +272,101 @@ def beam_orders(
     return orders[:beams], score[:beams]
 
 
+class SliceBatch(NamedTuple):
+    """G problems of equal stages with N nodes and M tensors in all, as slicing needs them; see `StageBatch`.
+
+    `ordered` (G,) bool: stages may stay empty (`memory`). `load` (N,) is seconds (bytes for `memory`), `cache`,
+    `memory` and `overflow` are (G,), `in_s` and `out_s` (M,).
+    """
+
+    node_ptr: IntArray
+    tensor_ptr: IntArray
+    num_stages: IntArray
+    ordered: NDArray[np.bool_]
+    load: FloatArray
+    param: FloatArray
+    cache: FloatArray
+    memory: FloatArray
+    overflow: FloatArray
+    in_s: FloatArray
+    out_s: FloatArray
+    tensors: TensorArrays
+
+
+@njit(cache=True, nogil=True)
+def _one_graph(g: int, batch: SliceBatch) -> tuple[CostArrays, TensorArrays, States]:
+    """Return the costs, tensors and states of graph g alone."""
+    base, stop = batch.node_ptr[g], batch.node_ptr[g + 1]
+    tensor_base, tensor_stop = batch.tensor_ptr[g], batch.tensor_ptr[g + 1]
+    k = batch.num_stages[g]
+    step = np.empty((k + 1, 1), np.int64)
+    left = np.empty(k + 1)
+    for s in range(k + 1):
+        step[s, 0] = s + 1 if s < k else -1
+        left[s] = k - s
+    costs = CostArrays(
+        batch.load[base:stop].copy().reshape((1, stop - base)),
+        batch.param[base:stop],
+        batch.cache[g : g + 1],
+        batch.memory[g : g + 1],
+        batch.overflow[g : g + 1],
+        batch.in_s[tensor_base:tensor_stop].copy().reshape((1, tensor_stop - tensor_base)),
+        batch.out_s[tensor_base:tensor_stop].copy().reshape((1, tensor_stop - tensor_base)),
+    )
+    joined = batch.tensors
+    tensors = TensorArrays(
+        joined.out_indptr[base : stop + 1],
+        joined.out_tensor,
+        joined.in_indptr[base : stop + 1],
+        joined.in_tensor,
+        joined.src[tensor_base:tensor_stop],
+        joined.indptr[tensor_base : tensor_stop + 1],
+        joined.dst,
+    )
+    return costs, tensors, States(step, left, batch.ordered[g])
+
+
+@njit(cache=True, nogil=True)
+def _slice(
+    guess: float, chain: Chain, costs: CostArrays, tensors: TensorArrays, states: States, labels: BottleneckLabels
+) -> int:
+    """Fill the labels by passes under growing thresholds; return the state that the best slicing ends in, -1 if none.
+
+    The first pass that reaches the end has found the best. Thresholds grow fast, since most orders are about as good as
+    the guess.
+    """
+    n, k = len(chain.order), len(states.left) - 1
+    whole = costs.work.sum() + costs.in_s.sum() + costs.out_s.sum() + costs.overflow[0] * costs.param.sum()
+    ceiling = whole * (1.0 + 1e-9)
+    threshold = min(max(guess, chain.rest[0] / k), ceiling)
+    while True:
+        labels.value[:] = np.inf
+        labels.value[0, 0] = 0.0
+        pipeline_pass(threshold, 0, n + 1, chain, costs, tensors, states, labels)
+        state = np.argmin(labels.value[:, n])
+        if labels.value[state, n] < np.inf:
+            return int(state)
+        if threshold >= ceiling:
+            return -1
+        threshold = min(threshold * 1.3, ceiling) if threshold > 0.0 else ceiling
+
+
 @njit(cache=True, nogil=True)
 def slice_values(
-    orders: IntArray,
-    first_guess: FloatArray,
-    ordered: NDArray[np.bool_],
-    num_stages: IntArray,
-    node_ptr: IntArray,
-    tensor_ptr: IntArray,
-    load: FloatArray,
-    param: FloatArray,
-    cache: FloatArray,
-    memory: FloatArray,
-    overflow: FloatArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    out_indptr: IntArray,
-    out_tensor: IntArray,
-    in_indptr: IntArray,
-    in_tensor: IntArray,
-    tensor_src: IntArray,
-    num_consumers: IntArray,
-    values: FloatArray,
-    ends: IntArray,
+    orders: IntArray, first_guess: FloatArray, batch: SliceBatch, values: FloatArray, ends: IntArray
 ) -> None:
     """Fill `values` (G, S) with the bottleneck of the best slicing of each order, inf where none is allowed.
 
-    All stages of a graph are of one class. The passes under a threshold are those of `rlinit.stages.slicing`, with
-    thresholds that grow faster, since most orders are about as good as the guess.
+    All stages of a graph are of one class. The passes under a threshold are those of `rlinit.stages.slicing`.
 
     Parameters
     ----------
+    orders
+        (S, N) topological orders.
     first_guess
         (G,) a value most orders reach.
-    ordered
-        (G,) bool: stages may stay empty (`memory`).
-    load, param
-        (N,) seconds (bytes for `memory`) and bytes of each node.
-    cache, memory, overflow
-        (G,) as in a `StageProblem`.
-    in_s, out_s
-        (M,) seconds of each tensor.
+    batch
+        The problems.
     ends
         (S, K) overwritten: the nodes in the stages up to and including each, for the graphs one after another (K is
         the sum of their numbers of stages).
@@ -318,76 +374,28 @@ def slice_values(
     num_graphs, samples = values.shape
     stage_base = 0
     for g in range(num_graphs):
-        base, tensor_base = node_ptr[g], tensor_ptr[g]
-        n, m, k = node_ptr[g + 1] - base, tensor_ptr[g + 1] - tensor_base, num_stages[g]
-        stop, tensor_stop = base + n, tensor_base + m
-        indptr = np.minimum(np.arange(n + 2), n)
-        after = np.arange(1, n + 1)
-        step = np.empty((k + 1, 1), np.int64)
-        left = np.empty(k + 1)
-        for s in range(k + 1):
-            step[s, 0] = s + 1 if s < k else -1
-            left[s] = k - s
-        mine = load[base:stop].copy().reshape((1, n))
-        enter = in_s[tensor_base:tensor_stop].copy().reshape((1, m))
-        leave = out_s[tensor_base:tensor_stop].copy().reshape((1, m))
-        whole = mine.sum() + enter.sum() + leave.sum() + overflow[g] * param[base:stop].sum()
-        ceiling = whole * (1.0 + 1e-9)
+        base, stop, k = batch.node_ptr[g], batch.node_ptr[g + 1], batch.num_stages[g]
+        n = stop - base
+        costs, tensors, states = _one_graph(g, batch)
+        position = np.empty(n, np.int64)
+        last_use = np.zeros(len(tensors.src), np.int64)
         rest = np.empty(n + 1)
-        label = np.empty((k + 1, n + 1))
-        back = np.empty((k + 1, n + 1), np.int32)
-        back_class = np.empty((k + 1, n + 1), np.int8)
-        visited = np.empty(n + 1, np.int64)
+        shape = (k + 1, n + 1)
+        labels = BottleneckLabels(np.empty(shape), np.empty(shape, np.int32), np.empty(shape, np.int16))
         for s in range(samples):
             order = orders[s, base:stop]
+            positions(order, tensors, position, last_use)
             rest[n] = 0.0
             for i in range(n - 1, -1, -1):
-                rest[i] = rest[i + 1] + mine[0, order[i]]
-            threshold = min(max(first_guess[g], rest[0] / k), ceiling)
+                rest[i] = rest[i + 1] + costs.work[0, order[i]]
+            chain = Chain(order, position, last_use, rest)
+            state = _slice(first_guess[g], chain, costs, tensors, states, labels)
             values[g, s] = np.inf
-            while True:
-                label[:] = np.inf
-                visited[:] = -1
-                label[0, 0] = 0.0
-                pipeline_pass(
-                    threshold,
-                    0,
-                    n + 1,
-                    ordered[g],
-                    indptr,
-                    order,
-                    after,
-                    rest,
-                    step,
-                    left,
-                    mine,
-                    param[base:stop],
-                    cache[g : g + 1],
-                    memory[g : g + 1],
-                    overflow[g : g + 1],
-                    enter,
-                    leave,
-                    out_indptr[base : stop + 1],
-                    out_tensor,
-                    in_indptr[base : stop + 1],
-                    in_tensor,
-                    tensor_src[tensor_base:tensor_stop],
-                    num_consumers[tensor_base:tensor_stop],
-                    label,
-                    back,
-                    back_class,
-                    visited,
-                )
-                state = np.argmin(label[:, n])
-                if label[state, n] < np.inf:
-                    values[g, s] = label[state, n]
-                    at = n
-                    for j in range(k - 1, -1, -1):
-                        ends[s, stage_base + j] = at
-                        if j < state:
-                            at = back[j + 1, at]
-                    break
-                if threshold >= ceiling:
-                    break
-                threshold = min(threshold * 1.3, ceiling) if threshold > 0.0 else ceiling
+            if state >= 0:
+                values[g, s] = labels.value[state, n]
+                at = n
+                for j in range(k - 1, -1, -1):
+                    ends[s, stage_base + j] = at
+                    if j < state:
+                        at = labels.back[j + 1, at]
         stage_base += k

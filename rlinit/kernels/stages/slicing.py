@@ -1,26 +1,136 @@
-"""Compiled passes of the dynamic program that cuts a lattice of prefixes into stages; one order's is a chain.
+"""Compiled passes of the dynamic program that cuts an order of the nodes into stages, and longest-first slicing.
 
-A lattice is a graph of prefixes: prefix 0 is empty, the last one is everything, and transition e leads from a prefix
-to ``next_prefix[e]`` by adding ``added[e]``; transitions of prefix i are ``indptr[i]:indptr[i+1]``. Successors come
-after their predecessors. A stage is a pair of prefixes, found by a depth-first walk from its first prefix that keeps
-the stage's cost up to date and visits every later prefix at most once.
-
-Labels are kept for each *state*: which stages are used up. ``step[s, c]`` is the state after one more stage of class c,
-or -1; ``left[s]`` is how many stages remain.
+A stage is a pair of prefixes of the order, start < end; walking along the order from a start keeps the cost of the
+stage up to date. Labels are kept for each *state*: which stages are used up.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 
-__all__ = ["greedy_slices", "memory_pass", "pipeline_pass", "prefix_sums", "stages_of_cuts"]
+__all__ = [
+    "BottleneckLabels",
+    "Chain",
+    "MemoryLabels",
+    "States",
+    "enter_costs",
+    "greedy_ends",
+    "leave_costs",
+    "longest_first",
+    "memory_pass",
+    "pipeline_pass",
+    "positions",
+]
 
 _SLACK = 1.0 + 1e-12
 """Room for rounding in comparisons with a threshold: never prunes what is exactly at it."""
+
+
+class Chain(NamedTuple):
+    """An order of n nodes: `order`, each node's `position` in it, the `last_use` (m,) of each tensor, `rest` (n + 1,).
+
+    ``last_use[t]`` is the position of its last consumer, ``rest[i]`` the least cost of the nodes from position i on.
+    """
+
+    order: IntArray
+    position: IntArray
+    last_use: IntArray
+    rest: FloatArray
+
+
+class States(NamedTuple):
+    """Which stages are used up, as S states.
+
+    ``step[s, c]`` is the state after one more stage of class c, or -1; ``left[s]`` is how many stages remain. With
+    `skip_empty` states follow each other, and a stage may stay empty.
+    """
+
+    step: IntArray
+    left: FloatArray
+    skip_empty: bool
+
+
+class BottleneckLabels(NamedTuple):
+    """(S, n + 1) smallest bottleneck with which a state reaches a prefix, the prefix and class that it came by."""
+
+    value: FloatArray
+    back: NDArray[np.int32]
+    back_class: NDArray[np.int16]
+
+
+class MemoryLabels(NamedTuple):
+    """(k + 1, n + 1) least off-cache bytes of the first stages, least traffic with them, the prefix they came by."""
+
+    off_cache: FloatArray
+    traffic: FloatArray
+    back: NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def positions(order: IntArray, tensors: TensorArrays, position: IntArray, last_use: IntArray) -> None:
+    """Fill `position` (n,) and `last_use` (m,) of an order; every tensor has a consumer."""
+    for at in range(len(order)):
+        v = order[at]
+        position[v] = at
+        for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
+            last_use[tensors.in_tensor[q]] = at
+
+
+@njit(cache=True, nogil=True, inline="always")
+def enter_costs(
+    start: int, at: int, chain: Chain, costs: CostArrays, tensors: TensorArrays, stamp: IntArray, enter: FloatArray
+) -> None:
+    """Add to `enter` (c,) the tensors from before `start` that the node at `at` is the first of the stage to read."""
+    v = chain.order[at]
+    for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
+        t = tensors.in_tensor[q]
+        if chain.position[tensors.src[t]] < start and stamp[t] != start:
+            stamp[t] = start
+            for c in range(len(enter)):
+                enter[c] += costs.in_s[c, t]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def leave_costs(start: int, at: int, chain: Chain, costs: CostArrays, tensors: TensorArrays, leave: FloatArray) -> None:
+    """Take from `leave` (c,) the stage's tensors that the node at `at` is the last to read, and add those it makes."""
+    v = chain.order[at]
+    for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
+        t = tensors.in_tensor[q]
+        if chain.last_use[t] == at and chain.position[tensors.src[t]] >= start:
+            for c in range(len(leave)):
+                leave[c] -= costs.out_s[c, t]
+    for q in range(tensors.out_indptr[v], tensors.out_indptr[v + 1]):
+        t = tensors.out_tensor[q]
+        for c in range(len(leave)):
+            leave[c] += costs.out_s[c, t]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _alive(start: int, limit: float, chain: Chain, states: States, labels: BottleneckLabels, alive: IntArray) -> int:
+    """List the states that reach `start` and have stages enough for what is left; return how many."""
+    count = 0
+    for s in range(len(alive)):
+        if labels.value[s, start] <= limit and chain.rest[start] <= states.left[s] * limit:
+            alive[count] = s
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _skip_empty(start: int, labels: BottleneckLabels) -> None:
+    """Pass labels on to the state after an empty stage."""
+    for s in range(len(labels.value) - 1):
+        if labels.value[s, start] < labels.value[s + 1, start]:
+            labels.value[s + 1, start] = labels.value[s, start]
+            labels.back[s + 1, start] = start
+            labels.back_class[s + 1, start] = -1
 
 
 @njit(cache=True, nogil=True)
@@ -28,150 +138,88 @@ def pipeline_pass(
     threshold: float,
     first: int,
     last: int,
-    skip_empty: bool,
-    indptr: IntArray,
-    added: IntArray,
-    next_prefix: IntArray,
-    rest: FloatArray,
-    step: IntArray,
-    left: FloatArray,
-    work: FloatArray,
-    param: FloatArray,
-    cache: FloatArray,
-    memory: FloatArray,
-    overflow: FloatArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    out_indptr: IntArray,
-    out_tensor: IntArray,
-    in_indptr: IntArray,
-    in_tensor: IntArray,
-    tensor_src: IntArray,
-    num_consumers: IntArray,
-    label: FloatArray,
-    back: NDArray[np.int32],
-    back_class: NDArray[np.int8],
-    visited: IntArray,
+    chain: Chain,
+    costs: CostArrays,
+    tensors: TensorArrays,
+    states: States,
+    labels: BottleneckLabels,
 ) -> int:
     """Extend labels from prefixes first..last-1 by every stage of cost at most `threshold`; return the stages met.
 
-    ``label[s, i]`` is the smallest bottleneck with which state s reaches prefix i, inf where none is at most the
-    threshold. Work plus input plus overflow only grow along a walk, so a walk ends where they exceed the threshold;
-    the output part may shrink again and is only held against it where a stage ends. `rest` is the least work after
-    each prefix: a state with too few stages left for it is dead. With `skip_empty`, states follow each other and a
-    stage may stay empty.
+    A label is inf where no bottleneck is at most the threshold. Work plus input plus overflow only grow along a walk,
+    so a walk ends where they exceed the threshold; the output part may shrink again and is only held against it where
+    a stage ends. A state with too few stages left for the rest is dead.
     """
-    num_classes, n = work.shape
-    num_states, num_prefixes = label.shape
-    used = np.zeros(len(tensor_src), np.int64)
-    unused = np.zeros(len(tensor_src), np.int64)
-    member = np.zeros(n, np.bool_)
-    at = np.empty(n + 1, np.int64)
-    edge = np.empty(n + 1, np.int64)
-    node = np.empty(n + 1, np.int64)
-    held = np.zeros(n + 1)
-    busy = np.zeros((n + 1, num_classes))
-    enter = np.zeros((n + 1, num_classes))
-    leave = np.zeros((n + 1, num_classes))
-    alive = np.empty(num_states, np.int64)
+    num_classes, n = costs.work.shape
+    stamp = np.full(len(tensors.src), -1, np.int64)
+    busy, enter, leave = np.empty(num_classes), np.empty(num_classes), np.empty(num_classes)
+    alive = np.empty(len(labels.value), np.int64)
     limit = threshold * _SLACK
     met = 0
     for start in range(first, last):
-        if skip_empty:
-            for s in range(num_states - 1):
-                if label[s, start] < label[s + 1, start]:
-                    label[s + 1, start] = label[s, start]
-                    back[s + 1, start] = start
-                    back_class[s + 1, start] = -1
-        num_alive = 0
-        for s in range(num_states):
-            if label[s, start] <= limit and rest[start] <= left[s] * limit:
-                alive[num_alive] = s
-                num_alive += 1
-        if num_alive == 0 or start == num_prefixes - 1:
+        if states.skip_empty:
+            _skip_empty(start, labels)
+        num_alive = _alive(start, limit, chain, states, labels, alive)
+        if num_alive == 0:
             continue
-        depth = 0
-        at[0] = start
-        edge[0] = indptr[start]
-        visited[start] = start
-        while depth >= 0:
-            if edge[depth] == indptr[at[depth] + 1]:
-                if depth > 0:
-                    v = node[depth]
-                    member[v] = False
-                    for q in range(in_indptr[v], in_indptr[v + 1]):
-                        t = in_tensor[q]
-                        if member[tensor_src[t]]:
-                            unused[t] += 1
-                        else:
-                            used[t] -= 1
-                depth -= 1
-                continue
-            e = edge[depth]
-            edge[depth] += 1
-            prefix = next_prefix[e]
-            if visited[prefix] == start:
-                continue
-            visited[prefix] = start
-            v = added[e]
-            below = depth + 1
-            held[below] = held[depth] + param[v]
+        busy[:], enter[:], leave[:] = 0.0, 0.0, 0.0
+        held = 0.0
+        for at in range(start, n):
+            v = chain.order[at]
+            held += costs.param[v]
+            enter_costs(start, at, chain, costs, tensors, stamp, enter)
             fits = False
             for c in range(num_classes):
-                busy[below, c] = busy[depth, c] + work[c, v]
-                cost = enter[depth, c]
-                for q in range(in_indptr[v], in_indptr[v + 1]):
-                    t = in_tensor[q]
-                    if used[t] == 0 and not member[tensor_src[t]]:
-                        cost += in_s[c, t]
-                enter[below, c] = cost
-                cost += busy[below, c]
-                if held[below] > cache[c]:
-                    cost += (held[below] - cache[c]) * overflow[c]
-                if held[below] <= memory[c] * _SLACK and cost <= limit:
+                busy[c] += costs.work[c, v]
+                cost = enter[c] + busy[c]
+                if held > costs.cache[c]:
+                    cost += (held - costs.cache[c]) * costs.overflow[c]
+                if held <= costs.memory[c] * _SLACK and cost <= limit:
                     fits = True
             if not fits:
-                continue
-            for c in range(num_classes):
-                cost = leave[depth, c]
-                for q in range(in_indptr[v], in_indptr[v + 1]):
-                    t = in_tensor[q]
-                    if unused[t] == 1 and member[tensor_src[t]]:
-                        cost -= out_s[c, t]
-                for q in range(out_indptr[v], out_indptr[v + 1]):
-                    cost += out_s[c, out_tensor[q]]
-                leave[below, c] = cost
-            for q in range(in_indptr[v], in_indptr[v + 1]):
-                t = in_tensor[q]
-                if member[tensor_src[t]]:
-                    unused[t] -= 1
-                else:
-                    used[t] += 1
-            member[v] = True
-            for q in range(out_indptr[v], out_indptr[v + 1]):
-                unused[out_tensor[q]] = num_consumers[out_tensor[q]]
-            depth = below
-            at[depth] = prefix
-            edge[depth] = indptr[prefix]
-            node[depth] = v
+                break
+            leave_costs(start, at, chain, costs, tensors, leave)
             met += 1
             for c in range(num_classes):
-                if held[depth] > memory[c] * _SLACK:
+                if held > costs.memory[c] * _SLACK:
                     continue
-                cost = busy[depth, c] + enter[depth, c] + leave[depth, c]
-                if held[depth] > cache[c]:
-                    cost += (held[depth] - cache[c]) * overflow[c]
+                cost = busy[c] + enter[c] + leave[c]
+                if held > costs.cache[c]:
+                    cost += (held - costs.cache[c]) * costs.overflow[c]
                 if cost > limit:
                     continue
                 for i in range(num_alive):
-                    s = step[alive[i], c]
+                    s = states.step[alive[i], c]
                     if s >= 0:
-                        reached = max(cost, label[alive[i], start])
-                        if reached < label[s, prefix]:
-                            label[s, prefix] = reached
-                            back[s, prefix] = start
-                            back_class[s, prefix] = c
+                        reached = max(cost, labels.value[alive[i], start])
+                        if reached < labels.value[s, at + 1]:
+                            labels.value[s, at + 1] = reached
+                            labels.back[s, at + 1] = start
+                            labels.back_class[s, at + 1] = c
     return met
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _less(off: float, sent: float, other_off: float, other_sent: float, tie: float) -> bool:
+    """Compare (off-cache, traffic) lexicographically; off-cache sums that differ by at most `tie` are equal."""
+    return off < other_off - tie or (off <= other_off + tie and sent < other_sent)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _fill_empty(start: int, peak: float, tie: float, chain: Chain, labels: MemoryLabels, alive: IntArray) -> int:
+    """Pass labels over empty stages, list the numbers of filled stages that can go on at `start`, return how many."""
+    off_cache, traffic = labels.off_cache, labels.traffic
+    k = len(off_cache) - 1
+    count = 0
+    for j in range(k + 1):
+        if j > 0 and _less(off_cache[j - 1, start], traffic[j - 1, start], off_cache[j, start], traffic[j, start], tie):
+            off_cache[j, start] = off_cache[j - 1, start]
+            traffic[j, start] = traffic[j - 1, start]
+            labels.back[j, start] = start
+        if j < k and off_cache[j, start] < np.inf and chain.rest[start] <= (k - j) * peak:
+            alive[count] = j
+            count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -180,226 +228,127 @@ def memory_pass(
     tie: float,
     first: int,
     last: int,
-    indptr: IntArray,
-    added: IntArray,
-    next_prefix: IntArray,
-    rest: FloatArray,
-    slot_class: IntArray,
-    allowed: NDArray[np.bool_],
-    param: FloatArray,
-    cache: FloatArray,
-    memory: FloatArray,
-    tensor_bytes: FloatArray,
-    out_indptr: IntArray,
-    out_tensor: IntArray,
-    in_indptr: IntArray,
-    in_tensor: IntArray,
-    tensor_src: IntArray,
-    num_consumers: IntArray,
-    off_cache: FloatArray,
-    traffic: FloatArray,
-    back: NDArray[np.int32],
-    visited: IntArray,
+    chain: Chain,
+    costs: CostArrays,
+    tensors: TensorArrays,
+    stage_class: IntArray,
+    labels: MemoryLabels,
 ) -> int:
     """Extend (off-cache bytes, traffic) labels by every stage of at most `peak` parameter bytes; return the stages met.
 
     State j is "the first j stages are filled". Labels are compared lexicographically; off-cache sums that differ by at
     most `tie` count as equal. Optimal substructure: a prefix of an optimal schedule has the smallest sum, and among
-    those the smallest traffic. ``allowed[c, v]`` says where a node may run.
+    those the smallest traffic. `costs.work` is infinite where a node may not run, ``costs.out_s[0]`` bytes of tensors.
     """
-    num_states, num_prefixes = off_cache.shape
-    n = len(param)
-    num_classes = len(cache)
-    unused = np.zeros(len(tensor_src), np.int64)
-    member = np.zeros(n, np.bool_)
-    at = np.empty(n + 1, np.int64)
-    edge = np.empty(n + 1, np.int64)
-    node = np.empty(n + 1, np.int64)
-    held = np.zeros(n + 1)
-    leave = np.zeros(n + 1)
-    open_class = np.zeros((n + 1, num_classes), np.bool_)
-    alive = np.empty(num_states, np.int64)
+    num_classes, n = costs.work.shape
+    leave = np.empty(1)
+    allowed = np.empty(num_classes, np.bool_)
+    alive = np.empty(len(labels.off_cache), np.int64)
     limit = peak * _SLACK
     met = 0
     for start in range(first, last):
-        num_alive = 0
-        for j in range(num_states):
-            if j > 0 and (
-                off_cache[j - 1, start] < off_cache[j, start] - tie
-                or (off_cache[j - 1, start] <= off_cache[j, start] + tie and traffic[j - 1, start] < traffic[j, start])
-            ):
-                off_cache[j, start] = off_cache[j - 1, start]
-                traffic[j, start] = traffic[j - 1, start]
-                back[j, start] = start
-            if off_cache[j, start] < np.inf and rest[start] <= (num_states - 1 - j) * limit and j < num_states - 1:
-                alive[num_alive] = j
-                num_alive += 1
-        if num_alive == 0 or start == num_prefixes - 1:
+        num_alive = _fill_empty(start, limit, tie, chain, labels, alive)
+        if num_alive == 0:
             continue
-        depth = 0
-        at[0] = start
-        edge[0] = indptr[start]
-        visited[start] = start
-        for c in range(num_classes):
-            open_class[0, c] = True
-        while depth >= 0:
-            if edge[depth] == indptr[at[depth] + 1]:
-                if depth > 0:
-                    v = node[depth]
-                    member[v] = False
-                    for q in range(in_indptr[v], in_indptr[v + 1]):
-                        if member[tensor_src[in_tensor[q]]]:
-                            unused[in_tensor[q]] += 1
-                depth -= 1
-                continue
-            e = edge[depth]
-            edge[depth] += 1
-            prefix = next_prefix[e]
-            if visited[prefix] == start:
-                continue
-            visited[prefix] = start
-            v = added[e]
-            total = held[depth] + param[v]
+        leave[0] = 0.0
+        allowed[:] = True
+        held = 0.0
+        for at in range(start, n):
+            v = chain.order[at]
+            held += costs.param[v]
             fits = False
             for c in range(num_classes):
-                open_class[depth + 1, c] = open_class[depth, c] and allowed[c, v] and total <= memory[c] * _SLACK
-                fits = fits or open_class[depth + 1, c]
-            if total > limit or not fits:
-                continue
-            sent = leave[depth]
-            for q in range(in_indptr[v], in_indptr[v + 1]):
-                t = in_tensor[q]
-                if member[tensor_src[t]]:
-                    unused[t] -= 1
-                    if unused[t] == 0:
-                        sent -= tensor_bytes[t]
-            member[v] = True
-            for q in range(out_indptr[v], out_indptr[v + 1]):
-                t = out_tensor[q]
-                unused[t] = num_consumers[t]
-                sent += tensor_bytes[t]
-            depth += 1
-            at[depth] = prefix
-            edge[depth] = indptr[prefix]
-            node[depth] = v
-            held[depth] = total
-            leave[depth] = sent
+                allowed[c] = allowed[c] and costs.work[c, v] < np.inf and held <= costs.memory[c] * _SLACK
+                fits = fits or allowed[c]
+            if held > limit or not fits:
+                break
+            leave_costs(start, at, chain, costs, tensors, leave)
             met += 1
             for i in range(num_alive):
                 j = alive[i]
-                c = slot_class[j]
-                if not open_class[depth, c]:
+                c = stage_class[j]
+                if not allowed[c]:
                     continue
-                off = off_cache[j, start] + max(0.0, total - cache[c])
-                most = max(traffic[j, start], sent)
-                if off < off_cache[j + 1, prefix] - tie or (
-                    off <= off_cache[j + 1, prefix] + tie and most < traffic[j + 1, prefix]
-                ):
-                    off_cache[j + 1, prefix] = off
-                    traffic[j + 1, prefix] = most
-                    back[j + 1, prefix] = start
+                off = labels.off_cache[j, start] + max(0.0, held - costs.cache[c])
+                sent = max(labels.traffic[j, start], leave[0])
+                if _less(off, sent, labels.off_cache[j + 1, at + 1], labels.traffic[j + 1, at + 1], tie):
+                    labels.off_cache[j + 1, at + 1] = off
+                    labels.traffic[j + 1, at + 1] = sent
+                    labels.back[j + 1, at + 1] = start
     return met
 
 
 @njit(cache=True, nogil=True)
-def greedy_slices(
+def greedy_ends(
     threshold: float,
-    order: IntArray,
-    position: IntArray,
-    work: FloatArray,
-    param: FloatArray,
-    cache: float,
-    memory: float,
-    overflow: float,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    out_indptr: IntArray,
-    out_tensor: IntArray,
-    in_indptr: IntArray,
-    in_tensor: IntArray,
-    tensor_src: IntArray,
-    tensor_indptr: IntArray,
-    tensor_dst: IntArray,
-    most: int,
+    chain: Chain,
+    costs: CostArrays,
+    tensors: TensorArrays,
+    stage_class: IntArray,
+    ends: IntArray,
 ) -> int:
-    """Return the number of stages of cost at most `threshold` that longest-first slicing needs, or most + 1.
+    """Fill `ends` (k,) by longest-first slicing into stages of cost at most `threshold`; return the nodes placed.
 
-    All arguments are of one class. Not exact (a shorter stage can make the next one cheaper), so an upper bound only.
+    Stage j has class ``stage_class[j]`` and stays empty where its first node does not fit. Not exact (a shorter stage
+    can make the next one cheaper), so less than n proves nothing.
     """
-    n = len(order)
-    stamp = np.full(len(tensor_src), -1, np.int64)
+    n = len(chain.order)
+    stamp = np.full(len(tensors.src), -1, np.int64)
     start = 0
-    stages = 0
-    while start < n:
-        stages += 1
-        if stages > most:
-            return stages
+    for j in range(len(stage_class)):
+        c = stage_class[j]
         end = start
-        busy = 0.0
-        enter = 0.0
-        leave = 0.0
-        held = 0.0
-        for i in range(start, n):
-            v = order[i]
-            busy += work[v]
-            held += param[v]
-            for q in range(in_indptr[v], in_indptr[v + 1]):
-                t = in_tensor[q]
-                if position[tensor_src[t]] < start:
-                    if stamp[t] != start:
-                        stamp[t] = start
-                        enter += in_s[t]
-                else:
-                    last_use = True
-                    for d in range(tensor_indptr[t], tensor_indptr[t + 1]):
-                        if position[tensor_dst[d]] > i:
-                            last_use = False
-                            break
-                    if last_use:
-                        leave -= out_s[t]
-            for q in range(out_indptr[v], out_indptr[v + 1]):
-                leave += out_s[out_tensor[q]]
+        busy, enter, leave, held = 0.0, 0.0, 0.0, 0.0
+        for at in range(start, n):
+            v = chain.order[at]
+            busy += costs.work[c, v]
+            held += costs.param[v]
+            for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
+                t = tensors.in_tensor[q]
+                if chain.position[tensors.src[t]] < start:
+                    if stamp[t] != j:
+                        stamp[t] = j
+                        enter += costs.in_s[c, t]
+                elif chain.last_use[t] == at:
+                    leave -= costs.out_s[c, t]
+            for q in range(tensors.out_indptr[v], tensors.out_indptr[v + 1]):
+                leave += costs.out_s[c, tensors.out_tensor[q]]
             cost = busy + enter
-            if held > cache:
-                cost += (held - cache) * overflow
-            if cost > threshold or held > memory:
+            if held > costs.cache[c]:
+                cost += (held - costs.cache[c]) * costs.overflow[c]
+            if cost > threshold or held > costs.memory[c]:
                 break
             if cost + leave <= threshold:
-                end = i + 1
-        if end == start:
-            return most + 1
+                end = at + 1
+        ends[j] = end
         start = end
-    return stages
+    return start
 
 
 @njit(cache=True, nogil=True)
-def prefix_sums(indptr: IntArray, added: IntArray, next_prefix: IntArray, weight: FloatArray) -> FloatArray:
-    """Return (p,) the sum of a node weight over each prefix."""
-    num_prefixes = len(indptr) - 1
-    total = np.zeros(num_prefixes)
-    for i in range(num_prefixes):
-        for e in range(indptr[i], indptr[i + 1]):
-            total[next_prefix[e]] = total[i] + weight[added[e]]
-    return total
+def longest_first(
+    low: float,
+    high: float,
+    halvings: int,
+    chain: Chain,
+    costs: CostArrays,
+    tensors: TensorArrays,
+    stage_class: IntArray,
+    ends: IntArray,
+) -> float:
+    """Return the smallest threshold between `low` and `high` that longest-first slicing was seen to keep, or inf.
 
-
-@njit(cache=True, nogil=True)
-def stages_of_cuts(
-    indptr: IntArray, added: IntArray, next_prefix: IntArray, ends: IntArray, num_nodes: int
-) -> IntArray:
-    """Return (n,) the stage of each node, where stage j ends at prefix ``ends[j]``; ends must not decrease."""
-    num_prefixes = len(indptr) - 1
-    into = np.full(num_prefixes, -1, np.int64)
-    source = np.empty(num_prefixes, np.int64)
-    for i in range(num_prefixes):
-        for e in range(indptr[i], indptr[i + 1]):
-            if into[next_prefix[e]] < 0:
-                into[next_prefix[e]] = e
-                source[next_prefix[e]] = i
-    stage = np.zeros(num_nodes, np.int64)
-    for j in range(len(ends) - 1, -1, -1):
-        prefix = ends[j]
-        while prefix > 0:
-            stage[added[into[prefix]]] = j
-            prefix = source[prefix]
-    return stage
+    Fills `ends` (k,) with its stages. Bisects `halvings` times; inf where not even `high` is kept.
+    """
+    n = len(chain.order)
+    tried = np.empty_like(ends)
+    if greedy_ends(high, chain, costs, tensors, stage_class, ends) < n:
+        return np.inf
+    for _ in range(halvings):
+        middle = 0.5 * (low + high)
+        if greedy_ends(middle, chain, costs, tensors, stage_class, tried) == n:
+            high = middle
+            ends[:] = tried
+        else:
+            low = middle
+    return high

@@ -1,0 +1,42 @@
+"""Arrays of a stage problem that kernels take together; names and shapes are those of `StageProblem`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rlinit.arrays import FloatArray, IntArray
+
+__all__ = ["CostArrays", "Precedence", "TensorArrays"]
+
+
+class TensorArrays(NamedTuple):
+    """What each node makes and reads, and the producer and consumers of each of m tensors."""
+
+    out_indptr: IntArray
+    out_tensor: IntArray
+    in_indptr: IntArray
+    in_tensor: IntArray
+    src: IntArray
+    indptr: IntArray
+    dst: IntArray
+
+
+class CostArrays(NamedTuple):
+    """What a stage of each of c classes costs: (c, n) work, (n,) param, (c, m) in_s and out_s, the others (c,)."""
+
+    work: FloatArray
+    param: FloatArray
+    cache: FloatArray
+    memory: FloatArray
+    overflow: FloatArray
+    in_s: FloatArray
+    out_s: FloatArray
+
+
+class Precedence(NamedTuple):
+    """Successors and predecessors of each node."""
+
+    succ_indptr: IntArray
+    succ: IntArray
+    pred_indptr: IntArray
+    pred: IntArray

@@ -1,0 +1,166 @@
+"""Which stages a dynamic program has filled, as numbered states: counted by class, or in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.arrays import IntArray
+
+__all__ = ["MOST_STEPS", "StageStates", "num_counted"]
+
+MOST_STEPS = 10_000_000
+"""States times classes to make at most; 24 bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageStates:
+    """Which stages are filled, as S states. State 0: none.
+
+    Parameters
+    ----------
+    step
+        (S, c) state after one more stage of class c, -1 where there is none.
+    fewer
+        (S, c) state with one stage of class c less, -1 where there is none. Unused where ordered.
+    left
+        (S, c) stages of each class that are left.
+    ordered
+        Whether stages come in one order and any of them may stay empty.
+    """
+
+    step: IntArray
+    fewer: IntArray
+    left: IntArray
+    ordered: bool
+
+    @staticmethod
+    def counted(class_count: IntArray, most: int) -> StageStates:
+        """Return states that count the stages filled of each class: any class may come at any time.
+
+        Parameters
+        ----------
+        class_count
+            (c,) stages of each class.
+        most
+            Stages that may be filled at all: no more than there are nodes.
+
+        Notes
+        -----
+        As many as `num_counted` says: ask before, and hold them times the classes against `MOST_STEPS`.
+        """
+        possible = np.minimum(class_count, most)
+        used = _counts(possible, most)
+        if possible.sum() <= most:
+            radix = np.concatenate([[1], np.cumprod(possible[:-1] + 1)]).astype(np.int64)
+            numbers = np.arange(len(used))[:, None]
+            step = np.where(used < possible, numbers + radix, -1)
+        else:
+            step = _steps(used, possible, most)
+        fewer = np.full(used.shape, -1, np.int64)
+        for c in range(len(class_count)):
+            more = np.flatnonzero(step[:, c] >= 0)
+            fewer[step[more, c], c] = more
+        return StageStates(step, fewer, class_count - used, False)
+
+    @staticmethod
+    def in_order(stage_class: IntArray, num_classes: int) -> StageStates:
+        """Return states that say how many of the stages, in their order, are done.
+
+        Parameters
+        ----------
+        stage_class
+            (k,) class of each stage.
+        num_classes
+            Number of classes c.
+        """
+        k = len(stage_class)
+        step = np.full((k + 1, num_classes), -1, np.int64)
+        step[np.arange(k), stage_class] = np.arange(1, k + 1)
+        left = np.zeros((k + 1, num_classes), np.int64)
+        for j in range(k - 1, -1, -1):
+            left[j] = left[j + 1]
+            left[j, stage_class[j]] += 1
+        return StageStates(step, np.full_like(step, -1), left, True)
+
+    @property
+    def num_states(self) -> int:
+        """Number of states S."""
+        return len(self.step)
+
+
+def num_counted(class_count: IntArray, most: int) -> int:
+    """Return how many states `StageStates.counted` has, without making them.
+
+    Parameters
+    ----------
+    class_count
+        (c,) stages of each class.
+    most
+        Stages that may be filled at all.
+    """
+    ways = [1] + [0] * most
+    for count in class_count.tolist():
+        sums = [0]
+        for way in ways:
+            sums.append(sums[-1] + way)
+        ways = [sums[r + 1] - sums[max(0, r - count)] for r in range(most + 1)]
+    return sum(ways)
+
+
+def _counts(class_count: IntArray, most: int) -> IntArray:
+    """Return (S, c) all counts of at most `most` stages, by the last class, then the one before it, and so on."""
+    rows = np.zeros((1, 0), np.int64)
+    for count in class_count[::-1].tolist():
+        room = np.minimum(count, most - rows.sum(axis=1)) + 1
+        ends = np.cumsum(room)
+        column = np.arange(ends[-1]) - np.repeat(ends - room, room)
+        rows = np.column_stack([column, np.repeat(rows, room, axis=0)])
+    return rows
+
+
+def _steps(used: IntArray, class_count: IntArray, most: int) -> IntArray:
+    """Return (S, c) the state after one more stage of each class, for rows ordered as those of `_counts`.
+
+    A row ranks by its last class first, then the one before it, and so on: where c has one stage more, the parts of the
+    classes after it stay, and those before it have one stage less to fill.
+    """
+    ranks = _Ranks(class_count, most)
+    same, less = ranks.parts(used, 0), ranks.parts(used, 1)
+    after = np.cumsum(same[:, ::-1], axis=1)[:, ::-1] - same
+    before = np.cumsum(less, axis=1) - less
+    total = used.sum(axis=1)
+    step = np.full(used.shape, -1, np.int64)
+    for c in range(len(class_count)):
+        more = np.flatnonzero((used[:, c] < class_count[c]) & (total < most))
+        one = used[more].copy()
+        one[:, c] += 1
+        step[more, c] = after[more, c] + ranks.part(one, c, 0) + before[more, c]
+    return step
+
+
+class _Ranks:
+    """The number of a row of counts in the order of `_counts`, as a sum of one part for each class."""
+
+    def __init__(self, class_count: IntArray, most: int) -> None:
+        self.most = most
+        # below[c][x, r]: rows of the classes before c and fewer than x stages of c, with at most r stages.
+        ways = np.ones(most + 1, np.int64)
+        self.below: list[IntArray] = []
+        for count in class_count.tolist():
+            shifted = np.zeros((count + 2, most + 1), np.int64)
+            for x in range(count + 1):
+                shifted[x + 1, x:] = ways[: most + 1 - x]
+            self.below.append(np.cumsum(shifted, axis=0))
+            ways = self.below[-1][-1]
+
+    def part(self, used: IntArray, c: int, fewer: int) -> IntArray:
+        """Return what class c adds to the number of each row, with `fewer` stages less to fill in all."""
+        room = np.maximum(self.most - fewer - used[:, c + 1 :].sum(axis=1), 0)
+        return np.asarray(self.below[c][used[:, c], room])
+
+    def parts(self, used: IntArray, fewer: int) -> IntArray:
+        """Return (S, c) the parts of every class."""
+        columns = [self.part(used, c, fewer) for c in range(used.shape[1])]
+        return np.stack(columns, axis=1)
