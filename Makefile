@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types house bench wheel clean
+.PHONY: demo test check lint types house fuzz bench wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +36,12 @@ wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
 	$(PYTHON) -m venv $(VENV)/smoke
 	$(VENV)/smoke/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd $(VENV) && smoke/bin/python ../tests/wheel_smoke.py
+
+CASES ?= 20000
+SEED ?= 0
+
+fuzz: $(STAMP)  ## random small problems against brute force: make fuzz CASES=20000 SEED=0
+	$(BIN)/python -m tests.properties.fuzz --cases $(CASES) --seed $(SEED)
 
 bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,250 @@
+"""The best value of a small problem by trying everything: from graph and hardware alone, by the definitions.
+
+Nothing here comes from the package but the two classes that hold the input. Plain loops, no bounds but the incumbent's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+
+__all__ = ["best_placement", "best_stages"]
+
+SLACK = 1.0 + 1e-12
+"""Room for rounding where bytes are held against a capacity."""
+
+
+def _bytes(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def _seconds(graph: Graph, hardware: Hardware, v: int, device: int, batch: int) -> float:
+    """Return the given time of an op; inf where it is forbidden or the device has no such batch size."""
+    unit = hardware.devices[device]
+    if unit.batch_sizes is not None and batch not in unit.batch_sizes:
+        return math.inf
+    if any(key in graph.forbidden and graph.forbidden[key][v] for key in (unit.name, unit.kind)):
+        return math.inf
+    for key in (unit.name, unit.kind, "*"):
+        given = graph.times.get((key, batch))
+        if given is not None and not math.isnan(given[v]):
+            return float(given[v])
+    raise AssertionError("every op of a case has a time everywhere")
+
+
+def _groups_hold(graph: Graph, where: Sequence[object]) -> bool:
+    leader: dict[int, object] = {}
+    groups = graph.colocation.tolist()
+    return all(g < 0 or leader.setdefault(g, where[v]) == where[v] for v, g in enumerate(groups))
+
+
+# -- stages --------------------------------------------------------------------------------------------------------
+
+
+def best_stages(graph: Graph, hardware: Hardware, objective: str, activations: bool) -> tuple[float, ...] | None:
+    """Return the best value of a stage problem on each level, or None where nothing is feasible."""
+    k, n = hardware.num_devices, graph.num_ops
+    edges = graph.edges.tolist()
+    best: tuple[float, ...] | None = None
+    for stage in itertools.product(range(k), repeat=n):
+        if any(stage[u] > stage[v] for u, v in edges) or not _groups_hold(graph, stage):
+            continue
+        orders = itertools.permutations(range(k)) if objective == "pipeline" else [tuple(range(k))]
+        for devices in orders:
+            value = _stage_value(graph, hardware, objective, activations, stage, devices)
+            if value is not None and (best is None or value < best):
+                best = value
+    return best
+
+
+def _stage_value(
+    graph: Graph,
+    hardware: Hardware,
+    objective: str,
+    activations: bool,
+    stage: Sequence[int],
+    devices: Sequence[int],
+) -> tuple[float, ...] | None:
+    params, off_cache, sent, times = [], [], [], []
+    for j, i in enumerate(devices):
+        members = [v for v in range(graph.num_ops) if stage[v] == j]
+        if any(math.isinf(_seconds(graph, hardware, v, i, 1)) for v in members):
+            return None
+        param = math.fsum(_bytes(graph.param_bytes[v]) for v in members)
+        if param > hardware.devices[i].memory_bytes * SLACK:
+            return None
+        entering = {u for u, v in graph.edges.tolist() if stage[v] == j and stage[u] != j}
+        leaving = {u for u, v in graph.edges.tolist() if stage[u] == j and stage[v] != j}
+        peak = _least_peak(graph, members) if activations else 0.0
+        over = max(0.0, param + peak - hardware.devices[i].cache_bytes)
+        rate_in, rate_out, delay_in, delay_out = _stage_rates(hardware, i)
+        params.append(param)
+        off_cache.append(over)
+        sent.append(math.fsum(_bytes(graph.out_bytes[u]) for u in leaving))
+        times.append(
+            math.fsum(_seconds(graph, hardware, v, i, 1) for v in members)
+            + math.fsum(_bytes(graph.out_bytes[u]) / rate_in + delay_in for u in entering)
+            + math.fsum(_bytes(graph.out_bytes[u]) / rate_out + delay_out for u in leaving)
+            + over / rate_in
+        )
+    return (max(times),) if objective == "pipeline" else (max(params), math.fsum(off_cache), max(sent))
+
+
+def _stage_rates(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
+    """Return bytes a second in and out of a stage, and the latency each tensor pays: own figure or slowest links."""
+    own = hardware.devices[i].io_bandwidth
+    others = [j for j in range(hardware.num_devices) if j != i]
+    if not others or own == math.inf:
+        return own or math.inf, own or math.inf, 0.0, 0.0
+    return (
+        own or min(float(hardware.bandwidth[j, i]) for j in others),
+        own or min(float(hardware.bandwidth[i, j]) for j in others),
+        max(float(hardware.latency_s[j, i]) for j in others),
+        max(float(hardware.latency_s[i, j]) for j in others),
+    )
+
+
+def _least_peak(graph: Graph, members: Sequence[int]) -> float:
+    """Return the least over all orders of the most bytes of tensors alive at once."""
+    edges = graph.edges.tolist()
+    readers = {u: [v for a, v in edges if a == u] for u in range(graph.num_ops)}
+    if not members:
+        return 0.0
+    least = math.inf
+    for order in itertools.permutations(members):
+        when = {v: step for step, v in enumerate(order)}
+        if any(u in when and v in when and when[u] > when[v] for u, v in edges):
+            continue
+        alive = [0.0] * len(order)
+        for u in {a for a, v in edges if v in when} | set(order):
+            inside = [when[v] for v in readers[u] if v in when]
+            stays = u in when and (len(inside) < len(readers[u]) or not readers[u])
+            last = len(order) - 1 if stays else max(inside)
+            for step in range(when.get(u, 0), last + 1):
+                alive[step] += _bytes(graph.out_bytes[u])
+        least = min(least, max(alive))
+    return least
+
+
+# -- placements ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A batch or a transfer: what it occupies, how long, and (task before it, seconds between)."""
+
+    resource: object
+    seconds: float
+    after: tuple[tuple[int, float], ...]
+
+
+def best_placement(
+    graph: Graph, hardware: Hardware, num_shards: int, shard_inputs: int, transfers: str, resident: str
+) -> float | None:
+    """Return the best makespan over every assignment of shards and every order, or None where nothing is feasible."""
+    best = math.inf
+    for where in _assignments(graph, hardware, num_shards):
+        if not _groups_hold(graph, where):
+            continue
+        if not _fits(graph, hardware, where, shard_inputs, resident):
+            continue
+        tasks = _tasks(graph, hardware, where, shard_inputs, transfers)
+        if tasks is not None:
+            best = _shortest(tasks, best)
+    return None if math.isinf(best) else best
+
+
+def _assignments(graph: Graph, hardware: Hardware, num_shards: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    one = list(itertools.product(range(hardware.num_devices), repeat=num_shards))
+    return itertools.product(one, repeat=graph.num_ops)
+
+
+def _fits(graph: Graph, hardware: Hardware, where: Sequence[Sequence[int]], shard_inputs: int, resident: str) -> bool:
+    counted = shard_inputs if resident == "tensors" else 0
+    for i, device in enumerate(hardware.devices):
+        held = 0.0
+        for v in range(graph.num_ops):
+            count = sum(at == i for at in where[v])
+            if count:
+                read = math.fsum(_bytes(graph.out_bytes[u]) for u, w in graph.edges.tolist() if w == v)
+                held += _bytes(graph.param_bytes[v]) + count * counted * (read + _bytes(graph.out_bytes[v]))
+        if held > device.memory_bytes * SLACK:
+            return False
+    return True
+
+
+def _tasks(
+    graph: Graph, hardware: Hardware, where: Sequence[Sequence[int]], shard_inputs: int, transfers: str
+) -> list[_Task] | None:
+    """Return batches and, where they share a resource, transfers; None where an op or a transfer is impossible."""
+    shards = {
+        (v, i): {c for c, at in enumerate(where[v]) if at == i} for v in range(graph.num_ops) for i in set(where[v])
+    }
+    seconds = {}
+    for (v, i), held in shards.items():
+        seconds[v, i] = _seconds(graph, hardware, v, i, len(held) * shard_inputs)
+        if math.isinf(seconds[v, i]):
+            return None
+    needs: dict[tuple[int, int], list[tuple[int, int, set[int]]]] = {key: [] for key in shards}
+    moved: dict[tuple[int, int, int], set[int]] = {}
+    for u, v in graph.edges.tolist():
+        for (a, i), (b, j) in itertools.product(shards, repeat=2):
+            common = shards[a, i] & shards[b, j]
+            if (a, b) == (u, v) and common:
+                needs[b, j].append((a, i, common))
+                if i != j:
+                    moved.setdefault((a, i, j), set()).update(common)
+    if any(hardware.bandwidth[i, j] == 0 for _, i, j in moved):
+        return None
+
+    def delay(op: int, i: int, j: int, count: int) -> float:
+        if i == j:
+            return 0.0
+        size = count * shard_inputs * _bytes(graph.out_bytes[op])
+        return float(hardware.latency_s[i, j]) + size / float(hardware.bandwidth[i, j])
+
+    number = {key: at for at, key in enumerate(shards)}
+    sent = {key: len(number) + at for at, key in enumerate(moved)} if transfers != "parallel" else {}
+    tasks = []
+    for (v, i), before in needs.items():
+        after = [
+            (sent[u, at, i], 0.0) if (u, at, i) in sent else (number[u, at], delay(u, at, i, len(common)))
+            for u, at, common in before
+        ]
+        tasks.append(_Task(("device", i), seconds[v, i], tuple(after)))
+    for u, i, j in sent:
+        resource = ("link", i, j) if transfers == "exclusive" else ("device", j)
+        tasks.append(_Task(resource, delay(u, i, j, len(moved[u, i, j])), ((number[u, i], 0.0),)))
+    return tasks
+
+
+def _shortest(tasks: Sequence[_Task], best: float) -> float:
+    """Return the least makespan over every order in which tasks can be appended to their resources, if below `best`."""
+    ends: dict[int, float] = {}
+    free: dict[object, float] = {}
+
+    def extend(makespan: float) -> None:
+        nonlocal best
+        if makespan >= best:
+            return
+        if len(ends) == len(tasks):
+            best = makespan
+            return
+        for at, task in enumerate(tasks):
+            if at in ends or any(before not in ends for before, _ in task.after):
+                continue
+            before_free = free.get(task.resource, 0.0)
+            ready = max((ends[before] + gap for before, gap in task.after), default=0.0)
+            ends[at] = max(before_free, ready) + task.seconds
+            free[task.resource] = ends[at]
+            extend(max(makespan, ends[at]))
+            free[task.resource] = before_free
+            del ends[at]
+
+    extend(0.0)
+    return best
