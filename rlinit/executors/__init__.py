@@ -17,22 +17,33 @@ def run(
     plan: Plan,
     model: Any,
     *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
     graph: Graph | None = None,
     executor: str | Executor = "local",
     devices: Mapping[str, str] | None = None,
 ) -> Any:
     """Run a plan once on a model and return its outputs, which equal those of the unplaced model.
 
-    Everything is as for `execute`, which also tells the times. For many runs, load the plan once:
-    ``LocalExecutor().load(plan, model, inputs)``.
+    For many runs, load the plan once: ``LocalExecutor().load(plan, model, inputs)``.
+
+    Parameters
+    ----------
+    plan, model, inputs, kwargs, graph, executor, devices
+        As for `execute`, which also tells the times.
+
+    Raises
+    ------
+    InvalidPlan, ExecutionFailure
+        As for `execute`.
     """
-    return execute(plan, model, *inputs, graph=graph, executor=executor, devices=devices).outputs
+    return execute(plan, model, *inputs, kwargs=kwargs, graph=graph, executor=executor, devices=devices).outputs
 
 
 def execute(
     plan: Plan,
     model: Any,
     *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
     graph: Graph | None = None,
     executor: str | Executor = "local",
     devices: Mapping[str, str] | None = None,
@@ -47,6 +58,8 @@ def execute(
         The ``torch.nn.Module`` it was made for, or its ``torch.export.ExportedProgram``.
     inputs
         The model's positional inputs.
+    kwargs
+        Its keyword inputs. Models of transformers run without their cache, unless ``use_cache`` is among these.
     graph
         The graph of the plan. With it, the model is checked to have the same ops and data flow; without it, the model
         is imported again and must have the ops and totals that the plan keeps of its graph, at op granularity.
@@ -65,7 +78,7 @@ def execute(
         An op or a device failed; the message names both.
     """
     chosen = named_executor(executor) if isinstance(executor, str) else executor
-    return chosen.execute(plan, model, inputs, graph=graph, devices=devices)
+    return chosen.execute(plan, model, inputs, kwargs=kwargs, graph=graph, devices=devices)
 
 
 def named_executor(name: str) -> Executor:

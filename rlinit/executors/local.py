@@ -63,12 +63,13 @@ class LocalExecutor:
         model: Any,
         inputs: Sequence[Any],
         *,
+        kwargs: Mapping[str, Any] | None = None,
         graph: Graph | None = None,
         devices: Mapping[str, str] | None = None,
     ) -> Execution:
         """Load a plan and run it once; see `Executor.execute`. For many runs, `load` once."""
-        with self.load(plan, model, inputs, graph=graph, devices=devices) as program:
-            return program.run(*inputs)
+        with self.load(plan, model, inputs, kwargs=kwargs, graph=graph, devices=devices) as program:
+            return program.run(*inputs, kwargs=kwargs)
 
     def load(
         self,
@@ -76,6 +77,7 @@ class LocalExecutor:
         model: Any,
         inputs: Sequence[Any],
         *,
+        kwargs: Mapping[str, Any] | None = None,
         graph: Graph | None = None,
         devices: Mapping[str, str] | None = None,
     ) -> LocalProgram:
@@ -83,7 +85,7 @@ class LocalExecutor:
 
         Parameters
         ----------
-        plan, model, inputs, graph, devices
+        plan, model, inputs, kwargs, graph, devices
             As for `Executor.execute`.
 
         Raises
@@ -101,13 +103,14 @@ class LocalExecutor:
             model,
             inputs,
             list(plan.assignment),
+            kwargs=kwargs,
             graph=graph,
-            dynamic_batch=_batch(inputs) if sharded else None,
+            dynamic_batch=_batch(inputs, kwargs) if sharded else None,
             plan_inputs=plan.inputs,
         )
         if graph is None:
             require_program(plan, program.reference)
-        flat = program.flat_inputs(inputs)
+        flat = program.flat_inputs(inputs, kwargs)
         batch = program.rows(flat)
         programs = lower_devices(plan, program, batch)
         idle = {use.device for use in plan.devices} - set(programs.devices)
@@ -179,8 +182,13 @@ class LocalProgram:
             for code in self._codes:
                 linecache.cache.pop(code.file_name, None)
 
-    def run(self, *inputs: Any) -> Execution:
+    def run(self, *inputs: Any, kwargs: Mapping[str, Any] | None = None) -> Execution:
         """Run the plan on inputs of the shapes it was loaded with.
+
+        Parameters
+        ----------
+        inputs, kwargs
+            Positional and keyword inputs.
 
         Raises
         ------
@@ -190,7 +198,7 @@ class LocalProgram:
             An op failed, or the time limit passed; the message names the op and the device. Nothing runs on after it,
             but for an op that does not return.
         """
-        flat = self._program.flat_inputs(inputs)
+        flat = self._program.flat_inputs(inputs, kwargs)
         self._check_batch(flat)
         outputs, seconds, batches = self.run_flat(flat)
         return Execution(self._program.structured(outputs), seconds, batches)
@@ -276,13 +284,15 @@ class LocalProgram:
         return tuple(sorted(batches, key=lambda batch: batch.start_s))
 
 
-def _batch(inputs: Sequence[Any]) -> int | None:
+def _batch(inputs: Sequence[Any], kwargs: Mapping[str, Any] | None) -> int | None:
     """Return the first dimension of the first tensor among the inputs."""
     import torch
     import torch.utils._pytree as pytree
 
     sizes = (
-        leaf.shape[0] for leaf in pytree.tree_leaves(tuple(inputs)) if isinstance(leaf, torch.Tensor) and leaf.dim()
+        leaf.shape[0]
+        for leaf in pytree.tree_leaves((tuple(inputs), dict(kwargs or {})))
+        if isinstance(leaf, torch.Tensor) and leaf.dim()
     )
     return next(sizes, None)
 

@@ -61,6 +61,7 @@ class PipelineExecutor:
         model: Any,
         inputs: Sequence[Any],
         *,
+        kwargs: Mapping[str, Any] | None = None,
         graph: Graph | None = None,
         devices: Mapping[str, str] | None = None,
     ) -> Execution:
@@ -85,9 +86,14 @@ class PipelineExecutor:
             rank, size = dist.get_rank(), dist.get_world_size()
             if size != plan.num_stages:
                 raise InvalidPlan(f"there are {size} processes for {plan.num_stages} stages; expected one a stage")
-            microbatch = _microbatch(inputs, self.microbatches)
+            microbatch = _microbatch([*inputs, *(kwargs or {}).values()], self.microbatches)
             program = torch_program(
-                model, inputs, list(plan.assignment), graph=graph, dynamic_batch=microbatch and microbatch[0]
+                model,
+                inputs,
+                list(plan.assignment),
+                kwargs=kwargs,
+                graph=graph,
+                dynamic_batch=microbatch and microbatch[0],
             )
             if graph is None:
                 require_program(plan, program.reference)
@@ -96,13 +102,13 @@ class PipelineExecutor:
                 probe(
                     program,
                     lambda given: run_in_parts(program, given, whole, self.microbatches),
-                    program.flat_inputs(inputs),
+                    program.flat_inputs(inputs, kwargs),
                     [],
                     whole,
                 )
             places = _devices(plan, program, devices or {})
             stages = {op: int(stage) for op, stage in plan.assignment.items()}
-            flat = program.flat_inputs(inputs)
+            flat = program.flat_inputs(inputs, kwargs)
             part = microbatch[1] if microbatch else None
             cut = stage_modules(program, stages, size, microbatch=part, batch=program.rows(flat), devices=places)
             try:

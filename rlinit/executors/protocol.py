@@ -43,6 +43,7 @@ class Executor(Protocol):
         model: Any,
         inputs: Sequence[Any],
         *,
+        kwargs: Mapping[str, Any] | None = None,
         graph: Graph | None = None,
         devices: Mapping[str, str] | None = None,
     ) -> Execution:
@@ -57,6 +58,8 @@ class Executor(Protocol):
         inputs
             Positional inputs of the model. For `throughput` plans the first dimension of every batched tensor is the
             plan's number of inputs.
+        kwargs
+            Keyword inputs of the model.
         graph
             The graph that the plan was made for. Its op attribute ``node`` names each op's node in the model's exported
             program; without a graph, ops are taken to be named like nodes.

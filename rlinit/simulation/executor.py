@@ -45,6 +45,7 @@ class SimulatorExecutor:
         model: Any,
         inputs: Sequence[Any],
         *,
+        kwargs: Mapping[str, Any] | None = None,
         graph: Graph | None = None,
         devices: Mapping[str, str] | None = None,
     ) -> Execution:
@@ -59,11 +60,14 @@ class SimulatorExecutor:
             raise InvalidPlan("the simulator needs the plan's graph, and no physical devices")
         run = simulate(plan, graph, self.hardware, perturbation=self.perturbation, rng=self.rng, inputs=self.inputs)
         return Execution(
-            _outputs(model, inputs), run.makespan_s, run.batches, {f"busy_s of {d}": s for d, s in run.busy_s.items()}
+            _outputs(model, inputs, kwargs or {}),
+            run.makespan_s,
+            run.batches,
+            {f"busy_s of {d}": s for d, s in run.busy_s.items()},
         )
 
 
-def _outputs(model: Any, inputs: Sequence[Any]) -> Any:
+def _outputs(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if model is None:
         return None
     try:
@@ -72,4 +76,4 @@ def _outputs(model: Any, inputs: Sequence[Any]) -> Any:
         raise BackendUnavailable("running models needs torch; pip install rlinit[torch]") from None
     with torch.no_grad():
         called = model.module() if isinstance(model, torch.export.ExportedProgram) else model
-        return called(*inputs)
+        return called(*inputs, **kwargs)

@@ -8,6 +8,7 @@ devices in any order.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,8 +73,14 @@ class TorchProgram:
     exported: ExportedProgram
     reference: ExportedProgram
 
-    def flat_inputs(self, inputs: Sequence[Any]) -> list[Any]:
+    def flat_inputs(self, inputs: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the inputs in the order of the placeholders; keyword arguments follow the positional ones.
+
+        Parameters
+        ----------
+        inputs, kwargs
+            Positional and keyword inputs, in the structure that the program was exported for; the order of keywords
+            does not matter.
 
         Raises
         ------
@@ -82,7 +89,11 @@ class TorchProgram:
         """
         import torch.utils._pytree as pytree
 
-        leaves: list[Any] = pytree.tree_leaves((tuple(inputs), {}))
+        given = dict(kwargs or {})
+        wanted = _keywords(self.exported)
+        if set(given) != set(wanted):
+            raise InvalidPlan(f"the keyword inputs are {sorted(given)}; the model was exported for {sorted(wanted)}")
+        leaves: list[Any] = pytree.tree_leaves((tuple(inputs), {name: given[name] for name in wanted}))
         if len(leaves) != len(self.inputs):
             raise InvalidPlan(f"there are {len(leaves)} inputs; the model was exported for {len(self.inputs)}")
         for node, leaf in zip(self.inputs, leaves, strict=True):
@@ -124,15 +135,29 @@ class TorchProgram:
         return pytree.tree_unflatten(list(outputs), self.exported.call_spec.out_spec)
 
 
-def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None = None) -> ExportedProgram:
+def _keywords(exported: ExportedProgram) -> list[str]:
+    """Return the names of a program's keyword inputs, in its order."""
+    spec = exported.call_spec.in_spec
+    if spec is None or spec.num_children != 2:
+        return []
+    return [str(name) for name in spec.child(1).context or ()]
+
+
+def export_model(
+    model: Any,
+    inputs: Sequence[Any],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_batch: int | None = None,
+) -> ExportedProgram:
     """Return the exported program of a model; one that is exported already is returned as it is.
 
     Parameters
     ----------
     model
         A ``torch.nn.Module`` or ``torch.export.ExportedProgram``.
-    inputs
-        Example inputs.
+    inputs, kwargs
+        Example inputs, positional and by keyword.
     dynamic_batch
         Size of the first dimension that is a batch and may vary; None: all shapes are fixed.
 
@@ -154,11 +179,13 @@ def export_model(model: Any, inputs: Sequence[Any], *, dynamic_batch: int | None
     if not isinstance(model, torch.nn.Module):
         raise InvalidPlan(f"the model is a {type(model).__name__}; expected a torch.nn.Module or ExportedProgram")
     if dynamic_batch is None:
-        return export_program(model, tuple(inputs))
-    return _with_variable_batch(model, tuple(inputs), dynamic_batch)
+        return export_program(model, tuple(inputs), kwargs)
+    return _with_variable_batch(model, tuple(inputs), dict(kwargs or {}), dynamic_batch)
 
 
-def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch: int) -> ExportedProgram:
+def _with_variable_batch(
+    model: torch.nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], batch: int
+) -> ExportedProgram:
     import torch
     import torch.utils._pytree as pytree
 
@@ -168,7 +195,11 @@ def _with_variable_batch(model: torch.nn.Module, inputs: tuple[Any, ...], batch:
         return None
 
     try:
-        return exported_for(model, inputs, {}, "auto", pytree.tree_map(shape_of, inputs))
+        shapes: Any = pytree.tree_map(shape_of, inputs)
+        if kwargs:
+            names = list(inspect.signature(model.forward).parameters)[: len(inputs)]
+            shapes = dict(zip(names, shapes, strict=True)) | pytree.tree_map(shape_of, kwargs)
+        return exported_for(model, inputs, kwargs, "auto", shapes)
     except InvalidGraph as problem:
         raise InvalidPlan(f"the model cannot be exported with a variable batch size: {problem}") from problem
 
@@ -191,6 +222,7 @@ def torch_program(
     inputs: Sequence[Any],
     ops: Sequence[str],
     *,
+    kwargs: Mapping[str, Any] | None = None,
     graph: Graph | None = None,
     dynamic_batch: int | None = None,
     plan_inputs: int = 1,
@@ -199,7 +231,7 @@ def torch_program(
 
     Parameters
     ----------
-    model, inputs, dynamic_batch
+    model, inputs, kwargs, dynamic_batch
         As for `export_model`.
     ops
         Ops of the plan.
@@ -215,13 +247,13 @@ def torch_program(
         An op has no node in the model, the data flow differs from the graph's, or the model is in training mode or
         writes to its inputs or buffers.
     """
-    exported = reference = export_model(model, inputs, dynamic_batch=dynamic_batch)
+    exported = reference = export_model(model, inputs, kwargs=kwargs, dynamic_batch=dynamic_batch)
     all_nodes = list(exported.graph.nodes)
     constants, user_inputs = _leaves(exported)
     by_name = {node.name for node in all_nodes if node.op == "call_function" or node in user_inputs}
     names = op_nodes(ops, graph)
     if dynamic_batch is not None and exported is not model and (graph is None or not names.keys() <= by_name):
-        reference = export_program(model, tuple(inputs), batch=max(1, dynamic_batch // plan_inputs))
+        reference = export_program(model, tuple(inputs), kwargs, batch=max(1, dynamic_batch // plan_inputs))
         names = _names_in(exported, reference, names)
     missing = [(name, op) for name, op in names.items() if name not in by_name]
     if missing:
@@ -246,7 +278,7 @@ def torch_program(
         constants=constants,
         outputs=_outputs(exported, result),
         batch_symbol=batch_symbol,
-        sizes=_other_sizes(user_inputs, inputs, batch_symbol),
+        sizes=_other_sizes(user_inputs, (tuple(inputs), dict(kwargs or {})), batch_symbol),
         exported=exported,
         reference=reference,
     )
@@ -415,13 +447,13 @@ def _batch_symbol(inputs: Sequence[Node], *, required: bool) -> Any:
     raise InvalidPlan("no input of the model has a variable batch size; its first dimension must be the batch")
 
 
-def _other_sizes(nodes: Sequence[Node], inputs: Sequence[Any], batch_symbol: Any) -> dict[Any, int]:
+def _other_sizes(nodes: Sequence[Node], inputs: Any, batch_symbol: Any) -> dict[Any, int]:
     """Return the sizes of dynamic dimensions other than the batch, which are those of the inputs."""
     import torch
     import torch.utils._pytree as pytree
 
     found: dict[Any, int] = {}
-    for node, leaf in zip(nodes, pytree.tree_leaves((tuple(inputs), {})), strict=False):
+    for node, leaf in zip(nodes, pytree.tree_leaves(inputs), strict=False):
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and isinstance(leaf, torch.Tensor):
             for true, size in zip(value.shape, leaf.shape, strict=False):

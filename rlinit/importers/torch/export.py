@@ -6,11 +6,12 @@ A module is exported to a program of ATen ops with known shapes (`export_program
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -105,7 +106,8 @@ def export_program(
 
     The mode of the module is kept: call ``module.eval()`` first unless dropout and batch statistics are wanted.
     Where the program writes in place (``relu_``, assignment to a slice) it is rewritten so that every op only reads
-    its inputs; its values are unchanged.
+    its inputs; its values are unchanged. Language models of transformers, whose forward returns a cache of keys and
+    values besides, are exported without it (``config.use_cache``), unless ``use_cache`` is among the arguments.
 
     Parameters
     ----------
@@ -171,14 +173,34 @@ def _traced(
     if tracer == "fx":
         from rlinit.importers.torch.fx_fallback import fx_module
 
-        module = fx_module(module, args, kwargs)
-    with torch.no_grad():
+        with _without_cache(module, kwargs):
+            module = fx_module(module, args, kwargs)
+    with torch.no_grad(), _without_cache(module, kwargs):
         program = torch.export.export(
             module, args, dict(kwargs), strict=tracer == "strict", dynamic_shapes=dynamic_shapes
         )
         program = without_writes(program)
     program.graph_module.meta[_TRACER] = tracer
     return program
+
+
+@contextlib.contextmanager
+def _without_cache(module: Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Switch off what models of transformers would return for the next call, as their configurations say.
+
+    A cache is an object that programs cannot return, and of no use where tokens come one sequence at a time.
+    """
+    configs = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
+    changed = []
+    if "use_cache" not in kwargs:
+        changed = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
+    for config in changed:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
 
 
 def tracer_of(program: ExportedProgram) -> str:
