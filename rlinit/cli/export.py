@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from rlinit.cli.inputs import SharingChoice, check_folders, device_places, load_hardware, load_model
+from rlinit.cli.inputs import ReadingOptions, check_folders, device_places, load_hardware, load_model
 from rlinit.errors import RlinitError
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
@@ -60,14 +60,7 @@ class Export:
     """With --device-map: put modules that the plan cuts on the device of most of their ops, rather than refuse."""
     stages: int | None = None
     """Number of stages, where it was given to schedule."""
-    batch: int | None = None
-    """As for schedule."""
-    dims: tuple[str, ...] = ()
-    """As for schedule."""
-    sharing: SharingChoice = "auto"
-    """As for schedule."""
-    costs: Path | None = None
-    """The cost table that was given to schedule (.csv, .json), if one was."""
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
     json: bool = False
     """Print the names of the files as JSON."""
 
@@ -109,14 +102,7 @@ def export_plan(command: Export) -> int:
 
 
 def _graph(command: Export, model: str, plan: Plan) -> Graph:
-    return load_model(
-        model,
-        objective=plan.objective,
-        batch=command.batch,
-        dims=command.dims,
-        sharing=command.sharing,
-        costs=command.costs,
-    )
+    return load_model(model, plan.objective, command.reading)
 
 
 def _hardware(command: Export) -> Hardware:

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.limits import closest
 
 __all__ = [
+    "HardwareName",
+    "Model",
+    "ReadingOptions",
     "SharingChoice",
     "check_folders",
+    "check_targets",
     "chosen_sharing",
     "device_places",
     "dimension_sizes",
     "load_hardware",
     "load_model",
+]
+
+Model = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(
+        metavar="MODEL",
+        help="A graph or model file (.json, .json.gz, .pt2, .onnx, .tflite, .keras), or zoo:NAME for a network of the "
+        "zoo (zoo:resnet152).",
+    ),
+]
+
+HardwareName = Annotated[
+    str,
+    tyro.conf.arg(
+        help="A hardware file (.toml, .json) or a preset (edge-tpu-K, cpu-t4-a100, moirai-inter, moirai-intra, "
+        "gpt3-nodes)."
+    ),
 ]
 
 SharingChoice = Literal["auto", "colocate", "copy"]
@@ -27,28 +54,50 @@ _SHARING = (".onnx", ".pt2", ".tflite")
 """Files whose shared parameters leave a choice."""
 
 
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How a model file becomes a graph."""
+
+    batch: int | None = None
+    """Batch size of a model file whose first dimension is dynamic."""
+    dims: tuple[str, ...] = ()
+    """Sizes of other dynamic dimensions of a model file, as NAME=SIZE."""
+    sharing: SharingChoice = "auto"
+    """Parameters that several ops read: held once, by ops that stay together (colocate), or by each reader (copy);
+    auto: copy for stages, colocate for placements."""
+    costs: Path | None = None
+    """Times of ops from this cost table (.csv, .json), as measure and calibrate write them."""
+    dtype: str | None = None
+    """What a model's numbers are counted in: fp32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as
+    int4/fp16. By default what the file says; .keras files and the zoo: int8."""
+
+    @property
+    def numbers(self) -> Any:
+        """What `load_graph` takes for `dtype`."""
+        weights, _, activations = (self.dtype or "").partition("/")
+        return (weights, activations) if activations else self.dtype
+
+
 def chosen_sharing(choice: SharingChoice, objective: str) -> Literal["colocate", "copy"]:
     """Return how parameters are shared for an objective.
 
     Stages take copies: colocation would put all that lies between two readers in one stage as well, which for tied
     embeddings is the whole model. Copies are sound, since no stage holds fewer bytes than it has to. Placements
     keep readers together, where each device then holds one.
+
+    Parameters
+    ----------
+    choice
+        What was asked for.
+    objective
+        What ``auto`` goes by.
     """
     if choice != "auto":
         return choice
     return "copy" if objective in ("pipeline", "memory") else "colocate"
 
 
-def load_model(
-    model: str,
-    *,
-    objective: str,
-    batch: int | None,
-    dims: Sequence[str],
-    sharing: SharingChoice,
-    costs: Path | None,
-    dtype: str | None = None,
-) -> Graph:
+def load_model(model: str, objective: str, options: ReadingOptions) -> Graph:
     """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``.
 
     Parameters
@@ -57,34 +106,66 @@ def load_model(
         The file, or zoo:NAME.
     objective
         What ``auto`` sharing goes by.
-    batch, dims, sharing
-        As for `load_graph`, with `dims` as NAME=SIZE.
-    costs
-        A cost table to apply.
-    dtype
-        As for `load_graph`; a pair is written WEIGHTS/ACTIVATIONS.
+    options
+        How to read it.
+
+    Raises
+    ------
+    RlinitError
+        There is no such file or network, or options do not apply to it.
     """
-    weights, _, activations = (dtype or "").partition("/")
-    kept: Any = (weights, activations) if activations else dtype
     if model.startswith("zoo:"):
-        from rlinit.datasets.zoo import imagenet
-
-        graph = imagenet.load(model.removeprefix("zoo:"), dtype=kept)
+        graph = _zoo_network(model.removeprefix("zoo:"), options)
     else:
-        from rlinit.importers import load_graph
-
-        how = "colocate" if sharing == "auto" and not model.lower().endswith(_SHARING) else sharing
-        sizes = dimension_sizes(dims)
-        graph = load_graph(model, batch=batch, dims=sizes, sharing=chosen_sharing(how, objective), dtype=kept)
-    if costs is None:
+        _refuse_missing(model)
+        graph = _read_file(model, objective, options)
+    if options.costs is None:
         return graph
     from rlinit.costs.table import CostTable
 
-    return CostTable.load(costs).apply(graph)
+    return CostTable.load(options.costs).apply(graph)
+
+
+def _zoo_network(name: str, options: ReadingOptions) -> Graph:
+    from rlinit.datasets.zoo import imagenet
+
+    given = [flag for flag, value in (("--batch", options.batch), ("--dims", options.dims)) if value]
+    if given:
+        raise RlinitError(
+            f"{' and '.join(given)}: networks of the zoo have one input of fixed size; export the model to a file "
+            "(.onnx, .pt2) to choose another"
+        )
+    return imagenet.load(name, dtype=options.numbers)
+
+
+def _refuse_missing(model: str) -> None:
+    """Name the network of the zoo that a missing file may stand for."""
+    if Path(model).exists() or Path(model).suffix:
+        return
+    from rlinit.datasets.zoo import imagenet
+
+    networks = [f"zoo:{name.lower()}" for name in imagenet.NAMES]
+    raise RlinitError(f"there is no file {model!r}{closest(f'zoo:{model.lower()}', networks)}")
+
+
+def _read_file(model: str, objective: str, options: ReadingOptions) -> Graph:
+    from rlinit.importers import load_graph
+
+    how = "colocate" if options.sharing == "auto" and not model.lower().endswith(_SHARING) else options.sharing
+    sharing = chosen_sharing(how, objective)
+    sizes = dimension_sizes(options.dims)
+    return load_graph(model, batch=options.batch, dims=sizes, sharing=sharing, dtype=options.numbers)
 
 
 def load_hardware(name: str, stages: int | None = None) -> Hardware:
     """Return the hardware of a file (.toml, .json) or preset, with k stage slots where that is asked for.
+
+    Parameters
+    ----------
+    name
+        The file or preset.
+    stages
+        k, where it is asked for.
 
     Raises
     ------
@@ -140,3 +221,23 @@ def check_folders(*targets: Path | None) -> None:
     for target in targets:
         if target is not None and not target.parent.is_dir():
             raise RlinitError(f"cannot write {target}: the folder {target.parent} does not exist")
+
+
+def check_targets(*targets: Path | None) -> None:
+    """Refuse to start where a file could not be written in the end: its folder is tried.
+
+    Raises
+    ------
+    RlinitError
+        A file is a folder, or its folder does not exist or cannot be written to.
+    """
+    check_folders(*targets)
+    for target in targets:
+        if target is None:
+            continue
+        if target.is_dir():
+            raise RlinitError(f"cannot write {target}: it is a folder; name a file in it")
+        try:
+            tempfile.TemporaryFile(dir=target.parent).close()
+        except OSError as problem:
+            raise RlinitError(f"cannot write {target}: {problem.strerror}") from None

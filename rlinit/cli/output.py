@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["escape_markup", "live_line", "print_plan", "show_value"]
+    from rlinit.solving.strategy import PlannedPhase
+
+__all__ = ["EXIT_CODES", "escape_markup", "live_line", "print_phases", "print_plan", "show_value"]
+
+EXIT_CODES = {"input": 2, "infeasible": 3, "no_solution": 4, "interrupted": 130}
+"""What the process ends with where it is not 0."""
 
 
 def escape_markup(text: str) -> str:
@@ -25,7 +30,15 @@ def escape_markup(text: str) -> str:
 
 
 def show_value(value: float, objective: str) -> str:
-    """Return a value of an objective with its unit."""
+    """Return a value of an objective with its unit.
+
+    Parameters
+    ----------
+    value
+        Seconds, or bytes for `memory`.
+    objective
+        Which of the objectives.
+    """
     return format_bytes(value) if objective == "memory" else format_seconds(value)
 
 
@@ -36,6 +49,7 @@ def print_plan(plan: Plan) -> None:
     console = Console()
     if plan.assignment is None or plan.values is None:
         console.print(f"[bold]{plan.status}[/]: {escape_markup(plan.message)}", highlight=False)
+        _print_notes(plan, console)
         return
     console.print(_device_table(plan) if plan.devices else _stage_table(plan))
     levels = _LEVELS[plan.objective]
@@ -54,6 +68,35 @@ def print_plan(plan: Plan) -> None:
         console.print(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second", highlight=False)
     if plan.message:
         console.print(escape_markup(plan.message), highlight=False)
+    _print_notes(plan, console)
+
+
+def _print_notes(plan: Plan, console: Console) -> None:
+    """Print what failed along the way."""
+    for note in plan.notes:
+        console.print(f"[bold]note:[/] {escape_markup(note)}", highlight=False)
+
+
+def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:
+    """Print the phases of a strategy as a table.
+
+    Parameters
+    ----------
+    rows
+        What each phase would do.
+    title
+        For what problem.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("phase", "runs", "of the time left", "where", "because", title=title, title_justify="left")
+    for row in rows:
+        where = "\n".join(f"{'' if held else 'not: '}{text}" for text, held in row.conditions) or "always"
+        share = f"{row.share:.0%}" if row.runs else "-"
+        style = None if row.runs else "dim"
+        table.add_row(row.name, "yes" if row.runs else "no", share, where, row.because, style=style)
+    Console().print(table)
 
 
 _LEVELS = {
@@ -77,6 +120,8 @@ def _stage_table(plan: Plan) -> Table:
     for heading in ("ops", *(times if piped else sizes), *peaks):
         table.add_column(heading, justify="right")
     for j, use in enumerate(plan.stages):
+        if use.num_ops == 0:
+            continue
         if piped:
             parts = [use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s]
             figures = [format_seconds(part) for part in parts]
@@ -86,6 +131,9 @@ def _stage_table(plan: Plan) -> Table:
             worst = use.param_bytes >= plan.value
         figures += [format_bytes(use.activation_bytes)] if plan.stage_orders else []
         table.add_row(str(j), use.device, str(use.num_ops), *figures, style="bold" if worst else None)
+    empty = sum(use.num_ops == 0 for use in plan.stages)
+    if empty:
+        table.caption = f"{empty} of {plan.num_stages} stages are empty and not shown"
     return table
 
 
@@ -125,7 +173,15 @@ class _LiveLine:
 
 @contextmanager
 def live_line(console: Console, objective: str) -> Iterator[_LiveLine]:
-    """Show a live progress line on a terminal while the body runs."""
+    """Show a live progress line on a terminal while the body runs.
+
+    Parameters
+    ----------
+    console
+        Where to.
+    objective
+        What the values are of.
+    """
     line = _LiveLine(objective)
     if not console.is_terminal:
         yield line

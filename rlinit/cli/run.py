@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ import tyro
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.cli.inputs import (
-    SharingChoice,
+    ReadingOptions,
     check_folders,
     chosen_sharing,
     device_places,
@@ -66,8 +66,6 @@ class Run:
     """The model with its weights (.pt2, from torch.export.save)."""
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
-    costs: Path | None = None
-    """The cost table that was given when the plan was made (.csv, .json), if one was."""
     hw: str | None = None
     """What the plan was made for, as for schedule; --measure needs it for stage plans, and --executor simulated."""
     devices: tuple[str, ...] = ()
@@ -96,12 +94,7 @@ class Run:
     """With --measure: CPU threads of each device, as given to measure; without it, devices share what torch takes."""
     seed: int = 0
     """Seed of the random inputs."""
-    batch: int | None = None
-    """Batch size of the graph where the model's is dynamic, as for schedule."""
-    dims: tuple[str, ...] = ()
-    """As for schedule."""
-    sharing: SharingChoice = "auto"
-    """As for schedule."""
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
     json: bool = False
     """Print JSON instead of tables."""
 
@@ -187,9 +180,9 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     inputs = model_inputs(
         program,
         files=command.inputs,
-        dims=dimension_sizes(command.dims),
+        dims=dimension_sizes(command.reading.dims),
         inputs=plan.inputs,
-        batch=command.batch,
+        batch=command.reading.batch,
         seed=command.seed,
     )
     places = device_places(command.devices)
@@ -299,10 +292,14 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        dims = dimension_sizes(command.dims)
-        sharing = chosen_sharing(command.sharing, plan.objective)
-        graph = from_program(program, batch=command.batch, dims=dims, sharing=sharing, name=command.model.stem)
-    return graph if command.costs is None else CostTable.load(command.costs).apply(graph)
+        reading = command.reading
+        dims = dimension_sizes(reading.dims)
+        sharing = chosen_sharing(reading.sharing, plan.objective)
+        graph = from_program(
+            program, batch=reading.batch, dims=dims, sharing=sharing, dtype=reading.numbers, name=command.model.stem
+        )
+    costs = command.reading.costs
+    return graph if costs is None else CostTable.load(costs).apply(graph)
 
 
 def _require_graph(command: Run, plan: Plan, graph: Graph) -> None:

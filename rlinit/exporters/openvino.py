@@ -110,7 +110,8 @@ def openvino_affinities(
     for device, theirs in to_theirs.items():
         if not _DEVICE.fullmatch(theirs):
             raise InvalidPlan(
-                f"{theirs!r} is no name of a device of OpenVINO; say which one it is: devices={{{device!r}: 'GPU.0'}}"
+                f"{theirs!r} is no name of a device of OpenVINO; say which one it is: devices={{{device!r}: 'GPU.0'}}, "
+                f"or --devices {device}=GPU.0 on the command line"
             )
     affinities: dict[str, str] = {}
     owner: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from rlinit.errors import RlinitError
 from rlinit.plan import Objective, Resident, Transfers
 
-__all__ = ["SolveOptions", "Window", "places_ops"]
+__all__ = ["ProblemOptions", "SolveOptions", "Window", "places_ops"]
 
 Window = int | Literal["auto", "full"] | None
 """How much the exact solver may change at a time; ``full`` and None are the same."""
@@ -22,11 +22,8 @@ def places_ops(objective: Objective) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SolveOptions:
-    """How to solve a problem. Wrong values are refused at once, by the name of the keyword and of the flag.
-
-    Numbers of NumPy become plain ones, ``full`` becomes None, and an infinite time limit becomes none, so that a plan
-    can keep them.
+class ProblemOptions:
+    """Which problem to solve on a graph and hardware. Wrong values are refused by the name of keyword and flag.
 
     Raises
     ------
@@ -39,6 +36,52 @@ class SolveOptions:
     traffic). latency: smallest makespan of one input, each op on any device. throughput: of several inputs."""
     stages: int | None = None
     """Number of stages, where the hardware does not say."""
+    inputs: int | None = None
+    """For throughput: inputs to finish."""
+    transfers: Transfers = "parallel"
+    """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
+    resident: Resident = "tensors"
+    """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in choices:
+                raise _refused(name, value, f"one of {', '.join(choices)}")
+        for name in ("stages", "inputs"):
+            self._set(name, _whole(name, getattr(self, name), 1, optional=True))
+        if self.objective == "throughput" and self.inputs is None:
+            raise _refused("inputs", None, "for throughput the number of inputs to finish, such as 16")
+        if self.objective == "latency" and self.inputs not in (None, 1):
+            raise _refused("inputs", self.inputs, "1 or none for latency; several inputs are the throughput objective")
+        self._refuse_on_stages({"inputs": None, "transfers": "parallel", "resident": "tensors"})
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _refuse_on_stages(self, usual: dict[str, object]) -> None:
+        """Refuse options of placements for an objective of stages, where they are not as usual."""
+        given = [] if places_ops(self.objective) else [name for name in usual if getattr(self, name) != usual[name]]
+        if given:
+            raise RlinitError(
+                f"{' and '.join(given)}: inputs, transfers, resident and coarsen are for latency and throughput, "
+                f"not for {self.objective} ({', '.join(map(_flag, given))})"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions(ProblemOptions):
+    """How to solve a problem. Wrong values are refused at once, by the name of the keyword and of the flag.
+
+    Numbers of NumPy become plain ones, ``full`` becomes None, and an infinite time limit becomes none, so that a plan
+    can keep them.
+
+    Raises
+    ------
+    RlinitError
+        A value out of range, of the wrong kind, or for another objective.
+    """
+
     method: str = "auto"
     """auto, warm (coarse start, windows, SCIP), milp (full SCIP), agent (the learned one alone), or a heuristic's
     name. For stages also ideals; for placements also sweep, split and branch-and-bound. An unknown name lists them
@@ -57,52 +100,26 @@ class SolveOptions:
     """Seed of everything random."""
     jobs: int = 1
     """Runs of the heuristics side by side."""
-    inputs: int | None = None
-    """For throughput: inputs to finish."""
-    transfers: Transfers = "parallel"
-    """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
-    resident: Resident = "tensors"
-    """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
     coarsen: bool = False
     """For placements: search with fused ops and contracted chains only, which is faster on large graphs."""
     activations: bool = False
     """For pipeline: count the peak of activation memory against a stage's cache, too."""
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if not isinstance(value, str) or value not in choices:
-                raise _refused(name, value, f"one of {', '.join(choices)}")
+        ProblemOptions.__post_init__(self)
         for name in ("method", "agent"):
             if not isinstance(getattr(self, name), str):
                 raise _refused(name, getattr(self, name), "a name")
-        for name, least, optional in (("stages", 1, True), ("seed", 0, False), ("jobs", 1, False), ("inputs", 1, True)):
-            self._set(name, _whole(name, getattr(self, name), least, optional))
+        for name, least in (("seed", 0), ("jobs", 1)):
+            self._set(name, _whole(name, getattr(self, name), least, optional=False))
         self._set("window", _window(self.window))
         self._set("gap", _gap(self.gap))
         self._set("time_limit_s", _time_limit(self.time_limit_s))
         for name in ("coarsen", "activations"):
             self._set(name, bool(getattr(self, name)))
-        self._check_objective()
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
-    def _check_objective(self) -> None:
-        """Refuse what is for other objectives."""
-        if self.objective == "throughput" and self.inputs is None:
-            raise _refused("inputs", None, "for throughput the number of inputs to finish, such as 16")
-        if self.objective == "latency" and self.inputs not in (None, 1):
-            raise _refused("inputs", self.inputs, "1 or none for latency; several inputs are the throughput objective")
-        if not places_ops(self.objective):
-            given = [name for name, usual in _OF_PLACEMENTS.items() if getattr(self, name) != usual]
-            if given:
-                raise RlinitError(
-                    f"{' and '.join(given)} ({', '.join(map(_flag, given))}): "
-                    f"inputs, transfers, resident and coarsen are for latency and throughput, not for {self.objective}"
-                )
+        self._refuse_on_stages({"coarsen": False})
         if self.activations and self.objective != "pipeline":
-            raise RlinitError(f"activations (--activations) is for pipeline, not for {self.objective}")
+            raise RlinitError(f"activations is for pipeline, not for {self.objective} (--activations)")
 
     @property
     def timed(self) -> bool:
@@ -111,8 +128,6 @@ class SolveOptions:
 
 
 _CHOICES = {"objective": get_args(Objective), "transfers": get_args(Transfers), "resident": get_args(Resident)}
-_OF_PLACEMENTS: dict[str, object] = {"inputs": None, "transfers": "parallel", "resident": "tensors", "coarsen": False}
-"""Options of placements, and what they are where nobody gave them."""
 
 
 def _flag(name: str) -> str:
@@ -123,7 +138,7 @@ def _refused(name: str, value: object, expected: str) -> RlinitError:
     return RlinitError(f"{name} is {value!r}; expected {expected} ({_flag(name)} on the command line)")
 
 
-def _whole(name: str, value: object, least: int, optional: bool) -> int | None:
+def _whole(name: str, value: object, least: int, *, optional: bool) -> int | None:
     """Return a whole number as a plain int, whatever kind of integer it was."""
     if value is None and optional:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -90,6 +89,16 @@ def test_bound_inspect_and_bench_report(model: str, tmp_path: Path, capsys: pyte
         (["schedule", "MODEL", "--window", "²"], "--window"),
         (["schedule", "MODEL", "--stages", "0"], "at least"),
         (["schedule", "MODEL", "--out", "no/such/folder/p.json"], "no/such/folder"),
+        (["schedule", "MODEL", "--out", "tests"], "it is a folder"),
+        (["schedule", "MODEL", "--plot", "picture.xyz"], ".svg"),
+        (["schedule", "resnet50"], "did you mean 'zoo:resnet50'"),
+        (["schedule", "zoo:resnet50", "--batch", "4"], "--batch"),
+        (["schedule", "zoo:resnet50", "--dims", "a=2"], "--dims"),
+        (["schedule", "MODEL", "--objective", "throughput"], "--inputs"),
+        (["schedule", "MODEL", "--seed", "-1"], "--seed"),
+        (["schedule", "MODEL", "--objectiv", "memory"], "--objective"),
+        (["schedul", "MODEL"], "did you mean 'schedule'"),
+        (["nonsense"], "calibrate"),
         (["bound", "MODEL", "--method", "magic"], "expected auto, simple"),
     ],
 )
@@ -102,6 +111,61 @@ def test_wrong_input_is_one_clear_line(
     assert message in err.replace("\n", " ")
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """`rlinit --version` and `python -m rlinit --version` say the same."""
+    assert run(capsys, "--version") == (0, f"rlinit {rlinit.__version__}\n", "")
+    command = [sys.executable, "-m", "rlinit", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("rlinit ")
+
+
+def test_explain_prints_the_strategy_and_solves_nothing(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The phases, whether each would run, in what share of the time, and why; as a table and as JSON."""
+    code, out, _ = run(capsys, "schedule", model, "--explain", "--hw", "edge-tpu-4", "--objective", "memory")
+    assert code == 0
+    assert "annealing" in out
+    assert "few ideals" in out
+    code, out, _ = run(capsys, "schedule", model, "--explain", "--json", "--objective", "memory")
+    rows = json.loads(out)
+    assert rows[0]["name"] == "bound simple"
+    assert {row["share"] for row in rows if row["name"] == "annealing" and row["runs"]} == {0.25}
+
+
+def test_many_empty_stages_are_counted_and_not_listed(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five hundred stages for twelve ops: at most twelve rows, and how many stages are empty."""
+    code, out, _ = run(capsys, "schedule", model, "--stages", "500", "--objective", "memory", "--hw", "edge-tpu-4")
+    assert code == 0
+    assert len(out.splitlines()) < 40
+    assert "stages are empty" in out
+
+
+def test_bench_measures_against_the_best_bound_of_any(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A heuristic that found the optimum is shown as optimal once another method proved it."""
+    arguments = ("--objective", "memory", "--stages", "3", "--methods", "natural", "mla", "ideals", "--json")
+    code, out, _ = run(capsys, "bench", model, *arguments)
+    assert code == 0
+    rows = {row["method"]: row for row in json.loads(out)}
+    assert rows["ideals"]["gap"] == 0.0
+    best = rows["ideals"]["values"]
+    for row in rows.values():
+        assert (row["status"] == "optimal") == (row["values"] == best)
+
+
+def test_a_plan_that_cannot_be_written_is_printed(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails after solving loses nothing: the plan is on standard output, the reason on standard error."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rlinit.Plan, "save", full)
+    out_path = str(tmp_path / "p.json")
+    code, out, err = run(capsys, "schedule", model, "--json", "--objective", "memory", "--out", out_path)
+    assert code == 2
+    assert json.loads(out)["status"] == "optimal"
+    assert "No space left" in err
 
 
 def test_infeasible_has_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,29 +181,36 @@ def test_infeasible_has_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not picture.exists()
 
 
-def test_ctrl_c_prints_the_incumbent(tmp_path: Path) -> None:
-    """SIGINT to the process during a long run: exit code 130 and a valid plan on standard output."""
+def long_command(folder: Path) -> list[str]:
+    """Return a command that runs until it is interrupted."""
     ops = [(f"op{i}", {"time_s": 1.0 + (i * 37 % 11) / 7, "out_bytes": 1 + i * 13 % 5}) for i in range(200)]
     edges = [(f"op{i}", f"op{j}") for i in range(200) for j in (i + 1 + i % 7, i + 5 + i % 13) if j < 200]
-    rlinit.Graph.build(ops, edges, name="long").save(tmp_path / "g.json")
-    (tmp_path / "hw.toml").write_text("bandwidth = 1.0\n[[device]]\nname='d'\ncount=9\n")
-    command = [
-        sys.executable,
-        "-m",
-        "rlinit.cli.main",
-        "schedule",
-        str(tmp_path / "g.json"),
-        "--hw",
-        str(tmp_path / "hw.toml"),
-    ]
-    process = subprocess.Popen(
-        [*command, "--method", "milp", "--agent", "natural", "--time-limit-s", "100", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    time.sleep(12.0)
-    process.send_signal(signal.SIGINT)
+    rlinit.Graph.build(ops, edges, name="long").save(folder / "g.json")
+    (folder / "hw.toml").write_text("bandwidth = 1.0\n[[device]]\nname='d'\ncount=9\n")
+    solving = ["--method", "milp", "--time-limit-s", "100", "--json", "--out", str(folder / "plan.json")]
+    files = [str(folder / "g.json"), "--hw", str(folder / "hw.toml")]
+    return [sys.executable, "-m", "rlinit", "schedule", *files, *solving]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interruption_prints_and_writes_the_incumbent(tmp_path: Path, sent: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM during a long run: exit code 130, and a plan on standard output and in the file."""
+    process = subprocess.Popen(long_command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(8.0)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=60)
-    assert process.returncode in (130, 0), err.decode()
-    assert json.loads(out)["status"] in ("feasible", "optimal", "no_solution")
+    assert process.returncode == 130, err.decode()
+    assert "Traceback" not in err.decode()
+    assert json.loads(out)["status"] in ("feasible", "no_solution")
+    assert rlinit.Plan.load(tmp_path / "plan.json").provenance["interrupted"]
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.4, 0.8, 1.2])
+def test_ctrl_c_at_once_shows_no_traceback(tmp_path: Path, seconds: float) -> None:
+    """However early it comes, it ends the command quietly."""
+    process = subprocess.Popen(long_command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), err.decode()  # before Python runs, the shell's own ending
+    assert "rlinit" not in err.decode() or "Traceback" not in err.decode()

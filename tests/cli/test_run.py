@@ -16,6 +16,7 @@ import torch
 import tyro
 from torch import nn
 
+from rlinit.cli.inputs import ReadingOptions
 from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.costs.table import CostRow, CostTable
 from rlinit.errors import InvalidPlan, RlinitError
@@ -48,7 +49,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command_of(folder: Path, plan: str = "latency", **changes: object) -> Run:
     """Return a run of a plan of the folder."""
-    base = Run(folder / f"{plan}.json", folder / "net.pt2", costs=folder / "costs.csv", warmup=1, repeats=3)
+    base = Run(
+        folder / f"{plan}.json",
+        folder / "net.pt2",
+        reading=ReadingOptions(costs=folder / "costs.csv"),
+        warmup=1,
+        repeats=3,
+    )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -124,7 +131,12 @@ def test_throughput_plans_of_dynamic_programs_run(tmp_path: Path, capsys: pytest
     graph = CostTable.load(tmp_path / "costs.csv").apply(load_graph(tmp_path / "net.pt2"))
     sized = Hardware.mesh([Device(name, batch_sizes=(1, 2, 3, 4)) for name in ("d0", "d1")], 1e9)
     random_plan(graph, sized, 2, inputs=4).save(tmp_path / "latency.json")
-    command = Run(tmp_path / "latency.json", tmp_path / "net.pt2", costs=tmp_path / "costs.csv", check=True)
+    command = Run(
+        tmp_path / "latency.json",
+        tmp_path / "net.pt2",
+        reading=ReadingOptions(costs=tmp_path / "costs.csv"),
+        check=True,
+    )
     assert run_plan(dataclasses.replace(command, measure=True, repeats=2)) == 0
     assert "outputs equal" in capsys.readouterr().out
 
@@ -145,7 +157,11 @@ def test_plans_for_a_batch_of_a_dynamic_program_run(tmp_path: Path, capsys: pyte
             plans.append(stage_plan(timed, sized, [int(at > 1) for at in range(timed.num_ops)]))
         for plan in plans:
             plan.save(tmp_path / "plan.json")
-            command = Run(tmp_path / "plan.json", tmp_path / "net.pt2", costs=tmp_path / "costs.csv", batch=batch)
+            command = Run(
+                tmp_path / "plan.json",
+                tmp_path / "net.pt2",
+                reading=ReadingOptions(batch, costs=tmp_path / "costs.csv"),
+            )
             outputs = tmp_path / "y.npz"
             assert run_plan(dataclasses.replace(command, check=True, outputs=outputs)) == 0
             assert "outputs equal" in capsys.readouterr().out
@@ -155,7 +171,7 @@ def test_plans_for_a_batch_of_a_dynamic_program_run(tmp_path: Path, capsys: pyte
 def test_wrong_input_is_refused(folder: Path) -> None:
     """What does not fit is named, before anything is written."""
     cases: list[tuple[dict[str, object], str]] = [
-        ({"costs": None}, "name the cost table"),
+        ({"reading": ReadingOptions()}, "name the cost table"),
         ({"model": folder / "hw.json"}, r"\.pt2"),
         ({"model": folder / "net.onnx"}, r"\.pt2 file.*run_onnx_stages"),
         ({"model": folder / "net.keras"}, r"\.pt2 file.*torch backend"),
@@ -164,7 +180,7 @@ def test_wrong_input_is_refused(folder: Path) -> None:
         ({"devices": ("d0",)}, "--devices 'd0'"),
         ({"devices": ("d7=cpu",)}, "'d7'"),
         ({"devices": ("d0=tpu",)}, "tpu"),
-        ({"dims": ("n",)}, "--dims 'n'"),
+        ({"reading": ReadingOptions(dims=("n",))}, "--dims 'n'"),
         ({"inputs": (folder / "hw.json",)}, r"\.npy"),
         ({"inputs": (folder / "hw.json", folder / "hw.json")}, "2 files"),
         ({"report": folder / "r.json"}, "--measure"),

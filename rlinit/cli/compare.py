@@ -1,0 +1,127 @@
+"""``rlinit bench``: several methods on one model, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+import rlinit
+from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model
+from rlinit.cli.output import EXIT_CODES, live_line, show_value
+from rlinit.plan import Plan, relative_gap
+from rlinit.solving.options import ProblemOptions, places_ops
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Bench", "compare_methods"]
+
+_STAGE_METHODS = ("natural", "random", "brkga", "anneal", "auto")
+_PLACEMENT_METHODS = ("best-device", "met", "greedy", "heft", "m-etf", "sa", "ea", "auto")
+"""What is compared where no methods are named."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Run several methods on one model and print their values, bounds and seconds side by side.
+
+    Gaps are measured against the best bound that any of them proved.
+    """
+
+    model: Model
+    hw: HardwareName = "edge-tpu-4"
+    problem: Annotated[ProblemOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ProblemOptions)
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
+    methods: tuple[str, ...] = ()
+    """Methods to compare, as schedule's --method; none: the usual ones of the objective."""
+    time_limit_s: float = 30.0
+    """Seconds for each method."""
+    seed: int = 0
+    """Seed of everything random."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def compare_methods(command: Bench, notes: Console) -> int:
+    """Carry out ``rlinit bench``; return the exit code.
+
+    Parameters
+    ----------
+    command
+        What to do.
+    notes
+        Where progress is shown.
+
+    Raises
+    ------
+    RlinitError
+        The input is wrong.
+    """
+    objective = command.problem.objective
+    graph = load_model(command.model, objective, command.reading)
+    hardware = load_hardware(command.hw)
+    plans: dict[str, Plan] = {}
+    for method in command.methods or (_PLACEMENT_METHODS if places_ops(objective) else _STAGE_METHODS):
+        with live_line(notes, objective) as line:
+            plans[method] = rlinit.schedule(
+                graph,
+                hardware,
+                **dataclasses.asdict(command.problem),
+                method=method,
+                time_limit_s=command.time_limit_s,
+                seed=command.seed,
+                progress=line,
+            )
+        if plans[method].provenance["interrupted"]:
+            break
+    best = _best_bound(list(plans.values()))
+    rows = [_row(method, plan, best) for method, plan in plans.items()]
+    if command.json:
+        json.dump(rows, sys.stdout, indent=1)
+        print()
+    else:
+        _print_rows(rows, plans, f"{graph.name} on {hardware.name}", best)
+    interrupted = any(plan.provenance["interrupted"] for plan in plans.values())
+    return EXIT_CODES["interrupted"] if interrupted else 0
+
+
+def _best_bound(plans: list[Plan]) -> tuple[float, ...] | None:
+    """Return the best bound of any of the plans on every level; they are all for one problem."""
+    bounds = [plan.bounds for plan in plans if plan.bounds is not None]
+    return tuple(map(max, zip(*bounds, strict=True))) if bounds else None
+
+
+def _row(method: str, plan: Plan, best: tuple[float, ...] | None) -> dict[str, Any]:
+    gap = relative_gap(plan.values, best)
+    return {
+        "method": method,
+        "status": "optimal" if plan.values and gap == 0.0 else plan.status,
+        "values": plan.values,
+        "bounds": plan.bounds,
+        "gap": gap if plan.values else None,
+        "seconds": sum(plan.phase_s.values()),
+    }
+
+
+def _print_rows(rows: list[dict[str, Any]], plans: dict[str, Plan], title: str, best: tuple[float, ...] | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    objective = next(iter(plans.values())).objective
+    proven = "" if best is None else f"; no schedule is below {show_value(best[0], objective)}"
+    table = Table("method", "status", "value", "own bound", "gap", "seconds", title=title + proven)
+    for row, plan in zip(rows, plans.values(), strict=True):
+        table.add_row(
+            row["method"],
+            row["status"],
+            show_value(plan.value, objective),
+            show_value(plan.bound, objective),
+            f"{row['gap']:.2%}" if plan.values else "-",
+            f"{row['seconds']:.2f}",
+        )
+    Console().print(table)

@@ -1,0 +1,150 @@
+"""``rlinit schedule`` and ``rlinit bound``: the options of the library as flags, plans and bounds as text or JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+import rlinit
+from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, check_targets, load_hardware, load_model
+from rlinit.cli.output import EXIT_CODES, escape_markup, live_line, print_phases, print_plan, show_value
+from rlinit.errors import RlinitError
+from rlinit.plan import Plan
+from rlinit.solving.options import ProblemOptions, SolveOptions
+from rlinit.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Bound", "Schedule", "prove_bound", "schedule_model"]
+
+EXIT_INPUT, EXIT_INTERRUPTED = EXIT_CODES["input"], EXIT_CODES["interrupted"]
+
+_PICTURES = (".svg", ".png", ".pdf")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Split a model over devices and prove how good the split is."""
+
+    model: Model
+    hw: HardwareName = "edge-tpu-4"
+    solving: Annotated[SolveOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=SolveOptions)
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
+    out: Path | None = None
+    """Write the plan here as JSON."""
+    plot: Path | None = None
+    """Draw the plan here (.svg, .png, .pdf)."""
+    json: bool = False
+    """Print the plan as JSON instead of tables."""
+    explain: bool = False
+    """Print the strategy that would be followed, phase by phase, and why, and solve nothing."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Prove a lower bound on the full problem, without looking for a schedule."""
+
+    model: Model
+    hw: HardwareName = "edge-tpu-4"
+    problem: Annotated[ProblemOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ProblemOptions)
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
+    method: str = "auto"
+    """auto (cheapest first, the best is kept) or the name of one bound; an unknown name lists them."""
+    time_limit_s: float | None = 60.0
+    """Seconds to spend on all of them together."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def schedule_model(command: Schedule, notes: Console) -> int:
+    """Carry out ``rlinit schedule``; return the exit code.
+
+    Parameters
+    ----------
+    command
+        What to do.
+    notes
+        Where progress is shown.
+
+    Raises
+    ------
+    RlinitError
+        The input is wrong, or a file could not be written in the end; nothing was solved.
+    """
+    check_targets(command.out, command.plot)
+    if command.plot is not None and command.plot.suffix not in _PICTURES:
+        raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
+    options = command.solving
+    graph = load_model(command.model, options.objective, command.reading)
+    hardware = load_hardware(command.hw)
+    start = Plan.load(options.agent) if options.agent.endswith(".json") else None
+    if command.explain:
+        from rlinit.solving.api import explain
+
+        rows = explain(graph, hardware, options, start)
+        if command.json:
+            json.dump([dataclasses.asdict(row) for row in rows], sys.stdout, indent=1)
+            print()
+        else:
+            print_phases(rows, f"{graph.name} on {hardware.name}: {options.objective} by method {options.method}")
+        return 0
+    settings = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
+    with live_line(notes, options.objective) as line:
+        plan = rlinit.schedule(graph, hardware, **{**settings, "agent": start or options.agent}, progress=line)
+    return _give(plan, command, notes)
+
+
+def _give(plan: Plan, command: Schedule, notes: Console) -> int:
+    """Write and print a plan; where it cannot be written after all, print it all the same."""
+    code = EXIT_CODES.get(plan.status, 0)
+    try:
+        if command.out is not None:
+            plan.save(command.out)
+        if command.plot is not None and plan.assignment is not None:
+            plan.plot(command.plot)
+    except OSError as problem:
+        notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
+        code = EXIT_INPUT
+    if command.json:
+        json.dump(plan.to_dict(), sys.stdout, indent=1)
+        print()
+    else:
+        print_plan(plan)
+    return EXIT_INTERRUPTED if plan.provenance.get("interrupted") else code
+
+
+def prove_bound(command: Bound) -> int:
+    """Carry out ``rlinit bound``; return the exit code.
+
+    Raises
+    ------
+    RlinitError
+        The input is wrong.
+    """
+    objective = command.problem.objective
+    graph = load_model(command.model, objective, command.reading)
+    hardware = load_hardware(command.hw)
+    proven = rlinit.bound(
+        graph,
+        hardware,
+        **dataclasses.asdict(command.problem),
+        method=command.method,
+        time_limit_s=command.time_limit_s,
+    )
+    if command.json:
+        json.dump(dataclasses.asdict(proven), sys.stdout)
+        print()
+        return 0
+    shown = " / ".join(show_value(value, objective) for value in proven.bounds)
+    print(f"{graph.name} on {hardware.name}: no {objective} schedule is below {shown}")
+    print(f"proven by {proven.source} in {format_seconds(proven.seconds)}")
+    for note in proven.notes:
+        print(f"note: {note}")
+    return 0
