@@ -138,8 +138,8 @@ def _compile(notes: Console) -> int:
     from rlinit.solving.warm_up import compile_kernels
 
     with notes.status("compiling") as status:
-        seconds = compile_kernels(lambda step: status.update(f"compiling: {step}"))
-    notes.print(f"compiled in {seconds:.0f} s; schedules find the kernels on disk from now on")
+        seconds = compile_kernels(lambda step: status.update(f"compiling; done: {step}"))
+    notes.print(f"compiled in {seconds:.0f} s; schedules find the kernels on disk" if seconds else "compiled already")
     return 0
 
 

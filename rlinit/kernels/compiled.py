@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from typing import Any
 import numba
 from numba.core import caching
 
-__all__ = ["cache_root", "njit", "source_hash"]
+__all__ = ["cache_root", "njit", "package_hash", "source_hash"]
 
 _PACKAGE = "rlinit"
 
@@ -94,6 +95,16 @@ def source_hash(module: str) -> str:
     for name in sorted(seen):
         digest.update(f"{name}\0".encode())
         digest.update(_text_of(name)[0])
+    return digest.hexdigest()[:16]
+
+
+def package_hash() -> str:
+    """Return a hash of the text of every module of the package, and of the versions that compile them."""
+    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
+    for folder, _, files in sorted(os.walk(_ROOT, followlinks=True)):
+        for name in sorted(files):
+            if name.endswith(".py"):
+                digest.update(name.encode() + Path(folder, name).read_bytes())
     return digest.hexdigest()[:16]
 
 

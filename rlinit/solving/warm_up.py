@@ -2,45 +2,99 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.kernels.compiled import cache_root, package_hash
 from rlinit.plan import Transfers
 from rlinit.solving.api import bound, schedule
 
 __all__ = ["compile_kernels"]
 
 
-def compile_kernels(told: Callable[[str], None] | None = None, time_limit_s: float = 3.0) -> float:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of `schedule`, or of `bound` where `is_bound`, whose kernels are compiled on the way."""
+
+    graph: Graph
+    hardware: Hardware
+    options: dict[str, Any]
+    is_bound: bool = False
+
+    def run(self, time_limit_s: float) -> None:
+        """Make the call; what is being compiled when the time ends is compiled to the end."""
+        if self.is_bound:
+            bound(self.graph, self.hardware, time_limit_s=time_limit_s, **self.options)
+        else:
+            schedule(self.graph, self.hardware, time_limit_s=time_limit_s, **self.options)
+
+
+def compile_kernels(
+    callback: Callable[[str], None] | None = None, time_limit_s: float = 3.0, jobs: int | None = None
+) -> float:
     """Run every phase on small graphs, so that numba finds its kernels on disk from then on; return the seconds taken.
 
     Kernels are compiled when they are first used on a machine, about a minute in all, which a short time limit does not
-    allow for.
+    allow for. Where that was done for these sources already, nothing is done again.
 
     Parameters
     ----------
-    told
-        Called with the name of each step when it begins.
+    callback
+        Called with the name of each step when it is done.
     time_limit_s
-        Seconds for each call of `schedule` and `bound`; what is being compiled when they end is compiled to the end.
+        Seconds for each call of `schedule` and `bound`.
+    jobs
+        Processes side by side; None: one for each core, at most one for each step.
     """
-    tell = told or (lambda _step: None)
     began = time.perf_counter()
-    pipeline = Hardware.pipeline(3, bandwidth=1e9)
-    for objective in ("memory", "pipeline"):
-        tell(f"stages: {objective}")
-        for method in ("auto", "warm", "anneal", "brkga", "agent"):
-            schedule(_layers(), pipeline, objective=objective, method=method, time_limit_s=10 * time_limit_s)
-        bound(_layers(), pipeline, objective, time_limit_s=10 * time_limit_s)
-    _compile_placements(tell, time_limit_s)
+    done = cache_root() / f"compiled-{package_hash()}-{time_limit_s:g}"
+    if done.exists():
+        return 0.0
+    steps = list(_steps())
+    workers = min(jobs or os.cpu_count() or 1, len(steps))
+    # Leaving the pool, by Ctrl-C as well, ends its processes at once; what they had compiled stays on disk.
+    with multiprocessing.get_context("spawn").Pool(workers, _ignore_interrupts) as pool:
+        for step in pool.imap_unordered(_run_step, [(step, time_limit_s) for step in steps]):
+            if callback is not None:
+                callback(step)
+    done.touch()
     return time.perf_counter() - began
 
 
-def _compile_placements(tell: Callable[[str], None], time_limit_s: float) -> None:
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that waits for this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run_step(job: tuple[str, float]) -> str:
+    """Run one step in a process of its own; return its name."""
+    step, time_limit_s = job
+    for call in _steps()[step]:
+        call.run(time_limit_s)
+    return step
+
+
+def _steps() -> dict[str, list[_Call]]:
+    """Return the calls of every step by its name, the longest steps first."""
+    steps = _placement_steps()
+    pipeline = Hardware.pipeline(3, bandwidth=1e9)
+    for objective in ("memory", "pipeline"):
+        methods = ("auto", "warm", "anneal", "brkga", "agent")
+        calls = [_Call(_layers(), pipeline, {"objective": objective, "method": method}) for method in methods]
+        steps[f"stages: {objective}"] = [*calls, _Call(_layers(), pipeline, {"objective": objective}, True)]
+    return steps
+
+
+def _placement_steps() -> dict[str, list[_Call]]:
     graph, ample, tight = _layers(), _devices(1e9), _devices(3e7)
     rules: tuple[tuple[Hardware, Transfers], ...] = (
         (ample, "parallel"),
@@ -48,25 +102,30 @@ def _compile_placements(tell: Callable[[str], None], time_limit_s: float) -> Non
         (ample, "exclusive"),
         (ample, "blocking"),
     )
+    steps = {}
     for hardware, transfers in rules:
-        tell(f"latency: transfers {transfers}" + (", memory binds" if hardware is tight else ""))
-        for method in (*PLACEMENT_HEURISTICS, "agent", "sweep", "split"):
-            schedule(
-                graph, hardware, objective="latency", method=method, transfers=transfers, time_limit_s=time_limit_s
-            )
-    tell("throughput")
-    for method in (*PLACEMENT_HEURISTICS, "sweep", "split"):
-        schedule(graph, ample, objective="throughput", inputs=4, method=method, time_limit_s=time_limit_s)
-    tell("modules, windows and branch and bound")
-    modules = _layers(levels=9, waist=4)
-    for method in ("split", "warm"):
-        schedule(modules, ample, objective="latency", method=method, time_limit_s=time_limit_s)
-    schedule(modules, ample, objective="throughput", inputs=2, method="warm", time_limit_s=time_limit_s)
-    schedule(_layers(levels=3), ample, objective="latency", method="branch-and-bound", time_limit_s=time_limit_s)
-    tell("bounds of placements")
-    for method in PLACEMENT_BOUNDS:
-        bound(graph, ample, "latency", method=method, time_limit_s=time_limit_s)
-        bound(graph, ample, "throughput", method=method, inputs=4, time_limit_s=time_limit_s)
+        name = f"latency: transfers {transfers}" + (", memory binds" if hardware is tight else "")
+        steps[name] = [
+            _Call(graph, hardware, {"objective": "latency", "method": method, "transfers": transfers})
+            for method in (*PLACEMENT_HEURISTICS, "agent", "sweep", "split")
+        ]
+    steps["throughput"] = [
+        _Call(graph, ample, {"objective": "throughput", "inputs": 4, "method": method})
+        for method in (*PLACEMENT_HEURISTICS, "sweep", "split")
+    ]
+    blocks = _layers(levels=9, waist=4)
+    steps["blocks, windows and branch and bound"] = [
+        _Call(blocks, ample, {"objective": "latency", "method": "split"}),
+        _Call(blocks, ample, {"objective": "latency", "method": "warm"}),
+        _Call(blocks, ample, {"objective": "throughput", "inputs": 2, "method": "warm"}),
+        _Call(_layers(levels=3), ample, {"objective": "latency", "method": "branch-and-bound"}),
+    ]
+    steps["bounds of placements"] = [
+        _Call(graph, ample, {"objective": objective, "method": method, "inputs": inputs}, True)
+        for method in PLACEMENT_BOUNDS
+        for objective, inputs in (("latency", None), ("throughput", 4))
+    ]
+    return steps
 
 
 def _layers(levels: int = 8, width: int = 4, waist: int = 0) -> Graph:
