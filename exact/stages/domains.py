@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["StageDomains", "bypass_edges", "cover_edges", "window_domains"]
@@ -93,31 +94,64 @@ def window_domains(
     return StageDomains(problem, first, last)
 
 
-def _reach(problem: StageProblem) -> NDArray[np.bool_]:
-    """Return (n, n) whether u is v or an ancestor of v, at [v, u]."""
-    reach = np.eye(problem.num_nodes, dtype=np.bool_)
-    for v in problem.order:
-        for u in problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]:
-            reach[v] |= reach[u]
+@njit(cache=True, nogil=True)
+def _reach(order: IntArray, pred_indptr: IntArray, pred: IntArray) -> NDArray[np.uint64]:
+    """Return (n, w) the set of each node and its ancestors, node u at bit u % 64 of word u // 64."""
+    n = len(order)
+    reach = np.zeros((n, (n + 63) // 64), np.uint64)
+    for v in order:
+        reach[v, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+        for e in range(pred_indptr[v], pred_indptr[v + 1]):
+            for w in range(reach.shape[1]):
+                reach[v, w] |= reach[pred[e], w]
     return reach
+
+
+@njit(cache=True, nogil=True)
+def _sums_of_reach(reach: NDArray[np.uint64], weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return (n,) the weight of each node with its ancestors, and with its descendants, of the sets of `_reach`."""
+    n = len(weight)
+    up, down = np.zeros(n), np.zeros(n)
+    for v in range(n):
+        for w in range(reach.shape[1]):
+            word = reach[v, w]
+            if word == np.uint64(0):
+                continue
+            for bit in range(64):
+                if (word >> np.uint64(bit)) & np.uint64(1):
+                    up[v] += weight[64 * w + bit]
+                    down[64 * w + bit] += weight[v]
+    return up, down
+
+
+@njit(cache=True, nogil=True)
+def _covers(
+    reach: NDArray[np.uint64], tail: IntArray, head: IntArray, pred_indptr: IntArray, pred: IntArray
+) -> NDArray[np.bool_]:
+    """Return (e,) whether no longer path implies the edge, for edges tail -> head."""
+    keep = np.ones(len(tail), np.bool_)
+    for e in range(len(tail)):
+        u = tail[e]
+        for q in range(pred_indptr[head[e]], pred_indptr[head[e] + 1]):
+            between = pred[q]
+            if between != u and (reach[between, u >> 6] >> np.uint64(u & 63)) & np.uint64(1):
+                keep[e] = False
+                break
+    return keep
 
 
 def _path_sums(problem: StageProblem, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return (n,) weight of each node with all its ancestors, and (n,) with all its descendants."""
-    reach = _reach(problem).astype(np.float64)
-    return reach @ weight, weight @ reach
+    up, down = _sums_of_reach(_reach(problem.order, problem.pred_indptr, problem.pred), weight)
+    return up, down
 
 
 def cover_edges(problem: StageProblem) -> tuple[IntArray, IntArray]:
     """Return the edges (u, v) not implied by a longer path: all that precedence needs."""
-    reach = _reach(problem)
+    reach = _reach(problem.order, problem.pred_indptr, problem.pred)
     u = np.repeat(np.arange(problem.num_nodes), np.diff(problem.succ_indptr))
-    v = problem.succ
-    keep = np.ones(len(v), np.bool_)
-    for e in range(len(v)):
-        between = problem.pred[problem.pred_indptr[v[e]] : problem.pred_indptr[v[e] + 1]]
-        keep[e] = not (reach[between, u[e]] & (between != u[e])).any()
-    return u[keep], v[keep]
+    keep = _covers(reach, u, problem.succ, problem.pred_indptr, problem.pred)
+    return u[keep], problem.succ[keep]
 
 
 def bypass_edges(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.heuristics.stages import STAGE_HEURISTICS, reslice
 from rlinit.heuristics.stages.annealing import anneal_from
-from rlinit.kernels.stages.annealing import anneal_stages
+from rlinit.kernels.stages.annealing import anneal_moves, annealing_state
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.slicing import slice_order
 from tests.exact.stages.cases import small_problems
@@ -78,32 +78,12 @@ def test_kept_costs_equal_recomputed_ones(seed: int) -> None:
 
         return float(sum(stage_cost(problem, stage == j, int(classes[j])) ** 12 for j in range(3)))
 
-    best = anneal_stages(
-        np.random.default_rng(seed),
-        20_000,
-        1e-9,
-        1e-12,
-        start[0].stage,
-        classes,
-        problem.work_s,
-        problem.param_bytes,
-        problem.cache_bytes,
-        problem.memory_bytes,
-        problem.overflow_s_per_byte,
-        problem.in_s,
-        problem.out_s,
-        problem.out_indptr,
-        problem.out_tensor,
-        problem.in_indptr,
-        problem.in_tensor,
-        problem.tensor_src,
-        problem.tensor_indptr,
-        problem.tensor_dst,
-        problem.succ_indptr,
-        problem.succ,
-        problem.pred_indptr,
-        problem.pred,
+    costs, tensors = problem.cost_arrays, problem.tensor_arrays
+    state = annealing_state(start[0].stage, classes, 1e-9, costs, tensors)
+    anneal_moves(
+        np.random.default_rng(seed), 0, 20_000, 1e-3 ** (1 / 20_000), costs, tensors, problem.precedence, state
     )
+    best = state.best
     reached = max(evaluate(problem, StageAssignment(best, classes)))
     assert reached <= start[1][0]
     for v in range(problem.num_nodes):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
-from rlinit.kernels.stages.annealing import anneal_stages
+from rlinit.kernels.stages.annealing import anneal_moves, annealing_state
+from rlinit.kernels.stages.arrays import CostArrays
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.slicing import slice_order
 
@@ -16,8 +18,11 @@ _HOT, _COLD = 0.03, 1e-4
 """First and last temperature, relative to the 12-norm of the stage costs."""
 
 _RUNS = 4
-_CHUNK = 250_000
-"""Moves of one run at most, so that the budget is looked at often."""
+_ROUND = 250_000
+"""Moves at most between two slicings of the order that annealing has come to."""
+
+_CHUNK = 10_000
+"""Moves between looks at the budget: 10 to 50 ms."""
 
 
 def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
@@ -48,53 +53,64 @@ def anneal_from(
     """Return the best assignment that annealing from `start` leads to, sliced anew; never worse than `start`.
 
     For `memory` the energy is the parameter bytes of a stage; the other levels come in by the final slicing.
+
+    Parameters
+    ----------
+    problem, start
+        The problem, and a monotone assignment of it.
+    seed
+        Seed of the moves.
+    moves
+        Moves to try, in rounds of at most `_ROUND`, each finished by slicing.
+    budget
+        When to stop; looked at every `_CHUNK` moves.
     """
-    piped = problem.objective == "pipeline"
-    forbidden = np.where(np.isfinite(problem.work_s), problem.param_bytes[None, :], np.inf)
-    work = problem.work_s if piped else forbidden
-    free = np.zeros_like(problem.in_s)
-    in_s, out_s = (problem.in_s, problem.out_s) if piped else (free, free)
-    overflow = problem.overflow_s_per_byte if piped else np.zeros(problem.num_classes)
+    costs = _energy_costs(problem)
     best, value = start, evaluate(problem, start)
-    rounds = max(1, -(-moves // _CHUNK))
+    rounds = max(1, -(-moves // _ROUND))
     ratio = (_COLD / _HOT) ** (1.0 / rounds)
     current = start
     rng = np.random.default_rng(seed)
     for i in range(rounds):
         if budget is not None and budget.expired:
             break
-        hot = _HOT * ratio**i
-        stage = anneal_stages(
-            rng,
-            -(-moves // rounds),
-            hot,
-            hot * ratio,
-            current.stage,
-            current.classes,
-            work,
-            problem.param_bytes,
-            problem.cache_bytes,
-            problem.memory_bytes,
-            overflow,
-            in_s,
-            out_s,
-            problem.out_indptr,
-            problem.out_tensor,
-            problem.in_indptr,
-            problem.in_tensor,
-            problem.tensor_src,
-            problem.tensor_indptr,
-            problem.tensor_dst,
-            problem.succ_indptr,
-            problem.succ,
-            problem.pred_indptr,
-            problem.pred,
-        )
+        stage = _anneal_round(problem, costs, current, rng, -(-moves // rounds), _HOT * ratio**i, ratio, budget)
         current = StageAssignment(stage, current.classes)
         found = reslice(problem, current, budget)
         if found[1] < value:
             best, value = found
     return best, value
+
+
+def _energy_costs(problem: StageProblem) -> CostArrays:
+    """Return the costs that make up the energy: those of the objective, or parameter bytes."""
+    costs = problem.cost_arrays
+    if problem.objective == "pipeline":
+        return costs
+    free = np.zeros_like(problem.in_s)
+    held = np.where(np.isfinite(problem.work_s), problem.param_bytes[None, :], np.inf)
+    return costs._replace(work=held, in_s=free, out_s=free, overflow=np.zeros(problem.num_classes))
+
+
+def _anneal_round(
+    problem: StageProblem,
+    costs: CostArrays,
+    start: StageAssignment,
+    rng: np.random.Generator,
+    moves: int,
+    hot: float,
+    ratio: float,
+    budget: Budget | None,
+) -> IntArray:
+    """Return the best stages met while the temperature falls from `hot` by `ratio`."""
+    tensors, precedence = problem.tensor_arrays, problem.precedence
+    state = annealing_state(start.stage, start.classes, hot, costs, tensors)
+    cooling = ((hot * ratio) / hot) ** (1.0 / max(moves, 1))
+    for first in range(0, moves, _CHUNK):
+        anneal_moves(rng, first, min(first + _CHUNK, moves), cooling, costs, tensors, precedence, state)
+        if budget is not None and budget.expired:
+            break
+    return np.asarray(state.best)
 
 
 def reslice(

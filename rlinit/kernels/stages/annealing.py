@@ -2,102 +2,100 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-__all__ = ["anneal_stages"]
+__all__ = ["AnnealingState", "anneal_moves", "annealing_state"]
 
 _POWER = 12.0
 """Stages weigh in by this power of their cost: near the bottleneck, but not blind to the stages just below it."""
 
+_ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
+"""Places in `AnnealingState.now`."""
 
-@njit(cache=True, nogil=True)
+
+class AnnealingState(NamedTuple):
+    """Where annealing is: all that a later call needs to go on as if there had been one.
+
+    The current assignment `stage` and the `best` one (n,), the class of each stage `classes` (k,), `inside` (m, k) how
+    many consumers of each tensor a stage holds, `tensor_stage` (m,) where it is made, parameter bytes `held` and `cost`
+    (k,) of each stage, and `now` (4,): energy, temperature, best value, and the cost that energies are relative to.
+    """
+
+    stage: IntArray
+    best: IntArray
+    classes: IntArray
+    inside: NDArray[np.int32]
+    tensor_stage: IntArray
+    held: FloatArray
+    cost: FloatArray
+    now: FloatArray
+
+
+@njit(cache=True, nogil=True, inline="always")
 def _tensor_terms(
-    t: int,
-    at: int,
-    sign: float,
-    count: NDArray[np.int32],
-    consumers: IntArray,
-    tensor_stage: IntArray,
-    classes: IntArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    cost: FloatArray,
+    t: int, at: int, sign: float, costs: CostArrays, tensors: TensorArrays, state: AnnealingState
 ) -> None:
     """Add or take away what tensor t contributes to the cost of stage `at`."""
-    if tensor_stage[t] == at:
-        if consumers[t] > count[t, at]:
-            cost[at] += sign * out_s[classes[at], t]
-    elif count[t, at] > 0:
-        cost[at] += sign * in_s[classes[at], t]
+    if state.tensor_stage[t] == at:
+        if tensors.indptr[t + 1] - tensors.indptr[t] > state.inside[t, at]:
+            state.cost[at] += sign * costs.out_s[state.classes[at], t]
+    elif state.inside[t, at] > 0:
+        state.cost[at] += sign * costs.in_s[state.classes[at], t]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _overflow(at: int, costs: CostArrays, state: AnnealingState) -> float:
+    """Return the seconds of overflow of stage `at`."""
+    c = state.classes[at]
+    return (state.held[at] - costs.cache[c]) * costs.overflow[c] if state.held[at] > costs.cache[c] else 0.0
 
 
 @njit(cache=True, nogil=True)
-def _overflow(held: FloatArray, at: int, classes: IntArray, cache: FloatArray, rate: FloatArray) -> float:
-    c = classes[at]
-    return (held[at] - cache[c]) * rate[c] if held[at] > cache[c] else 0.0
-
-
-@njit(cache=True, nogil=True)
-def _move(
-    v: int,
-    target: int,
-    stage: IntArray,
-    classes: IntArray,
-    work: FloatArray,
-    param: FloatArray,
-    cache: FloatArray,
-    overflow: FloatArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    out_indptr: IntArray,
-    out_tensor: IntArray,
-    in_indptr: IntArray,
-    in_tensor: IntArray,
-    consumers: IntArray,
-    count: NDArray[np.int32],
-    tensor_stage: IntArray,
-    held: FloatArray,
-    cost: FloatArray,
-) -> None:
+def _move(v: int, target: int, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> None:
     """Move node v to stage `target` and bring stage costs, held bytes and tensor counts up to date."""
-    origin = stage[v]
+    origin = state.stage[v]
     for at in (origin, target):
-        cost[at] -= _overflow(held, at, classes, cache, overflow)
-    for q in range(in_indptr[v], in_indptr[v + 1]):
-        t = in_tensor[q]
-        made = tensor_stage[t]
-        _tensor_terms(t, origin, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        if made != origin and made != target:
-            _tensor_terms(t, made, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        count[t, origin] -= 1
-        count[t, target] += 1
-        _tensor_terms(t, origin, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        if made != origin and made != target:
-            _tensor_terms(t, made, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-    for q in range(out_indptr[v], out_indptr[v + 1]):
-        t = out_tensor[q]
-        _tensor_terms(t, origin, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, -1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        tensor_stage[t] = target
-        _tensor_terms(t, origin, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-    cost[origin] -= work[classes[origin], v]
-    cost[target] += work[classes[target], v]
-    held[origin] -= param[v]
-    held[target] += param[v]
+        state.cost[at] -= _overflow(at, costs, state)
+    for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
+        t = tensors.in_tensor[q]
+        made = state.tensor_stage[t]
+        elsewhere = made != origin and made != target
+        _tensor_terms(t, origin, -1.0, costs, tensors, state)
+        _tensor_terms(t, target, -1.0, costs, tensors, state)
+        if elsewhere:
+            _tensor_terms(t, made, -1.0, costs, tensors, state)
+        state.inside[t, origin] -= 1
+        state.inside[t, target] += 1
+        _tensor_terms(t, origin, 1.0, costs, tensors, state)
+        _tensor_terms(t, target, 1.0, costs, tensors, state)
+        if elsewhere:
+            _tensor_terms(t, made, 1.0, costs, tensors, state)
+    for q in range(tensors.out_indptr[v], tensors.out_indptr[v + 1]):
+        t = tensors.out_tensor[q]
+        _tensor_terms(t, origin, -1.0, costs, tensors, state)
+        _tensor_terms(t, target, -1.0, costs, tensors, state)
+        state.tensor_stage[t] = target
+        _tensor_terms(t, origin, 1.0, costs, tensors, state)
+        _tensor_terms(t, target, 1.0, costs, tensors, state)
+    state.cost[origin] -= costs.work[state.classes[origin], v]
+    state.cost[target] += costs.work[state.classes[target], v]
+    state.held[origin] -= costs.param[v]
+    state.held[target] += costs.param[v]
     for at in (origin, target):
-        cost[at] += _overflow(held, at, classes, cache, overflow)
-    stage[v] = target
+        state.cost[at] += _overflow(at, costs, state)
+    state.stage[v] = target
 
 
 @njit(cache=True, nogil=True)
 def _energy(cost: FloatArray, reference: float) -> float:
+    """Return the sum of the powers of the stage costs relative to the reference."""
     total = 0.0
     for c in cost:
         if c > 0.0:
@@ -106,106 +104,104 @@ def _energy(cost: FloatArray, reference: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def anneal_stages(
+def annealing_state(
+    start: IntArray, classes: IntArray, hot: float, costs: CostArrays, tensors: TensorArrays
+) -> AnnealingState:
+    """Return the state at a monotone assignment `start` (n,) with stages of `classes` (k,), at temperature `hot`."""
+    n, k, m = len(start), len(classes), len(tensors.src)
+    state = AnnealingState(
+        start.copy(),
+        start.copy(),
+        classes,
+        np.zeros((m, k), np.int32),
+        np.empty(m, np.int64),
+        np.zeros(k),
+        np.zeros(k),
+        np.zeros(4),
+    )
+    for v in range(n):
+        state.held[start[v]] += costs.param[v]
+        state.cost[start[v]] += costs.work[classes[start[v]], v]
+    for t in range(m):
+        state.tensor_stage[t] = start[tensors.src[t]]
+        for d in range(tensors.indptr[t], tensors.indptr[t + 1]):
+            state.inside[t, start[tensors.dst[d]]] += 1
+        for at in range(k):
+            _tensor_terms(t, at, 1.0, costs, tensors, state)
+    for at in range(k):
+        state.cost[at] += _overflow(at, costs, state)
+    state.now[_BEST] = state.now[_REFERENCE] = state.cost.max()
+    state.now[_TEMPERATURE] = hot
+    if state.now[_REFERENCE] > 0.0:
+        state.now[_ENERGY] = _energy(state.cost, state.now[_REFERENCE])
+    return state
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _proposed(
+    rng: np.random.Generator, of_the_worst: bool, costs: CostArrays, order: Precedence, state: AnnealingState
+) -> tuple[int, int]:
+    """Return a random node and another stage between its producers' and consumers', or (-1, -1) where it may not go."""
+    n, k = len(state.stage), len(state.classes)
+    v = int(rng.integers(0, n))
+    if of_the_worst:
+        worst = np.argmax(state.cost)
+        for _ in range(8):
+            if state.stage[v] == worst:
+                break
+            v = int(rng.integers(0, n))
+    low = 0
+    for e in range(order.pred_indptr[v], order.pred_indptr[v + 1]):
+        low = max(low, int(state.stage[order.pred[e]]))
+    high = k - 1
+    for e in range(order.succ_indptr[v], order.succ_indptr[v + 1]):
+        high = min(high, int(state.stage[order.succ[e]]))
+    if low >= high:
+        return -1, -1
+    target = low + int(rng.integers(0, high - low))
+    if target >= state.stage[v]:
+        target += 1
+    c = state.classes[target]
+    if state.held[target] + costs.param[v] > costs.memory[c] or costs.work[c, v] == np.inf:
+        return -1, -1
+    return v, target
+
+
+@njit(cache=True, nogil=True)
+def anneal_moves(
     rng: np.random.Generator,
-    moves: int,
-    hot: float,
-    cold: float,
-    start: IntArray,
-    classes: IntArray,
-    work: FloatArray,
-    param: FloatArray,
-    cache: FloatArray,
-    memory: FloatArray,
-    overflow: FloatArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    out_indptr: IntArray,
-    out_tensor: IntArray,
-    in_indptr: IntArray,
-    in_tensor: IntArray,
-    tensor_src: IntArray,
-    tensor_indptr: IntArray,
-    tensor_dst: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-) -> IntArray:
-    """Return the assignment of smallest bottleneck met by `moves` annealed moves of single nodes from `start`.
+    first: int,
+    last: int,
+    cooling: float,
+    costs: CostArrays,
+    tensors: TensorArrays,
+    order: Precedence,
+    state: AnnealingState,
+) -> None:
+    """Try the moves first..last-1, each at a temperature lower by the factor `cooling`; bring the state up to date.
 
     A node moves to a random other stage between its latest producer's and its earliest consumer's, so assignments stay
-    monotone. The energy is the 12-norm of the stage costs; temperatures fall from `hot` to `cold`, relative to it.
-    Half of the moves try nodes of the costliest stage.
+    monotone. The energy is the 12-norm of the stage costs, and temperatures are relative to it. Every other move tries
+    a node of the costliest stage.
     """
-    n = len(start)
-    k = len(classes)
-    m = len(tensor_src)
-    stage = start.copy()
-    count = np.zeros((m, k), np.int32)
-    consumers = np.diff(tensor_indptr)
-    tensor_stage = np.empty(m, np.int64)
-    held = np.zeros(k)
-    cost = np.zeros(k)
-    for v in range(n):
-        held[stage[v]] += param[v]
-        cost[stage[v]] += work[classes[stage[v]], v]
-    for t in range(m):
-        tensor_stage[t] = stage[tensor_src[t]]
-        for d in range(tensor_indptr[t], tensor_indptr[t + 1]):
-            count[t, stage[tensor_dst[d]]] += 1
-        for at in range(k):
-            _tensor_terms(t, at, 1.0, count, consumers, tensor_stage, classes, in_s, out_s, cost)
-    for at in range(k):
-        cost[at] += _overflow(held, at, classes, cache, overflow)
-    best = stage.copy()
-    best_value = cost.max()
-    if best_value <= 0.0 or k == 1:
-        return best
-    reference = best_value
-    energy = _energy(cost, reference)
-    cooling = (cold / hot) ** (1.0 / max(moves, 1))
-    temperature = hot
-    for step in range(moves):
-        temperature *= cooling
-        v = int(rng.integers(0, n))
-        if step & 1:
-            worst = np.argmax(cost)
-            for _ in range(8):
-                if stage[v] == worst:
-                    break
-                v = int(rng.integers(0, n))
-        low = 0
-        for e in range(pred_indptr[v], pred_indptr[v + 1]):
-            low = max(low, int(stage[pred[e]]))
-        high = k - 1
-        for e in range(succ_indptr[v], succ_indptr[v + 1]):
-            high = min(high, int(stage[succ[e]]))
-        if low >= high:
+    now, reference = state.now, state.now[_REFERENCE]
+    if reference <= 0.0 or len(state.classes) == 1:
+        return
+    for step in range(first, last):
+        now[_TEMPERATURE] *= cooling
+        v, target = _proposed(rng, step & 1 == 1, costs, order, state)
+        if v < 0:
             continue
-        origin = int(stage[v])
-        target = low + int(rng.integers(0, high - low))
-        if target >= origin:
-            target += 1
-        c = classes[target]
-        if held[target] + param[v] > memory[c] or work[c, v] == np.inf:
-            continue
-        _move(
-            v, target, stage, classes, work, param, cache, overflow, in_s, out_s, out_indptr, out_tensor,
-            in_indptr, in_tensor, consumers, count, tensor_stage, held, cost,
-        )  # fmt: skip
-        tried = _energy(cost, reference)
+        origin = int(state.stage[v])
+        _move(v, target, costs, tensors, state)
+        tried = _energy(state.cost, reference)
         # The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
-        rise = (tried / energy) ** (1.0 / _POWER) - 1.0 if energy > 0.0 else 0.0
-        if rise <= 0.0 or rng.random() < np.exp(-rise / temperature):
-            energy = tried
-            value = cost.max()
-            if value < best_value:
-                best_value = value
-                best[:] = stage
+        rise = (tried / now[_ENERGY]) ** (1.0 / _POWER) - 1.0 if now[_ENERGY] > 0.0 else 0.0
+        if rise <= 0.0 or rng.random() < np.exp(-rise / now[_TEMPERATURE]):
+            now[_ENERGY] = tried
+            value = state.cost.max()
+            if value < now[_BEST]:
+                now[_BEST] = value
+                state.best[:] = state.stage
         else:
-            _move(
-                v, origin, stage, classes, work, param, cache, overflow, in_s, out_s, out_indptr, out_tensor,
-                in_indptr, in_tensor, consumers, count, tensor_stage, held, cost,
-            )  # fmt: skip
-    return best
+            _move(v, origin, costs, tensors, state)
