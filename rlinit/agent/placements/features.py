@@ -15,11 +15,12 @@ import numpy as np
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import GRID
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.placements.window_annealing import tails_of
+from rlinit.kernels.placements.window_annealing import add_tails
 from rlinit.kernels.policy.features import busy_shares, least_paths, neighbour_shares, optimistic_costs
 from rlinit.kernels.policy.rollouts import RolloutArrays, play
 from rlinit.placements.arrays import rollout_arrays
 from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import timeline_arrays
 
 __all__ = [
     "DEVICE_FEATURES",
@@ -226,20 +227,10 @@ def _slack(problem: PlacementProblem, device: IntArray, start: FloatArray, usabl
     end = start + usable[np.arange(n), device]
     sequence = np.lexsort((natural, end, start))
     tail, rest = np.zeros(n), np.zeros(problem.num_devices)
-    tails_of(
-        0,
-        n,
-        sequence,
-        device,
-        usable,
-        problem.tensor_bytes,
-        problem.s_per_byte,
-        np.where(np.isfinite(problem.delay_s), problem.delay_s, 0.0),
-        problem.succ_indptr,
-        problem.succ,
-        tail,
-        rest,
+    arrays = timeline_arrays(problem)._replace(
+        time=usable[:, :, None], delay=np.where(np.isfinite(problem.delay_s), problem.delay_s, 0.0)
     )
+    add_tails(arrays, 0, n, sequence, device, tail, rest)
     slack: FloatArray = end.max() - start - tail
     return slack
 

@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.arrays import BoolArray, FloatArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["DeviceMemory", "accepts", "cooling_factor", "draw_other_device"]
+__all__ = ["DeviceMemory", "PassPlan", "accepts", "cooling_factor", "draw_other_device"]
 
 
 class DeviceMemory(NamedTuple):
@@ -25,6 +25,21 @@ class DeviceMemory(NamedTuple):
     movable: BoolArray
 
 
+class PassPlan(NamedTuple):
+    """How a pass anneals window after window of a sequence.
+
+    `forwards`: from the first position to the last, or back. `width` and `stride`: positions of a window, and from one
+    window to the next. `moves` in each window. `hot` and `cold`: first and last temperature there, in seconds.
+    """
+
+    forwards: bool
+    width: int
+    stride: int
+    moves: int
+    hot: float
+    cold: float
+
+
 @njit(cache=True, nogil=True)
 def cooling_factor(hot: float, cold: float, moves: int) -> float:
     """Return what a temperature is multiplied by before each of `moves` moves to fall from `hot` to `cold` seconds."""
@@ -32,7 +47,7 @@ def cooling_factor(hot: float, cold: float, moves: int) -> float:
     return factor
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def accepts(rng: np.random.Generator, tried: float, cost: float, temperature: float) -> bool:
     """Return whether to go on from `tried` instead of `cost` (Metropolis); never, if ``inf`` is tried and worse.
 
@@ -43,7 +58,7 @@ def accepts(rng: np.random.Generator, tried: float, cost: float, temperature: fl
     return bool(temperature > 0.0 and rng.random() < np.exp((cost - tried) / temperature))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def draw_other_device(rng: np.random.Generator, i: int, d: int) -> int:
     """Return one of the d devices other than i, each as likely; d is at least 2."""
     j = int(rng.random() * (d - 1))

@@ -1,599 +1,516 @@
-"""Compiled local search over batches: annealing inside windows of the sequence, swept along it.
+"""Compiled local search over batches: annealing inside windows of the sequence, one after another.
 
-The counterpart of `placement_sweeps` for ops that may be split over devices. The sequence holds all n * d batches,
-those without shards too, so that a shard can go to any device; `mask` says which shards each batch has.
+The counterpart of `window_annealing` for ops that may be split over devices. The sequence holds all n * d batches, also
+those without shards, so that a shard can go to any device; `mask` says which shards each batch has.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
-from rlinit.kernels.placements.slots import bit_count
+from rlinit.kernels.placements.annealing import (
+    DeviceMemory,
+    PassPlan,
+    accepts,
+    cooling_factor,
+    draw_other_device,
+)
+from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel, transfer_time
+from rlinit.kernels.placements.timeline import TimelineArrays
 
-__all__ = ["sweep_batches"]
+__all__ = ["BatchSequence", "anneal_batch_windows", "begin_batch_pass", "end_batch_pass", "new_batch_sequence"]
 
 _CHAIN_SHARE = 0.1
 """Of the moves, those that take shards of several connected ops to another device."""
 
+_CHAIN_ONE_SHARD = 0.7
+"""Of these, those that take one shard of each op."""
 
-@njit(cache=True, nogil=True)
-def _schedule(
-    code: int,
-    mask: IntArray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    end: FloatArray,
-    free: FloatArray,
-) -> float:
-    """Append a batch to its device; return when it ends (NaN-free: batches it depends on have ended)."""
-    d = len(free)
-    v, i = code // d, code % d
-    held = mask[v, i]
-    start = free[i]
-    for q in range(pred_indptr[v], pred_indptr[v + 1]):
-        u = pred[q]
-        for j in range(d):
-            shared = mask[u, j] & held
-            if shared == 0:
-                continue
-            at = end[u, j]
-            if j != i:
-                at += delay_s[j, i] + bit_count(shared) * tensor_bytes[u] * s_per_byte[j, i]
-            if at > start:
-                start = at
-    over: float = start + time_s[v, i, bit_count(held)]
-    end[v, i] = over
+_DEVICE_SHARE = 0.6
+"""Of the other moves, those that take shards of one op to another device; the rest change a position."""
+
+_ONE_SHARD = 0.6
+"""Of the moves of shards of one op, those that take one shard."""
+
+_NEW_PLACE, _SAME_PLACE = 0.3, 0.7
+"""Of the batches that get shards, those that change their position though they had some; of these, those put where the
+shards come from, as far as that may be."""
+
+_FIRST, _EDGE, _DONE = 0, 1, 2
+"""Entries of `BatchSequence.at`."""
+
+_COST, _BEST, _BEFORE, _TEMPERATURE = 0, 1, 2, 3
+"""Entries of `BatchSequence.value`."""
+
+
+class _Copy(NamedTuple):
+    """A window's batches in sequence, (w,), their shards, (w,), and the bytes of each device, (d,)."""
+
+    sequence: IntArray
+    mask: IntArray
+    held: FloatArray
+
+
+class BatchSequence(NamedTuple):
+    """A schedule and how far a pass along it has come; n ops, d devices.
+
+    `sequence` (n * d,) are all batches op * d + device, each after those it depends on; `place` (n * d,) the position
+    of each; `mask` (n, d) its shards as bits; `held` (d,) bytes. `end` and `tail` (n, d) are seconds from the start of
+    all to a batch's end, and from its start to the end of all; `free` and `rest` (d,) the same for devices at both
+    sides of the window, `nearest` (d,) each device's nearest position beyond it. `at` (3,) holds the first position of
+    the window, where the positions begin that `free` does not count yet, and the moves made in the window, -1 before
+    the first look at it. `value` (4,) holds the window's cost, its least cost, its cost before, and the temperature.
+    `best` is the best of the window; `kept`, `clock` and `joined` are scratch.
+    """
+
+    sequence: IntArray
+    place: IntArray
+    mask: IntArray
+    held: FloatArray
+    end: FloatArray
+    tail: FloatArray
+    free: FloatArray
+    rest: FloatArray
+    nearest: IntArray
+    at: IntArray
+    value: FloatArray
+    best: _Copy
+    kept: _Copy
+    clock: FloatArray
+    joined: IntArray
+
+
+def new_batch_sequence(sequence: IntArray, mask: IntArray, held: FloatArray) -> BatchSequence:
+    """Return the state that begins at a schedule.
+
+    Parameters
+    ----------
+    sequence
+        (n * d,) all batches op * d + device, each after those it depends on.
+    mask
+        (n, d) shards of each batch as bits.
+    held
+        (d,) bytes of each device.
+    """
+    (n, d), total = mask.shape, len(sequence)
+    return BatchSequence(
+        sequence.copy(),
+        np.empty(total, np.int64),
+        mask.copy(),
+        held.copy(),
+        np.zeros((n, d)),
+        np.zeros((n, d)),
+        np.zeros(d),
+        np.zeros(d),
+        np.zeros(d, np.int64),
+        np.zeros(3, np.int64),
+        np.zeros(4),
+        _Copy(np.empty(total, np.int64), np.empty(total, np.int64), np.empty(d)),
+        _Copy(np.empty(total, np.int64), np.empty(total, np.int64), np.empty(d)),
+        np.empty(d),
+        np.empty(n, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _add_end(a: TimelineArrays, s: BatchSequence, code: int, free: FloatArray) -> float:
+    """Append a batch to its device; return when it ends."""
+    v, i = code // len(free), code % len(free)
+    ready = batch_ready_time(a, v, i, s.mask[v, i], s.mask, s.end)
+    over: float = append_start(ready, free[i]) + a.time[v, i, bit_count(s.mask[v, i])]
+    s.end[v, i] = over
     free[i] = over
     return over
 
 
-@njit(cache=True, nogil=True)
-def _after(
-    code: int,
-    beyond: int,
-    place: IntArray,
-    mask: IntArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    tail: FloatArray,
-) -> float:
-    """Return the longest path from the end of a batch to the end of all, over batches from position `beyond` on."""
-    d = mask.shape[1]
+@njit(cache=True, nogil=True, inline="always")
+def _after(a: TimelineArrays, s: BatchSequence, code: int, beyond: int) -> float:
+    """Return the longest way from a batch's end to the end of all by way of batches from position `beyond` on."""
+    d = s.mask.shape[1]
     v, i = code // d, code % d
-    held = mask[v, i]
     longest = 0.0
-    for q in range(succ_indptr[v], succ_indptr[v + 1]):
-        w = succ[q]
+    for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+        w = a.succ[q]
         for j in range(d):
-            shared = mask[w, j] & held
-            if shared == 0 or place[w * d + j] < beyond:
+            shared = s.mask[w, j] & s.mask[v, i]
+            if shared == 0 or s.place[w * d + j] < beyond:
                 continue
-            need = tail[w, j]
+            need = s.tail[w, j]
             if j != i:
-                need += delay_s[i, j] + bit_count(shared) * tensor_bytes[v] * s_per_byte[i, j]
+                need += transfer_time(a, v, i, j, bit_count(shared))
             if need > longest:
                 longest = need
     return longest
 
 
 @njit(cache=True, nogil=True)
-def _window_cost(
-    lo: int,
-    hi: int,
-    sequence: IntArray,
-    place: IntArray,
-    mask: IntArray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    end: FloatArray,
-    tail: FloatArray,
-    free: FloatArray,
-    rest: FloatArray,
-    clock: FloatArray,
-) -> float:
-    """Return the longest path through positions lo..hi-1."""
-    d = len(free)
-    clock[:] = free
+def begin_batch_pass(a: TimelineArrays, s: BatchSequence) -> None:
+    """Put the window at the first position of the sequence."""
+    d, total = s.mask.shape[1], len(s.sequence)
+    for at in range(total):
+        s.place[s.sequence[at]] = at
+    s.free[:] = 0.0
+    s.rest[:] = 0.0
+    for at in range(total - 1, -1, -1):
+        code = s.sequence[at]
+        v, i = code // d, code % d
+        if s.mask[v, i] != 0:
+            s.tail[v, i] = max(_after(a, s, code, 0), s.rest[i]) + a.time[v, i, bit_count(s.mask[v, i])]
+            s.rest[i] = s.tail[v, i]
+    s.nearest[:] = 0
+    s.at[_FIRST], s.at[_EDGE], s.at[_DONE] = 0, 0, -1
+
+
+@njit(cache=True, nogil=True)
+def anneal_batch_windows(
+    rng: np.random.Generator, a: TimelineArrays, memory: DeviceMemory, s: BatchSequence, plan: PassPlan, moves: int
+) -> bool:
+    """Anneal on along a pass, forwards and in place; False when the last window is done.
+
+    Parameters
+    ----------
+    rng
+        Source of randomness.
+    a, memory
+        The problem, and what limits devices.
+    s
+        The schedule, after `begin_batch_pass`; calls that follow each other are as one.
+    plan
+        Windows, moves and temperatures of the pass.
+    moves
+        Most moves to make.
+    """
+    total = len(s.sequence)
+    width = min(plan.width, total)
+    left = moves
+    while left > 0:
+        lo, hi = s.at[_FIRST], s.at[_FIRST] + width
+        if s.at[_DONE] < 0:
+            _open_window(a, s, lo, hi, plan)
+        now = min(left, plan.moves - s.at[_DONE])
+        _anneal(rng, a, memory, s, lo, hi, now, cooling_factor(plan.hot, plan.cold, plan.moves))
+        s.at[_DONE] += now
+        left -= now
+        if s.at[_DONE] < plan.moves:
+            return True
+        _close_window(s, lo, hi)
+        s.at[_DONE] = -1
+        if hi == total:
+            return False
+        s.at[_FIRST] = min(lo + plan.stride, total - width)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def end_batch_pass(a: TimelineArrays, s: BatchSequence, width: int) -> float:
+    """End a pass along windows of so many positions, wherever it has come to; return the makespan.
+
+    Computes when every batch ends.
+    """
+    d, total = s.mask.shape[1], len(s.sequence)
+    if s.at[_DONE] >= 0:
+        _close_window(s, s.at[_FIRST], s.at[_FIRST] + min(width, total))
+        s.at[_DONE] = -1
+    s.free[:] = 0.0
+    makespan = 0.0
+    for at in range(total):
+        code = s.sequence[at]
+        if s.mask[code // d, code % d] != 0:
+            makespan = max(makespan, _add_end(a, s, code, s.free))
+    return makespan
+
+
+@njit(cache=True, nogil=True)
+def _open_window(a: TimelineArrays, s: BatchSequence, lo: int, hi: int, plan: PassPlan) -> None:
+    """Bring heads and tails to the sides of the window lo..hi-1, and look at its cost."""
+    d, total = s.mask.shape[1], len(s.sequence)
+    for at in range(s.at[_EDGE], lo):
+        code = s.sequence[at]
+        if s.mask[code // d, code % d] != 0:
+            _add_end(a, s, code, s.free)
+    s.at[_EDGE] = lo
+    for i in range(d):
+        at = max(s.nearest[i], hi)
+        while at < total and (s.sequence[at] % d != i or s.mask[s.sequence[at] // d, i] == 0):
+            at += 1
+        s.nearest[i] = at
+        s.rest[i] = s.tail[s.sequence[at] // d, i] if at < total else 0.0
+    cost = _window_cost(a, s, lo, hi)
+    s.value[_COST], s.value[_BEST], s.value[_BEFORE], s.value[_TEMPERATURE] = cost, cost, cost, plan.hot
+    _copy_out(s, lo, hi, s.best)
+    s.at[_DONE] = 0
+
+
+@njit(cache=True, nogil=True)
+def _close_window(s: BatchSequence, lo: int, hi: int) -> None:
+    """Put the best of the window in its place; among equal ones the last, so that equal schedules drift."""
+    cost = s.value[_COST]
+    if cost > s.value[_BEFORE] or cost > s.value[_BEST]:
+        _copy_back(s, lo, hi, s.best)
+
+
+@hot_kernel
+def _copy_out(s: BatchSequence, lo: int, hi: int, to: _Copy) -> None:
+    """Copy a window out."""
+    d = s.mask.shape[1]
+    for at in range(hi - lo):
+        code = s.sequence[lo + at]
+        to.sequence[at] = code
+        to.mask[at] = s.mask[code // d, code % d]
+    for i in range(d):
+        to.held[i] = s.held[i]
+
+
+@hot_kernel
+def _copy_back(s: BatchSequence, lo: int, hi: int, kept: _Copy) -> None:
+    """Copy a window back."""
+    d = s.mask.shape[1]
+    for at in range(hi - lo):
+        code = kept.sequence[at]
+        s.sequence[lo + at] = code
+        s.place[code] = lo + at
+        s.mask[code // d, code % d] = kept.mask[at]
+    for i in range(d):
+        s.held[i] = kept.held[i]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _window_cost(a: TimelineArrays, s: BatchSequence, lo: int, hi: int) -> float:
+    """Return the longest path through positions lo..hi-1, in seconds."""
+    d = len(s.free)
     longest = 0.0
+    for i in range(d):  # Much faster than a slice.
+        s.clock[i] = s.free[i]
     for at in range(lo, hi):
-        code = sequence[at]
-        if mask[code // d, code % d] == 0:
+        code = s.sequence[at]
+        if s.mask[code // d, code % d] == 0:
             continue
-        over = _schedule(code, mask, time_s, tensor_bytes, s_per_byte, delay_s, pred_indptr, pred, end, clock)
-        over += _after(code, hi, place, mask, tensor_bytes, s_per_byte, delay_s, succ_indptr, succ, tail)
+        over = _add_end(a, s, code, s.clock) + _after(a, s, code, hi)
         if over > longest:
             longest = over
     for i in range(d):
-        if clock[i] + rest[i] > longest:
-            longest = clock[i] + rest[i]
+        if s.clock[i] + s.rest[i] > longest:
+            longest = s.clock[i] + s.rest[i]
     return longest
 
 
-@njit(cache=True, nogil=True)
-def _span(
-    code: int,
-    lo: int,
-    hi: int,
-    place: IntArray,
-    mask: IntArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-) -> tuple[int, int]:
+@njit(cache=True, nogil=True, inline="always")
+def _span(a: TimelineArrays, s: BatchSequence, code: int, lo: int, hi: int) -> tuple[int, int]:
     """Return the first and last position in lo..hi-1 a batch may take, given the batches it shares shards with."""
-    d = mask.shape[1]
-    v, i = code // d, code % d
-    held = mask[v, i]
+    d = s.mask.shape[1]
+    v, held = code // d, s.mask[code // d, code % d]
     left, right = lo, hi - 1
-    for q in range(pred_indptr[v], pred_indptr[v + 1]):
+    for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
         for j in range(d):
-            if mask[pred[q], j] & held and place[pred[q] * d + j] + 1 > left:
-                left = place[pred[q] * d + j] + 1
-    for q in range(succ_indptr[v], succ_indptr[v + 1]):
+            if s.mask[a.pred[q], j] & held and s.place[a.pred[q] * d + j] + 1 > left:
+                left = s.place[a.pred[q] * d + j] + 1
+    for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
         for j in range(d):
-            if mask[succ[q], j] & held and place[succ[q] * d + j] - 1 < right:
-                right = place[succ[q] * d + j] - 1
+            if s.mask[a.succ[q], j] & held and s.place[a.succ[q] * d + j] - 1 < right:
+                right = s.place[a.succ[q] * d + j] - 1
     return left, right
 
 
-@njit(cache=True, nogil=True)
-def _anneal_window(
+@hot_kernel
+def _anneal(
     rng: np.random.Generator,
+    a: TimelineArrays,
+    memory: DeviceMemory,
+    s: BatchSequence,
     lo: int,
     hi: int,
     moves: int,
-    hot: float,
-    cold: float,
-    sequence: IntArray,
-    place: IntArray,
-    mask: IntArray,
-    movable: np.ndarray,
-    num_shards: int,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    weight_bytes: FloatArray,
-    shard_bytes: FloatArray,
-    held: FloatArray,
-    capacity: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    end: FloatArray,
-    tail: FloatArray,
-    free: FloatArray,
-    rest: FloatArray,
+    cooling: float,
 ) -> None:
-    """Anneal positions lo..hi-1; `free` and `rest` are the devices' heads and tails at the window's ends."""
-    d = len(capacity)
-    clock = np.empty(d)
-    cost = _window_cost(
-        lo,
-        hi,
-        sequence,
-        place,
-        mask,
-        time_s,
-        tensor_bytes,
-        s_per_byte,
-        delay_s,
-        pred_indptr,
-        pred,
-        succ_indptr,
-        succ,
-        end,
-        tail,
-        free,
-        rest,
-        clock,
-    )
-    best, origin = cost, cost
-    size = hi - lo
-    best_sequence = sequence[lo:hi].copy()
-    best_mask = np.empty(size, np.int64)
-    for at in range(size):
-        best_mask[at] = mask[best_sequence[at] // d, best_sequence[at] % d]
-    best_held, room = held.copy(), held.copy()
-    cooling = (cold / hot) ** (1.0 / max(moves, 1)) if hot > 0.0 else 1.0
-    heat = hot
-    joined = np.empty(size, np.int64)
-    kept_sequence, kept_mask, kept_room = best_sequence.copy(), best_mask.copy(), held.copy()
+    """Make some moves in the window lo..hi-1."""
+    d = len(s.free)
     for _ in range(moves):
-        heat *= cooling
-        code = sequence[lo + int(rng.random() * size)]
-        v, i = code // d, code % d
-        if mask[v, i] == 0:
+        s.value[_TEMPERATURE] *= cooling
+        code = s.sequence[lo + int(rng.random() * (hi - lo))]
+        v = code // d
+        if s.mask[v, code % d] == 0:
             continue
-        if d > 1 and movable[v] and rng.random() < _CHAIN_SHARE:
-            j = int(rng.random() * (d - 1))
-            if j >= i:
-                j += 1
-            _keep(lo, size, sequence, mask, kept_sequence, kept_mask)
-            kept_room[:] = room
-            given = mask[v, i]
-            if rng.random() < 0.7:
-                given &= np.int64(1) << np.int64(rng.random() * num_shards)
-            most = 2 + int(rng.random() * rng.random() * size / d)
-            done = given != 0 and _regroup(
-                rng,
-                v,
-                i,
-                j,
-                given,
-                most,
-                lo,
-                hi,
-                sequence,
-                place,
-                mask,
-                movable,
-                time_s,
-                weight_bytes,
-                shard_bytes,
-                room,
-                capacity,
-                pred_indptr,
-                pred,
-                succ_indptr,
-                succ,
-                joined,
-            )
-            if done:
-                tried = _window_cost(
-                    lo,
-                    hi,
-                    sequence,
-                    place,
-                    mask,
-                    time_s,
-                    tensor_bytes,
-                    s_per_byte,
-                    delay_s,
-                    pred_indptr,
-                    pred,
-                    succ_indptr,
-                    succ,
-                    end,
-                    tail,
-                    free,
-                    rest,
-                    clock,
-                )
-                done = tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat))
-            if not done:
-                _restore(lo, size, sequence, place, mask, kept_sequence, kept_mask)
-                room[:] = kept_room
-                continue
-            cost = tried
-            if cost < best:
-                best = cost
-                _keep(lo, size, sequence, mask, best_sequence, best_mask)
-                best_held[:] = room
-            continue
-        other = -1
-        given = np.int64(0)
-        old_spot = place[code]
-        if rng.random() < 0.6 and d > 1 and movable[v]:
-            j = int(rng.random() * (d - 1))
-            if j >= i:
-                j += 1
-            other = v * d + j
-            if place[other] < lo or place[other] >= hi:
-                continue
-            given = mask[v, i]
-            if rng.random() < 0.6:
-                # One shard, or one of those that are here.
-                given = np.int64(1) << np.int64(rng.random() * num_shards)
-                given &= mask[v, i]
-                if given == 0:
-                    continue
-            count_i, count_j = bit_count(mask[v, i]), bit_count(mask[v, j])
-            moved = bit_count(given)
-            if not (time_s[v, i, count_i - moved] < np.inf and time_s[v, j, count_j + moved] < np.inf):
-                continue
-            grown = moved * shard_bytes[v] + (weight_bytes[v] if count_j == 0 else 0.0)
-            if room[j] + grown > capacity[j]:
-                continue
-            old_other = place[other]
-            mask[v, i] ^= given
-            mask[v, j] |= given
-            left, right = _span(other, lo, hi, place, mask, pred_indptr, pred, succ_indptr, succ)
-            spot = old_other
-            if count_j == 0 or rng.random() < 0.3:
-                spot = (
-                    max(left, min(right, old_spot))
-                    if rng.random() < 0.7
-                    else left + int(rng.random() * (right - left + 1))
-                )
-            if left > right or spot < left or spot > right:
-                mask[v, i] |= given
-                mask[v, j] ^= given
-                continue
-            shift(sequence, place, 1, old_other, spot)
+        if d > 1 and memory.movable[v] and rng.random() < _CHAIN_SHARE:
+            taken = _try_chain(rng, a, memory, s, code, lo, hi)
+        elif rng.random() < _DEVICE_SHARE and d > 1 and memory.movable[v]:
+            taken = _try_shards(rng, a, memory, s, code, lo, hi)
         else:
-            left, right = _span(code, lo, hi, place, mask, pred_indptr, pred, succ_indptr, succ)
-            spot = left + int(rng.random() * (right - left + 1))
-            if spot == old_spot:
-                continue
-            shift(sequence, place, 1, old_spot, spot)
-        tried = _window_cost(
-            lo,
-            hi,
-            sequence,
-            place,
-            mask,
-            time_s,
-            tensor_bytes,
-            s_per_byte,
-            delay_s,
-            pred_indptr,
-            pred,
-            succ_indptr,
-            succ,
-            end,
-            tail,
-            free,
-            rest,
-            clock,
-        )
-        if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
-            cost = tried
-            if other >= 0:
-                room[i] -= moved * shard_bytes[v] + (weight_bytes[v] if mask[v, i] == 0 else 0.0)
-                room[j] += grown
-            if cost < best:
-                best = cost
-                _keep(lo, size, sequence, mask, best_sequence, best_mask)
-                best_held[:] = room
-        elif other >= 0:
-            shift(sequence, place, 1, place[other], old_other)
-            mask[v, i] |= given
-            mask[v, j] ^= given
+            taken = _try_place(rng, a, s, code, lo, hi)
+        if taken and s.value[_COST] < s.value[_BEST]:
+            s.value[_BEST] = s.value[_COST]
+            _copy_out(s, lo, hi, s.best)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _evaluate(rng: np.random.Generator, a: TimelineArrays, s: BatchSequence, lo: int, hi: int) -> bool:
+    """Return whether the window as it is now is accepted; its cost is then noted."""
+    tried = _window_cost(a, s, lo, hi)
+    if not accepts(rng, tried, s.value[_COST], s.value[_TEMPERATURE]):
+        return False
+    s.value[_COST] = tried
+    return True
+
+
+@hot_kernel
+def _try_place(rng: np.random.Generator, a: TimelineArrays, s: BatchSequence, code: int, lo: int, hi: int) -> bool:
+    """Try a batch at another position."""
+    origin = s.place[code]
+    left, right = _span(a, s, code, lo, hi)
+    place = left + int(rng.random() * (right - left + 1))
+    if place == origin:
+        return False
+    shift(s.sequence, s.place, 1, origin, place)
+    if _evaluate(rng, a, s, lo, hi):
+        return True
+    shift(s.sequence, s.place, 1, place, origin)
+    return False
+
+
+@hot_kernel
+def _try_shards(
+    rng: np.random.Generator, a: TimelineArrays, memory: DeviceMemory, s: BatchSequence, code: int, lo: int, hi: int
+) -> bool:
+    """Try shards of a batch on another device."""
+    d, num_shards = len(s.free), a.time.shape[2] - 1
+    v, i = code // d, code % d
+    j = draw_other_device(rng, i, d)
+    other = v * d + j
+    if s.place[other] < lo or s.place[other] >= hi:
+        return False
+    given = s.mask[v, i]
+    if rng.random() < _ONE_SHARD:
+        given &= np.int64(1) << np.int64(rng.random() * num_shards)
+        if given == 0:
+            return False
+    origin, count_j, moved = s.place[other], bit_count(s.mask[v, j]), bit_count(given)
+    count_i = bit_count(s.mask[v, i]) - moved
+    if not (a.time[v, i, count_i] < np.inf and a.time[v, j, count_j + moved] < np.inf):
+        return False
+    grown = moved * memory.shard[v] + (memory.weight[v] if count_j == 0 else 0.0)
+    if s.held[j] + grown > memory.capacity[j]:
+        return False
+    s.mask[v, i] ^= given
+    s.mask[v, j] |= given
+    left, right = _span(a, s, other, lo, hi)
+    place = origin
+    if count_j == 0 or rng.random() < _NEW_PLACE:
+        if rng.random() < _SAME_PLACE:
+            place = max(left, min(right, s.place[code]))
         else:
-            shift(sequence, place, 1, place[code], old_spot)
-    if cost <= origin and cost <= best:
-        held[:] = room
-        return
-    held[:] = best_held
-    _restore(lo, size, sequence, place, mask, best_sequence, best_mask)
+            place = left + int(rng.random() * (right - left + 1))
+    if left <= place <= right:
+        shift(s.sequence, s.place, 1, origin, place)
+        if _evaluate(rng, a, s, lo, hi):
+            s.held[i] -= moved * memory.shard[v] + (memory.weight[v] if count_i == 0 else 0.0)
+            s.held[j] += grown
+            return True
+        shift(s.sequence, s.place, 1, place, origin)
+    s.mask[v, i] |= given
+    s.mask[v, j] ^= given
+    return False
 
 
-@njit(cache=True, nogil=True)
-def _keep(lo: int, size: int, sequence: IntArray, mask: IntArray, kept_sequence: IntArray, kept_mask: IntArray) -> None:
-    """Copy a window out."""
-    d = mask.shape[1]
-    for at in range(size):
-        code = sequence[lo + at]
-        kept_sequence[at] = code
-        kept_mask[at] = mask[code // d, code % d]
+@hot_kernel
+def _try_chain(
+    rng: np.random.Generator, a: TimelineArrays, memory: DeviceMemory, s: BatchSequence, code: int, lo: int, hi: int
+) -> bool:
+    """Try the same shards of several connected ops on another device."""
+    d, num_shards = len(s.free), a.time.shape[2] - 1
+    v, i = code // d, code % d
+    j = draw_other_device(rng, i, d)
+    _copy_out(s, lo, hi, s.kept)
+    given = s.mask[v, i]
+    if rng.random() < _CHAIN_ONE_SHARD:
+        given &= np.int64(1) << np.int64(rng.random() * num_shards)
+    most = 2 + int(rng.random() * rng.random() * (hi - lo) / d)
+    if given != 0:
+        count = _connected(rng, a, memory, s, v, i, j, given, most, lo, hi)
+        inside = lo <= s.place[v * d + j] < hi
+        if inside and _take_over(a, memory, s, count, i, j, given, lo, hi) and _evaluate(rng, a, s, lo, hi):
+            return True
+    _copy_back(s, lo, hi, s.kept)
+    return False
 
 
-@njit(cache=True, nogil=True)
-def _restore(
-    lo: int,
-    size: int,
-    sequence: IntArray,
-    place: IntArray,
-    mask: IntArray,
-    kept_sequence: IntArray,
-    kept_mask: IntArray,
-) -> None:
-    """Copy a window back."""
-    d = mask.shape[1]
-    for at in range(size):
-        code = kept_sequence[at]
-        sequence[lo + at] = code
-        place[code] = lo + at
-        mask[code // d, code % d] = kept_mask[at]
-
-
-@njit(cache=True, nogil=True)
-def _regroup(
+@hot_kernel
+def _connected(
     rng: np.random.Generator,
-    v: int,
+    a: TimelineArrays,
+    memory: DeviceMemory,
+    s: BatchSequence,
+    first: int,
     i: int,
     j: int,
     given: int,
     most: int,
     lo: int,
     hi: int,
-    sequence: IntArray,
-    place: IntArray,
-    mask: IntArray,
-    movable: np.ndarray,
-    time_s: FloatArray,
-    weight_bytes: FloatArray,
-    shard_bytes: FloatArray,
-    room: FloatArray,
-    capacity: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    joined: IntArray,
-) -> bool:
-    """Move the given shards of connected ops from device i to j; False, with the state spoilt, where that cannot be."""
-    d = mask.shape[1]
-    joined[0] = v
+) -> int:
+    """Write `most` ops at most into `joined` that edges connect to the first; return how many.
+
+    All have some of the shards `given` on device i, and their batches on i and j are in the window lo..hi-1.
+    """
+    d = s.mask.shape[1]
+    s.joined[0] = first
     count, head = 1, 0
     while head < count and count < most:
-        w = joined[head]
+        w = s.joined[head]
         head += 1
         downwards = rng.random() < 0.5
         for turn in range(2):
-            indptr, near = (succ_indptr, succ) if downwards == (turn == 0) else (pred_indptr, pred)
+            indptr, near = (a.succ_indptr, a.succ) if downwards == (turn == 0) else (a.pred_indptr, a.pred)
             for q in range(indptr[w], indptr[w + 1]):
                 x = near[q]
-                if mask[x, i] & given == 0 or not movable[x] or count >= most:
+                if s.mask[x, i] & given == 0 or not memory.movable[x] or count >= most:
                     continue
-                inside = lo <= place[x * d + i] < hi and lo <= place[x * d + j] < hi
+                inside = lo <= s.place[x * d + i] < hi and lo <= s.place[x * d + j] < hi
                 known = False
                 for k in range(count):
-                    known |= joined[k] == x
+                    known |= s.joined[k] == x
                 if inside and not known:
-                    joined[count] = x
+                    s.joined[count] = x
                     count += 1
-    if not lo <= place[v * d + j] < hi:
-        return False
+    return count
+
+
+@hot_kernel
+def _take_over(
+    a: TimelineArrays,
+    memory: DeviceMemory,
+    s: BatchSequence,
+    count: int,
+    i: int,
+    j: int,
+    given: int,
+    lo: int,
+    hi: int,
+) -> bool:
+    """Give device j the shards `given` that i has of the ops joined; False, with the state spoilt, if it cannot."""
+    d = s.mask.shape[1]
     for k in range(count):
-        w = joined[k]
-        moved = mask[w, i] & given
-        count_i, count_j, shards = bit_count(mask[w, i]), bit_count(mask[w, j]), bit_count(moved)
-        if not (time_s[w, i, count_i - shards] < np.inf and time_s[w, j, count_j + shards] < np.inf):
+        w = s.joined[k]
+        moved = s.mask[w, i] & given
+        count_i, count_j, shards = bit_count(s.mask[w, i]), bit_count(s.mask[w, j]), bit_count(moved)
+        if not (a.time[w, i, count_i - shards] < np.inf and a.time[w, j, count_j + shards] < np.inf):
             return False
-        room[i] -= shards * shard_bytes[w] + (weight_bytes[w] if count_i == shards else 0.0)
-        room[j] += shards * shard_bytes[w] + (weight_bytes[w] if count_j == 0 else 0.0)
+        s.held[i] -= shards * memory.shard[w] + (memory.weight[w] if count_i == shards else 0.0)
+        s.held[j] += shards * memory.shard[w] + (memory.weight[w] if count_j == 0 else 0.0)
         if count_j == 0:
             # Beside the batch it comes from: what goes before and after that one goes before and after this one.
-            here, there = place[w * d + j], place[w * d + i]
-            shift(sequence, place, 1, here, there if here < there else there + 1)
-        mask[w, i] ^= moved
-        mask[w, j] |= moved
-    if room[j] > capacity[j]:
+            here, there = s.place[w * d + j], s.place[w * d + i]
+            shift(s.sequence, s.place, 1, here, there if here < there else there + 1)
+        s.mask[w, i] ^= moved
+        s.mask[w, j] |= moved
+    if s.held[j] > memory.capacity[j]:
         return False
     for k in range(count):
-        code = joined[k] * d + j
-        left, right = _span(code, lo, hi, place, mask, pred_indptr, pred, succ_indptr, succ)
-        if not left <= place[code] <= right:
+        code = s.joined[k] * d + j
+        left, right = _span(a, s, code, lo, hi)
+        if not left <= s.place[code] <= right:
             return False
     return True
-
-
-@njit(cache=True, nogil=True)
-def sweep_batches(
-    rng: np.random.Generator,
-    width: int,
-    stride: int,
-    moves: int,
-    hot: float,
-    cold: float,
-    sequence: IntArray,
-    mask: IntArray,
-    movable: np.ndarray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    weight_bytes: FloatArray,
-    shard_bytes: FloatArray,
-    held: FloatArray,
-    capacity: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    end: FloatArray,
-    tail: FloatArray,
-) -> float:
-    """Anneal one window after another along the sequence, in place; return the makespan, never more than before.
-
-    Parameters
-    ----------
-    width, stride
-        Positions of a window, and from one window to the next.
-    moves
-        Evaluations in each window.
-    hot, cold
-        First and last temperature in seconds.
-    sequence
-        (n * d,) all batches op * d + device, each after those it depends on; changed in place.
-    mask
-        (n, d) shards of each batch as bits; changed in place.
-    movable
-        (n,) bool: whether an op may change devices on its own.
-    weight_bytes, shard_bytes, held, capacity
-        (n,), (n,), (d,), (d,) bytes of an op and of each of its shards, of each device now (changed), and its memory.
-    end, tail
-        (n, d) work arrays.
-    """
-    n, d = mask.shape
-    total = n * d
-    width = min(width, total)
-    num_shards = time_s.shape[2] - 1
-    free, rest = np.zeros(d), np.zeros(d)
-    place = np.empty(total, np.int64)
-    for at in range(total):
-        place[sequence[at]] = at
-    for at in range(total - 1, -1, -1):
-        code = sequence[at]
-        v, i = code // d, code % d
-        if mask[v, i] == 0:
-            continue
-        left = _after(code, 0, place, mask, tensor_bytes, s_per_byte, delay_s, succ_indptr, succ, tail)
-        tail[v, i] = max(left, rest[i]) + time_s[v, i, bit_count(mask[v, i])]
-        rest[i] = tail[v, i]
-    nearest = np.zeros(d, np.int64)
-    first, edge = 0, 0
-    while True:
-        hi = first + width
-        for at in range(edge, first):
-            code = sequence[at]
-            if mask[code // d, code % d] != 0:
-                _schedule(code, mask, time_s, tensor_bytes, s_per_byte, delay_s, pred_indptr, pred, end, free)
-        edge = first
-        for i in range(d):
-            at = max(nearest[i], hi)
-            while at < total and (sequence[at] % d != i or mask[sequence[at] // d, i] == 0):
-                at += 1
-            nearest[i] = at
-            rest[i] = tail[sequence[at] // d, i] if at < total else 0.0
-        _anneal_window(
-            rng,
-            first,
-            hi,
-            moves,
-            hot,
-            cold,
-            sequence,
-            place,
-            mask,
-            movable,
-            num_shards,
-            time_s,
-            tensor_bytes,
-            weight_bytes,
-            shard_bytes,
-            held,
-            capacity,
-            s_per_byte,
-            delay_s,
-            pred_indptr,
-            pred,
-            succ_indptr,
-            succ,
-            end,
-            tail,
-            free,
-            rest,
-        )
-        if hi == total:
-            break
-        first = min(first + stride, total - width)
-    free[:] = 0.0
-    makespan = 0.0
-    for at in range(total):
-        code = sequence[at]
-        if mask[code // d, code % d] != 0:
-            over = _schedule(code, mask, time_s, tensor_bytes, s_per_byte, delay_s, pred_indptr, pred, end, free)
-            if over > makespan:
-                makespan = over
-    return makespan

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.list_scheduling import APPEND, PlacementArrays, split_op, take_blocks
-from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count
+from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel
 
 __all__ = ["schedule_earliest_start"]
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _push(keys: FloatArray, items: IntArray, size: int, key: float, item: int) -> None:
     """Add an entry to a binary heap of `size`, smallest (key, item) first."""
     at = size
@@ -28,7 +28,7 @@ def _push(keys: FloatArray, items: IntArray, size: int, key: float, item: int) -
     keys[at], items[at] = key, item
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _pop(keys: FloatArray, items: IntArray, size: int) -> None:
     """Remove the first entry of a binary heap of `size`."""
     last = size - 1
@@ -117,7 +117,7 @@ def _new_queue(a: PlacementArrays, order: IntArray, near: NDArray[np.bool_]) -> 
     )
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _may_go(a: PlacementArrays, q: _Queue, v: int, i: int, mask: IntArray) -> bool:
     """Say whether all shards of v may still go to device i, where its group is if that is decided."""
     leader, s = a.group[v], a.time.shape[2] - 1
@@ -126,7 +126,7 @@ def _may_go(a: PlacementArrays, q: _Queue, v: int, i: int, mask: IntArray) -> bo
     return bool(a.held_weight[leader] + s * a.held_shard[leader] <= q.room[i])
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _add(a: PlacementArrays, q: _Queue, v: int, mask: IntArray, end: FloatArray) -> None:
     """Enter an op whose predecessors are all scheduled."""
     s = a.time.shape[2] - 1
@@ -147,7 +147,7 @@ def _add(a: PlacementArrays, q: _Queue, v: int, mask: IntArray, end: FloatArray)
         q.size[_FORCED] += 1
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _strike(q: _Queue, v: int, i: int) -> None:
     """Note that a device no longer takes an op whole."""
     q.ready_at[v, i] = np.inf
@@ -157,7 +157,7 @@ def _strike(q: _Queue, v: int, i: int) -> None:
         q.size[_FORCED] += 1
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _first(a: PlacementArrays, q: _Queue, i: int, mask: IntArray) -> tuple[int, float]:
     """Return the op that can start first on device i, and when; -1 if there is none."""
     while q.num_late[i] > 0:
@@ -185,7 +185,7 @@ def _first(a: PlacementArrays, q: _Queue, i: int, mask: IntArray) -> tuple[int, 
     return -1, np.inf
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _waits_for(a: PlacementArrays, q: _Queue, i: int, child: int, mask: IntArray) -> bool:
     """Say whether `child` is ready and can start on device i no later than elsewhere."""
     if child < 0 or q.slot[child] < 0 or q.ready_at[child, i] == np.inf or not _may_go(a, q, child, i, mask):
@@ -196,7 +196,7 @@ def _waits_for(a: PlacementArrays, q: _Queue, i: int, child: int, mask: IntArray
     return bool(max(q.free[i], q.ready_at[child, i]) <= soonest)
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _first_awake(a: PlacementArrays, q: _Queue, i: int, child: int, mask: IntArray) -> tuple[int, float]:
     """Return what device i runs next, and when, if it waits for `child`: that, or an urgent op that starts before."""
     best, at = child, max(q.free[i], q.ready_at[child, i])
@@ -213,7 +213,7 @@ def _first_awake(a: PlacementArrays, q: _Queue, i: int, child: int, mask: IntArr
     return best, at
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _pick(a: PlacementArrays, q: _Queue, favourite: IntArray, mask: IntArray) -> tuple[int, int]:
     """Return the op and device to start first; -1, -1 if there is none."""
     s = a.time.shape[2] - 1
@@ -231,7 +231,7 @@ def _pick(a: PlacementArrays, q: _Queue, favourite: IntArray, mask: IntArray) ->
     return best, best_i
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _leave(q: _Queue, v: int) -> None:
     """Take an op that is being scheduled out of the ready ones."""
     q.done[v] = True

@@ -6,7 +6,8 @@ Functions that take arrays `a` read the fields of :class:`TransferArrays` from i
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,6 +20,7 @@ __all__ = [
     "append_start",
     "batch_ready_time",
     "bit_count",
+    "hot_kernel",
     "insert_batch",
     "insert_start",
     "ready_time",
@@ -27,6 +29,16 @@ __all__ = [
 
 SLOT_BLOCK = 64
 """Batches of a device whose idle slots are skipped together where all are too short."""
+
+
+def hot_kernel(function: Callable[..., Any]) -> Any:
+    """Compile a kernel that makes no arrays (nor assigns slices), without counting references to those it reads.
+
+    numba counts a reference whenever a field of a bundle of arrays is read. In a move of an annealing search that took
+    as long as the rest of it; without it, bundles cost nothing.
+    """
+    options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+    return njit(**options)(function)
 
 
 class TransferArrays(Protocol):
@@ -63,14 +75,14 @@ def bit_count(mask: int) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def transfer_time(a: TransferArrays, u: int, j: int, i: int, shards: int) -> float:
     """Return the seconds that some shards of op u's output take from device j to another device i."""
     seconds: float = a.delay[j, i] + shards * a.tensor[u] * a.s_per_byte[j, i]
     return seconds
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def ready_time(a: TransferArrays, v: int, i: int, device: IntArray, end: FloatArray) -> float:
     """Return when all that op v reads is on device i, for ops that are whole; at least 0.
 
@@ -94,7 +106,7 @@ def ready_time(a: TransferArrays, v: int, i: int, device: IntArray, end: FloatAr
     return latest
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def batch_ready_time(a: TransferArrays, v: int, i: int, wanted: int, mask: IntArray, end: FloatArray) -> float:
     """Return when all that the shards `wanted` of op v read is on device i, at least 0; NaN if some end is.
 
@@ -124,7 +136,7 @@ def batch_ready_time(a: TransferArrays, v: int, i: int, wanted: int, mask: IntAr
     return latest
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def append_start(ready: float, free: float) -> float:
     """Return the start of a batch after all others of its device, which is free from `free` on; NaN if `ready` is."""
     return free if free > ready else ready

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, transfer_time
+from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel, transfer_time
 
 __all__ = ["BLOCKING", "EXCLUSIVE", "PARALLEL", "TimelineArrays", "Transfers", "no_transfers", "run_batches"]
 
@@ -80,12 +80,27 @@ def run_batches(
         dependency.
     """
     n, d = mask.shape
-    free = np.zeros(d)
-    end = np.full((n, d), np.nan)
     start[:] = np.nan
     moved.arrival[:] = np.nan
     moved.sent[:] = np.nan
     moved.link[:] = 0.0
+    makespan: float = _run(a, mode, sequence, mask, start, np.full((n, d), np.nan), np.zeros(d), moved)
+    return makespan
+
+
+@hot_kernel
+def _run(
+    a: TimelineArrays,
+    mode: int,
+    sequence: IntArray,
+    mask: IntArray,
+    start: FloatArray,
+    end: FloatArray,
+    free: FloatArray,
+    moved: Transfers,
+) -> float:
+    """Run the batches from the beginning, `end` and `start` (n, d) NaN and `free` (d,) 0; see `run_batches`."""
+    d = len(free)
     makespan = 0.0
     for code in sequence:
         v, i = code // d, code % d
@@ -111,7 +126,7 @@ def run_batches(
     return makespan
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _needed(a: TimelineArrays, v: int, i: int, j: int, mask: IntArray) -> int:
     """Return the shards of batch (v, i) that batches on device j use."""
     wanted = np.int64(0)
@@ -121,7 +136,7 @@ def _needed(a: TimelineArrays, v: int, i: int, j: int, mask: IntArray) -> int:
     return shards
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _received_time(a: TimelineArrays, v: int, i: int, mask: IntArray, end: FloatArray, moved: Transfers) -> float:
     """Return when the transfers that batch (v, i) waits for have been made, at least 0; NaN if one never is."""
     latest = 0.0
@@ -136,7 +151,7 @@ def _received_time(a: TimelineArrays, v: int, i: int, mask: IntArray, end: Float
     return latest
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _send(a: TimelineArrays, v: int, i: int, mask: IntArray, over: float, moved: Transfers) -> None:
     """Queue the output of batch (v, i), which ends at `over`, on the link to each device that needs it."""
     for j in range(mask.shape[1]):
@@ -148,7 +163,7 @@ def _send(a: TimelineArrays, v: int, i: int, mask: IntArray, over: float, moved:
         moved.arrival[v, i, j] = moved.link[i, j]
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _receive(
     a: TimelineArrays, v: int, i: int, mask: IntArray, end: FloatArray, free: FloatArray, moved: Transfers
 ) -> None:

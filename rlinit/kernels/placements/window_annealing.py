@@ -1,567 +1,558 @@
-"""Compiled local search over (sequence, device): annealing inside windows of the sequence, swept along it.
+"""Compiled local search over (sequence, device) of whole ops: annealing inside windows, one after another.
 
-A window is a run of consecutive positions. What lies before it enters as *heads* (when data and devices are ready),
-what lies after it as *tails* (how long it takes from the start of an op to the end of everything, given its devices
-and order). So the makespan of every path through the window is known from the window alone, and a sweep from one end
-of the sequence to the other costs a constant number of passes over the graph however many windows it anneals.
+A window is a run of consecutive positions of the sequence. What lies before it enters as *heads* (when data and devices
+are ready), what lies after it as *tails* (how long it takes from the start of an op to the end of everything, given its
+devices and order). So the makespan of every path through the window is known from the window alone, and a pass from one
+end of the sequence to the other costs a constant number of passes over the graph however many windows it anneals.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
+from rlinit.kernels.placements.annealing import (
+    DeviceMemory,
+    PassPlan,
+    accepts,
+    cooling_factor,
+    draw_other_device,
+)
+from rlinit.kernels.placements.slots import append_start, hot_kernel, ready_time, transfer_time
+from rlinit.kernels.placements.timeline import TimelineArrays
 
-__all__ = ["ends_of", "sweep", "tails_of"]
+__all__ = ["OpSequence", "add_ends", "add_tails", "anneal_windows", "begin_pass", "end_pass", "new_op_sequence"]
 
-_CHAIN_SHARE = 0.85
-"""Of the moves, the rest change the device of several connected ops."""
+_CHAIN_SHARE = 0.15
+"""Of the moves, those that change the device of several connected ops."""
+
+_DEVICE_SHARE, _ONLY_DEVICE_SHARE = 0.55, 0.35
+"""Of the moves, those that draw a device for one op; those of them that draw no position."""
+
+_FIRST, _EDGE = 0, 1
+"""Entries of `OpSequence.at`."""
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _moved(u: int, j: int, i: int, tensor_bytes: FloatArray, s_per_byte: FloatArray, delay_s: FloatArray) -> float:
-    seconds: float = delay_s[j, i] + tensor_bytes[u] * s_per_byte[j, i]
-    return seconds if i != j else 0.0
+class OpSequence(NamedTuple):
+    """A schedule and how far a pass along it has come; n whole ops, d devices.
+
+    `sequence` (n,) is a topological order, `place` (n,) the position of each op, `device` (n,), `held` (d,) bytes. Of
+    the ops outside the window, `end` and `tail` (n,) are seconds from the start of all to the op's end, and from its
+    start to the end of all; `free` and `rest` (d,) the same for devices at both sides of the window. `nearest` (d,) is
+    each device's nearest position beyond the window. `at` (2,) holds the first position of the window and where the
+    positions begin that `free` (in a pass backwards: `rest`) does not count yet.
+    """
+
+    sequence: IntArray
+    place: IntArray
+    device: IntArray
+    held: FloatArray
+    end: FloatArray
+    tail: FloatArray
+    free: FloatArray
+    rest: FloatArray
+    nearest: IntArray
+    at: IntArray
 
 
-@njit(cache=True, nogil=True)
-def ends_of(
+class _Window(NamedTuple):
+    """A window by itself: m ops numbered from 0 by their places when it was cut out, d devices.
+
+    `ops` (m,) are their numbers outside; `time`, `ready` and `after` (m, d) are seconds: of an op, until what comes
+    from before the window is there, and from the op's end to the end of all by way of ops beyond the window. `free` and
+    `rest` (d,) are heads and tails of devices. Producers and consumers are those in the window.
+    """
+
+    ops: IntArray
+    time: FloatArray
+    ready: FloatArray
+    after: FloatArray
+    free: FloatArray
+    rest: FloatArray
+    tensor: FloatArray
+    s_per_byte: FloatArray
+    delay: FloatArray
+    pred_indptr: IntArray
+    pred: IntArray
+    succ_indptr: IntArray
+    succ: IntArray
+    need: FloatArray
+    movable: BoolArray
+
+
+class _Inside(NamedTuple):
+    """A window's schedule: `order`, `place` and `device` (m,), `held` (d,) bytes; the rest is scratch."""
+
+    order: IntArray
+    place: IntArray
+    device: IntArray
+    held: FloatArray
+    end: FloatArray
+    clock: FloatArray
+    joined: IntArray
+
+
+def new_op_sequence(sequence: IntArray, device: IntArray, held: FloatArray) -> OpSequence:
+    """Return the state that begins at a schedule.
+
+    Parameters
+    ----------
+    sequence, device
+        (n,) ops in a topological order, and the device of each op.
+    held
+        (d,) bytes of each device.
+    """
+    n, d = len(sequence), len(held)
+    return OpSequence(
+        sequence.copy(),
+        np.empty(n, np.int64),
+        device.copy(),
+        held.copy(),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(d),
+        np.zeros(d),
+        np.zeros(d, np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+@hot_kernel
+def add_ends(
+    a: TimelineArrays,
     first: int,
     last: int,
     sequence: IntArray,
     device: IntArray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
     end: FloatArray,
     free: FloatArray,
 ) -> None:
-    """Schedule positions first..last-1 in place: `end` ((n,) of ops), `free` ((d,) when each device is free)."""
+    """Schedule positions first..last-1 after those before, in place.
+
+    Parameters
+    ----------
+    a
+        The problem; the last time of an op on a device is that of the whole op.
+    first, last
+        Positions.
+    sequence, device
+        (n,) ops in a topological order, and the device of each op.
+    end, free
+        (n,) when each op ends, (d,) when each device is free; of those before, and then of these.
+    """
     for at in range(first, last):
         v = sequence[at]
         i = device[v]
-        start = free[i]
-        for q in range(pred_indptr[v], pred_indptr[v + 1]):
-            u = pred[q]
-            ready = end[u] + _moved(u, device[u], i, tensor_bytes, s_per_byte, delay_s)
-            if ready > start:
-                start = ready
-        end[v] = start + time_s[v, i]
+        end[v] = append_start(ready_time(a, v, i, device, end), free[i]) + a.time[v, i, -1]
         free[i] = end[v]
 
 
-@njit(cache=True, nogil=True)
-def tails_of(
+@hot_kernel
+def add_tails(
+    a: TimelineArrays,
     first: int,
     last: int,
     sequence: IntArray,
     device: IntArray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
     tail: FloatArray,
     rest: FloatArray,
 ) -> None:
-    """Add positions last-1 down to first, in place: `tail` ((n,) from an op's start to the end of all) and `rest`."""
+    """Add positions last-1 down to first before those behind, in place: as `add_ends`, mirrored.
+
+    Parameters
+    ----------
+    a, first, last, sequence, device
+        As for `add_ends`.
+    tail, rest
+        (n,) from each op's start, and (d,) from the first start on each device, to the end of all.
+    """
     for at in range(last - 1, first - 1, -1):
         v = sequence[at]
         i = device[v]
         after = rest[i]
-        for q in range(succ_indptr[v], succ_indptr[v + 1]):
-            w = succ[q]
-            need = tail[w] + _moved(v, i, device[w], tensor_bytes, s_per_byte, delay_s)
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            w = a.succ[q]
+            need = tail[w]
+            if device[w] != i:
+                need += transfer_time(a, v, i, device[w], 1)
             if need > after:
                 after = need
-        tail[v] = after + time_s[v, i]
+        tail[v] = after + a.time[v, i, -1]
         rest[i] = tail[v]
 
 
 @njit(cache=True, nogil=True)
-def sweep(
-    rng: np.random.Generator,
-    forwards: bool,
-    width: int,
-    stride: int,
-    moves: int,
-    hot: float,
-    cold: float,
-    sequence: IntArray,
-    device: IntArray,
-    movable: np.ndarray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    need_bytes: FloatArray,
-    held: FloatArray,
-    capacity: FloatArray,
-    price: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    end: FloatArray,
-    tail: FloatArray,
-) -> float:
-    """Anneal one window after another along the sequence, in place; return the makespan.
+def begin_pass(a: TimelineArrays, s: OpSequence, plan: PassPlan) -> None:
+    """Put the window at the beginning of a pass along the sequence."""
+    n = len(s.sequence)
+    for at in range(n):
+        s.place[s.sequence[at]] = at
+    s.free[:] = 0.0
+    s.rest[:] = 0.0
+    if plan.forwards:
+        add_tails(a, 0, n, s.sequence, s.device, s.tail, s.rest)
+        s.at[_FIRST], s.at[_EDGE] = 0, 0
+        s.nearest[:] = 0
+    else:
+        add_ends(a, 0, n, s.sequence, s.device, s.end, s.free)
+        s.at[_FIRST], s.at[_EDGE] = n - min(plan.width, n), n
+        s.nearest[:] = n - 1
 
-    Without prices it is never more than before.
+
+@njit(cache=True, nogil=True)
+def anneal_windows(
+    rng: np.random.Generator,
+    a: TimelineArrays,
+    memory: DeviceMemory,
+    price: FloatArray,
+    s: OpSequence,
+    plan: PassPlan,
+    windows: int,
+) -> bool:
+    """Anneal the next windows of a pass, in place; False when the last one is done.
 
     Parameters
     ----------
-    forwards
-        From the first position to the last, or back.
-    width, stride
-        Positions of a window, and from one window to the next.
-    moves
-        Evaluations in each window.
-    hot, cold
-        First and last temperature in seconds.
-    sequence, device
-        (n,) ops in a topological order, and the device of each op; changed in place.
-    movable
-        (n,) bool: whether an op may change device on its own.
-    need_bytes, held, capacity
-        (n,), (d,), (d,) bytes of each op, of each device now (changed in place), and each device's memory.
+    rng
+        Source of randomness.
+    a, memory
+        The problem, every op whole, and what limits devices.
     price
-        (d,) seconds a byte on a device adds to the cost of a window; zeros: the makespan is all that counts.
-    end, tail
-        (n,) work arrays.
+        (d,) seconds that a byte on a device adds to the cost of a window; zeros: the makespan is all that counts, and
+        is then never more than before.
+    s
+        The schedule, after `begin_pass`; calls that follow each other are as one.
+    plan
+        Windows, moves and temperatures of the pass.
+    windows
+        Most windows to anneal.
     """
-    n, d = len(sequence), len(capacity)
-    width = min(width, n)
-    free, rest = np.zeros(d), np.zeros(d)
-    place = np.empty(n, np.int64)
-    for at in range(n):
-        place[sequence[at]] = at
-    if forwards:
-        tails_of(0, n, sequence, device, time_s, tensor_bytes, s_per_byte, delay_s, succ_indptr, succ, tail, rest)
-    else:
-        ends_of(0, n, sequence, device, time_s, tensor_bytes, s_per_byte, delay_s, pred_indptr, pred, end, free)
-    first = 0 if forwards else n - width
-    # Where the other side begins: the positions whose tails (or ends) count in `rest` (or `free`).
-    edge = 0 if forwards else n
-    # Of each device, the nearest position on it beyond the window, which only ever moves on.
-    nearest = np.full(d, 0 if forwards else n - 1)
-    while True:
-        lo, hi = first, first + width
-        if forwards:
-            ends_of(edge, lo, sequence, device, time_s, tensor_bytes, s_per_byte, delay_s, pred_indptr, pred, end, free)
-            for i in range(d):
-                at = max(nearest[i], hi)
-                while at < n and device[sequence[at]] != i:
-                    at += 1
-                nearest[i] = at
-                rest[i] = tail[sequence[at]] if at < n else 0.0
-        else:
-            tails_of(
-                hi, edge, sequence, device, time_s, tensor_bytes, s_per_byte, delay_s, succ_indptr, succ, tail, rest
-            )
-            for i in range(d):
-                at = min(nearest[i], lo - 1)
-                while at >= 0 and device[sequence[at]] != i:
-                    at -= 1
-                nearest[i] = at
-                free[i] = end[sequence[at]] if at >= 0 else 0.0
-        _anneal_window(
-            rng,
-            lo,
-            hi,
-            moves,
-            hot,
-            cold,
-            sequence,
-            place,
-            device,
-            movable,
-            time_s,
-            tensor_bytes,
-            need_bytes,
-            held,
-            capacity,
-            price,
-            s_per_byte,
-            delay_s,
-            pred_indptr,
-            pred,
-            succ_indptr,
-            succ,
-            end,
-            tail,
-            free,
-            rest,
-        )
-        if forwards:
-            edge = lo
+    n = len(s.sequence)
+    width = min(plan.width, n)
+    for _ in range(windows):
+        lo = s.at[_FIRST]
+        hi = lo + width
+        _move_on(a, s, plan.forwards, lo, hi)
+        _anneal_window(rng, _cut_out(a, memory, s, lo, hi), price, memory.capacity, s, plan)
+        if plan.forwards:
+            s.at[_EDGE] = lo
             if hi == n:
-                break
-            first = min(first + stride, n - width)
+                return False
+            s.at[_FIRST] = min(lo + plan.stride, n - width)
         else:
-            edge = hi
+            s.at[_EDGE] = hi
             if lo == 0:
-                break
-            first = max(first - stride, 0)
-    free[:] = 0.0
-    ends_of(0, n, sequence, device, time_s, tensor_bytes, s_per_byte, delay_s, pred_indptr, pred, end, free)
-    return float(end.max())
+                return False
+            s.at[_FIRST] = max(lo - plan.stride, 0)
+    return True
 
 
 @njit(cache=True, nogil=True)
-def _anneal_window(
-    rng: np.random.Generator,
-    lo: int,
-    hi: int,
-    moves: int,
-    hot: float,
-    cold: float,
-    sequence: IntArray,
-    place: IntArray,
-    device: IntArray,
-    movable: np.ndarray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    need_bytes: FloatArray,
-    held: FloatArray,
-    capacity: FloatArray,
-    price: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    end: FloatArray,
-    tail: FloatArray,
-    free: FloatArray,
-    rest: FloatArray,
-) -> None:
-    """Anneal positions lo..hi-1; `free` and `rest` are the devices' heads and tails at the window's ends."""
-    size, d = hi - lo, len(capacity)
-    # Local copies: op, device, heads by device, tails by device, and edges between members by local number.
-    ops = sequence[lo:hi].copy()
-    ready = np.zeros((size, d))
-    after = np.zeros((size, d))
-    work = np.empty((size, d))
-    before_indptr = np.zeros(size + 1, np.int64)
-    behind_indptr = np.zeros(size + 1, np.int64)
-    count_before, count_behind = 0, 0
-    for a in range(size):
-        v = ops[a]
-        for q in range(pred_indptr[v], pred_indptr[v + 1]):
-            if place[pred[q]] >= lo:
-                count_before += 1
-        for q in range(succ_indptr[v], succ_indptr[v + 1]):
-            if place[succ[q]] < hi:
-                count_behind += 1
-    before = np.empty(count_before, np.int64)
-    behind = np.empty(count_behind, np.int64)
-    count_before, count_behind = 0, 0
-    for a in range(size):
-        v = ops[a]
+def end_pass(a: TimelineArrays, s: OpSequence) -> float:
+    """Compute when every op ends now, wherever the pass has come to; return the makespan."""
+    s.free[:] = 0.0
+    add_ends(a, 0, len(s.sequence), s.sequence, s.device, s.end, s.free)
+    return float(s.end.max())
+
+
+@hot_kernel
+def _move_on(a: TimelineArrays, s: OpSequence, forwards: bool, lo: int, hi: int) -> None:
+    """Bring `free` and `rest` to the sides of the window lo..hi-1."""
+    n, d = len(s.sequence), len(s.free)
+    if forwards:
+        add_ends(a, s.at[_EDGE], lo, s.sequence, s.device, s.end, s.free)
         for i in range(d):
-            work[a, i] = time_s[v, i]
-        for q in range(pred_indptr[v], pred_indptr[v + 1]):
-            u = pred[q]
-            if place[u] >= lo:
-                before[count_before] = place[u] - lo
-                count_before += 1
-            else:
-                for i in range(d):
-                    at = end[u] + _moved(u, device[u], i, tensor_bytes, s_per_byte, delay_s)
-                    if at > ready[a, i]:
-                        ready[a, i] = at
-        for q in range(succ_indptr[v], succ_indptr[v + 1]):
-            w = succ[q]
-            if place[w] < hi:
-                behind[count_behind] = place[w] - lo
-                count_behind += 1
-            else:
-                for i in range(d):
-                    left = tail[w] + _moved(v, i, device[w], tensor_bytes, s_per_byte, delay_s)
-                    if left > after[a, i]:
-                        after[a, i] = left
-        before_indptr[a + 1] = count_before
-        behind_indptr[a + 1] = count_behind
-    order = np.arange(size)
-    spot = np.arange(size)
-    on = np.empty(size, np.int64)
-    for a in range(size):
-        on[a] = device[ops[a]]
-    ends = np.empty(size)
-    clock = np.empty(d)
-    cost = _window_cost(
-        order,
-        on,
-        work,
-        ready,
-        after,
-        before_indptr,
-        before,
-        ops,
-        tensor_bytes,
-        s_per_byte,
-        delay_s,
-        free,
-        rest,
-        ends,
-        clock,
-    )
-    origin = cost
-    best = cost
-    paid = 0.0
-    best_order, best_on = order.copy(), on.copy()
-    room = held.copy()
-    best_held = held.copy()
-    cooling = (cold / hot) ** (1.0 / max(moves, 1)) if hot > 0.0 else 1.0
-    heat = hot
-    joined = np.empty(size, np.int64)
-    for _ in range(moves):
-        heat *= cooling
-        a = int(rng.random() * size)
-        kind = rng.random()
-        old_on = on[a]
-        if kind > _CHAIN_SHARE and d > 1 and movable[ops[a]]:
-            # Several connected ops of one device change to another together.
-            new_on = int(rng.random() * (d - 1))
-            if new_on >= old_on:
-                new_on += 1
-            most = 2 + int(rng.random() * rng.random() * size)
-            count = _connected(rng, a, most, on, movable, ops, before_indptr, before, behind_indptr, behind, joined)
-            need, able = 0.0, True
-            for k in range(count):
-                need += need_bytes[ops[joined[k]]]
-                able &= work[joined[k], new_on] < np.inf
-            if not able or room[new_on] + need > capacity[new_on]:
-                continue
-            extra = need * (price[new_on] - price[old_on])
-            for k in range(count):
-                on[joined[k]] = new_on
-            tried = _window_cost(
-                order,
-                on,
-                work,
-                ready,
-                after,
-                before_indptr,
-                before,
-                ops,
-                tensor_bytes,
-                s_per_byte,
-                delay_s,
-                free,
-                rest,
-                ends,
-                clock,
-            )
-            tried += paid + extra
-            if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
-                cost = tried
-                paid += extra
-                room[old_on] -= need
-                room[new_on] += need
-                if cost < best:
-                    best = cost
-                    best_order[:] = order
-                    best_on[:] = on
-                    best_held[:] = room
-            else:
-                for k in range(count):
-                    on[joined[k]] = old_on
-            continue
-        new_on = old_on
-        if kind < 0.55 and movable[ops[a]] and d > 1:
-            new_on = int(rng.random() * (d - 1))
-            if new_on >= old_on:
-                new_on += 1
-            if not work[a, new_on] < np.inf:
-                continue
-            if room[new_on] + need_bytes[ops[a]] > capacity[new_on]:
-                # No room: change places with an op that is there.
-                b = int(rng.random() * size)
-                need = need_bytes[ops[a]] - need_bytes[ops[b]]
-                if on[b] != new_on or not movable[ops[b]] or not work[b, old_on] < np.inf:
-                    continue
-                if room[new_on] + need > capacity[new_on] or room[old_on] - need > capacity[old_on]:
-                    continue
-                on[a], on[b] = new_on, old_on
-                extra = need * (price[new_on] - price[old_on])
-                tried = (
-                    paid
-                    + extra
-                    + _window_cost(
-                        order,
-                        on,
-                        work,
-                        ready,
-                        after,
-                        before_indptr,
-                        before,
-                        ops,
-                        tensor_bytes,
-                        s_per_byte,
-                        delay_s,
-                        free,
-                        rest,
-                        ends,
-                        clock,
-                    )
-                )
-                if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
-                    cost = tried
-                    paid += extra
-                    room[old_on] -= need
-                    room[new_on] += need
-                    if cost < best:
-                        best = cost
-                        best_order[:] = order
-                        best_on[:] = on
-                        best_held[:] = room
-                else:
-                    on[a], on[b] = old_on, new_on
-                continue
-        old_spot = spot[a]
-        new_spot = old_spot
-        if kind > 0.35:
-            left, right = 0, size - 1
-            for q in range(before_indptr[a], before_indptr[a + 1]):
-                if spot[before[q]] + 1 > left:
-                    left = spot[before[q]] + 1
-            for q in range(behind_indptr[a], behind_indptr[a + 1]):
-                if spot[behind[q]] - 1 < right:
-                    right = spot[behind[q]] - 1
-            new_spot = left + int(rng.random() * (right - left + 1))
-        if new_on == old_on and new_spot == old_spot:
-            continue
-        shift(order, spot, 1, old_spot, new_spot)
-        on[a] = new_on
-        tried = _window_cost(
-            order,
-            on,
-            work,
-            ready,
-            after,
-            before_indptr,
-            before,
-            ops,
-            tensor_bytes,
-            s_per_byte,
-            delay_s,
-            free,
-            rest,
-            ends,
-            clock,
-        )
-        extra = need_bytes[ops[a]] * (price[new_on] - price[old_on])
-        tried += paid + extra
-        if tried <= cost or (heat > 0.0 and rng.random() < np.exp((cost - tried) / heat)):
-            cost = tried
-            paid += extra
-            room[old_on] -= need_bytes[ops[a]]
-            room[new_on] += need_bytes[ops[a]]
-            if cost < best:
-                best = cost
-                best_order[:] = order
-                best_on[:] = on
-                best_held[:] = room
-        else:
-            on[a] = old_on
-            shift(order, spot, 1, new_spot, old_spot)
-    if cost <= origin and cost <= best:
-        # As good as the best: take the last one, so that equal schedules drift.
-        best_order[:] = order
-        best_on[:] = on
-        best_held[:] = room
-    held[:] = best_held
-    for at in range(size):
-        a = best_order[at]
-        sequence[lo + at] = ops[a]
-        place[ops[a]] = lo + at
-        device[ops[a]] = best_on[a]
+            at = max(s.nearest[i], hi)
+            while at < n and s.device[s.sequence[at]] != i:
+                at += 1
+            s.nearest[i] = at
+            s.rest[i] = s.tail[s.sequence[at]] if at < n else 0.0
+    else:
+        add_tails(a, hi, s.at[_EDGE], s.sequence, s.device, s.tail, s.rest)
+        for i in range(d):
+            at = min(s.nearest[i], lo - 1)
+            while at >= 0 and s.device[s.sequence[at]] != i:
+                at -= 1
+            s.nearest[i] = at
+            s.free[i] = s.end[s.sequence[at]] if at >= 0 else 0.0
 
 
 @njit(cache=True, nogil=True)
-def _connected(
-    rng: np.random.Generator,
-    a: int,
-    most: int,
-    on: IntArray,
-    movable: np.ndarray,
-    ops: IntArray,
-    before_indptr: IntArray,
-    before: IntArray,
-    behind_indptr: IntArray,
-    behind: IntArray,
-    joined: IntArray,
-) -> int:
-    """Write `most` members at most that edges connect to member `a` on its device into `joined`; return how many."""
-    joined[0] = a
+def _cut_out(a: TimelineArrays, memory: DeviceMemory, s: OpSequence, lo: int, hi: int) -> _Window:
+    """Return positions lo..hi-1 by themselves."""
+    m, d = hi - lo, len(s.free)
+    pred_indptr, succ_indptr = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
+    for b in range(m):
+        v = s.sequence[lo + b]
+        pred_indptr[b + 1], succ_indptr[b + 1] = pred_indptr[b], succ_indptr[b]
+        for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+            pred_indptr[b + 1] += s.place[a.pred[q]] >= lo
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            succ_indptr[b + 1] += s.place[a.succ[q]] < hi
+    w = _Window(
+        s.sequence[lo:hi].copy(),
+        np.empty((m, d)),
+        np.zeros((m, d)),
+        np.zeros((m, d)),
+        s.free,
+        s.rest,
+        np.empty(m),
+        a.s_per_byte,
+        a.delay,
+        pred_indptr,
+        np.empty(pred_indptr[m], np.int64),
+        succ_indptr,
+        np.empty(succ_indptr[m], np.int64),
+        np.empty(m),
+        np.empty(m, np.bool_),
+    )
+    for b in range(m):
+        v = w.ops[b]
+        w.tensor[b], w.need[b], w.movable[b] = a.tensor[v], memory.weight[v] + memory.shard[v], memory.movable[v]
+        w.time[b] = a.time[v, :, -1]
+        _add_inputs(a, s, w, b, lo)
+        _add_outputs(a, s, w, b, lo, hi)
+    return w
+
+
+@hot_kernel
+def _add_inputs(a: TimelineArrays, s: OpSequence, w: _Window, b: int, lo: int) -> None:
+    """Enter the producers of member b: those in the window, and when the others' data are on each device."""
+    v, size = w.ops[b], w.pred_indptr[b]
+    for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+        u = a.pred[q]
+        if s.place[u] >= lo:
+            w.pred[size] = s.place[u] - lo
+            size += 1
+            continue
+        for i in range(len(w.free)):
+            at = s.end[u]
+            if s.device[u] != i:
+                at += transfer_time(a, u, s.device[u], i, 1)
+            w.ready[b, i] = max(w.ready[b, i], at)
+
+
+@hot_kernel
+def _add_outputs(a: TimelineArrays, s: OpSequence, w: _Window, b: int, lo: int, hi: int) -> None:
+    """Enter the consumers of member b: those in the window, and the longest way by way of others."""
+    v, size = w.ops[b], w.succ_indptr[b]
+    for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+        x = a.succ[q]
+        if s.place[x] < hi:
+            w.succ[size] = s.place[x] - lo
+            size += 1
+            continue
+        for i in range(len(w.free)):
+            left = s.tail[x]
+            if s.device[x] != i:
+                left += transfer_time(a, v, i, s.device[x], 1)
+            w.after[b, i] = max(w.after[b, i], left)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _window_cost(w: _Window, x: _Inside) -> float:
+    """Return the longest path through the window, in seconds."""
+    longest = 0.0
+    for i in range(len(x.clock)):  # Much faster than a slice.
+        x.clock[i] = w.free[i]
+    for b in x.order:
+        i = x.device[b]
+        ready = ready_time(w, b, i, x.device, x.end)
+        at = append_start(append_start(ready, w.ready[b, i]), x.clock[i]) + w.time[b, i]
+        x.end[b] = at
+        x.clock[i] = at
+        at += w.after[b, i]
+        if at > longest:
+            longest = at
+    for i in range(len(x.clock)):
+        at = x.clock[i] + w.rest[i]
+        if at > longest:
+            longest = at
+    return longest
+
+
+@hot_kernel
+def _connected(rng: np.random.Generator, w: _Window, x: _Inside, b: int, most: int) -> int:
+    """Write `most` members at most that edges connect to member b on its device into `joined`; return how many."""
+    x.joined[0] = b
     count, head = 1, 0
     while head < count and count < most:
-        b = joined[head]
+        c = x.joined[head]
         head += 1
         downwards = rng.random() < 0.5
         for turn in range(2):
-            indptr, near = (behind_indptr, behind) if downwards == (turn == 0) else (before_indptr, before)
-            for q in range(indptr[b], indptr[b + 1]):
-                c = near[q]
-                if on[c] != on[a] or not movable[ops[c]] or count >= most:
+            indptr, near = (w.succ_indptr, w.succ) if downwards == (turn == 0) else (w.pred_indptr, w.pred)
+            for q in range(indptr[c], indptr[c + 1]):
+                other = near[q]
+                if x.device[other] != x.device[b] or not w.movable[other] or count >= most:
                     continue
                 known = False
                 for k in range(count):
-                    known |= joined[k] == c
+                    known |= x.joined[k] == other
                 if not known:
-                    joined[count] = c
+                    x.joined[count] = other
                     count += 1
     return count
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _draw_chain(
+    rng: np.random.Generator, w: _Window, x: _Inside, capacity: FloatArray, b: int
+) -> tuple[int, int, float]:
+    """Draw connected members to move from b's device to another; see `_propose`. `count` is 0 where they cannot."""
+    j = draw_other_device(rng, x.device[b], len(capacity))
+    most = 2 + int(rng.random() * rng.random() * len(x.order))
+    count = _connected(rng, w, x, b, most)
+    need, able = 0.0, True
+    for k in range(count):
+        need += w.need[x.joined[k]]
+        able &= w.time[x.joined[k], j] < np.inf
+    if not able or x.held[j] + need > capacity[j]:
+        count = 0
+    return count, j, need
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _draw_swap(
+    rng: np.random.Generator, w: _Window, x: _Inside, capacity: FloatArray, b: int, j: int
+) -> tuple[int, float]:
+    """Draw a member of device j to change places with b; return 2 members or 0, and the bytes that go to j."""
+    i, c = x.device[b], int(rng.random() * len(x.order))
+    need = w.need[b] - w.need[c]
+    if x.device[c] != j or not w.movable[c] or not w.time[c, i] < np.inf:
+        return 0, need
+    if x.held[j] + need > capacity[j] or x.held[i] - need > capacity[i]:
+        return 0, need
+    x.joined[1] = c
+    return 2, need
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _draw_place(rng: np.random.Generator, w: _Window, x: _Inside, b: int) -> int:
+    """Return a place for b between its producers and its consumers."""
+    left, right = 0, len(x.order) - 1
+    for q in range(w.pred_indptr[b], w.pred_indptr[b + 1]):
+        left = max(left, x.place[w.pred[q]] + 1)
+    for q in range(w.succ_indptr[b], w.succ_indptr[b + 1]):
+        right = min(right, x.place[w.succ[q]] - 1)
+    return left + int(rng.random() * (right - left + 1))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _propose(rng: np.random.Generator, w: _Window, x: _Inside, capacity: FloatArray) -> tuple[int, int, float, int]:
+    """Draw a move: some members change between the device of the first and another, and the first changes its place.
+
+    Returns
+    -------
+    count, j, need, place
+        Members in `joined`, 0 where the move drawn is not possible; the other device, which may be the same; the bytes
+        that go there on balance; and the place of the first member.
+    """
+    d, b = len(capacity), int(rng.random() * len(x.order))
+    kind, i, place = rng.random(), x.device[b], x.place[b]
+    single = kind <= 1.0 - _CHAIN_SHARE or d == 1 or not w.movable[b]
+    if not single:
+        count, j, need = _draw_chain(rng, w, x, capacity, b)
+        return count, j, need, place
+    x.joined[0] = b
+    j = i
+    if kind < _DEVICE_SHARE and w.movable[b] and d > 1:
+        j = draw_other_device(rng, i, d)
+        if not w.time[b, j] < np.inf:
+            return 0, j, 0.0, place
+        if x.held[j] + w.need[b] > capacity[j]:
+            count, need = _draw_swap(rng, w, x, capacity, b, j)
+            return count, j, need, place
+    if kind > _ONLY_DEVICE_SHARE:
+        place = _draw_place(rng, w, x, b)
+    count = 0 if j == i and place == x.place[b] else 1
+    return count, j, w.need[b], place
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _switch(x: _Inside, count: int, i: int, j: int) -> None:
+    """Put the members joined that are on device i on device j, and the other way round: its own inverse."""
+    for k in range(count):
+        b = x.joined[k]
+        x.device[b] = j if x.device[b] == i else i
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _keep(x: _Inside, best: _Inside) -> None:
+    """Copy a window's schedule."""
+    for b in range(len(x.order)):
+        best.order[b] = x.order[b]
+        best.device[b] = x.device[b]
+    for i in range(len(x.held)):
+        best.held[i] = x.held[i]
+
+
+@hot_kernel
+def _make_moves(
+    rng: np.random.Generator,
+    w: _Window,
+    x: _Inside,
+    best: _Inside,
+    price: FloatArray,
+    capacity: FloatArray,
+    plan: PassPlan,
+) -> None:
+    """Make the moves of a window, from `x` on; leave in `best` (a copy of `x` at first) the best of them."""
+    cost = _window_cost(w, x)
+    before, least, paid = cost, cost, 0.0
+    cooling, temperature = cooling_factor(plan.hot, plan.cold, plan.moves), plan.hot
+    for _ in range(plan.moves):
+        temperature *= cooling
+        count, j, need, place = _propose(rng, w, x, capacity)
+        if count == 0:
+            continue
+        first = x.joined[0]
+        i, old_place = x.device[first], x.place[first]
+        if place != old_place:
+            shift(x.order, x.place, 1, old_place, place)
+        _switch(x, count, i, j)
+        extra = need * (price[j] - price[i])
+        tried = _window_cost(w, x) + (paid + extra)
+        if not accepts(rng, tried, cost, temperature):
+            _switch(x, count, j, i)
+            if place != old_place:
+                shift(x.order, x.place, 1, place, old_place)
+            continue
+        cost = tried
+        paid += extra
+        x.held[i] -= need
+        x.held[j] += need
+        if cost < least:
+            least = cost
+            _keep(x, best)
+    if cost <= before and cost <= least:
+        _keep(x, best)  # As good as the best: take the last one, so that equal schedules drift.
+
+
 @njit(cache=True, nogil=True)
-def _window_cost(
-    order: IntArray,
-    on: IntArray,
-    work: FloatArray,
-    ready: FloatArray,
-    after: FloatArray,
-    before_indptr: IntArray,
-    before: IntArray,
-    ops: IntArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    free: FloatArray,
-    rest: FloatArray,
-    ends: FloatArray,
-    clock: FloatArray,
-) -> float:
-    """Return the longest path through the window."""
-    longest = 0.0
-    clock[:] = free
-    for a in order:
-        i = on[a]
-        start = max(clock[i], ready[a, i])
-        for q in range(before_indptr[a], before_indptr[a + 1]):
-            b = before[q]
-            at = ends[b]
-            if on[b] != i:
-                at += delay_s[on[b], i] + tensor_bytes[ops[b]] * s_per_byte[on[b], i]
-            if at > start:
-                start = at
-        at = start + work[a, i]
-        ends[a] = at
-        clock[i] = at
-        at += after[a, i]
-        if at > longest:
-            longest = at
-    for i in range(len(clock)):
-        at = clock[i] + rest[i]
-        if at > longest:
-            longest = at
-    return longest
+def _inside(s: OpSequence, ops: IntArray) -> _Inside:
+    """Return the schedule of a window's ops as it is."""
+    m, d = len(ops), len(s.held)
+    return _Inside(
+        np.arange(m), np.arange(m), s.device[ops], s.held.copy(), np.empty(m), np.empty(d), np.empty(m, np.int64)
+    )
+
+
+@njit(cache=True, nogil=True)
+def _anneal_window(
+    rng: np.random.Generator, w: _Window, price: FloatArray, capacity: FloatArray, s: OpSequence, plan: PassPlan
+) -> None:
+    """Anneal a window that was cut out, and put the best of it back."""
+    best = _inside(s, w.ops)
+    _make_moves(rng, w, _inside(s, w.ops), best, price, capacity, plan)
+    s.held[:] = best.held
+    lo = s.place[w.ops[0]]
+    for at in range(len(w.ops)):
+        v = w.ops[best.order[at]]
+        s.sequence[lo + at] = v
+        s.place[v] = lo + at
+        s.device[v] = best.device[best.order[at]]

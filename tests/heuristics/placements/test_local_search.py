@@ -12,8 +12,8 @@ from rlinit.heuristics.placements.local_search import (
     earliest_finish_start,
     memory_binds,
     sweep_placements,
-    upward_ranks,
 )
+from rlinit.placements.arrays import upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, respects_dependencies, timeline
 from rlinit.plan import Transfers

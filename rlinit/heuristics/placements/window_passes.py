@@ -1,0 +1,261 @@
+"""Passes of window annealing over a placement: what they change, and how the result becomes a placement again."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget
+from rlinit.heuristics.placements.common import device_memory, slices
+from rlinit.kernels.placements.annealing import PassPlan, cooling_factor
+from rlinit.kernels.placements.batch_annealing import (
+    anneal_batch_windows,
+    begin_batch_pass,
+    end_batch_pass,
+    new_batch_sequence,
+)
+from rlinit.kernels.placements.contention_annealing import anneal_timeline, new_timeline_search
+from rlinit.kernels.placements.window_annealing import anneal_windows, begin_pass, end_pass, new_op_sequence
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import (
+    MODES,
+    held_bytes,
+    respects_dependencies,
+    shard_masks,
+    timeline,
+    timeline_arrays,
+)
+
+__all__ = ["BatchPasses", "OpPasses", "Passes", "PricedPasses", "anneal_under_contention"]
+
+_HOT, _COLD = 0.3, 0.02
+"""First and last temperature in a window, relative to the median time of an op."""
+
+_SLICE_OPS = 100_000
+"""Ops or batches placed between two looks at the clock: 5 to 20 ms."""
+
+_FIRST_PRICE = 0.1
+"""First price of an overfull device's memory, relative to the makespan over the bytes of all ops."""
+
+_DEARER, _CHEAPER = 1.3, 0.8
+"""What a price is multiplied by after a pass that left its device overfull, or with room."""
+
+
+class Passes(Protocol):
+    """A search's state between passes."""
+
+    def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
+        """Anneal window after window along the sequence; return the placement after that.
+
+        Parameters
+        ----------
+        rng
+            Source of randomness.
+        forwards
+            From the first op to the last, or back.
+        width
+            Ops of a window; the next begins half of them further on.
+        moves
+            Moves in each window.
+        budget
+            When to stop in the middle.
+        """
+
+
+class OpPasses:
+    """Passes where every op is whole; memory is a limit.
+
+    Parameters
+    ----------
+    problem
+        The problem; one shard.
+    start
+        A feasible placement.
+    """
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
+        self.problem = problem
+        n, d = problem.num_ops, problem.num_devices
+        self._seconds = problem.op_time_s
+        self._memory = device_memory(problem)
+        self._arrays = timeline_arrays(problem)
+        self._price = np.zeros(d)
+        device = start.device[:, 0]
+        self._state = new_op_sequence(start.sequence // d, device, held_bytes(problem, start.device))
+        self._scale = _typical(self._seconds[np.arange(n), device])
+
+    def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
+        """Anneal window after window; see `Passes.run`. Without prices the makespan is never more than before."""
+        n, d = self.problem.num_ops, self.problem.num_devices
+        state = self._state
+        plan = PassPlan(forwards, width, max(1, width // 2), moves, _HOT * self._scale, _COLD * self._scale)
+        begin_pass(self._arrays, state, plan)
+        windows, goes_on = max(1, _SLICE_OPS // (width * moves)), True
+        while goes_on and not (budget is not None and budget.expired):
+            goes_on = anneal_windows(rng, self._arrays, self._memory, self._price, state, plan, windows)
+        end_pass(self._arrays, state)
+        place = np.empty(n, np.int64)
+        place[state.sequence] = np.arange(n)
+        # By start, so that windows are windows in time too; ties keep their order, which is topological.
+        start = state.end - self._seconds[np.arange(n), state.device]
+        by_start = np.lexsort((place, state.end, start))
+        found = Placement(state.device[:, None].copy(), by_start * d + state.device[by_start])
+        if respects_dependencies(self.problem, found.device, found.sequence):
+            state.sequence[:] = by_start
+            return found
+        # Rounding put an op of no length before one it waits for.
+        return Placement(found.device, state.sequence * d + state.device[state.sequence])
+
+
+class PricedPasses(OpPasses):
+    """Passes where memory is priced, not limited, so that ops can change places on full devices.
+
+    A price rises while its device is overfull and falls while it has room, as in a Lagrangian relaxation.
+
+    Parameters
+    ----------
+    problem
+        The problem; one shard.
+    start
+        A feasible placement.
+    """
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
+        super().__init__(problem, start)
+        self._need = problem.weight_bytes + problem.shard_bytes
+        self._memory = self._memory._replace(capacity=np.full(problem.num_devices, np.inf))
+        makespan_s = timeline(problem, start).makespan_s
+        self._least_price = _FIRST_PRICE * makespan_s / max(float(self._need.sum()), 1e-300)
+
+    def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
+        """Make a pass under the current prices, move them, and return the schedule with overfull devices relieved."""
+        raw = super().run(rng, forwards, width, moves, budget)
+        full = self._state.held > self.problem.capacity_bytes
+        raised = np.maximum(self._price * _DEARER, self._least_price)
+        self._price = np.where(full, raised, self._price * _CHEAPER)
+        return _relieved(self.problem, raw, self._need) if full.any() else raw
+
+
+class BatchPasses:
+    """Passes where ops may be split over devices.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    start
+        A feasible placement.
+    """
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
+        self.problem = problem
+        self._memory = device_memory(problem)
+        self._arrays = timeline_arrays(problem)
+        mask = shard_masks(start.device, problem.num_devices)
+        sequence = _with_empty(mask, start.sequence)
+        self._state = new_batch_sequence(sequence, mask, held_bytes(problem, start.device))
+        ran = timeline(problem, start)
+        self._scale = _typical((ran.end_s - ran.start_s)[~np.isnan(ran.start_s)])
+
+    def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
+        """Anneal window after window, always forwards; see `Passes.run`. The makespan is never more than before."""
+        d, state = self.problem.num_devices, self._state
+        plan = PassPlan(True, width * d, max(1, width * d // 2), moves, _HOT * self._scale, _COLD * self._scale)
+        begin_batch_pass(self._arrays, state)
+        part, goes_on = max(1, _SLICE_OPS // (width * d)), True
+        while goes_on and not (budget is not None and budget.expired):
+            goes_on = anneal_batch_windows(rng, self._arrays, self._memory, state, plan, part)
+        end_batch_pass(self._arrays, state, plan.width)
+        return self._placement()
+
+    def _placement(self) -> Placement:
+        """Return what the state stands for, and sort its batches by start."""
+        problem, state = self.problem, self._state
+        n, d = problem.num_ops, problem.num_devices
+        filled = state.sequence[state.mask.ravel()[state.sequence] != 0]
+        device = np.zeros((n, problem.num_shards), np.int64)
+        for shard in range(problem.num_shards):
+            device[:, shard] = ((state.mask >> shard) & 1).argmax(axis=1)
+        place = np.empty(n * d, np.int64)
+        place[filled] = np.arange(len(filled))
+        sizes = (device[:, :, None] == np.arange(d)).sum(axis=1)
+        start = state.end - np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
+        by_start = filled[np.lexsort((place[filled], state.end.ravel()[filled], start.ravel()[filled]))]
+        if respects_dependencies(problem, device, by_start):  # Rounding may put a batch of no length too early.
+            filled = by_start
+        state.sequence[:] = _with_empty(state.mask, filled)
+        return Placement(device, filled)
+
+
+def _with_empty(mask: IntArray, sequence: IntArray) -> IntArray:
+    """Return all batches in the order of `sequence`; empty ones after the first of their op."""
+    n, d = mask.shape
+    place = np.full(n * d, n * d, np.int64)
+    place[sequence] = np.arange(len(sequence))
+    first = np.where(mask != 0, place.reshape(n, d), n * d).min(axis=1)
+    place = np.where(mask != 0, place.reshape(n, d), first[:, None])
+    return np.lexsort((np.arange(n * d), (mask == 0).ravel(), place.ravel()))
+
+
+def anneal_under_contention(
+    problem: PlacementProblem, start: Placement, rng: np.random.Generator, moves: int, budget: Budget | None
+) -> Placement:
+    """Anneal under the true rules of transfers that exclude each other; never worse than the start.
+
+    Parameters
+    ----------
+    problem
+        The problem; one shard.
+    start
+        A feasible placement.
+    rng
+        Source of randomness.
+    moves
+        Timelines to run.
+    budget
+        When to stop.
+    """
+    n, d = problem.num_ops, problem.num_devices
+    scale = _typical(problem.op_time_s[np.arange(n), start.device[:, 0]])
+    hot, cold, mode = 0.5 * _HOT * scale, _COLD * scale, MODES[problem.transfers]
+    arrays, memory = timeline_arrays(problem), device_memory(problem)
+    search = new_timeline_search(arrays, mode, start.sequence, held_bytes(problem, start.device), hot)
+    cooling = cooling_factor(hot, cold, moves)
+    for part in slices(moves, max(1, _SLICE_OPS // n), budget):
+        anneal_timeline(rng, arrays, memory, mode, search, part, cooling)
+    device = np.empty((n, 1), np.int64)
+    device[search.best_sequence // d, 0] = search.best_sequence % d
+    return Placement(device, search.best_sequence)
+
+
+def _relieved(problem: PlacementProblem, placement: Placement, need: FloatArray) -> Placement:
+    """Move ops off overfull devices, those first that lose least time for the room they make."""
+    device = placement.device[:, 0].copy()
+    seconds = problem.op_time_s
+    alone = np.bincount(problem.group, minlength=problem.num_ops)[problem.group] == 1
+    room = problem.capacity_bytes - held_bytes(problem, placement.device)
+    for _ in range(problem.num_ops):
+        worst = int(room.argmin())
+        if room[worst] >= 0:
+            break
+        members = np.flatnonzero((device == worst) & alone & (need > 0))
+        fits = (need[members, None] <= room[None, :]) & np.isfinite(seconds[members])
+        if not fits.any():
+            break
+        lost = np.maximum(seconds[members] - seconds[members, worst][:, None], 0.0)
+        gained = np.minimum(need[members], -room[worst])
+        rank = np.where(fits, (lost + 1e-3 * seconds[members, worst].mean()) / gained[:, None], np.inf)
+        at, target = np.unravel_index(int(rank.argmin()), rank.shape)
+        device[members[at]] = target
+        room[worst] += need[members[at]]
+        room[target] -= need[members[at]]
+    ops = placement.sequence // problem.num_devices
+    return Placement(device[:, None], ops * problem.num_devices + device[ops])
+
+
+def _typical(seconds: FloatArray) -> float:
+    """Return the median of the positive times, which scales the temperatures."""
+    positive = seconds[seconds > 0]
+    return float(np.median(positive)) if len(positive) else 0.0
