@@ -70,7 +70,7 @@ def solve_cp_sat(
     try:
         from ortools.sat.python import cp_model
     except ImportError as problem_of_import:
-        raise BackendUnavailable("CP-SAT is not installed; pip install rlinit[bench]") from problem_of_import
+        raise BackendUnavailable("CP-SAT is not installed; pip install rlinit[cp]") from problem_of_import
     began = time.perf_counter()
     start = _best_start(problem, hint)
     grid = _Grid.of(problem, start)

@@ -1,0 +1,1 @@
+"""The placement problem as a constraint program on CP-SAT."""

@@ -1,0 +1,98 @@
+"""Whole numbers for the times of a placement problem, rounded so that a bound on them is one on the true times.
+
+Rounding every duration and delay *down* to steps of a unit keeps a bound valid. Let ``s_v`` be the starts of any true
+schedule in units and ``S_v = floor(s_v)``. From ``s_w >= s_v + p_v + l`` follows
+``S_w >= floor(s_v + p_v + l) >= S_v + floor(p_v) + floor(l)``, for the order of ops on a device alike, so the rounded
+starts are a schedule of the rounded times, and its makespan is at most ``floor(C)``. Where all times are multiples of
+one quantum nothing is rounded, and a proof on the whole numbers is one on the problem itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.arrays import FloatArray
+from rlinit.placements.problem import PlacementProblem
+
+__all__ = ["IntegerTimes", "exact_quantum"]
+
+_STEPS_BITS = 27
+"""log2 of the steps a makespan is cut into where times have no common quantum: coarse enough for CP-SAT's presolve,
+which is unreliable from 2^34 on (OR-Tools 9.15), and fine enough that 100 roundings cost under 1e-6 of a makespan."""
+
+_MOST_BITS = 30
+"""log2 of the steps that a common quantum may cut a makespan into."""
+
+_ROUNDING = 1e-12
+"""Relative discount of float sums and products before they are rounded down."""
+
+
+def exact_quantum(values: FloatArray) -> float:
+    """Return the largest number that all finite values are whole multiples of, exactly; 0 where there is none.
+
+    Floats are dyadic rationals, so the greatest common divisor is taken over integers after a shift of the exponent.
+    There is none where the values span more than 2^53 steps, or all are zero.
+
+    Parameters
+    ----------
+    values
+        Numbers of any sign and shape.
+    """
+    finite = np.unique(np.abs(values[np.isfinite(values)]))
+    finite = finite[finite > 0]
+    if not len(finite):
+        return 0.0
+    mantissa, exponent = np.frexp(finite)
+    whole = (mantissa * 2.0**53).astype(np.int64)
+    trailing = np.array([(int(w) & -int(w)).bit_length() - 1 for w in whole.tolist()])
+    lowest = int((exponent - 53 + trailing).min())
+    if math.frexp(float(finite[-1]))[1] - lowest > 53:
+        return 0.0
+    steps = [int(math.ldexp(value, -lowest)) for value in finite.tolist()]
+    return math.ldexp(float(math.gcd(*steps)), lowest)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerTimes:
+    """The steps that seconds become.
+
+    Parameters
+    ----------
+    unit_s
+        Seconds of one step.
+    exact
+        Whether every time of the problem is a whole number of steps.
+    """
+
+    unit_s: float
+    exact: bool
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, reached_s: float) -> IntegerTimes:
+        """Return the steps for makespans up to `reached_s` seconds: of the common quantum, or of a power of two.
+
+        Parameters
+        ----------
+        problem
+            A latency problem.
+        reached_s
+            A makespan that is reached.
+        """
+        linked = np.isfinite(problem.delay_s) & ~np.eye(problem.num_devices, dtype=np.bool_)
+        lags = problem.delay_s[linked] + np.outer(problem.tensor_bytes, problem.s_per_byte[linked])
+        quantum = exact_quantum(np.concatenate([problem.op_time_s.ravel(), lags.ravel()]))
+        if quantum > 0 and reached_s / quantum < 2.0**_MOST_BITS:
+            return cls(quantum, True)
+        unit = 2.0 ** (math.floor(math.log2(reached_s)) - _STEPS_BITS) if reached_s > 0 else 1.0
+        return cls(unit, False)
+
+    def floor(self, seconds: float) -> int:
+        """Return seconds in whole steps, rounded down, so that a bound on the steps is one on the seconds."""
+        return round(seconds / self.unit_s) if self.exact else math.floor(seconds / self.unit_s * (1.0 - _ROUNDING))
+
+    def below(self, seconds: float) -> int:
+        """Return the most steps of a makespan that is less than `seconds`."""
+        return math.ceil(seconds / self.unit_s * (1.0 - _ROUNDING)) - 1 if self.exact else self.floor(seconds)
