@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.placements.constraint.integer_times import IntegerTimes
 from rlinit.exact.placements.analysis.symmetry import alike_devices
+from rlinit.exact.placements.constraint.integer_times import IntegerTimes
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes
