@@ -12,7 +12,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.costs.roofline import known_bytes, may_run, op_times
 from rlinit.errors import InvalidHardware
 from rlinit.graph import Graph
-from rlinit.hardware import Hardware
+from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["LoweredStages", "lower_stages"]
@@ -210,7 +210,8 @@ def _node_order(graph: Graph, node_of_op: IntArray, n: int) -> IntArray:
 
 def _obstacle(graph: Graph, hardware: Hardware, problem: StageProblem, node_of_op: IntArray) -> str:
     """Return why no assignment can be feasible, as far as single nodes and totals tell; "" if they do not."""
-    fits = np.isfinite(problem.work_s) & (problem.param_bytes[None, :] <= problem.memory_bytes[:, None])
+    room_of = problem.memory_bytes * CAPACITY_SLACK
+    fits = np.isfinite(problem.work_s) & (problem.param_bytes[None, :] <= room_of[:, None])
     stuck = np.flatnonzero(~fits.any(axis=0))
     if len(stuck):
         ops = [graph.names[v] for v in np.flatnonzero(node_of_op == stuck[0])]
@@ -223,6 +224,6 @@ def _obstacle(graph: Graph, hardware: Hardware, problem: StageProblem, node_of_o
             f"no device that may run it holds that much (the largest memory has {largest:,.0f})"
         )
     total, room = problem.param_bytes.sum(), problem.memory_bytes[problem.stage_class].sum()
-    if total > room:
+    if total * (1 - 1e-9) > room:  # sums may be rounded
         return f"the parameters need {total:,.0f} bytes; all devices together hold {room:,.0f}"
     return ""

@@ -17,6 +17,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance, simple_bound
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
@@ -239,7 +240,8 @@ def _lone_costs(problem: StageProblem) -> FloatArray:
         cost += np.bincount(problem.tensor_dst, weights=problem.in_s[c][tensor_of], minlength=problem.num_nodes)
         over = np.maximum(problem.param_bytes - problem.cache_bytes[c], 0.0)
         cost += np.where(over > 0, over * problem.overflow_s_per_byte[c], 0.0)
-        best = np.minimum(best, np.where(problem.param_bytes > problem.memory_bytes[c], np.inf, cost))
+        fits = problem.param_bytes <= problem.memory_bytes[c] * CAPACITY_SLACK
+        best = np.minimum(best, np.where(fits, cost, np.inf))
     return best
 
 

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from rlinit.arrays import FloatArray
 from rlinit.errors import SolverFailure
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem, Value
 
 __all__ = ["LoadBalance", "allowed_classes", "load_balance", "simple_bound"]
@@ -43,7 +44,7 @@ def allowed_classes(problem: StageProblem) -> NDArray[np.bool_]:
     """Return (c, n): whether a node may run alone on a stage of the class, and the class has stages."""
     return (
         np.isfinite(problem.work_s)
-        & (problem.param_bytes[None, :] <= problem.memory_bytes[:, None])
+        & (problem.param_bytes[None, :] <= problem.memory_bytes[:, None] * CAPACITY_SLACK)
         & (problem.class_count[:, None] > 0)
     )
 
@@ -161,7 +162,7 @@ def _balance_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[F
 
 def _memory_bound(problem: StageProblem) -> Value:
     """Return (peak, off-cache, traffic) bounds, the first two valid on their own."""
-    param, room = problem.param_bytes, problem.memory_bytes[problem.stage_class]
+    param, room = problem.param_bytes, problem.memory_bytes[problem.stage_class] * CAPACITY_SLACK
     if problem.num_nodes == 0:
         return (0.0, 0.0, 0.0)
     allowed = allowed_classes(problem)

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinit.budget import Budget
+from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound, parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import load_balance, simple_bound
+from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.stages.problem import StageProblem
 from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
 
@@ -120,3 +123,20 @@ def test_no_place_for_an_op_is_infinite() -> None:
 def test_no_cost_at_all_is_zero() -> None:
     """A problem without any cost has the bound 0."""
     assert simple_bound(random_problem(0, 5, 3, scale=0.0)) == (0.0,)
+
+
+@pytest.mark.parametrize("share", [1.0, 1.0 - 2.0**-52, 1.0 - 5e-13])
+def test_a_node_that_fills_a_memory_up_to_rounding_may_run_there(share: float) -> None:
+    """Values take capacities with a slack for rounding; a bound that did not was above the optimum."""
+    problem = random_problem(0, 2, 2, num_classes=2, density=0.0, zero_fraction=0.0)
+    problem = replace(
+        problem,
+        work_s=np.array([[1.0, 9.0], [9.0, 1.0]]),
+        memory_bytes=problem.param_bytes * share,
+    )
+    best = brute_force_pipeline(problem)
+    assert best == 1.0
+    assert simple_bound(problem)[0] <= best
+    assert anchored_cut_bound(problem, budget=Budget(10)) <= best
+    assert parametric_cut_bound(problem, budget=Budget(10)) <= best
+    assert spectral_bound(problem, budget=Budget(10)) <= best
