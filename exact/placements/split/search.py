@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search_bounds import MAX_PRICED_DEVICES, best_price, module_tails
 from rlinit.exact.placements.split.search_kernel import sweep
@@ -178,6 +178,8 @@ def search_model(
 
     Parameters
     ----------
+    problem
+        What the module is part of.
     comm_s
         (num_ops, d, d) from :func:`transfer_times`.
     externals, ops
@@ -194,37 +196,22 @@ def search_model(
         (y, d) prices of the devices, each row at least 0 and with the sum 1; None: those of the assignment LP.
     """
     local = np.concatenate([externals, ops])
-    n, k = len(local), len(externals)
-    searchable = len(ops) <= MAX_MODULE_OPS
-    index = {int(v): i for i, v in enumerate(local)}
-    sink = targets[0].sink
-    preds = [[index[u] for u in _preds(problem, int(v)) if u in index] if i >= k else [] for i, v in enumerate(local)]
-    succs: list[list[int]] = [[] for _ in range(n)]
-    pred_mask, succ_mask = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for w in range(k, n):
-        for u in preds[w]:
-            succs[u].append(w)
-            succ_mask[u] |= 1 << (w - k) if searchable else 1
-            if u >= k:
-                pred_mask[w] |= 1 << (u - k) if searchable else 1
-    live = np.array([any(w not in index for w in _succs(problem, int(v))) for v in local], np.bool_)
+    k, sink = len(externals), targets[0].sink
+    edges = _local_edges(problem, local, k)
     time_s = np.ascontiguousarray(problem.op_time_s[local])
     local_comm = np.ascontiguousarray(comm_s[local])
-    arrival = np.full((len(targets), n, problem.num_devices), -np.inf)
-    for t, target in enumerate(targets):
-        for u in _preds(problem, sink) if sink >= 0 else []:
-            arrival[t, index[u]] = comm_s[u, :, target.device] + problem.op_time_s[sink, target.device]
+    arrival = _sink_arrivals(problem, comm_s, local, targets)
     base = np.maximum(arrival, 0.0 if sink < 0 else -np.inf)
     if tail_after is not None:
         base = np.maximum(base, tail_after[local])
     if price is None:
         price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
     priced = _priced(time_s, price)
-    tail, device_tail = _tails(k, succs, time_s, local_comm, base, priced)
+    tail, device_tail = _tails(k, edges.succs, time_s, local_comm, base, priced)
     after, local_tail = np.zeros(len(price)), np.zeros((0, problem.num_devices))
     if work_after_s is not None:
         after, device_tail = _priced(work_after_s, price).sum(axis=1), np.zeros_like(device_tail)
-        local_tail = _tails(k, succs, time_s, local_comm, np.zeros((1, *time_s.shape)), priced)[0][0]
+        local_tail = _tails(k, edges.succs, time_s, local_comm, np.zeros((1, *time_s.shape)), priced)[0][0]
     group, group_mask, group_live = _groups(problem, local, k)
     need = problem.weight_bytes + problem.num_shards * problem.shard_bytes
     sink_time = [0.0 if sink < 0 else float(problem.op_time_s[sink, target.device]) for target in targets]
@@ -232,11 +219,11 @@ def search_model(
         num_fixed=k,
         time_s=time_s,
         comm_s=local_comm,
-        pred_indptr=np.cumsum([0, *(len(each) for each in preds)]).astype(np.int64),
-        pred=np.array([u for each in preds for u in each], np.int64),
-        pred_mask=pred_mask,
-        succ_mask=succ_mask,
-        live=live,
+        pred_indptr=np.cumsum([0, *(len(each) for each in edges.preds)]).astype(np.int64),
+        pred=np.array([u for each in edges.preds for u in each], np.int64),
+        pred_mask=edges.pred_mask,
+        succ_mask=edges.succ_mask,
+        live=edges.live,
         group=group,
         group_mask=group_mask,
         group_live=group_live,
@@ -253,6 +240,45 @@ def search_model(
         target_device=np.array([target.device if sink >= 0 else -1 for target in targets], np.int64),
         sink_time_s=np.array(sink_time),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edges:
+    """Edges of a module by local op, also as masks of module ops, and whether an op has consumers beyond the module."""
+
+    preds: list[list[int]]
+    succs: list[list[int]]
+    pred_mask: IntArray
+    succ_mask: IntArray
+    live: BoolArray
+
+
+def _local_edges(problem: PlacementProblem, local: IntArray, k: int) -> _Edges:
+    """Return the edges into the ops of a module, which follow k externals; masks of large modules are just nonzero."""
+    n = len(local)
+    searchable = n - k <= MAX_MODULE_OPS
+    index = {int(v): i for i, v in enumerate(local)}
+    preds = [[index[u] for u in _preds(problem, int(v)) if u in index] if i >= k else [] for i, v in enumerate(local)]
+    succs: list[list[int]] = [[] for _ in range(n)]
+    pred_mask, succ_mask = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for w in range(k, n):
+        for u in preds[w]:
+            succs[u].append(w)
+            succ_mask[u] |= 1 << (w - k) if searchable else 1
+            if u >= k:
+                pred_mask[w] |= 1 << (u - k) if searchable else 1
+    live = np.array([any(w not in index for w in _succs(problem, int(v))) for v in local], np.bool_)
+    return _Edges(preds, succs, pred_mask, succ_mask, live)
+
+
+def _sink_arrivals(problem: PlacementProblem, comm_s: FloatArray, local: IntArray, targets: list[Target]) -> FloatArray:
+    """Return (t, n, d) seconds from the end of a local op to that of the target that consumes it, -inf for others."""
+    index = {int(v): i for i, v in enumerate(local)}
+    arrival = np.full((len(targets), len(local), problem.num_devices), -np.inf)
+    for t, target in enumerate(targets):
+        for u in _preds(problem, target.sink) if target.sink >= 0 else []:
+            arrival[t, index[u]] = comm_s[u, :, target.device] + problem.op_time_s[target.sink, target.device]
+    return arrival
 
 
 def _preds(problem: PlacementProblem, v: int) -> list[int]:

@@ -1,0 +1,117 @@
+"""Heads and tails of batches, held against the timelines of placements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.time_windows import (
+    batch_windows,
+    horizon_s,
+    latest_end,
+    possible_batches,
+    shard_windows,
+)
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan, timeline
+from rlinit.plan import Transfers
+from tests.exact.placements.split.cases import make_problem
+from tests.placement_cases import random_placement, random_placement_problem
+
+CLOSE = 1.0 + 1e-9
+WAYS: tuple[Transfers, ...] = ("parallel", "exclusive", "blocking")
+
+
+def any_problem(seed: int) -> PlacementProblem:
+    """Return a problem of up to eight ops of any kind."""
+    rng = np.random.default_rng(seed)
+    transfers = WAYS[int(rng.integers(3))]
+    return random_placement_problem(
+        seed,
+        int(rng.integers(1, 9)),
+        int(rng.integers(1, 4)),
+        shards=int(rng.choice([1, 1, 2, 3])),
+        transfers=transfers,
+        scale=10.0 ** float(rng.integers(-12, 13)),
+        transfer=float(rng.choice([0.0, 0.5, 5.0])),
+        memory_fraction=float(rng.choice([np.inf, 0.7])),
+        group_fraction=float(rng.choice([0.0, 0.4])),
+        missing_links=0.0 if transfers == "blocking" else float(rng.choice([0.0, 0.2])),
+        integer=bool(rng.random() < 0.5),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_every_placement_within_the_limit_lies_in_its_windows(seed: int) -> None:
+    """No batch starts before its head, and after its end the makespan is at least its tail away, in both views."""
+    problem = any_problem(seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(10):
+        placement = random_placement(problem, rng)
+        value = makespan(problem, placement)
+        if value == np.inf:
+            continue
+        run = timeline(problem, placement)
+        tolerance = value * (CLOSE - 1.0)
+        batches = batch_windows(problem, value * CLOSE)
+        shards = shard_windows(problem, value * CLOSE if value > 0 else np.inf, possible_batches(problem))
+        assert not batches.empty
+        assert shards is not None
+        for v in range(problem.num_ops):
+            for i, count in zip(*np.unique(placement.device[v], return_counts=True), strict=True):
+                assert batches.allowed[v, i]
+                assert shards.allowed[v, i, count]
+                for view in (batches, shards):
+                    assert view.head_s[v, i] <= run.start_s[v, i] + tolerance
+                    assert run.end_s[v, i] + view.tail_s[v, i] <= value + tolerance
+                    assert view.least_s[v, i] <= problem.time_s[v, i, count]
+        assert value <= horizon_s(problem)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_windows_hold_around_a_placement(seed: int) -> None:
+    """Whatever some ops do, if the others stay, they do it within the windows around a start."""
+    problem = any_problem(seed)
+    rng = np.random.default_rng(seed)
+    start = random_placement(problem, rng)
+    value = makespan(problem, start)
+    if value == np.inf:
+        return
+    windows = batch_windows(problem, value * CLOSE, start, rng.random(problem.num_ops) < 0.5)
+    run = timeline(problem, start)
+    assert not windows.empty
+    for v in range(problem.num_ops):
+        for i in set(start.device[v].tolist()):
+            assert windows.head_s[v, i] <= run.start_s[v, i] + value * (CLOSE - 1.0)
+            assert run.start_s[v, i] + windows.rest_s[v, i] <= value * CLOSE
+
+
+def test_a_tail_leaves_the_op_itself_out() -> None:
+    """Three ops in a row of 1, 2 and 4 s: heads 0, 1, 3, and Carlier's tails 6, 4, 0 in both views."""
+    problem = make_problem(np.array([[1.0], [2.0], [4.0]]), [(0, 1), (1, 2)])
+    shards = shard_windows(problem, np.inf, possible_batches(problem))
+    assert shards is not None
+    for view in (batch_windows(problem, 7.0), shards):
+        assert view.head_s.ravel().tolist() == [0.0, 1.0, 3.0]
+        assert view.tail_s.ravel().tolist() == [6.0, 4.0, 0.0]
+    assert shards.floor_s == 7.0
+    assert latest_end(problem, possible_batches(problem)) == 7.0
+
+
+def test_no_time_leaves_windows_wide() -> None:
+    """A budget that has ended cuts the propagation short, and what is left still holds."""
+    problem = random_placement_problem(3, 8, 2)
+    narrow, wide = (batch_windows(problem, horizon_s(problem) * 0.5, budget=Budget(s)) for s in (60.0, 0.0))
+    assert (wide.head_s[narrow.allowed] <= narrow.head_s[narrow.allowed]).all()
+    assert (wide.allowed | ~narrow.allowed).all()
+
+
+def test_a_start_is_needed_for_a_window() -> None:
+    """Some ops cannot be fixed where nothing says where."""
+    with pytest.raises(ValueError, match="start"):
+        batch_windows(random_placement_problem(1, 3, 2), 10.0, None, np.array([True, False, True]))
