@@ -47,7 +47,20 @@ ANY_DEVICE = "*"
 _COSTS = ("op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden")
 """Attributes of ops that say what they cost and where they may be."""
 
-_NOTES = ("node", "nodes", "module", "scopes", "outputs", "tensors", "tracer", "view", "precision", "label", "note")
+_NOTES = (
+    "node",
+    "nodes",
+    "module",
+    "scopes",
+    "holds",
+    "outputs",
+    "tensors",
+    "tracer",
+    "view",
+    "precision",
+    "label",
+    "note",
+)
 """Attributes that are carried along: what importers say of an op's origin, and ``note`` for whatever users like."""
 
 
@@ -421,11 +434,12 @@ class Graph:
         kwargs: Mapping[str, Any] | None = None,
         *,
         batch: int | None = None,
-        granularity: Literal["op", "module"] = "op",
+        granularity: Literal["op", "layer", "module"] = "op",
         sharing: Literal["colocate", "copy"] = "colocate",
         name: str | None = None,
         method: Literal["auto", "trace", "strict", "fx"] = "auto",
         dtype: Dtype = None,
+        keep: Sequence[str] = (),
     ) -> Graph:
         """Trace a torch module and read it: see `rlinit.importers.torch.export.from_torch`."""
         from rlinit.importers.torch.export import from_torch
@@ -440,7 +454,25 @@ class Graph:
             name=name,
             method=method,
             dtype=dtype,
+            keep=keep,
         )
+
+    def group(self, granularity: Literal["op", "layer", "module"] = "layer", *, keep: Sequence[str] = ()) -> Graph:
+        """Return the graph with layers, modules or what `keep` names kept on one device or stage each, by colocation.
+
+        Parameters
+        ----------
+        granularity, keep
+            See `rlinit.importers.common.blocks.blocks_of`.
+
+        Raises
+        ------
+        InvalidGraph
+            An unknown granularity, or a pattern that fits no module.
+        """
+        from rlinit.importers.common.blocks import grouped
+
+        return grouped(self, granularity, keep)
 
     def to_networkx(self) -> nx.DiGraph[Any]:
         """Return the graph as a networkx DiGraph with the attributes `from_networkx` reads."""

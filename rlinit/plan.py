@@ -326,19 +326,29 @@ class Plan:
 
         to_dot(graph, path, self)
 
-    def to_device_map(self, *, devices: Mapping[str, str] | None = None, coarsen: bool = False) -> dict[str, str]:
+    def to_device_map(
+        self,
+        graph: Graph | None = None,
+        *,
+        devices: Mapping[str, str] | None = None,
+        coarsen: bool = False,
+        hardware: Hardware | None = None,
+    ) -> dict[str, str]:
         """Return module path -> device, for ``accelerate.dispatch_model``; see `rlinit.exporters.to_device_map`.
 
         Parameters
         ----------
+        graph, hardware
+            What the plan was made for. A coarse map needs the graph, whose bytes it counts.
         devices
             Device name of the plan -> what the map shall say; the plan's names if not given.
         coarsen
-            Put modules that the plan cuts on the device of most of their ops, rather than refuse.
+            Put modules that the plan cuts on the device that holds most of their parameters, where there is room for
+            all of them, rather than refuse.
         """
         from rlinit.exporters import to_device_map
 
-        return to_device_map(self, devices=devices, coarsen=coarsen)
+        return to_device_map(self, graph, devices=devices, coarsen=coarsen, hardware=hardware)
 
     def report(self, path: str | Path, graph: Graph, hardware: Hardware) -> None:
         """Write one HTML page about the plan that opens offline; see `rlinit.exporters.to_report`.

@@ -120,7 +120,8 @@ def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Expo
             raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
         plan.plot(path)
     elif name == "device_map":
-        mapped = plan.to_device_map(devices=device_places(command.devices), coarsen=command.coarsen)
+        whole = graph if command.coarsen else None  # whose bytes a coarse map counts
+        mapped = plan.to_device_map(whole, devices=device_places(command.devices), coarsen=command.coarsen)
         write_atomically(path, json.dumps(mapped, indent=1) + "\n")
     else:
         from rlinit.exporters import to_tensorboard

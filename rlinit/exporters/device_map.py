@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from rlinit.checker.compatibility import require_hardware
+from rlinit.costs.roofline import known_bytes
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.op_devices import check_graph
 from rlinit.graph import Graph
+from rlinit.hardware import Hardware
 from rlinit.plan import Plan
+from rlinit.units import format_bytes
 
 __all__ = ["module_paths", "to_device_map"]
 
@@ -20,11 +25,12 @@ def to_device_map(
     modules: Mapping[str, str] | None = None,
     devices: Mapping[str, str] | None = None,
     coarsen: bool = False,
+    hardware: Hardware | None = None,
 ) -> dict[str, str]:
     """Return the device map of a plan, for ``accelerate.dispatch_model``.
 
     A module appears where all ops in it, submodules included, run on one device and those of its parent do not; the
-    map ``{"": device}`` puts the whole model on one.
+    map ``{"": device}`` puts the whole model on one. Plans of graphs at layer granularity (`Graph.group`) have one.
 
     Parameters
     ----------
@@ -38,14 +44,18 @@ def to_device_map(
     devices
         device name of the plan -> what the map shall say; the plan's names if not given.
     coarsen
-        Put a module that has no submodule to tell its ops apart, but runs on several devices, on the one that runs most
-        of its ops, rather than refuse. The plan's times and proof do not hold for such a map.
+        Put a module that has no submodule to tell its ops apart, but runs on several devices, on the one of them that
+        holds most of its parameters and has room for all, rather than refuse. The plan's times and proof do not hold
+        for such a map. It needs the graph, which has the bytes.
+    hardware
+        What the plan was made for: a coarse map never puts more bytes of parameters on a device than its memory. None:
+        never more than the plan holds there.
 
     Raises
     ------
     InvalidPlan
-        The plan is for another graph or has no schedule, no op says which module it belongs to, or the plan cuts inside
-        a module (named, with two ops that are apart).
+        The plan is for another graph or has no schedule, no op says which module it belongs to, the plan cuts inside
+        a module (named, with two ops that are apart), or no device of a module that is cut has room for it.
     """
     where = _places(plan, graph)
     paths = dict(modules or (plan.modules if graph is None else module_paths(graph)))
@@ -61,43 +71,126 @@ def to_device_map(
         parts = paths[op].split(".")
         for depth in range(len(parts) + 1):
             ops_of.setdefault(".".join(parts[:depth]), []).append(op)
-    result: dict[str, str] = {}
-    _cover("", ops_of, paths, where, result, coarsen=coarsen)
+    cover = _Cover(ops_of, paths, where, _follows(graph, where))
+    cover.open("")
+    if cover.cut and not coarsen:
+        raise InvalidPlan(_refusal(cover, cover.cut[0]))
+    if cover.cut:
+        if graph is None:
+            raise InvalidPlan("a coarse device map counts bytes of parameters; give the plan's graph")
+        _settle(cover, graph, _room(plan, hardware))
+    if graph is not None:
+        _add_folded(cover, graph)
     names = devices or {}
-    return {path: names.get(device, device) for path, device in result.items()}
+    return {path: names.get(device, device) for path, device in cover.result.items()}
 
 
-def _cover(
-    path: str,
-    ops_of: Mapping[str, Sequence[str]],
-    paths: Mapping[str, str],
-    where: Mapping[str, tuple[str, ...]],
-    result: dict[str, str],
-    *,
-    coarsen: bool,
-) -> None:
-    """Name a module, or, where its ops are apart, its submodules."""
-    ops = ops_of[path]
-    found = {device for op in ops for device in where[op]}
-    if len(found) == 1:
-        result[path] = found.pop()
-        return
-    children = sorted(child for child in ops_of if child and child.rpartition(".")[0] == path)
-    own = [op for op in ops if paths[op] == path]
-    if own or not children:
-        if not coarsen:
-            first = ops[0]
-            other = next((op for op in ops if where[op] != where[first]), first)
+@dataclass(slots=True)
+class _Cover:
+    """Names modules from the outermost in; those that are cut and cannot be opened are listed.
+
+    Parameters
+    ----------
+    ops_of, paths, where
+        module path -> its ops, submodules included; op -> module path; op -> devices.
+    follows
+        Ops that run where all runs that they read.
+    result, cut
+        module path -> device; modules without one.
+    """
+
+    ops_of: Mapping[str, Sequence[str]]
+    paths: Mapping[str, str]
+    where: Mapping[str, tuple[str, ...]]
+    follows: frozenset[str]
+    result: dict[str, str] = field(default_factory=dict)
+    cut: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> None:
+        """Name a module, or, where its ops are apart, its submodules."""
+        ops = self.ops_of[path]
+        found = {device for op in ops for device in self.where[op]}
+        if len(found) == 1:
+            self.result[path] = found.pop()
+            return
+        children = sorted(child for child in self.ops_of if child and child.rpartition(".")[0] == path)
+        own = [op for op in ops if self.paths[op] == path]
+        if not children or any(op not in self.follows for op in own):
+            self.cut.append(path)
+            return
+        for child in children:
+            self.open(child)
+
+
+def _add_folded(cover: _Cover, graph: Graph) -> None:
+    """Name the modules without an op, whose weights an importer folded into another's, by the device of that op."""
+    for v, row in graph.extras.items():
+        for path in row.get("holds", ()):
+            around = [path[:end] for end in range(len(path) + 1) if end in (0, len(path)) or path[end : end + 1] == "."]
+            if path not in cover.ops_of and not any(named in cover.result for named in around):
+                cover.result[path] = cover.where[graph.names[v]][0]
+
+
+def _follows(graph: Graph | None, where: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Return the ops that run on the one device on which everything that they read is made.
+
+    A map need not name them: between the modules that it names, a model computes where its tensors are.
+    """
+    if graph is None:
+        return frozenset()
+    found = set()
+    for v, op in enumerate(graph.names):
+        reads = graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()
+        made = {where[graph.names[u]] for u in reads if graph.kinds[u] != "input"}
+        if made <= {where[op]}:
+            found.add(op)
+    return frozenset(found)
+
+
+def _refusal(cover: _Cover, path: str) -> str:
+    ops, where = cover.ops_of[path], cover.where
+    first = ops[0]
+    other = next((op for op in ops if where[op] != where[first]), first)
+    return (
+        f"the plan cuts inside module {path!r}: op {first!r} runs on {', '.join(where[first])} and op "
+        f"{other!r} on {', '.join(where[other])}; a device map cannot say that "
+        "(plan graph.group('layer'), or coarsen)"
+    )
+
+
+def _room(plan: Plan, hardware: Hardware | None) -> dict[str, float]:
+    """Return device -> bytes of parameters that it may hold."""
+    if hardware is not None:
+        require_hardware(plan, hardware)
+        return {device.name: float(device.memory_bytes) for device in hardware.devices}
+    if plan.objective in ("pipeline", "memory"):
+        return {use.device: use.param_bytes for use in plan.stages}
+    return {use.device: use.held_bytes for use in plan.devices}
+
+
+def _settle(cover: _Cover, graph: Graph, room: Mapping[str, float]) -> None:
+    """Put every module that is cut, the largest first, on the device that holds most of it and has room for all."""
+    held = dict(zip(graph.names, known_bytes(graph.param_bytes).tolist(), strict=True))
+    left = dict(room)
+    for path, device in cover.result.items():
+        left[device] -= sum(held[op] for op in cover.ops_of[path])
+    size = {path: sum(held[op] for op in cover.ops_of[path]) for path in cover.cut}
+    for path in sorted(cover.cut, key=lambda path: (-size[path], path)):
+        there: dict[str, tuple[float, int]] = {}
+        for op in cover.ops_of[path]:
+            for device in cover.where[op]:
+                weight, count = there.get(device, (0.0, 0))
+                there[device] = (weight + held[op], count + 1)
+        fitting = [device for device in sorted(there) if size[path] <= left[device]]
+        if not fitting:
             raise InvalidPlan(
-                f"the plan cuts inside module {path!r}: op {first!r} runs on {', '.join(where[first])} and op "
-                f"{other!r} on {', '.join(where[other])}; a device map cannot say that "
-                "(plan at module granularity, or coarsen)"
+                f"module {path!r} has {format_bytes(size[path])} of parameters, for which none of its devices "
+                f"({', '.join(sorted(there))}) has room; plan graph.group('layer'), or give the hardware, whose memory "
+                "may be larger than what the plan holds"
             )
-        counts = {device: sum(device in where[op] for op in ops) for device in sorted(found)}
-        result[path] = max(counts, key=lambda device: counts[device])
-        return
-    for child in children:
-        _cover(child, ops_of, paths, where, result, coarsen=coarsen)
+        chosen = max(fitting, key=lambda device: there[device])
+        cover.result[path] = chosen
+        left[chosen] -= size[path]
 
 
 def module_paths(graph: Graph) -> dict[str, str]:

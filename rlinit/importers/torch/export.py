@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
+from rlinit.importers.common.blocks import grouped
 from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype, Precision
 
@@ -35,7 +36,7 @@ __all__ = [
     "tracer_of",
 ]
 
-Granularity = Literal["op", "module"]
+Granularity = Literal["op", "layer", "module"]
 Method = Literal["auto", "trace", "strict", "fx"]
 """How a module is traced; see `export_program`."""
 _TRACER = "rlinit_tracer"
@@ -69,6 +70,7 @@ def from_torch(
     name: str | None = None,
     method: Method = "auto",
     dtype: Dtype = None,
+    keep: Sequence[str] = (),
 ) -> Graph:
     """Return the computation graph of a module called with the given arguments: `export_program`, `from_program`.
 
@@ -78,7 +80,7 @@ def from_torch(
     ----------
     module, args, kwargs, batch, method
         See `export_program`.
-    granularity, sharing, dtype, name
+    granularity, sharing, dtype, keep, name
         See `from_program`; the name is by default the module's class.
 
     Raises
@@ -90,7 +92,7 @@ def from_torch(
     """
     program = export_program(module, args, kwargs, batch=batch, method=method)
     return from_program(
-        program, granularity=granularity, sharing=sharing, dtype=dtype, name=name or type(module).__name__
+        program, granularity=granularity, sharing=sharing, dtype=dtype, keep=keep, name=name or type(module).__name__
     )
 
 
@@ -219,6 +221,7 @@ def from_program(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     dtype: Dtype = None,
+    keep: Sequence[str] = (),
     name: str = "torch",
 ) -> Graph:
     """Return the computation graph of an exported program.
@@ -226,7 +229,8 @@ def from_program(
     ``granularity="op"``: one op for each ATen call, named as its node in ``program.graph``; reads of one output of a
     call with several (``getitem``) belong to the call. ``"module"``: one op for each call of a module that has
     no submodules, named by the module's path (``path/call1`` for later calls); what lies between stays as it is.
-    User inputs are ops of kind "input".
+    ``"layer"``: the ops of each repeated block of the model stay together, colocated; see `Graph.group`. User inputs
+    are ops of kind "input".
 
     * ``out_bytes`` covers the outputs of an op that another op or the caller reads, all of them together.
     * ``flops`` follows `torch.utils.flop_counter`: matrix products, convolutions, attention; elementwise ops have 0;
@@ -237,6 +241,7 @@ def from_program(
 
     Extras of an op: ``node`` (name of its node in ``program.graph``, or of its module), ``nodes`` (all of its nodes
     in order), ``module`` (path of the module it belongs to), ``outputs`` (a list of [dtype, dimension, ...]),
+    ``scopes`` ([path, class] of the modules around it), ``holds`` (other modules whose folded weights it has),
     ``view`` (True where the output shares its input's storage), and ``tracer`` ("torch.fx" where that traced the
     program, see `tracer_of`).
 
@@ -253,6 +258,8 @@ def from_program(
         Values of other dynamic dimensions: ``{"input_name[axis]": size}`` or ``{"symbol": size}``.
     dtype
         What floating-point weights and activations are counted in ("fp16", ("int4", "fp16"), ...); see `Precision`.
+    keep
+        Modules to keep whole, by path or class; see `Graph.group`.
     name
         The graph's name.
 
@@ -267,7 +274,8 @@ def from_program(
     from rlinit.importers.torch.program import ProgramReader
 
     reader = ProgramReader(without_writes(program), granularity, sharing, batch, dims or {}, Precision.of(dtype))
-    return reader.graph(name)
+    graph = reader.graph(name)
+    return grouped(graph, "layer", keep) if granularity == "layer" else grouped(graph, "op", keep) if keep else graph
 
 
 def constant_nodes(program: ExportedProgram) -> frozenset[str]:

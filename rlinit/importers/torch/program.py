@@ -69,8 +69,8 @@ class ProgramReader:
         dims: Mapping[str, int],
         precision: Precision,
     ) -> None:
-        if granularity not in ("op", "module"):
-            raise ValueError(f"granularity is {granularity!r}; expected 'op' or 'module'")
+        if granularity not in ("op", "layer", "module"):
+            raise ValueError(f"granularity is {granularity!r}; expected 'op', 'layer' or 'module'")
         self.program = program
         self.granularity = granularity
         self.sharing: Sharing = sharing
@@ -81,6 +81,12 @@ class ProgramReader:
         self.sizes = SizeTable(program, batch, dims)
         self.nodes = [node for node in program.graph.nodes if node.op != "output"]
         self.returned = {node for node in program.graph.output_node().all_input_nodes}
+        self.stored = {
+            spec.arg.name
+            for spec in program.graph_signature.input_specs
+            if spec.kind == InputKind.PARAMETER or (spec.kind == InputKind.BUFFER and spec.persistent)
+        }
+        self.folded: dict[Node, frozenset[str]] = {}  # constant call -> modules whose weights are in it
         self.roots: dict[Node, Node] = {}  # constant tensor -> the tensor whose storage it is a view of
         self.ops: list[_Op] = []
         self.owner: dict[Node, _Op] = {}
@@ -125,6 +131,7 @@ class ProgramReader:
             self._open(node, name if opaque is None else opaque.kind)
         else:
             self.roots[node] = self._root(node)
+            self.folded[node] = self._modules_in(node)
 
     def _open(self, node: Node, kind: str) -> None:
         stack = node.meta.get("nn_module_stack") or {}
@@ -132,6 +139,14 @@ class ProgramReader:
         op = _Op(node.name, kind, [node], module)
         self.ops.append(op)
         self.owner[node] = op
+
+    def _modules_in(self, node: Node) -> frozenset[str]:
+        """Return the modules whose stored tensors a constant call reads, itself or through others."""
+        found = [self.folded.get(source, frozenset()) for source in node.all_input_nodes]
+        scopes = _scopes(node)
+        if scopes and any(source.name in self.stored for source in node.all_input_nodes):
+            found.append(frozenset({scopes[-1][0]}))
+        return frozenset().union(*found)
 
     def _is_random(self, node: Node) -> bool:
         return _RANDOM in getattr(node.target, "tags", ()) or _is_control_flow(node)
@@ -234,6 +249,7 @@ class ProgramReader:
             "node": op.name if op.nodes[0].name == op.name else op.module,
             "nodes": [node.name for node in op.nodes],
             "module": op.module,
+            "scopes": _scopes(op.nodes[0]),
             "outputs": [
                 [str(tensor.dtype).removeprefix("torch."), *shape]
                 for tensor, shape in zip(outputs, shapes, strict=True)
@@ -241,6 +257,9 @@ class ProgramReader:
         }
         if all(node.target is operator.getitem or self._is_free(node) for node in op.nodes):
             row["view"] = True
+        holds = {path for node in op.nodes for u in node.all_input_nodes for path in self.folded.get(u, ())}
+        if holds - {op.module}:
+            row["holds"] = sorted(holds - {op.module})
         if self.tracer != "torch.export":
             row["tracer"] = self.tracer
         return row | self.precision.noted()
@@ -320,6 +339,12 @@ class ProgramReader:
         if isinstance(value, (list, tuple)):
             return [torch.empty(self.sizes.shape(t, label), dtype=t.dtype, device="meta") for t in value]
         return self.sizes.size(value, label)
+
+
+def _scopes(node: Node) -> list[list[str]]:
+    """Return path and class of the modules around a call, the outermost first."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    return [[str(path), (kind if isinstance(kind, str) else kind.__name__).rpartition(".")[2]] for path, kind in stack]
 
 
 def _is_control_flow(node: Node) -> bool:

@@ -244,7 +244,7 @@ def test_module_granularity() -> None:
     nodes = [name for i in range(coarse.num_ops) for name in coarse.extras[i]["nodes"]]
     assert sorted(nodes) == sorted(name for i in range(fine.num_ops) for name in fine.extras[i]["nodes"])
     with pytest.raises(ValueError, match="granularity"):
-        from_program(program, granularity="layer")  # type: ignore[arg-type]
+        from_program(program, granularity="all")  # type: ignore[arg-type]
 
 
 def test_a_model_too_large_for_this_machine() -> None:

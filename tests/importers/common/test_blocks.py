@@ -1,0 +1,159 @@
+"""Layers, modules and named parts that stay whole, and what plans of such graphs can be exported to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit import Graph, Hardware
+from rlinit.errors import InvalidGraph, InvalidPlan
+from rlinit.exporters import to_device_map, to_split_spec
+from rlinit.hardware import Device
+from rlinit.importers.common.blocks import blocks_of
+from rlinit.measurement.ops import placed_plan
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+X = torch.zeros(1, 5, dtype=torch.int64)
+
+
+class Layer(nn.Module):  # type: ignore[misc,name-defined]
+    """Two products with a residual that belongs to no submodule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 32)
+        self.down = nn.Linear(32, 8)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        """Map (B, T, 8) to (B, T, 8)."""
+        return x + self.down(torch.relu(self.up(x * mask)))
+
+
+class Model(nn.Module):  # type: ignore[misc,name-defined]
+    """Embeddings of tokens and places, a mask, layers and a head."""
+
+    def __init__(self, depth: int = 6) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(20, 8)
+        self.places = nn.Embedding(5, 8)
+        self.layers = nn.ModuleList(Layer() for _ in range(depth))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, ids: Any) -> Any:
+        """Map (B, T) tokens to (B, 20) numbers."""
+        mask = (ids > 3).float().unsqueeze(-1)
+        x = self.tokens(ids) + self.places(torch.arange(5))
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(self.norm(x)[:, -1])
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return Graph.from_torch(Model().eval(), (X,))
+
+
+def hardware(count: int, memory: float = np.inf) -> Hardware:
+    """Return unequal devices with launches, so that one of them alone is not the best under a tight memory."""
+    devices = [Device(f"d{i}", f"k{i}", memory, flops_per_s=1e9 * (i + 1), bytes_per_s=1e9) for i in range(count)]
+    return Hardware.mesh(devices, 1e9)
+
+
+def test_layers_are_found(graph: Graph) -> None:
+    """Each entry of the list is a block with the residual in it; other modules are blocks of their own."""
+    blocks = blocks_of(graph)
+    assert {block for block in blocks if block} == {"tokens", "norm", "head", *(f"layers.{i}" for i in range(6))}
+    for v, block in enumerate(blocks):
+        if graph.extras[v].get("module", "").startswith("layers.2"):
+            assert block == "layers.2"
+    assert blocks_of(graph, "op") == [None] * graph.num_ops
+    assert "layers.2.up" in blocks_of(graph, "module")
+
+
+def test_parts_by_class_and_path(graph: Graph) -> None:
+    """Patterns fit paths and classes of modules; one that fits nothing is refused."""
+    assert "layers.0" in blocks_of(graph, "op", ["Layer"])
+    assert {block for block in blocks_of(graph, "op", ["layers.[01]"]) if block} == {"layers.0", "layers.1"}
+    with pytest.raises(InvalidGraph, match="'Conv'"):
+        graph.group("op", keep=["Layer", "Conv"])
+    with pytest.raises(InvalidGraph, match="granularity"):
+        blocks_of(graph, "all")  # type: ignore[arg-type]
+    assert Graph.from_torch(Model().eval(), (X,), granularity="op", keep=["Layer"]) == graph.group("op", keep=["Layer"])
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_plans_of_layers_are_device_maps(graph: Graph, count: int) -> None:
+    """A placement of whole layers is a device map, and none of its devices holds more than it can."""
+    total = float(graph.param_bytes.sum())
+    devices = hardware(count, 1.35 * total / count + 3000)
+    layers = graph.group("layer")
+    assert Graph.from_torch(Model().eval(), (X,), granularity="layer") == layers
+    plan = rlinit.schedule(layers, devices, objective="latency", resident="weights", time_limit_s=2)
+    mapped = to_device_map(plan, layers)
+    state = Model().state_dict()
+    held = dict.fromkeys(mapped.values(), 0)
+    for name, value in state.items():
+        (path,) = [path for path in mapped if f"{name}.".startswith(f"{path}." if path else "")]
+        held[mapped[path]] += 4 * value.numel()
+    assert all(size <= device.memory_bytes for device in devices.devices for size in [held.get(device.name, 0)])
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_plans_of_layers_are_split_specifications(graph: Graph, count: int) -> None:
+    """Stages of whole layers are pieces of the program that begin with a module."""
+    layers = graph.group("layer")
+    plan = rlinit.schedule(layers, Hardware.pipeline(count, flops_per_s=1e9), objective="pipeline", time_limit_s=2)
+    assert len({use for use in (plan.assignment or {}).values()}) > 1
+    assert len(to_split_spec(plan, layers)) == len(set((plan.assignment or {}).values())) - 1
+
+
+def test_coarse_maps_have_room(graph: Graph) -> None:
+    """A part that is cut goes where it fits; where it fits nowhere, the map is refused rather than too large."""
+    first = {op: at < graph.num_ops // 2 for at, op in enumerate(graph.names)}
+    plan = placed_plan(graph, {op: "d0" if first[op] else "d1" for op in graph.names})
+    whole = dict.fromkeys(graph.names, "all")
+    total = float(graph.param_bytes.sum())
+
+    def devices(*memory: float) -> Hardware:
+        return Hardware.mesh([Device(f"d{i}", memory_bytes=size) for i, size in enumerate(memory)], 1e9)
+
+    def mapped(*memory: float) -> dict[str, str]:
+        given = dataclasses.replace(plan, hardware_fingerprint=devices(*memory).fingerprint())
+        return to_device_map(given, graph, modules=whole, coarsen=True, hardware=devices(*memory))
+
+    with pytest.raises(InvalidPlan, match="cuts inside"):
+        to_device_map(plan, graph, modules=whole)
+    with pytest.raises(InvalidPlan, match="graph"):
+        plan.to_device_map(coarsen=True)
+    with pytest.raises(InvalidPlan, match="room"):
+        mapped(total - 1, total - 1)
+    assert mapped(total, total - 1)["all"] == "d0"
+    assert mapped(total - 1, total)["all"] == "d1"
+
+
+def test_accelerate_takes_the_map(graph: Graph) -> None:
+    """Folded modules are in the map, too, so that it covers every weight of the model."""
+    hooks = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    model = Model().eval()
+    layers = graph.group("layer")
+    half = {op: "cpu" for op in layers.names}
+    mapped = to_device_map(placed_plan(layers, half), layers)
+    assert mapped == {"": "cpu"}
+    names = [name for name, _ in model.named_parameters()]
+    parts = to_device_map(
+        placed_plan(layers, {op: "d0" if int(layers.colocation[v]) < 4 else "d1" for v, op in enumerate(layers.names)}),
+        layers,
+        devices={"d0": "cpu", "d1": "cpu"},
+    )
+    assert "places" in parts
+    assert all(any(name.startswith(f"{path}.") for path in parts) for name in names)
+    with torch.no_grad():
+        expected = model(X)
+        outputs = hooks.dispatch_model(model, device_map=parts, main_device="cpu", force_hooks=True)(X)
+    assert torch.equal(outputs, expected)
