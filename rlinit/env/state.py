@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.agent.network.graph_features import GraphFeatures
-from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
+from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, observe
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.env.problem_sources import Limits, limits_of
 from rlinit.errors import RlinitError
-from rlinit.kernels.policy.env_steps import complete, finish_times, take_nodes
+from rlinit.kernels.policy.env_steps import EpisodeArrays, EpisodeState, complete, finish_times, take_nodes
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -305,8 +305,8 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         self.device = np.full((b, n), -1, np.int64)
         self.finish_s = np.full((b, n, d), np.inf)
         self._sequence: list[IntArray] = [np.zeros(0, np.int64)] * b
-        self._arrays: list[tuple[Any, ...]] = [()] * b
-        self._state: list[list[NDArray[Any]]] = [[] for _ in range(b)]
+        self._arrays: dict[int, EpisodeArrays] = {}
+        self._state: dict[int, EpisodeState] = {}
         self._shown = {
             "devices": np.zeros((b, d, self.widths["devices"]), np.float32),
             "pairs": np.zeros((b, n, d, self.widths["pairs"]), np.float32),
@@ -337,7 +337,7 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
 
     def spans(self, row: int) -> list[list[tuple[int, float, float]]]:
         """Return (op, start, end) in seconds of what each device runs so far, in order."""
-        problem, end = self.problem(row), self._state[row][2]
+        problem, end = self.problem(row), self._state[row].end
         lanes: list[list[tuple[int, float, float]]] = [[] for _ in range(problem.num_devices)]
         for v in self.order[row, : self.steps[row]].tolist():
             i = int(self.device[row, v])
@@ -345,12 +345,12 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         return lanes
 
     def _features(self, problem: PlacementProblem) -> GraphFeatures:
-        return see(problem).features
+        return observe(problem).features
 
     def _begin(self, row: int, problem: PlacementProblem, features: GraphFeatures) -> None:
         a, n, d = kernel_arrays(problem), problem.num_ops, problem.num_devices
         need = (a.held_weight + a.held_shard)[a.group]
-        self._arrays[row] = (
+        self._arrays[row] = EpisodeArrays(
             np.ascontiguousarray(a.time[:, :, 1]),
             np.ascontiguousarray(a.allowed[:, :, 1][a.group]),
             need,
@@ -362,7 +362,7 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
             a.group,
         )
         nowhere = np.full(n, -1, np.int64)
-        self._state[row] = [nowhere, nowhere.copy(), np.zeros(n), np.zeros(d), a.capacity.copy()]
+        self._state[row] = EpisodeState(nowhere, nowhere.copy(), np.zeros(n), np.zeros(d), a.capacity.copy())
         natural = np.empty(n, np.int64)
         natural[problem.order] = np.arange(n)
         self._sequence[row] = np.lexsort((natural, -upward_ranks(problem)))
@@ -377,34 +377,32 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         nodes, devices = np.where(actions < 0, -1, actions // self.limits.devices), actions % self.limits.devices
         for row in np.flatnonzero(actions >= 0).tolist():
             v, i = int(nodes[row]), int(devices[row])
-            device, group_device, end, free, room = self._state[row]
-            need, group = self._arrays[row][2], self._arrays[row][8]
-            if group_device[group[v]] < 0:
-                room[i] -= need[v]
-                group_device[group[v]] = i
-            end[v] = free[i] = self.finish_s[row, v, i]
-            device[v] = self.device[row, v] = i
+            state, arrays = self._state[row], self._arrays[row]
+            if state.group_device[arrays.group[v]] < 0:
+                state.room[i] -= arrays.need_bytes[v]
+                state.group_device[arrays.group[v]] = i
+            state.end[v] = state.free[i] = self.finish_s[row, v, i]
+            state.device[v] = self.device[row, v] = i
         return nodes
-
-    def _known(self, row: int) -> tuple[Any, ...]:
-        """Return what the kernels take of a row: the problem, then the state."""
-        return (*self._arrays[row], *self._state[row])
 
     def _after(self, rows: IntArray) -> None:
         for row in rows.tolist():
             d = self.problem(row).num_devices
             for v in np.flatnonzero(self.ready[row]).tolist():
-                finish_times(v, *self._known(row), self.finish_s[row, v, :d])  # type: ignore[call-arg]
+                finish_times(self._arrays[row], self._state[row], v, self.finish_s[row, v, :d])
 
     def _completed(self, row: int) -> float:
-        state = [array.copy() for array in self._state[row]]
-        value = complete(self._sequence[row], *self._arrays[row], *state)
+        now = self._state[row]
+        state = EpisodeState(
+            now.device.copy(), now.group_device.copy(), now.end.copy(), now.free.copy(), now.room.copy()
+        )
+        value = complete(self._arrays[row], state, self._sequence[row])
         problem = self.problem(row)
         if problem.transfers == "parallel" or np.isinf(value):
             return float(value)
         so_far = self.order[row, : self.steps[row]]
         rest = self._sequence[row][self.device[row, self._sequence[row]] < 0]
-        order, device = np.concatenate([so_far, rest]), state[0]
+        order, device = np.concatenate([so_far, rest]), state.device
         return makespan(problem, Placement(device[:, None], order * problem.num_devices + device[order]))
 
     def _finished(self, row: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.placements.list_scheduling import PlacementArrays, upward_rank
-from rlinit.kernels.policy.rollouts import RolloutArrays
+from rlinit.kernels.policy.rollout_arrays import RolloutArrays
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["join_problems", "kernel_arrays", "mean_transfer_s", "mean_work_s", "rollout_arrays", "upward_ranks"]

@@ -15,12 +15,12 @@ from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures, join
 from rlinit.agent.placements.features import (
     DEVICE_FEATURES,
-    MOST_HASTE,
+    LATE_WEIGHT,
+    MAX_LOG_LATE_WEIGHT,
     NODE_FEATURES,
     PAIR_FEATURES,
-    URGENCY,
-    see,
-    urgencies,
+    late_weights,
+    observe,
 )
 from rlinit.arrays import FloatArray
 from rlinit.datasets.random.placement_problems import (
@@ -30,7 +30,8 @@ from rlinit.datasets.random.placement_problems import (
     real_problems,
     whole_network,
 )
-from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace, play
+from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays, RolloutTrace
+from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan
@@ -92,7 +93,7 @@ class PlacementTaskParams:
 class PlacementBatch:
     """B placement problems: themselves, and joined for rollouts and the network.
 
-    `after` is (P,) the longest way from the end of an op on a device to the end of all, were no device ever busy.
+    `cost_to_go` is (P,) the longest way from the end of an op on a device to the end of all, were no device ever busy.
     """
 
     problems: tuple[PlacementProblem, ...]
@@ -101,21 +102,21 @@ class PlacementBatch:
     reference: FloatArray
     optimum: FloatArray
     bound: FloatArray
-    after: FloatArray
+    cost_to_go: FloatArray
 
     @classmethod
     def of(cls, problems: Sequence[PlacementProblem]) -> PlacementBatch:
         """Join problems; references are HEFT's makespans."""
-        seen = [see(problem) for problem in problems]
+        observed = [observe(problem) for problem in problems]
         unknown = np.full(len(problems), np.nan)
         return cls(
             tuple(problems),
-            join_problems([one.arrays for one in seen]),
-            join([one.features for one in seen]),
-            np.array([one.value for one in seen]),
+            join_problems([one.arrays for one in observed]),
+            join([one.features for one in observed]),
+            np.array([one.value for one in observed]),
             unknown,
             unknown,
-            np.concatenate([one.after for one in seen]),
+            np.concatenate([one.cost_to_go for one in observed]),
         )
 
     @property
@@ -214,7 +215,7 @@ class PlacementTask:
     def forward(
         self, network: nn.Module, batch: PlacementBatch, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys (N,), and scores and hastes (P, 2)."""
+        """Return keys (N,), and (P, 2) scores and logarithms of factors on lateness weights."""
         from rlinit.agent.network.encoder import FeatureTensors
 
         key, pair = network(FeatureTensors.of(batch.features, device))
@@ -234,8 +235,8 @@ class PlacementTask:
         key, pair = (x.detach().double().cpu().numpy() for x in outputs)
         free = np.full(batch.num_nodes, -1, np.int64)
         rng = np.random.default_rng(seed)
-        policy = key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
-        trace = play(batch.arrays, *policy, 0.0 if greedy else 1.0, samples, free, rng)
+        policy = Policy(key, np.ascontiguousarray(pair[:, 0]), late_weights(pair[:, 1]))
+        trace = play(batch.arrays, policy, 0.0 if greedy else 1.0, samples, free, rng)
         return PlacementPlayed(trace, *_rewarded(batch, trace))
 
     def choices(
@@ -252,8 +253,8 @@ class PlacementTask:
 
         lists = choice_lists(batch.arrays, played.trace)
         pair = outputs[1].float()
-        urgency = URGENCY * torch.exp(pair[:, 1].clamp(-MOST_HASTE, MOST_HASTE))
-        log_prob, entropy, trajectory = log_probabilities(lists, outputs[0], pair[:, 0], urgency)
+        late_weight = LATE_WEIGHT * torch.exp(pair[:, 1].clamp(-MAX_LOG_LATE_WEIGHT, MAX_LOG_LATE_WEIGHT))
+        log_prob, entropy, trajectory = log_probabilities(lists, outputs[0], pair[:, 0], late_weight)
         credit: torch.Tensor | None = None
         samples = played.value.shape[1]
         if self.params.horizon and samples > 1:
@@ -272,7 +273,8 @@ class PlacementTask:
         place, device = (unpadded(labels[name], batch.arrays.ptr) for name in ("place", "device"))
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
-        trace = play(batch.arrays, -place.astype(np.float64), pairs, pairs + URGENCY, 0.0, 1, device, rng)
+        policy = Policy(-place.astype(np.float64), pairs, pairs + LATE_WEIGHT)
+        trace = play(batch.arrays, policy, 0.0, 1, device, rng)
         choices = self.choices(network, batch, outputs, PlacementPlayed(trace, *_rewarded(batch, trace)))
         return -choices.log_prob.mean()
 
@@ -326,7 +328,7 @@ def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> Floa
             continue
         n, mine = problem.num_ops, slice(int(arrays.ptr[g]), int(arrays.ptr[g + 1]))
         pairs = slice(int(arrays.pair_ptr[g]), int(arrays.pair_ptr[g + 1]))
-        rest = problem.op_time_s + batch.after[pairs].reshape(n, -1)
+        rest = problem.op_time_s + batch.cost_to_go[pairs].reshape(n, -1)
         least = trace.start[:, mine] + np.take_along_axis(rest, trace.device[:, mine].T, axis=1).T
         rising = np.empty((len(least), n + 1))
         rising[:, 0] = 0.0

@@ -102,7 +102,7 @@ def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
 
 
 def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray, FloatArray]:
-    """Return (keys, scores): (N,) and (P, 2), score and haste, or (0, 2); multiples of `GRID`.
+    """Return (keys, scores): (N,) and (P, 2), see `DeviceHead`, or (0, 2); multiples of `GRID`.
 
     Every graph must have a node.
 
@@ -129,7 +129,7 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
 
 
 def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: FloatArray) -> FloatArray:
-    """Return (P, 2) the device head's scores and hastes; see `rlinit.agent.network.oneshot_torch.DeviceHead`."""
+    """Return (P, 2) the device head's outputs; see `rlinit.agent.network.oneshot_torch.DeviceHead`."""
     node, device = features.pair_ends()
     embedded = weights.linear("devices.embed", features.device)
     embedded = embedded + weights.linear("devices.mix", np.maximum(embedded, 0.0))
@@ -140,9 +140,9 @@ def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: Flo
     np.maximum.at(most, node, weight)
     weight = np.exp(weight - most[node])
     weight /= np.bincount(node, weights=weight, minlength=len(states))[node]
-    seen = np.zeros_like(states)
-    np.add.at(seen, node, weights.linear("devices.value", embedded)[device] * weight[:, None])
-    hidden = weights.linear("devices.node", np.concatenate([states, seen], axis=1))[node]
+    context = np.zeros_like(states)
+    np.add.at(context, node, weights.linear("devices.value", embedded)[device] * weight[:, None])
+    hidden = weights.linear("devices.node", np.concatenate([states, context], axis=1))[node]
     hidden += weights.linear("devices.device", embedded)[device] + weights.linear("devices.pair", features.pair)
     return weights.linear("devices.out", np.maximum(hidden, 0.0))
 

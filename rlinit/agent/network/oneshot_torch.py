@@ -25,9 +25,9 @@ class DeviceHead(nn.Module):
 
         a_vd  = softmax over d of (q_v . k_d / sqrt(h) + b . pair_vd)
         s_v   = sum over d of a_vd value_d
-        (score, haste) = w relu(W [h_v, s_v] + U e_d + P pair_vd)
+        (score, log late factor) = w relu(W [h_v, s_v] + U e_d + P pair_vd)
 
-    The score speaks for a device; haste is the logarithm of how much more than usual ending late there counts.
+    The score is a logit of the device; the factor says how many times the usual weight ending late there has.
     """
 
     def __init__(self, config: OneShotConfig) -> None:
@@ -47,7 +47,7 @@ class DeviceHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, states: Tensor, features: FeatureTensors) -> Tensor:
-        """Return (P, 2) score and haste of pairs (node, device) from node states (N, h)."""
+        """Return (P, 2) scores, and logarithms of factors on lateness weights, from node states (N, h)."""
         node, device = features.pair_node, features.pair_device
         embedded = self.embed(features.device)
         embedded = embedded + self.mix(torch.relu(embedded))
@@ -60,8 +60,8 @@ class DeviceHead(nn.Module):
         total = torch.zeros(len(states), device=states.device, dtype=weight.dtype).index_add(0, node, weight)
         weight = weight / total.index_select(0, node)
         value = self.value(embedded).index_select(0, device) * weight[:, None]
-        seen = torch.zeros_like(states).index_add(0, node, value.to(states.dtype))
-        about = self.node(torch.cat([states, seen], dim=1)).index_select(0, node)
+        context = torch.zeros_like(states).index_add(0, node, value.to(states.dtype))
+        about = self.node(torch.cat([states, context], dim=1)).index_select(0, node)
         hidden = about + self.device(embedded).index_select(0, device) + self.pair(features.pair)
         return self.out(torch.relu(hidden))  # type: ignore[no-any-return]
 
@@ -79,7 +79,7 @@ class OneShot(nn.Module):
         self.devices = DeviceHead(config) if config.problem == "latency" else None
 
     def forward(self, features: FeatureTensors) -> tuple[Tensor, Tensor]:
-        """Return (keys, scores): (N,) float32, the heuristic's keys included, and (P, 2) score and haste, or (0, 2)."""
+        """Return (keys, scores): (N,) float32, the heuristic's included, and (P, 2), see `DeviceHead`, or (0, 2)."""
         states = self.encoder(features)
         key = features.base_key + self.key_out(torch.relu(self.key_hidden(states))).squeeze(1)
         if self.devices is None:

@@ -1,4 +1,4 @@
-"""From the latency agent's opinion to a placement: greedy first, then samples; the best is kept."""
+"""From the latency agent's logits to a placement: greedy first, then samples; the best is kept."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ import numpy as np
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
-from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, Seen, see, urgencies
+from rlinit.agent.placements.features import (
+    DEVICE_FEATURES,
+    NODE_FEATURES,
+    PAIR_FEATURES,
+    Observation,
+    late_weights,
+    observe,
+)
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.policy.lookahead import play_ahead
 from rlinit.kernels.policy.population import play_population
+from rlinit.kernels.policy.rollout_arrays import Policy
 from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
@@ -99,10 +107,10 @@ class LatencyAgent:
         """
         return cls(load_checkpoint(path, network="oneshot", problem="latency"))
 
-    def opinion(self, seen: Seen) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return (keys, scores, urgencies) of a problem, (n,), (n * d,) and (n * d,)."""
-        key, pair = infer(self.weights, seen.features)
-        return key, np.ascontiguousarray(pair[:, 0]), urgencies(pair[:, 1])
+    def logits(self, observation: Observation) -> Policy:
+        """Return keys (n,), scores (n * d,) and lateness weights (n * d,) of a problem."""
+        key, pair = infer(self.weights, observation.features)
+        return Policy(key, np.ascontiguousarray(pair[:, 0]), late_weights(pair[:, 1]))
 
 
 def decode_placement(
@@ -135,11 +143,11 @@ def decode_placement(
         raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
     if samples < 0:
         raise RlinitError(f"samples is {samples}; expected at least 0")
-    seen = see(problem)
-    policy = agent.opinion(seen)
+    observed = observe(problem)
+    policy = agent.logits(observed)
     free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
-    greedy = play(seen.arrays, *policy, 0.0, 1, free, rng)
-    value, device, start = play_ahead(seen.arrays, *policy, seen.after, _STEPS, _RIVALS, _LATE)
+    greedy = play(observed.arrays, policy, 0.0, 1, free, rng)
+    value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, _STEPS, _RIVALS, _LATE)
     best, best_s = _best(
         problem,
         np.append(greedy.value[:, 0], value),
@@ -150,7 +158,8 @@ def decode_placement(
     if samples:
         kept, every = max(1, samples // _SURVIVORS), max(_EVERY, problem.num_ops // _MOST_CULLS)
         drawn, drawn_s = _best(
-            problem, *play_population(seen.arrays, *policy, _TEMPERATURE, samples, kept, every, seen.after, rng)
+            problem,
+            *play_population(observed.arrays, policy, observed.cost_to_go, _TEMPERATURE, samples, kept, every, rng),
         )
         if drawn_s < best_s:
             best, best_s = drawn, drawn_s

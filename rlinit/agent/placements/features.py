@@ -1,7 +1,7 @@
-"""What the latency agent sees of a placement problem.
+"""What the latency agent observes of a placement problem.
 
 Times are in units of a typical op and squashed by log(1 + x), so that neither units nor the number of ops matter.
-Besides the problem the agent sees one schedule of it, that of HEFT: which device each op
+Besides the problem the agent observes one schedule of it, that of HEFT: which device each op
 has there, how critical it is, how busy devices are around it. Nodes see their times on the fastest devices directly, so
 that messages between nodes carry them; any number of further devices enters through the pairs.
 """
@@ -17,27 +17,28 @@ from rlinit.agent.network.oneshot_numpy import GRID
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.placements.window_annealing import add_tails
 from rlinit.kernels.policy.features import busy_shares, least_paths, neighbour_shares, optimistic_costs
-from rlinit.kernels.policy.rollouts import RolloutArrays, play
+from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
+from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import rollout_arrays
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import timeline_arrays
 
 __all__ = [
     "DEVICE_FEATURES",
-    "MOST_HASTE",
+    "LATE_WEIGHT",
+    "MAX_LOG_LATE_WEIGHT",
     "NODE_FEATURES",
     "PAIR_FEATURES",
-    "URGENCY",
-    "Seen",
-    "see",
-    "urgencies",
+    "Observation",
+    "late_weights",
+    "observe",
 ]
 
-URGENCY = 4.0
-"""Weight, in the logits of devices, of ending one typical op later, where the network has no opinion on it."""
+LATE_WEIGHT = 4.0
+"""Lateness weight, in the logits of devices, of ending one typical op later, where the network says nothing else."""
 
-MOST_HASTE = 2.5
-"""The network's opinion, a logarithm, counts up to this much either way."""
+MAX_LOG_LATE_WEIGHT = 2.5
+"""The network's factor on the lateness weight, a logarithm, counts up to this much either way."""
 
 _KEY_SCALE = 3.0
 """Logit of an op whose upward rank is longer by one mean op."""
@@ -58,8 +59,8 @@ DEVICE_FEATURES = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """A problem as the agent sees it, and the schedule that it sees.
+class Observation:
+    """A problem as the agent observes it, with HEFT's schedule of it.
 
     Parameters
     ----------
@@ -68,8 +69,8 @@ class Seen:
     features
         What the network needs.
     device, start
-        (n,) the schedule seen.
-    after
+        (n,) HEFT's schedule.
+    cost_to_go
         (n * d,) the longest way from the end of an op on a device to the end of all, were no device ever busy; 0 where
         there is none.
     value
@@ -80,11 +81,11 @@ class Seen:
     features: GraphFeatures
     device: IntArray
     start: FloatArray
-    after: FloatArray
+    cost_to_go: FloatArray
     value: float
 
 
-def see(problem: PlacementProblem) -> Seen:
+def observe(problem: PlacementProblem) -> Observation:
     """Return a problem's features.
 
     Parameters
@@ -100,7 +101,8 @@ def see(problem: PlacementProblem) -> Seen:
     arrays, rank = rollout_arrays(problem)
     n, d, scale = problem.num_ops, problem.num_devices, float(arrays.scale[0])
     zeros = np.zeros(n * d)
-    trace = play(arrays, rank, zeros, zeros + URGENCY, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
+    heft = Policy(rank, zeros, zeros + LATE_WEIGHT)
+    trace = play(arrays, heft, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
     device, start, late = trace.device[0], trace.start[0], trace.late[0].reshape(n, d)
     seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
     after = optimistic_costs(
@@ -125,14 +127,15 @@ def see(problem: PlacementProblem) -> Seen:
         device_ptr=arrays.device_ptr,
         pair=pair.reshape(n * d, PAIR_FEATURES),
     )
-    return Seen(
+    return Observation(
         arrays, features, device, start, np.where(np.isfinite(after), after, 0.0).ravel(), float(trace.value[0, 0])
     )
 
 
-def urgencies(haste: FloatArray) -> FloatArray:
-    """Return the weights of late finishes that the network's hastes stand for, on a grid as all it says."""
-    y: FloatArray = np.round(URGENCY * np.exp(np.clip(haste, -MOST_HASTE, MOST_HASTE)) / GRID) * GRID
+def late_weights(log_factor: FloatArray) -> FloatArray:
+    """Return (P,) lateness weights from the logarithms (P,) of the network's factors, on a grid as all its outputs."""
+    factor = np.exp(np.clip(log_factor, -MAX_LOG_LATE_WEIGHT, MAX_LOG_LATE_WEIGHT))
+    y: FloatArray = np.round(LATE_WEIGHT * factor / GRID) * GRID
     return y
 
 

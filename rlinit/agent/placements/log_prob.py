@@ -2,7 +2,7 @@
 
 Op v is chosen at step c_v among the ops w that are ready then, r_w <= c_v <= c_w, with probability
 ``exp(key_v) / sum exp(key_w)``; then device i with probability proportional to
-``exp(score_vi - urgency_vi * late_vi)`` over devices where it may run. See `rlinit.kernels.policy.rollouts`.
+``exp(score_vi - late_weight_vi * late_vi)`` over devices where it may run. See `rlinit.kernels.policy.rollouts`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlinit.arrays import IntArray
-from rlinit.kernels.policy.rollouts import RolloutArrays, RolloutTrace
+from rlinit.kernels.policy.rollout_arrays import RolloutArrays, RolloutTrace
 
 __all__ = ["ChoiceLists", "choice_lists", "log_probabilities"]
 
@@ -111,14 +111,16 @@ def _by_choice(choice: IntArray, taken: IntArray) -> IntArray:
     return np.asarray(taken[np.argsort(choice[taken], kind="stable")])
 
 
-def log_probabilities(lists: ChoiceLists, key: Tensor, score: Tensor, urgency: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def log_probabilities(
+    lists: ChoiceLists, key: Tensor, score: Tensor, late_weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return (log-probability, entropy, trajectory) of every choice: ops first, then devices.
 
     Parameters
     ----------
     lists
         From `choice_lists`.
-    key, score, urgency
+    key, score, late_weight
         (N,), (P,), (P,) of the network.
     """
     device = key.device
@@ -126,8 +128,8 @@ def log_probabilities(lists: ChoiceLists, key: Tensor, score: Tensor, urgency: T
         key.float().index_select(0, lists.op_entry.to(device)), lists.op_choice.to(device), lists.op_chosen.to(device)
     )
     entry = lists.pair_entry.to(device)
-    urgent = urgency.float().index_select(0, entry)
-    logits = score.float().index_select(0, entry) - urgent * lists.late.to(device)
+    weight = late_weight.float().index_select(0, entry)
+    logits = score.float().index_select(0, entry) - weight * lists.late.to(device)
     pair = _masked_softmax(logits, lists.pair_choice.to(device), lists.pair_chosen.to(device))
     trajectory = torch.cat([lists.op_trajectory, lists.pair_trajectory]).to(device)
     return torch.cat([op[0], pair[0]]), torch.cat([op[1], pair[1]]), trajectory

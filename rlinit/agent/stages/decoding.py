@@ -1,4 +1,4 @@
-"""From a network's opinion to a stage schedule: orders are proposed, sliced optimally, and the best is kept.
+"""From a network's logits to a stage schedule: orders are proposed, sliced optimally, and the best is kept.
 
 Every agent for stages is an `OrderProposer`; what makes schedules of its orders is here and the same for all.
 """

@@ -2,12 +2,59 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.slots import append_start, ready_time
 
-__all__ = ["complete", "finish_times", "take_nodes"]
+__all__ = ["EpisodeArrays", "EpisodeState", "complete", "finish_times", "take_nodes"]
+
+
+class EpisodeArrays(NamedTuple):
+    """A placement problem with whole ops, as the environments take it; n ops, d devices.
+
+    Parameters
+    ----------
+    time_s, allowed
+        (n, d) seconds of an op on a device, and whether its whole group may run there.
+    need_bytes, tensor, group
+        (n,) memory of an op's whole group, bytes of its output, and its group.
+    s_per_byte, delay
+        (d, d) seconds a byte takes, and before the first.
+    pred_indptr, pred
+        (n + 1,), (m,) producers.
+    """
+
+    time_s: FloatArray
+    allowed: BoolArray
+    need_bytes: FloatArray
+    tensor: FloatArray
+    s_per_byte: FloatArray
+    delay: FloatArray
+    pred_indptr: IntArray
+    pred: IntArray
+    group: IntArray
+
+
+class EpisodeState(NamedTuple):
+    """A placement in the making.
+
+    Parameters
+    ----------
+    device, group_device, end
+        (n,) device of each op and of each group so far, -1: none; when each op ends.
+    free, room
+        (d,) when each device is free, and its memory left.
+    """
+
+    device: IntArray
+    group_device: IntArray
+    end: FloatArray
+    free: FloatArray
+    room: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -36,110 +83,51 @@ def take_nodes(nodes: IntArray, succ_indptr: IntArray, succ: IntArray, waiting: 
 
 
 @njit(cache=True, nogil=True)
-def finish_times(
-    v: int,
-    time_s: FloatArray,
-    allowed: BoolArray,
-    need_bytes: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    group: IntArray,
-    device: IntArray,
-    group_device: IntArray,
-    end: FloatArray,
-    free: FloatArray,
-    room: FloatArray,
-    finish: FloatArray,
-) -> None:
+def finish_times(a: EpisodeArrays, s: EpisodeState, v: int, finish: FloatArray) -> None:
     """Compute when a ready op would end on each device, appended to what is there; transfers in parallel.
 
     Parameters
     ----------
+    a, s
+        The problem, and the placement so far.
     v
         The op.
-    time_s, allowed
-        (n, d) seconds of an op on a device, and whether its whole group may run there.
-    need_bytes, tensor_bytes, group
-        (n,) memory of an op's whole group, bytes of its output, and its group.
-    device, group_device, end
-        (n,) device of each op and of each group so far, -1: none; when each op ends.
-    free, room
-        (d,) when each device is free, and its memory left.
     finish
         (d,) out: seconds; inf where the op may not run.
     """
-    home = group_device[group[v]]
-    for i in range(len(free)):
+    home = s.group_device[a.group[v]]
+    for i in range(len(s.free)):
         finish[i] = np.inf
-        if not allowed[v, i] or (home >= 0 and home != i) or (home < 0 and need_bytes[v] > room[i]):
+        if not a.allowed[v, i] or (home >= 0 and home != i) or (home < 0 and a.need_bytes[v] > s.room[i]):
             continue
-        start = free[i]
-        for q in range(pred_indptr[v], pred_indptr[v + 1]):
-            u = pred[q]
-            at = end[u]
-            if device[u] != i:
-                at += delay_s[device[u], i] + tensor_bytes[u] * s_per_byte[device[u], i]
-            if at > start:
-                start = at
-        finish[i] = start + time_s[v, i]
+        finish[i] = append_start(ready_time(a, v, i, s.device, s.end), s.free[i]) + a.time_s[v, i]
 
 
 @njit(cache=True, nogil=True)
-def complete(
-    sequence: IntArray,
-    time_s: FloatArray,
-    allowed: BoolArray,
-    need_bytes: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    group: IntArray,
-    device: IntArray,
-    group_device: IntArray,
-    end: FloatArray,
-    free: FloatArray,
-    room: FloatArray,
-) -> float:
+def complete(a: EpisodeArrays, s: EpisodeState, sequence: IntArray) -> float:
     """Place the rest of the ops where each ends first, in sequence; return the makespan, inf where one fits nowhere.
 
-    Ops of `sequence` (n,) that have a device keep it. The state, described at `finish_times`, is used up.
+    Parameters
+    ----------
+    a, s
+        The problem, and the placement so far, which is used up.
+    sequence
+        (n,) ops; those that have a device keep it.
     """
-    finish = np.empty(len(free))
+    finish = np.empty(len(s.free))
     makespan = 0.0
-    for i in range(len(free)):
-        makespan = max(makespan, free[i])
+    for i in range(len(s.free)):
+        makespan = max(makespan, s.free[i])
     for v in sequence:
-        if device[v] >= 0:
+        if s.device[v] >= 0:
             continue
-        finish_times(
-            v,
-            time_s,
-            allowed,
-            need_bytes,
-            tensor_bytes,
-            s_per_byte,
-            delay_s,
-            pred_indptr,
-            pred,
-            group,
-            device,
-            group_device,
-            end,
-            free,
-            room,
-            finish,
-        )
+        finish_times(a, s, v, finish)
         i = int(np.argmin(finish))
         if finish[i] == np.inf:
             return np.inf
-        if group_device[group[v]] < 0:
-            room[i] -= need_bytes[v]
-            group_device[group[v]] = i
-        device[v], end[v], free[i] = i, finish[i], finish[i]
+        if s.group_device[a.group[v]] < 0:
+            s.room[i] -= a.need_bytes[v]
+            s.group_device[a.group[v]] = i
+        s.device[v], s.end[v], s.free[i] = i, finish[i], finish[i]
         makespan = max(makespan, finish[i])
     return makespan

@@ -23,18 +23,18 @@ from rlinit.kernels.policy.partial_schedule import (
     beginning,
     first_ready,
     look_at,
+    makespan_estimate,
     one_graph,
-    promise_of,
     put,
     take_back,
 )
-from rlinit.kernels.policy.rollouts import RolloutArrays
+from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
 
 __all__ = ["play_ahead"]
 
 
 @njit(cache=True, nogil=True)
-def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: int, promise: FloatArray) -> int:
+def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: int, estimate: FloatArray) -> int:
     """Write how late all ends if the ready op at `at` goes to each device and the policy plays `steps` on.
 
     In seconds; ``inf`` where an op then fits nowhere. Devices on which it ends more than `late` seconds later than on
@@ -42,12 +42,12 @@ def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: i
     is left as it was.
     """
     d = len(s.size)
-    promise[:] = np.inf
+    estimate[:] = np.inf
     chosen: int = look_at(p, s, s.ready[at])
     if chosen < 0:
         return chosen
     finish, begin, slot, room = s.finish.copy(), s.begin.copy(), s.slot.copy(), s.room.copy()
-    latest, total, number = s.way[0], s.way[1], s.way[2]
+    latest, total, number = s.open_ends[0], s.open_ends[1], s.open_ends[2]
     for i in range(d):
         if finish[i] == np.inf or (i != chosen and finish[i] > finish[chosen] + late):
             continue
@@ -63,9 +63,9 @@ def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: i
             if device < 0:
                 break
         if device >= 0:
-            promise[i] = promise_of(s)
+            estimate[i] = makespan_estimate(s)
         take_back(p, s, done)
-        s.way[0], s.way[1], s.way[2] = latest, total, number
+        s.open_ends[0], s.open_ends[1], s.open_ends[2] = latest, total, number
         s.room[:] = room
     return chosen
 
@@ -92,10 +92,8 @@ def _rank(p: OneGraph, s: PartialSchedule, best: IntArray) -> int:
 @njit(cache=True, nogil=True)
 def play_ahead(
     a: RolloutArrays,
-    key: FloatArray,
-    score: FloatArray,
-    urgency: FloatArray,
-    after: FloatArray,
+    policy: Policy,
+    cost_to_go: FloatArray,
     steps: int,
     ops: int,
     late: float,
@@ -107,11 +105,9 @@ def play_ahead(
 
     Parameters
     ----------
-    a
-        One problem.
-    key, score, urgency
-        (n,), (n * d,), (n * d,) the policy.
-    after
+    a, policy
+        One problem, and what the network says of it.
+    cost_to_go
         (n * d,) the longest way from the end of an op on a device to the end of all.
     steps, ops
         How far ahead, and how many ops are compared; at least 1.
@@ -123,17 +119,17 @@ def play_ahead(
     Places up to ``n * ops * d * (steps + 1)`` ops, two to five a microsecond.
     """
     n, d = len(a.tensor), len(a.capacity)
-    p = one_graph(a, 0, key, score, urgency, after)
+    p = one_graph(a, 0, policy, cost_to_go)
     s = beginning(p, a.capacity, steps + 1)
-    start, best, promise = np.zeros(n), np.empty(ops, np.int64), np.empty(d)
+    start, best, estimate = np.zeros(n), np.empty(ops, np.int64), np.empty(d)
     for _ in range(n):
         at, device, least = -1, -1, np.inf
         for k in range(_rank(p, s, best)):
-            likeliest = _try_devices(p, s, best[k], late * p.scale[0], steps, promise)
+            likeliest = _try_devices(p, s, best[k], late * p.scale[0], steps, estimate)
             for j in range(d):
                 i = (likeliest + j) % d
-                if promise[i] < least:
-                    at, device, least = best[k], i, promise[i]
+                if estimate[i] < least:
+                    at, device, least = best[k], i, estimate[i]
         if at < 0:
             return np.inf, s.ops[:, DEVICE].copy(), start
         v = s.ready[at]

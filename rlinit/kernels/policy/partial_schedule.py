@@ -12,7 +12,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.policy.rollouts import RolloutArrays
+from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
 
 __all__ = [
     "DEVICE",
@@ -21,8 +21,8 @@ __all__ = [
     "beginning",
     "first_ready",
     "look_at",
+    "makespan_estimate",
     "one_graph",
-    "promise_of",
     "put",
     "take_back",
 ]
@@ -51,17 +51,18 @@ class OneGraph(NamedTuple):
     scale: FloatArray
     key: FloatArray
     score: FloatArray
-    urgency: FloatArray
-    after: FloatArray
+    late_weight: FloatArray
+    cost_to_go: FloatArray
 
 
 class PartialSchedule(NamedTuple):
     """A partial schedule of a graph, and a journal of its last steps.
 
     Rows of `starts` and `ends` are devices, `size` their ops so far. Columns of `ops` (n, 4): device, producers not yet
-    placed, consumers not yet placed, device of the group (-1: none). `ready` lists ops, `num_ready` (1,) of them. `way`
-    holds the latest, the sum and the number of open ends' ways. The journal has op, place in `ready`, device, slot and
-    whether the group's device was decided. `finish`, `begin`, `slot` and `logit` are of the op looked at last.
+    placed, consumers not yet placed, device of the group (-1: none). `ready` lists ops, `num_ready` (1,) of them.
+    `open_ends` holds the latest end with cost-to-go, and of open ends the sum of these and the number. The journal has
+    op, place in `ready`, device, slot and whether the group's device was decided. `finish`, `begin`, `slot` and `logit`
+    are of the op looked at last.
     """
 
     starts: FloatArray
@@ -72,7 +73,7 @@ class PartialSchedule(NamedTuple):
     end: FloatArray
     ready: IntArray
     num_ready: IntArray
-    way: FloatArray
+    open_ends: FloatArray
     journal: IntArray
     finish: FloatArray
     begin: FloatArray
@@ -85,9 +86,7 @@ DEVICE, _WAITING, _UNREAD, _DECIDED = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True)
-def one_graph(
-    a: RolloutArrays, g: int, key: FloatArray, score: FloatArray, urgency: FloatArray, after: FloatArray
-) -> OneGraph:
+def one_graph(a: RolloutArrays, g: int, policy: Policy, cost_to_go: FloatArray) -> OneGraph:
     """Return graph g of a batch with the policy's part for it; see `rlinit.kernels.policy.rollouts.play`."""
     low, high = a.ptr[g], a.ptr[g + 1]
     n, d = high - low, a.device_ptr[g + 1] - a.device_ptr[g]
@@ -106,10 +105,10 @@ def one_graph(
         a.delay[links].copy().reshape(d, d),
         a.place[low:high].copy(),
         a.scale[g : g + 1].copy(),
-        key[low:high].copy(),
-        score[pairs].copy().reshape(n, d),
-        urgency[pairs].copy().reshape(n, d),
-        after[pairs].copy().reshape(n, d),
+        policy.key[low:high].copy(),
+        policy.score[pairs].copy().reshape(n, d),
+        policy.late_weight[pairs].copy().reshape(n, d),
+        cost_to_go[pairs].copy().reshape(n, d),
     )
 
 
@@ -178,7 +177,7 @@ def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
     for i in range(d):
         if s.finish[i] == np.inf:
             continue
-        s.logit[i] = p.score[v, i] - p.urgency[v, i] * ((s.finish[i] - earliest) / p.scale[0])
+        s.logit[i] = p.score[v, i] - p.late_weight[v, i] * ((s.finish[i] - earliest) / p.scale[0])
         if best < 0 or s.logit[i] > s.logit[best]:
             best = i
         elif s.logit[i] == s.logit[best]:
@@ -221,17 +220,17 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
     s.end[v] = end
     s.num_ready[0] -= 1
     s.ready[at] = s.ready[s.num_ready[0]]
-    way = end + p.after[v, i]
-    s.way[0] = max(s.way[0], way)
+    way = end + p.cost_to_go[v, i]
+    s.open_ends[0] = max(s.open_ends[0], way)
     if s.ops[v, _UNREAD] > 0:
-        s.way[1] += way
-        s.way[2] += 1.0
+        s.open_ends[1] += way
+        s.open_ends[2] += 1.0
     for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
         u = p.pred[e]
         s.ops[u, _UNREAD] -= 1
         if s.ops[u, _UNREAD] == 0:
-            s.way[1] -= s.end[u] + p.after[u, s.ops[u, DEVICE]]
-            s.way[2] -= 1.0
+            s.open_ends[1] -= s.end[u] + p.cost_to_go[u, s.ops[u, DEVICE]]
+            s.open_ends[2] -= 1.0
     for e in range(p.succ_indptr[v], p.succ_indptr[v + 1]):
         w = p.succ[e]
         s.ops[w, _WAITING] -= 1
@@ -242,7 +241,7 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
 
 @njit(cache=True, nogil=True, inline="always")
 def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
-    """Undo the first `steps` steps of the journal, the last first; ways and room excepted."""
+    """Undo the first `steps` steps of the journal, the last first; open ends and room excepted."""
     for step in range(steps - 1, -1, -1):
         v, at, i, slot = s.journal[step, 0], s.journal[step, 1], s.journal[step, 2], s.journal[step, 3]
         for e in range(p.succ_indptr[v + 1] - 1, p.succ_indptr[v] - 1, -1):
@@ -264,11 +263,11 @@ def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def promise_of(s: PartialSchedule) -> float:
+def makespan_estimate(s: PartialSchedule) -> float:
     """Return how late all would end if nothing more had to wait for a device, in seconds, and a little for the mean.
 
-    The latest, over ops placed, of an op's end and the longest way from there. Schedules for which that is the same
+    The latest, over ops placed, of an op's end and its cost-to-go. Schedules for which that is the same
     differ in how late their other open ends are, so a part of the mean over those counts too.
     """
-    promise: float = s.way[0] + _MEAN_SHARE * s.way[1] / max(1.0, s.way[2])
-    return promise
+    estimate: float = s.open_ends[0] + _MEAN_SHARE * s.open_ends[1] / max(1.0, s.open_ends[2])
+    return estimate

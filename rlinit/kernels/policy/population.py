@@ -1,6 +1,6 @@
 """Many placements played side by side: from time to time the most promising partial ones take the others' places.
 
-How good a partial schedule is, is told by `rlinit.kernels.policy.partial_schedule.promise_of`. The policy is that of
+How good a partial schedule is, `rlinit.kernels.policy.partial_schedule.makespan_estimate` tells. The policy is that of
 `rlinit.kernels.policy.rollouts`; the first member plays it greedily.
 """
 
@@ -17,11 +17,12 @@ from rlinit.kernels.policy.partial_schedule import (
     beginning,
     first_ready,
     look_at,
+    makespan_estimate,
     one_graph,
-    promise_of,
     put,
 )
-from rlinit.kernels.policy.rollouts import RolloutArrays, draw_index
+from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
+from rlinit.kernels.policy.rollouts import draw_index
 
 __all__ = ["play_population"]
 
@@ -49,7 +50,7 @@ def _members(p: OneGraph, room: FloatArray, samples: int) -> PartialSchedule:
     )
     for s in range(samples):
         m.size[s], m.room[s], m.ops[s] = first.size, first.room, first.ops
-        m.ready[s], m.num_ready[s], m.way[s] = first.ready, first.num_ready, first.way
+        m.ready[s], m.num_ready[s], m.open_ends[s] = first.ready, first.num_ready, first.open_ends
     return m
 
 
@@ -65,7 +66,7 @@ def _member(m: PartialSchedule, s: int) -> PartialSchedule:
         m.end[s],
         m.ready[s],
         m.num_ready[s],
-        m.way[s],
+        m.open_ends[s],
         m.journal[s],
         m.finish[s],
         m.begin[s],
@@ -108,7 +109,7 @@ def _advance(
 def _copy(m: PartialSchedule, source: int, target: int) -> None:
     """Make member `target` like member `source`."""
     m.size[target], m.room[target], m.ops[target] = m.size[source], m.room[source], m.ops[source]
-    m.end[target], m.num_ready[target], m.way[target] = m.end[source], m.num_ready[source], m.way[source]
+    m.end[target], m.num_ready[target], m.open_ends[target] = m.end[source], m.num_ready[source], m.open_ends[source]
     for k in range(m.num_ready[source, 0]):
         m.ready[target, k] = m.ready[source, k]
     for i in range(m.size.shape[1]):
@@ -120,53 +121,51 @@ def _copy(m: PartialSchedule, source: int, target: int) -> None:
 @njit(cache=True, nogil=True)
 def play_population(
     a: RolloutArrays,
-    key: FloatArray,
-    score: FloatArray,
-    urgency: FloatArray,
+    policy: Policy,
+    cost_to_go: FloatArray,
     temperature: float,
     samples: int,
     kept: int,
     every: int,
-    after: FloatArray,
     rng: np.random.Generator,
 ) -> tuple[FloatArray, IntArray, FloatArray]:
     """Return (makespan, device, start) of the members at the end, (S,), (S, n), (S, n); ``inf`` where one got stuck.
 
     Parameters
     ----------
-    a
-        One problem.
-    key, score, urgency, temperature
-        The policy; the temperature is that of all members but the first, which is greedy as long as it survives.
+    a, policy
+        One problem, and what the network says of it.
+    temperature
+        Divides the logits of all members but the first, which is greedy as long as it survives.
     samples
         Members S.
     kept, every
         Every so many ops the `kept` most promising members are copied over the others; 0 < kept.
-    after
+    cost_to_go
         (n * d,) the longest way from an op's end on a device to the end of all.
     rng
         For draws.
     """
     n = len(a.tensor)
-    p = one_graph(a, 0, key, score, urgency, after)
+    p = one_graph(a, 0, policy, cost_to_go)
     m = _members(p, a.capacity, samples)
     start, logit = np.zeros((samples, n)), np.empty(n)
-    promise = np.zeros(samples)
+    estimate = np.zeros(samples)
     for done in range(0, n, every):
         steps = min(every, n - done)
         for s in range(samples):
-            if promise[s] < np.inf:
+            if estimate[s] < np.inf:
                 member = _member(m, s)
                 goes_on = _advance(p, member, steps, temperature if s > 0 else 0.0, rng, logit, start[s])
-                promise[s] = promise_of(member) if goes_on else np.inf
+                estimate[s] = makespan_estimate(member) if goes_on else np.inf
         if done + every < n:
-            by_promise = np.argsort(promise, kind="mergesort")
+            ranked = np.argsort(estimate, kind="mergesort")
             for k in range(min(kept, samples), samples):
-                source, target = by_promise[k % kept], by_promise[k]
+                source, target = ranked[k % kept], ranked[k]
                 _copy(m, source, target)
-                start[target], promise[target] = start[source], promise[source]
+                start[target], estimate[target] = start[source], estimate[source]
     makespan = np.full(samples, np.inf)
     for s in range(samples):
-        if promise[s] < np.inf:
+        if estimate[s] < np.inf:
             makespan[s] = m.end[s].max() if n else 0.0
     return makespan, m.ops[:, :, DEVICE].copy(), start

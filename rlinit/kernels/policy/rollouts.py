@@ -1,26 +1,21 @@
 """Compiled rollouts of the placement policy: op by key, device by score and earliest finish, for many problems at once.
 
 At each step an op is chosen among the ready ones by softmax of its key, then its device by softmax of
-``score[v, d] - urgency[v, d] * (finish[v, d] - earliest) / scale``, where ``finish`` is when v would end on d, inserted
-into the first idle slot, and ``earliest`` the least of it over devices. Without scores and with one urgency for all,
-greedily, that is HEFT.
-Transfers are planned as if any number ran at once.
+``score[v, d] - late_weight[v, d] * (finish[v, d] - earliest) / scale``, where ``finish`` is when v would end on d,
+inserted into the first idle slot, and ``earliest`` the least of it over devices. Without scores and with one weight for
+all, greedily, that is HEFT. Transfers are planned as if any number ran at once.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import SLOT_BLOCK, insert_batch, insert_start
+from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 
 __all__ = [
-    "RolloutArrays",
-    "RolloutTrace",
     "arrived",
     "draw_index",
     "finishes",
@@ -28,82 +23,6 @@ __all__ = [
     "likeliest_op",
     "play",
 ]
-
-
-class RolloutArrays(NamedTuple):
-    """Placement problems with whole ops (one shard), joined; G graphs, N ops, D devices, P pairs, L links.
-
-    Parameters
-    ----------
-    ptr, device_ptr, pair_ptr, link_ptr
-        (G + 1,) where each graph's ops, devices, pairs (op, device) and links (device, device) begin; pairs and links
-        row by row.
-    pred_indptr, pred, succ_indptr, succ
-        Neighbours, numbered within the batch.
-    time
-        (P,) seconds.
-    allowed
-        (P,) whether every op of the op's group may run there.
-    tensor
-        (N,) bytes of an op's output.
-    need
-        (N,) bytes of a whole group, at its member of smallest index.
-    group
-        (N,) that member.
-    capacity
-        (D,) bytes.
-    s_per_byte, delay
-        (L,) of transfers.
-    place
-        (N,) place of each op in the heuristic's order: decides between equal keys.
-    scale
-        (G,) seconds, typical of an op.
-    """
-
-    ptr: IntArray
-    device_ptr: IntArray
-    pair_ptr: IntArray
-    link_ptr: IntArray
-    pred_indptr: IntArray
-    pred: IntArray
-    succ_indptr: IntArray
-    succ: IntArray
-    time: FloatArray
-    allowed: NDArray[np.bool_]
-    tensor: FloatArray
-    need: FloatArray
-    group: IntArray
-    capacity: FloatArray
-    s_per_byte: FloatArray
-    delay: FloatArray
-    place: IntArray
-    scale: FloatArray
-
-
-class RolloutTrace(NamedTuple):
-    """What was played, S samples of each graph, and what is needed to say how probable it was.
-
-    Parameters
-    ----------
-    value
-        (S, G) makespan in seconds; ``inf`` where an op fits nowhere (the rest of that sample is then meaningless).
-    device
-        (S, N) device of each op, numbered within its graph.
-    start
-        (S, N) when each op starts.
-    chosen, ready
-        (S, N) step at which each op was chosen, and the first step at which it could have been.
-    late
-        (S, P) at the time of an op's choice, how much later than the earliest finish it would end on each device, over
-        the graph's scale; ``inf`` where it may not run.
-    """
-
-    value: FloatArray
-    device: IntArray
-    start: FloatArray
-    chosen: IntArray
-    ready: IntArray
-    late: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -212,9 +131,7 @@ def finishes(
 def _play_one(
     a: RolloutArrays,
     g: int,
-    key: FloatArray,
-    score: FloatArray,
-    urgency: FloatArray,
+    policy: Policy,
     temperature: float,
     forced: IntArray,
     rng: np.random.Generator,
@@ -226,6 +143,7 @@ def _play_one(
     late: FloatArray,
 ) -> float:
     """Play one sample of graph g; return its makespan. Arrays are those of one sample, for the whole batch."""
+    key, score, late_weight = policy.key, policy.score, policy.late_weight
     low, n = a.ptr[g], a.ptr[g + 1] - a.ptr[g]
     d = a.device_ptr[g + 1] - a.device_ptr[g]
     starts, ends = np.empty((d, n)), np.empty((d, n))
@@ -260,7 +178,7 @@ def _play_one(
         for i in range(d):
             late[pair + i] = (finish[i] - earliest) / a.scale[g]
             possible = finish[i] < np.inf
-            logit[i] = score[pair + i] - urgency[pair + i] * late[pair + i] if possible else -np.inf
+            logit[i] = score[pair + i] - late_weight[pair + i] * late[pair + i] if possible else -np.inf
         if forced[v] >= 0:
             i = forced[v]
         elif temperature > 0.0:
@@ -291,9 +209,7 @@ def _play_one(
 @njit(cache=True, nogil=True)
 def play(
     a: RolloutArrays,
-    key: FloatArray,
-    score: FloatArray,
-    urgency: FloatArray,
+    policy: Policy,
     temperature: float,
     samples: int,
     forced: IntArray,
@@ -305,8 +221,8 @@ def play(
     ----------
     a
         The problems.
-    key, score, urgency
-        (N,), (P,), (P,) of the network; urgencies, at least 0, weigh late finishes against scores.
+    policy
+        What the network says of them.
     temperature
         Divides logits; 0: the likeliest choice always.
     forced
@@ -326,9 +242,7 @@ def play(
             value[s, g] = _play_one(
                 a,
                 g,
-                key,
-                score,
-                urgency,
+                policy,
                 temperature,
                 forced,
                 rng,

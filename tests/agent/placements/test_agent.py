@@ -18,7 +18,7 @@ from rlinit.agent.network.graph_features import join
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.placements.agent import LatencyAgent, decode_placement
-from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, see
+from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, observe
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
@@ -28,22 +28,22 @@ from tests.placement_cases import random_placement_problem
 CONFIG = OneShotConfig("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, hidden=8, layers=2)
 
 
-def network(opinion: float) -> OneShot:
-    """Return a network whose last layers are not zero, or with `opinion` 0 are."""
+def network(weight: float) -> OneShot:
+    """Return a network whose last layers are not zero, or with `weight` 0 are."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = OneShot(CONFIG)
         assert made.devices is not None
         with torch.no_grad():
-            for weight in (made.key_out.weight, made.devices.out.weight, made.devices.out.bias):
-                weight.copy_(opinion * torch.randn(weight.shape))
+            for tensor in (made.key_out.weight, made.devices.out.weight, made.devices.out.bias):
+                tensor.copy_(weight * torch.randn(tensor.shape))
     return made
 
 
-def agent(opinion: float) -> LatencyAgent:
+def agent(weight: float) -> LatencyAgent:
     """Return an agent with such a network."""
     card = Card("oneshot", "latency", dataclasses.asdict(CONFIG))
-    return LatencyAgent(Checkpoint(network(opinion).arrays(), card))
+    return LatencyAgent(Checkpoint(network(weight).arrays(), card))
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_numpy_computes_what_torch_computes() -> None:
-    """Keys, scores and hastes agree within float32, over problems of several sizes and numbers of devices."""
-    features = join([see(random_placement_problem(s, 5 + 7 * s, 1 + s)).features for s in range(4)])
+    """Keys, scores and factors agree within float32, over problems of several sizes and numbers of devices."""
+    features = join([observe(random_placement_problem(s, 5 + 7 * s, 1 + s)).features for s in range(4)])
     made = network(1.0)
     with torch.no_grad():
         key, pair = made(FeatureTensors.of(features))
@@ -65,7 +65,7 @@ def test_numpy_computes_what_torch_computes() -> None:
     np.testing.assert_allclose(ours[1], pair.numpy(), atol=1e-3)
 
 
-def test_without_an_opinion_decoding_is_heft_or_better() -> None:
+def test_untrained_decoding_is_heft_or_better() -> None:
     """An agent whose last layers are zero gives HEFT's placement, unless looking ahead finds a better one."""
     better = 0
     for seed in range(5):

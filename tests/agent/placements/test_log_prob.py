@@ -1,4 +1,4 @@
-"""The policy of the latency agent: HEFT without an opinion, exact probabilities with one."""
+"""The policy of the latency agent: HEFT untrained, exact probabilities trained."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.network.graph_features import join
-from rlinit.agent.placements.features import URGENCY, see
-from rlinit.arrays import FloatArray
+from rlinit.agent.placements.features import LATE_WEIGHT, observe
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.kernels.policy.population import play_population
-from rlinit.kernels.policy.rollouts import RolloutTrace, play
+from rlinit.kernels.policy.rollout_arrays import Policy, RolloutTrace
+from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 from tests.placement_cases import random_placement_problem
 
 
-def played(
-    problem: PlacementProblem, seed: int, samples: int, opinion: float = 1.0
-) -> tuple[RolloutTrace, FloatArray, FloatArray, FloatArray]:
-    """Return samples by random keys, scores and urgencies, and those."""
-    seen, rng = see(problem), np.random.default_rng(seed)
+def played(problem: PlacementProblem, seed: int, samples: int) -> RolloutTrace:
+    """Return samples by random keys, scores and lateness weights."""
+    observed, rng = observe(problem), np.random.default_rng(seed)
     n, pairs = problem.num_ops, problem.num_ops * problem.num_devices
-    key = seen.features.base_key + opinion * rng.standard_normal(n)
-    score, urgency = opinion * rng.standard_normal(pairs), URGENCY * rng.random(pairs)
-    return play(seen.arrays, key, score, urgency, 1.0, samples, np.full(n, -1), rng), key, score, urgency
+    key = observed.features.base_key + rng.standard_normal(n)
+    policy = Policy(key, rng.standard_normal(pairs), LATE_WEIGHT * rng.random(pairs))
+    return play(observed.arrays, policy, 1.0, samples, np.full(n, -1), rng)
 
 
 problems = st.builds(
@@ -49,15 +47,15 @@ problems = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(problems)
-def test_without_an_opinion_the_greedy_placement_is_that_of_heft(problem: PlacementProblem) -> None:
-    """Without scores and hastes the devices, the order and the makespan are those of HEFT."""
-    seen = see(problem)
+def test_the_untrained_greedy_placement_is_that_of_heft(problem: PlacementProblem) -> None:
+    """Without scores and with one lateness weight the devices, the order and the makespan are those of HEFT."""
+    observed = observe(problem)
     heft = PLACEMENT_HEURISTICS["heft"](problem, seed=0)
-    if heft is None or not np.isfinite(seen.value):
+    if heft is None or not np.isfinite(observed.value):
         assert heft is None
         return
-    start = np.repeat(seen.start[:, None], problem.num_devices, axis=1)
-    ours = placement_of(problem, seen.device[:, None], start)
+    start = np.repeat(observed.start[:, None], problem.num_devices, axis=1)
+    ours = placement_of(problem, observed.device[:, None], start)
     np.testing.assert_array_equal(ours.device, heft.device)
     assert makespan(problem, ours) == makespan(problem, heft)
 
@@ -66,7 +64,7 @@ def test_without_an_opinion_the_greedy_placement_is_that_of_heft(problem: Placem
 @given(problems, st.integers(0, 10**6))
 def test_every_sample_is_feasible_and_its_value_is_its_makespan(problem: PlacementProblem, seed: int) -> None:
     """Ops come after those they read, memory, groups and links are respected, and the value is the list schedule's."""
-    trace = played(problem, seed, 3)[0]
+    trace = played(problem, seed, 3)
     for s in range(3):
         if not np.isfinite(trace.value[s, 0]):
             continue
@@ -86,43 +84,43 @@ def test_log_probabilities_are_those_of_the_sampler_step_by_step() -> None:
     from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
 
     cases = [random_placement_problem(seed, 9, 1 + seed % 4, group_fraction=0.2) for seed in range(5)]
-    arrays = join_problems([see(problem).arrays for problem in cases])
+    arrays = join_problems([observe(problem).arrays for problem in cases])
     rng = np.random.default_rng(1)
     key, score = rng.standard_normal(len(arrays.tensor)), rng.standard_normal(len(arrays.time))
-    urgency = rng.random(len(arrays.time))
-    trace = play(arrays, key, score, urgency, 1.0, 4, np.full(len(key), -1), rng)
+    late_weight = rng.random(len(arrays.time))
+    trace = play(arrays, Policy(key, score, late_weight), 1.0, 4, np.full(len(key), -1), rng)
     lists = choice_lists(arrays, trace)
     log_prob, entropy, trajectory = log_probabilities(
-        lists, torch.from_numpy(key), torch.from_numpy(score), torch.from_numpy(urgency)
+        lists, torch.from_numpy(key), torch.from_numpy(score), torch.from_numpy(late_weight)
     )
     for g, problem in enumerate(cases):
         for s in range(4):
-            total, doubt = 0.0, 0.0
+            total, spread = 0.0, 0.0
             low, n, d = int(arrays.ptr[g]), problem.num_ops, problem.num_devices
             for step in range(n if np.isfinite(trace.value[s, g]) else 0):
                 ops = [v for v in range(low, low + n) if trace.ready[s, v] <= step and trace.chosen[s, v] >= step]
                 (taken,) = [at for at, v in enumerate(ops) if trace.chosen[s, v] == step]
                 p = np.exp(key[ops]) / np.exp(key[ops]).sum()
-                total, doubt = total + np.log(p[taken]), doubt - (p * np.log(p)).sum()
+                total, spread = total + np.log(p[taken]), spread - (p * np.log(p)).sum()
                 first = int(arrays.pair_ptr[g]) + (ops[taken] - low) * d
                 late = trace.late[s, first : first + d]
                 free = np.flatnonzero(np.isfinite(late))
-                q = np.exp(score[first + free] - urgency[first + free] * late[free])
+                q = np.exp(score[first + free] - late_weight[first + free] * late[free])
                 q /= q.sum()
                 at = free.tolist().index(int(trace.device[s, ops[taken]]))
-                total, doubt = total + np.log(q[at]), doubt - (q * np.log(q)).sum()
+                total, spread = total + np.log(q[at]), spread - (q * np.log(q)).sum()
             mine = trajectory == g * 4 + s
             assert float(log_prob[mine].sum()) == pytest.approx(total, abs=1e-4)
-            assert float(entropy[mine].sum()) == pytest.approx(doubt, abs=1e-4)
+            assert float(entropy[mine].sum()) == pytest.approx(spread, abs=1e-4)
 
 
 def test_frequencies_of_samples_are_their_probabilities() -> None:
     """What the sampler draws first, it draws as often as the softmax of its keys says."""
     problem = random_placement_problem(3, 4, 2, density=0.0)
-    seen, rng = see(problem), np.random.default_rng(0)
+    observed, rng = observe(problem), np.random.default_rng(0)
     key = np.array([0.0, 0.5, 1.0, -1.0])
     zeros = np.zeros(8)
-    trace = play(seen.arrays, key, zeros, zeros, 1.0, 20_000, np.full(4, -1), rng)
+    trace = play(observed.arrays, Policy(key, zeros, zeros), 1.0, 20_000, np.full(4, -1), rng)
     first = np.bincount((trace.chosen == 0).argmax(axis=1), minlength=4) / 20_000
     np.testing.assert_allclose(first, np.exp(key) / np.exp(key).sum(), atol=0.02)
 
@@ -130,17 +128,17 @@ def test_frequencies_of_samples_are_their_probabilities() -> None:
 def test_joined_problems_are_played_as_each_alone() -> None:
     """Greedy schedules do not depend on what else is in the batch."""
     cases = [random_placement_problem(seed, 5 + seed, 1 + seed % 3) for seed in range(6)]
-    seen = [see(problem) for problem in cases]
-    arrays = join_problems([one.arrays for one in seen])
-    features = join([one.features for one in seen])
+    observed = [observe(problem) for problem in cases]
+    arrays = join_problems([one.arrays for one in observed])
+    features = join([one.features for one in observed])
     rng = np.random.default_rng(0)
     score = rng.standard_normal(len(arrays.time))
-    urgency = np.full(len(score), URGENCY)
-    both = play(arrays, features.base_key, score, urgency, 0.0, 1, np.full(len(arrays.tensor), -1), rng)
-    for g, one in enumerate(seen):
+    late_weight = np.full(len(score), LATE_WEIGHT)
+    both = play(arrays, Policy(features.base_key, score, late_weight), 0.0, 1, np.full(len(arrays.tensor), -1), rng)
+    for g, one in enumerate(observed):
         mine = slice(int(arrays.pair_ptr[g]), int(arrays.pair_ptr[g + 1]))
         free = np.full(cases[g].num_ops, -1)
-        alone = play(one.arrays, one.features.base_key, score[mine], urgency[mine], 0.0, 1, free, rng)
+        alone = play(one.arrays, Policy(one.features.base_key, score[mine], late_weight[mine]), 0.0, 1, free, rng)
         assert alone.value[0, 0] == both.value[0, g]
 
 
@@ -160,7 +158,7 @@ def test_features_follow_a_renumbering_of_ops() -> None:
         order=number[problem.order],
         group=np.arange(20),
     )
-    a, b = see(problem), see(other)
+    a, b = observe(problem), observe(other)
     assert a.value == b.value
     np.testing.assert_allclose(b.features.node[number], a.features.node, atol=1e-9)
     pair = a.features.pair.reshape(20, 3, -1)
@@ -169,8 +167,8 @@ def test_features_follow_a_renumbering_of_ops() -> None:
 
 def test_features_have_no_units() -> None:
     """Seconds in other units change no feature."""
-    a = see(random_placement_problem(5, 15, 3)).features
-    b = see(random_placement_problem(5, 15, 3, scale=1e6)).features
+    a = observe(random_placement_problem(5, 15, 3)).features
+    b = observe(random_placement_problem(5, 15, 3, scale=1e6)).features
     np.testing.assert_allclose(a.node, b.node, atol=1e-9)
     np.testing.assert_allclose(a.pair, b.pair, atol=1e-9)
 
@@ -179,18 +177,16 @@ def test_features_have_no_units() -> None:
 @given(problems, st.integers(0, 100), st.integers(1, 6), st.integers(1, 3), st.integers(1, 5))
 def test_populations_are_feasible(problem: PlacementProblem, seed: int, samples: int, kept: int, every: int) -> None:
     """Members that took others' places are schedules all the same, with the makespan they claim."""
-    seen, rng = see(problem), np.random.default_rng(seed)
+    observed, rng = observe(problem), np.random.default_rng(seed)
     pairs = problem.num_ops * problem.num_devices
     value, device, start = play_population(
-        seen.arrays,
-        seen.features.base_key,
-        rng.standard_normal(pairs),
-        np.full(pairs, URGENCY),
+        observed.arrays,
+        Policy(observed.features.base_key, rng.standard_normal(pairs), np.full(pairs, LATE_WEIGHT)),
+        np.zeros(pairs),
         1.0,
         samples,
         min(kept, samples),
         every,
-        np.zeros(pairs),
         rng,
     )
     parallel = dataclasses.replace(problem, transfers="parallel")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.placements.features import URGENCY, Seen, see
-from rlinit.arrays import FloatArray
+from rlinit.agent.placements.features import LATE_WEIGHT, Observation, observe
 from rlinit.kernels.policy.lookahead import play_ahead
+from rlinit.kernels.policy.rollout_arrays import Policy
 from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
@@ -32,13 +32,13 @@ problems = st.builds(
 )
 
 
-def opinion(seen: Seen, seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return random keys, scores and urgencies."""
-    rng, pairs = np.random.default_rng(seed), len(seen.arrays.time)
-    return (
-        seen.features.base_key + rng.standard_normal(len(seen.device)),
+def random_policy(observed: Observation, seed: int) -> Policy:
+    """Return random keys, scores and lateness weights."""
+    rng, pairs = np.random.default_rng(seed), len(observed.arrays.time)
+    return Policy(
+        observed.features.base_key + rng.standard_normal(len(observed.device)),
         rng.standard_normal(pairs),
-        URGENCY * rng.random(pairs),
+        LATE_WEIGHT * rng.random(pairs),
     )
 
 
@@ -46,8 +46,10 @@ def opinion(seen: Seen, seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
 @given(problems, st.integers(0, 10**6), st.integers(0, 20), st.integers(1, 3))
 def test_placements_with_lookahead_are_feasible(problem: PlacementProblem, seed: int, steps: int, ops: int) -> None:
     """Memory, groups, links and precedence hold, and the makespan is that of the schedule."""
-    seen = see(problem)
-    value, device, start = play_ahead(seen.arrays, *opinion(seen, seed), seen.after, steps, ops, 1.0)
+    observed = observe(problem)
+    value, device, start = play_ahead(
+        observed.arrays, random_policy(observed, seed), observed.cost_to_go, steps, ops, 1.0
+    )
     if not np.isfinite(value):
         return
     parallel = dataclasses.replace(problem, transfers="parallel")
@@ -59,10 +61,10 @@ def test_placements_with_lookahead_are_feasible(problem: PlacementProblem, seed:
 @given(problems, st.integers(0, 10**6))
 def test_one_rival_and_no_other_device_is_the_greedy_placement(problem: PlacementProblem, seed: int) -> None:
     """With nothing to compare, looking ahead changes nothing: the same devices and starts as the plain policy's."""
-    seen = see(problem)
-    policy, free = opinion(seen, seed), np.full(problem.num_ops, -1)
-    trace = play(seen.arrays, *policy, 0.0, 1, free, np.random.default_rng(0))
-    value, device, start = play_ahead(seen.arrays, *policy, seen.after, 0, 1, -np.inf)
+    observed = observe(problem)
+    policy, free = random_policy(observed, seed), np.full(problem.num_ops, -1)
+    trace = play(observed.arrays, policy, 0.0, 1, free, np.random.default_rng(0))
+    value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, 0, 1, -np.inf)
     assert value == trace.value[0, 0]
     if np.isfinite(value):
         np.testing.assert_array_equal(device, trace.device[0])
