@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlinit.heuristics.stages.annealing import anneal, reslice
+from rlinit.heuristics.stages.filling import fill
 from rlinit.heuristics.stages.orders import Found, StageHeuristic, brkga, mla, mla_weighted, natural, random_orders
 
-__all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "reslice"]
+__all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "fill", "reslice"]
 
 STAGE_HEURISTICS: Mapping[str, StageHeuristic] = {
     "natural": natural,
@@ -16,5 +17,6 @@ STAGE_HEURISTICS: Mapping[str, StageHeuristic] = {
     "mla-weighted": mla_weighted,
     "brkga": brkga,
     "anneal": anneal,
+    "fill": fill,
 }
 """name -> call(problem, seed=, evaluations=, budget=) -> (assignment, value), or None where no slice is allowed."""

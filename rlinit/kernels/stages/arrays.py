@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rlinit.arrays import FloatArray, IntArray
 
-__all__ = ["CostArrays", "Precedence", "TensorArrays"]
+__all__ = ["CostArrays", "Precedence", "StageArrays", "TensorArrays"]
 
 
 class TensorArrays(NamedTuple):
@@ -36,6 +36,32 @@ class CostArrays(NamedTuple):
 class Precedence(NamedTuple):
     """Successors and predecessors of each node."""
 
+    succ_indptr: IntArray
+    succ: IntArray
+    pred_indptr: IntArray
+    pred: IntArray
+
+
+class StageArrays(NamedTuple):
+    """All of the above in one, for kernels that build stages op by op.
+
+    For the `memory` objective `work` is the parameter bytes (inf where forbidden) and tensors cost nothing.
+    """
+
+    work: FloatArray
+    param: FloatArray
+    cache: FloatArray
+    memory: FloatArray
+    overflow: FloatArray
+    in_s: FloatArray
+    out_s: FloatArray
+    out_indptr: IntArray
+    out_tensor: IntArray
+    in_indptr: IntArray
+    in_tensor: IntArray
+    tensor_src: IntArray
+    tensor_indptr: IntArray
+    tensor_dst: IntArray
     succ_indptr: IntArray
     succ: IntArray
     pred_indptr: IntArray

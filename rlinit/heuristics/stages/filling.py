@@ -1,0 +1,230 @@
+"""Stages filled one after the other from either end, under a bottleneck that is bisected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlinit.arrays import FloatArray
+from rlinit.budget import Budget
+from rlinit.heuristics.stages.orders import Found, natural, random_orders
+from rlinit.heuristics.stages.threshold_search import ThresholdSearch
+from rlinit.kernels.stages.filling import fill_line, new_loads
+from rlinit.kernels.stages.priorities import FEATURES, balance_prices, longest_tails, reach_sums
+from rlinit.kernels.stages.stage_state import FillRule, new_state
+from rlinit.stages.kernel_arrays import kernel_arrays
+from rlinit.stages.problem import StageAssignment, StageProblem
+
+__all__ = ["FillSettings", "Filler", "fill", "fill_from", "quick_lower_bound"]
+
+_WORK = 3_000_000
+"""Loads looked at by default: a few seconds of compiled work."""
+
+_RUNS = 6
+"""Fillings of the whole line for one threshold at the first effort, each by another rule."""
+
+_MOST_PAIRS = 25_000_000
+"""Pairs of ops up to which the work of all descendants is added up; beyond, the longest path stands for it."""
+
+_PRICE_ROUNDS = 300
+
+
+class FillSettings:
+    """What fillings of one problem share: arrays, features of ops for both ends, and prices of devices.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    weights
+        Weights of `FEATURES` in the priority of an op, for instance learned ones; None: fillings draw their own.
+    """
+
+    def __init__(self, problem: StageProblem, weights: Sequence[float] | None = None) -> None:
+        self.problem = problem
+        self.arrays = kernel_arrays(problem)
+        self.weights = None if weights is None else np.array(weights, np.float64)
+        if self.weights is not None and self.weights.shape != (len(FEATURES),):
+            raise ValueError(
+                f"weights: expected {len(FEATURES)} numbers ({', '.join(FEATURES)}), got {len(self.weights)}"
+            )
+        work = self.arrays.work
+        self.cheapest = work.min(axis=0)
+        self.price = balance_prices(work, problem.class_count, _PRICE_ROUNDS)
+        self.features = (_features(problem, work, True), _features(problem, work, False))
+        self.fixed = problem.stage_class if problem.objective == "memory" else np.zeros(0, np.int64)
+        self.key = np.random.default_rng(1).integers(1, 2**63, problem.num_nodes).astype(np.uint64)
+
+    def value_of_ops(self, price: FloatArray) -> FloatArray:
+        """Return (n,) what it costs at these prices to do each op on the best class, infinite nowhere."""
+        return np.asarray((price[:, None] * self.arrays.work).min(axis=0), np.float64)
+
+    @property
+    def everything(self) -> float:
+        """A cost that no stage exceeds."""
+        a = self.arrays
+        finite = np.where(np.isfinite(a.work), a.work, 0.0).sum(axis=1)
+        over = np.where(a.overflow > 0, a.overflow, 0.0) * a.param.sum()
+        return float((finite + a.in_s.sum(axis=1) + a.out_s.sum(axis=1) + over).max()) * (1 + 1e-9)
+
+
+class Filler:
+    """Fills lines by random rules; one call is one attempt of a `ThresholdSearch`.
+
+    Parameters
+    ----------
+    settings
+        What is known of the problem.
+    seed
+        Of everything random.
+    budget
+        When to stop.
+    """
+
+    def __init__(self, settings: FillSettings, seed: int, budget: Budget) -> None:
+        self.settings = settings
+        self.budget = budget
+        self.rng = np.random.default_rng(seed)
+        self.state = new_state(settings.arrays)
+        self.loads = new_loads(1, settings.key)
+        self.runs = 0
+
+    def __call__(self, threshold: float, effort: int) -> tuple[StageAssignment | None, int]:
+        """Return an assignment within the threshold, or None after so many tries, and the loads looked at."""
+        settings, problem = self.settings, self.settings.problem
+        total = 0
+        for _ in range(_RUNS * effort):
+            if total and self.budget.expired:
+                break
+            price, rules, front = self._draw(threshold, effort)
+            stage = np.zeros(problem.num_nodes, np.int64)
+            classes = np.zeros(problem.num_stages, np.int64)
+            left, work = fill_line(
+                self.rng,
+                settings.arrays,
+                self.state,
+                self.loads,
+                rules,
+                threshold,
+                front,
+                price,
+                problem.class_count,
+                settings.fixed,
+                stage,
+                classes,
+            )
+            self.runs += 1
+            total += work + problem.num_nodes
+            if left == 0:
+                return StageAssignment(stage, classes), total
+        return None, total
+
+    def _draw(self, threshold: float, effort: int) -> tuple[FloatArray, tuple[FillRule, FillRule], float]:
+        """Return (price, rules of both ends, share of the front) of the next run; every third one from each side."""
+        settings, rng, run = self.settings, self.rng, self.runs
+        price = settings.price
+        if settings.problem.num_classes > 1:
+            mixed = price * rng.uniform(0.3, 1.0)
+            price = (mixed + price.mean() - mixed.mean()) * np.exp(0.2 * rng.standard_normal(len(price)))
+        value = settings.value_of_ops(price)
+        weights = settings.weights
+        if weights is None:
+            weights = rng.dirichlet(np.full(len(FEATURES), 0.5))
+            if run % 4 < 2:
+                weights = np.zeros(len(FEATURES))
+                weights[2 * (run % 2)] = 1.0
+        near = settings.arrays.in_s.min(axis=0), settings.arrays.out_s.min(axis=0)
+        share = (0.0, 0.5, 1.0)[int(rng.integers(3))] * float(price.mean())
+        slack = max(
+            0.0, 1.0 - float(value.sum()) / max(float(settings.problem.class_count @ price) * threshold, 1e-300)
+        )
+        tilt = 0.02 * float(rng.random()) * float(value.mean())
+        cap, dives = (500 * effort, 4 * effort) if run % 2 else (100, 16 * effort)
+        rules = [
+            FillRule(
+                forward=forward,
+                value=value + tilt * self.settings.features[side][:, 0],
+                priority=self.settings.features[side] @ weights,
+                toll=near[side] * share,
+                cap=cap,
+                dives=dives,
+                noise=float(rng.uniform(0.02, 0.6)),
+                full=1.0 - slack * float(rng.random()),
+            )
+            for side, forward in enumerate((True, False))
+        ]
+        return price, (rules[0], rules[1]), (1.0, 0.0, 0.5)[run // 2 % 3]
+
+
+def fill(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
+    """Fill stages one after the other and bisect the bottleneck; `evaluations` are loads looked at.
+
+    Never worse than slicing the natural order. By default 3 million loads.
+    """
+    start = natural(problem)
+    if start is None:
+        start = random_orders(problem, seed=seed, budget=budget)
+    return fill_from(problem, start[0] if start else None, seed=seed, loads=evaluations or _WORK, budget=budget)
+
+
+def fill_from(
+    problem: StageProblem,
+    start: StageAssignment | None,
+    *,
+    seed: int,
+    loads: int,
+    lower: float = 0.0,
+    budget: Budget | None = None,
+) -> Found:
+    """Return the best assignment found, never worse than `start`; None where there is none at all.
+
+    Parameters
+    ----------
+    problem
+        The problem. For `memory` only the first level counts.
+    start
+        An assignment to improve, or None.
+    seed
+        Of everything random.
+    loads
+        Loads of stages that are looked at.
+    lower
+        A bottleneck that none is below.
+    budget
+        When to stop.
+    """
+    settings = FillSettings(problem)
+    if not np.isfinite(settings.cheapest).all():
+        return None
+    clock = budget or Budget()
+    filler = Filler(settings, seed, clock)
+    search = ThresholdSearch(problem, filler, max(lower, quick_lower_bound(settings)), clock)
+    if start is not None:
+        search.offer(start)
+    search.run(settings.everything, loads)
+    return None if search.best is None or search.value is None else (search.best, search.value)
+
+
+def quick_lower_bound(settings: FillSettings) -> float:
+    """Return the larger of the dearest op and the average load at the settings' prices, less room for rounding."""
+    count = settings.problem.class_count
+    load = float(settings.value_of_ops(settings.price).sum()) / float(count @ settings.price)
+    return max(float(settings.cheapest.max(initial=0.0)), load * (1 - 1e-9))
+
+
+def _features(problem: StageProblem, work: FloatArray, forward: bool) -> FloatArray:
+    """Return (n, features) of ops as seen from the front, or from the back."""
+    n = problem.num_nodes
+    allowed = np.isfinite(work)
+    finite = np.where(allowed, work, 0.0)
+    mean = finite.sum(axis=0) / np.maximum(allowed.sum(axis=0), 1)
+    indptr, after = (problem.succ_indptr, problem.succ) if forward else (problem.pred_indptr, problem.pred)
+    order = problem.order if forward else np.ascontiguousarray(problem.order[::-1])
+    tail = longest_tails(order, indptr, after, mean)
+    reach = reach_sums(order, indptr, after, mean) if n * n <= _MOST_PAIRS else tail
+    earliness = np.empty(n)
+    earliness[order] = np.arange(n, 0, -1)
+    spread = np.maximum(finite.max(axis=0) - work.min(axis=0), 0.0)
+    columns = [reach, tail, mean, np.diff(indptr).astype(np.float64), spread, earliness]
+    return np.column_stack([column / max(float(column.max(initial=0.0)), 1e-300) for column in columns])

@@ -1,0 +1,343 @@
+"""One stage filled as well as it can be under a limit of cost, and whole pipelines filled stage after stage.
+
+What only grows of a load's cost is held against the limit before an op is added, the whole cost before a load is
+accepted.
+
+References
+----------
+Hoffmann: Assembly line balancing with a precedence matrix, Management Science 9, 1963 (one station at a time, all
+loads enumerated). Fleszar, Hindi: An enumerative heuristic and reduction methods for the assembly line balancing
+problem, European Journal of Operational Research 145, 2003 (both ends).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
+from rlinit.kernels.stages.arrays import StageArrays
+from rlinit.kernels.stages.stage_state import (
+    COST,
+    GROWN,
+    SCORE,
+    FillRule,
+    StageState,
+    add,
+    fits,
+    place,
+    remove,
+    reset,
+)
+
+__all__ = ["Loads", "fill_line", "fill_stage", "new_loads"]
+
+_ROUNDING = 1e-12
+"""Relative room for rounding where sums of costs are held against a limit."""
+
+
+class Loads(NamedTuple):
+    """The best loads of one stage, w of them.
+
+    Parameters
+    ----------
+    score, cost
+        (w,) -inf where there is none.
+    sign
+        (w,) exclusive or of the ops' keys.
+    size, member
+        (w,) number of ops, and (w, n) the ops.
+    key
+        (n,) random bits of each op.
+    """
+
+    score: FloatArray
+    cost: FloatArray
+    sign: NDArray[np.uint64]
+    size: IntArray
+    member: NDArray[np.int32]
+    key: NDArray[np.uint64]
+
+
+@njit(cache=True, nogil=True)
+def new_loads(width: int, key: NDArray[np.uint64]) -> Loads:
+    """Return room for the best `width` loads."""
+    return Loads(
+        np.full(width, -np.inf),
+        np.full(width, np.inf),
+        np.zeros(width, np.uint64),
+        np.zeros(width, np.int64),
+        np.zeros((width, len(key)), np.int32),
+        key,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _keep(loads: Loads, score: float, cost: float, sign: np.uint64, chosen: IntArray, size: int) -> None:
+    """Keep a load if it is among the best and not there yet."""
+    worst = 0
+    for i in range(len(loads.score)):
+        if loads.score[i] > -np.inf and loads.sign[i] == sign:
+            return
+        if loads.score[i] < loads.score[worst]:
+            worst = i
+    if score > loads.score[worst]:
+        loads.score[worst] = score
+        loads.cost[worst] = cost
+        loads.sign[worst] = sign
+        loads.size[worst] = size
+        for i in range(size):
+            loads.member[worst, i] = chosen[i]
+
+
+@njit(cache=True, nogil=True)
+def _candidates(s: StageState, forward: bool) -> int:
+    """List what may come next, by falling key; return how many."""
+    count = 0
+    waiting = s.before if forward else s.behind
+    for v in range(len(s.placed)):
+        if s.placed[v] == 0 and waiting[v] == 0:
+            s.queue[count] = v
+            count += 1
+    by_key = np.argsort(-s.key[s.queue[:count]], kind="mergesort")
+    s.queue[:count] = s.queue[:count][by_key]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _released(a: StageArrays, s: StageState, forward: bool, v: int, count: int) -> int:
+    """Append the ops that waited for v alone to the candidates; return how many there are then."""
+    if forward:
+        for e in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            if s.before[a.succ[e]] == 0:
+                s.queue[count] = a.succ[e]
+                count += 1
+    else:
+        for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+            if s.behind[a.pred[e]] == 0:
+                s.queue[count] = a.pred[e]
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _enumerate(
+    a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float, density: float
+) -> int:
+    """Look at loads depth first, each once, at most `cap` of them; return how many were looked at.
+
+    Candidates stand in a list to which released ops are appended; a load is the ops chosen from it in rising position.
+    A part of a load is given up where even a full stage at `density` (value per second) would not be among the best.
+    """
+    s.length[0] = _candidates(s, rule.forward)
+    s.start[0] = 0
+    s.saved[0] = s.now
+    depth, visited = 0, 0
+    sign = np.uint64(0)
+    full = rule.full * limit
+    while depth >= 0:
+        at = s.start[depth]
+        if at < s.length[depth] and visited < rule.cap:
+            s.start[depth] = at + 1
+            v = s.queue[at]
+            if not fits(a, s, rule.forward, c, limit, v):
+                continue
+            add(a, s, rule, c, v)
+            visited += 1
+            sign ^= loads.key[v]
+            s.chosen[depth] = v
+            depth += 1
+            s.length[depth] = _released(a, s, rule.forward, v, s.length[depth - 1])
+            s.start[depth] = at + 1
+            s.saved[depth] = s.now
+            if s.now[COST] <= limit:
+                _keep(loads, s.now[SCORE], s.now[COST], sign, s.chosen, depth)
+                if s.now[COST] >= full and len(loads.score) == 1:
+                    visited = rule.cap
+            if s.now[SCORE] + density * (limit - s.now[GROWN]) <= loads.score.min():
+                s.start[depth] = s.length[depth]
+        else:
+            depth -= 1
+            if depth >= 0:
+                v = s.chosen[depth]
+                remove(a, s, rule.forward, v)
+                sign ^= loads.key[v]
+                s.now[:] = s.saved[depth]
+    return visited
+
+
+@njit(cache=True, nogil=True)
+def _sift(heap: IntArray, key: FloatArray, count: int, v: int) -> None:
+    """Push v onto a binary heap of `count` ops, the largest key on top."""
+    i = count
+    while i > 0:
+        parent = (i - 1) >> 1
+        if key[heap[parent]] >= key[v]:
+            break
+        heap[i] = heap[parent]
+        i = parent
+    heap[i] = v
+
+
+@njit(cache=True, nogil=True)
+def _pop(heap: IntArray, key: FloatArray, count: int) -> int:
+    """Return the op with the largest key and take it off a heap of `count` ops."""
+    top = heap[0]
+    v = heap[count - 1]
+    i = 0
+    while 2 * i + 1 < count - 1:
+        child = 2 * i + 1
+        if child + 1 < count - 1 and key[heap[child + 1]] > key[heap[child]]:
+            child += 1
+        if key[heap[child]] <= key[v]:
+            break
+        heap[i] = heap[child]
+        i = child
+    heap[i] = v
+    return int(top)
+
+
+@njit(cache=True, nogil=True)
+def _dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float) -> int:
+    """Fill greedily by key, keep the best part of the load on the way, and take it out again; return its ops."""
+    waiting = s.before if rule.forward else s.behind
+    heap = s.queue
+    count = 0
+    for v in range(len(s.placed)):
+        if s.placed[v] == 0 and waiting[v] == 0:
+            _sift(heap, s.key, count, v)
+            count += 1
+    size = 0
+    best, best_cost, best_size, best_sign = -np.inf, np.inf, 0, np.uint64(0)
+    sign = np.uint64(0)
+    while count > 0:
+        v = _pop(heap, s.key, count)
+        count -= 1
+        if not fits(a, s, rule.forward, c, limit, v):
+            continue
+        add(a, s, rule, c, v)
+        s.chosen[size] = v
+        size += 1
+        sign ^= loads.key[v]
+        row = a.succ if rule.forward else a.pred
+        indptr = a.succ_indptr if rule.forward else a.pred_indptr
+        for e in range(indptr[v], indptr[v + 1]):
+            if waiting[row[e]] == 0:
+                _sift(heap, s.key, count, row[e])
+                count += 1
+        if s.now[COST] <= limit and s.now[SCORE] > best:
+            best, best_cost, best_size, best_sign = s.now[SCORE], s.now[COST], size, sign
+    if best_size > 0:
+        _keep(loads, best, best_cost, best_sign, s.chosen, best_size)
+    for i in range(size - 1, -1, -1):
+        remove(a, s, rule.forward, s.chosen[i])
+    s.now[:] = 0.0
+    return size
+
+
+@njit(cache=True, nogil=True)
+def fill_stage(
+    rng: np.random.Generator, a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float
+) -> int:
+    """Find the best loads of a stage of class c that cost at most `limit`; return the loads looked at.
+
+    What is placed is left as it was. Loads of positive cost or size alone are listed in `loads`, best anywhere.
+    """
+    loads.score[:] = -np.inf
+    s.now[:] = 0.0
+    limit *= 1.0 + _ROUNDING
+    density = 0.0
+    spread = 0.0
+    lowest, highest = np.inf, -np.inf
+    for v in range(len(s.placed)):
+        s.key[v] = rule.priority[v]
+        if s.placed[v] == 0 and a.work[c, v] <= limit:
+            lowest, highest = min(lowest, rule.priority[v]), max(highest, rule.priority[v])
+            if rule.value[v] > density * a.work[c, v]:
+                density = rule.value[v] / a.work[c, v] if a.work[c, v] > 0 else np.inf
+    if highest < lowest:
+        return 0
+    for t in range(len(rule.toll)):
+        if rule.toll[t] > 0:
+            density = np.inf
+            break
+    spread = highest - lowest
+    work = _enumerate(a, s, loads, rule, c, limit, density) if rule.cap > 0 else 0
+    s.now[:] = 0.0
+    for i in range(rule.dives):
+        if len(loads.cost) == 1 and loads.score[0] > -np.inf and loads.cost[0] >= rule.full * limit:
+            break
+        if i > 0 or rule.noise > 0:
+            for v in range(len(s.placed)):
+                s.key[v] = rule.priority[v] + rule.noise * spread * rng.standard_normal()
+        work += _dive(a, s, loads, rule, c, limit)
+    return work
+
+
+@njit(cache=True, nogil=True)
+def fill_line(
+    rng: np.random.Generator,
+    a: StageArrays,
+    s: StageState,
+    loads: Loads,
+    rules: tuple[FillRule, FillRule],
+    limit: float,
+    front: float,
+    price: FloatArray,
+    class_count: IntArray,
+    fixed: IntArray,
+    stage: IntArray,
+    classes: IntArray,
+) -> tuple[int, int]:
+    """Fill all stages under a limit; return the ops left over and the loads looked at.
+
+    Each stage is taken from the front of what is left with probability `front`, else from its back. Where classes come
+    in no order (`fixed` is empty), each class with stages left is filled and the one that loses least counts: the value
+    its stage could hold, `price` times the limit, less the value of its load. `stage` and `classes` receive the
+    assignment.
+    """
+    n, k = len(a.param), len(classes)
+    reset(a, s)
+    room = class_count.copy()
+    first, last = 0, k - 1
+    left, work = n, 0
+    member = np.empty(n, np.int64)
+    while left > 0 and first <= last:
+        forward = front >= 1.0 or (front > 0.0 and rng.random() < front)
+        rule = rules[0] if forward else rules[1]
+        at = first if forward else last
+        least, best_class, size = np.inf, -1, 0
+        for c in range(len(class_count)):
+            if room[c] == 0 or (len(fixed) > 0 and fixed[at] != c):
+                continue
+            work += fill_stage(rng, a, s, loads, rule, c, limit)
+            if loads.score[0] == -np.inf:
+                continue
+            loss = (price[c] * limit - loads.score[0]) * (1.0 + rule.noise * rng.random())
+            if loss < least or best_class < 0:
+                least, best_class, size = loss, c, loads.size[0]
+                for i in range(size):
+                    member[i] = loads.member[0, i]
+        if best_class < 0 and len(fixed) == 0:
+            break
+        for i in range(size):
+            stage[member[i]] = at
+            place(a, s, forward, member[i])
+        if best_class >= 0:
+            room[best_class] -= 1
+        classes[at] = best_class if best_class >= 0 else fixed[at]
+        left -= size
+        if forward:
+            first += 1
+        else:
+            last -= 1
+    for at in range(first, last + 1):
+        for c in range(len(class_count)):
+            if room[c] > 0 and (len(fixed) == 0 or fixed[at] == c):
+                classes[at] = c
+                room[c] -= 1
+                break
+    return left, work

@@ -1,0 +1,54 @@
+"""Filling stages under a bisected bottleneck."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rlinit.budget import Budget
+from rlinit.heuristics.stages.filling import FillSettings, fill, fill_from, quick_lower_bound
+from rlinit.stages.problem import StageProblem
+from tests.exact.stages.cases import small_problems
+from tests.stage_cases import brute_force_pipeline, random_problem
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=small_problems())
+def test_between_the_quick_bound_and_brute_force(problem: StageProblem) -> None:
+    """The bound that ends the search is a bound, and no assignment is better than the optimum."""
+    if problem.objective == "memory":
+        return
+    settings_ = FillSettings(problem)
+    optimum = brute_force_pipeline(problem)
+    assert quick_lower_bound(settings_) <= optimum * (1 + 1e-9)
+    found = fill(problem, seed=0, evaluations=5_000)
+    if found is not None:
+        assert found[1][0] >= optimum * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 3])
+def test_small_problems_are_solved(num_classes: int) -> None:
+    """With equal and with unlike devices, few ops are assigned optimally."""
+    for seed in range(4):
+        problem = random_problem(seed, 6, max(2, num_classes), num_classes=num_classes, density=0.3, io=0.1)
+        found = fill(problem, seed=0, evaluations=20_000)
+        assert found is not None
+        assert found[1][0] == pytest.approx(brute_force_pipeline(problem), rel=1e-9)
+
+
+def test_never_worse_than_its_start_and_stops_at_the_bound() -> None:
+    """A start at the bound is returned as it is, without a single load."""
+    problem = random_problem(3, 8, 3)
+    found = fill(problem, seed=0, evaluations=50_000)
+    assert found is not None
+    again = fill_from(problem, found[0], seed=1, loads=1_000, lower=found[1][0], budget=Budget())
+    assert again is not None
+    assert again[0] is found[0]
+
+
+def test_weights_must_match_the_features() -> None:
+    """Priorities handed in from outside have a weight for each feature."""
+    with pytest.raises(ValueError, match="expected 6 numbers"):
+        FillSettings(random_problem(0), [1.0, 2.0])
+    assert np.isfinite(FillSettings(random_problem(0), [1.0] * 6).features[0]).all()
