@@ -18,6 +18,7 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import InvalidPlan, RlinitError, SolverFailure
+from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.plan import HistoryEntry, relative_gap
@@ -140,6 +141,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         Told about every improvement.
     equality
         When two values are equal.
+    quantum
+        What every value of the first level is a whole multiple of, 0 where nothing is known; bounds are raised to it.
     note
         What limited the search, for the plan's message.
     notes
@@ -164,6 +167,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     started: float = field(default_factory=time.monotonic)
     history: list[HistoryEntry] = field(default_factory=list)
     phase_s: dict[str, float] = field(default_factory=dict)
+    quantum: float = 0.0
     _proven: dict[str, Value] = field(default_factory=dict)
     _progress_error: Exception | None = None
 
@@ -235,6 +239,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
             In strict mode: the bounds exceed the value of a schedule.
         """
         before = self.bounds
+        bounds = (raised_bound(bounds[0], self.quantum), *bounds[1:])
         self._proven[source] = tuple(map(max, self._proven.get(source, bounds), bounds))
         self._drop_false_bounds()
         self.bounds = self._combined()
@@ -367,7 +372,7 @@ def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progres
         See `Incumbent`.
     """
     equality = _byte_equality(problem) if problem.objective == "memory" else Equality()
-    return Incumbent(problem, evaluate, budget, target_gap, progress, equality)
+    return Incumbent(problem, evaluate, budget, target_gap, progress, equality, quantum=value_quantum(problem))
 
 
 def for_activations(

@@ -19,6 +19,7 @@ from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
 from rlinit.heuristics.stages import STAGE_HEURISTICS
+from rlinit.heuristics.stages.filling import fill_from
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds
@@ -37,6 +38,7 @@ __all__ = [
     "coarse",
     "exact_ideals",
     "few_ideals",
+    "fill",
     "first_schedule",
     "full_program",
     "many_ideals",
@@ -57,6 +59,9 @@ _SEED_STRIDE = 1_000_003
 
 _LONG_EVALUATIONS = 4_000_000
 """Moves of each further annealing where there is time: four times those of the first."""
+
+_FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
+"""Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
 
 _SMALL_WINDOWS = (1.0, 2.0, 4.0)
 """Levels around the boundaries that are tried before the full program."""
@@ -258,6 +263,24 @@ def anneal(search: StageSearch) -> None:
     while search.options.timed and not incumbent.finished:
         seed += 1
         coarse(search, "anneal", seed, longer)
+
+
+def fill(search: StageSearch) -> None:
+    """Fill stages from both ends under a bisected bottleneck, from the bound up and the incumbent down."""
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    with incumbent.in_phase("coarse"):
+        found = fill_from(
+            incumbent.problem,
+            incumbent.assignment,
+            seed=search.options.seed,
+            loads=_LONG_FILL_LOADS if search.options.timed else _FILL_LOADS,
+            lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
+            budget=incumbent.budget,
+        )
+        if found is not None:
+            incumbent.offer(found[0], "fill")
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------

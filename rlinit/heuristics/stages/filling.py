@@ -161,6 +161,17 @@ def fill(problem: StageProblem, *, seed: int, evaluations: int | None = None, bu
     """Fill stages one after the other and bisect the bottleneck; `evaluations` are loads looked at.
 
     Never worse than slicing the natural order. By default 3 million loads.
+
+    Parameters
+    ----------
+    problem
+        The problem; for `memory` only the first level counts.
+    seed
+        Of everything random.
+    evaluations
+        Loads of stages that are looked at.
+    budget
+        When to stop.
     """
     start = natural(problem)
     if start is None:

@@ -64,7 +64,15 @@ class Loads(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def new_loads(width: int, key: NDArray[np.uint64]) -> Loads:
-    """Return room for the best `width` loads."""
+    """Return room for the best `width` loads.
+
+    Parameters
+    ----------
+    width
+        How many.
+    key
+        (n,) random bits of each op.
+    """
     return Loads(
         np.full(width, -np.inf),
         np.full(width, np.inf),
@@ -245,6 +253,23 @@ def fill_stage(
     """Find the best loads of a stage of class c that cost at most `limit`; return the loads looked at.
 
     What is placed is left as it was. Loads of positive cost or size alone are listed in `loads`, best anywhere.
+
+    Parameters
+    ----------
+    rng
+        For the dives.
+    a
+        The problem.
+    s
+        What is placed; left as it was.
+    loads
+        Receives the loads.
+    rule
+        How to fill.
+    c
+        Class of the stage.
+    limit
+        Seconds that a load may cost.
     """
     loads.score[:] = -np.inf
     s.now[:] = 0.0
@@ -298,6 +323,29 @@ def fill_line(
     in no order (`fixed` is empty), each class with stages left is filled and the one that loses least counts: the value
     its stage could hold, `price` times the limit, less the value of its load. `stage` and `classes` receive the
     assignment.
+
+    Parameters
+    ----------
+    rng
+        For the dives and the sides.
+    a
+        The problem.
+    s, loads
+        Room to work in.
+    rules
+        How to fill from the front, and from the back.
+    limit
+        Seconds that a stage may cost.
+    front
+        Probability in [0, 1].
+    price
+        (c,) worth of a second on each class.
+    class_count
+        (c,) stages of each class.
+    fixed
+        (k,) class of each stage, or empty.
+    stage, classes
+        (n,), (k,) results.
     """
     n, k = len(a.param), len(classes)
     reset(a, s)

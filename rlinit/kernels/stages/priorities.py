@@ -17,7 +17,17 @@ earliness in the natural order."""
 
 @njit(cache=True, nogil=True)
 def longest_tails(order: IntArray, succ_indptr: IntArray, succ: IntArray, work: FloatArray) -> FloatArray:
-    """Return (n,) the work on the longest path from each op, itself included; `order` is topological."""
+    """Return (n,) the work on the longest path from each op, itself included; `order` is topological.
+
+    Parameters
+    ----------
+    order
+        (n,) topological.
+    succ_indptr, succ
+        Successors in CSR form.
+    work
+        (n,) seconds.
+    """
     tail = work.copy()
     for i in range(len(order) - 1, -1, -1):
         v = order[i]
@@ -30,7 +40,17 @@ def longest_tails(order: IntArray, succ_indptr: IntArray, succ: IntArray, work: 
 
 @njit(cache=True, nogil=True)
 def reach_sums(order: IntArray, succ_indptr: IntArray, succ: IntArray, work: FloatArray) -> FloatArray:
-    """Return (n,) the work of each op and all its descendants; `order` is topological. Cost grows as n squared."""
+    """Return (n,) the work of each op and all its descendants; `order` is topological. Cost grows as n squared.
+
+    Parameters
+    ----------
+    order
+        (n,) topological.
+    succ_indptr, succ
+        Successors in CSR form.
+    work
+        (n,) seconds.
+    """
     n = len(order)
     words = (n + 63) // 64
     reach = np.zeros((n, words), np.uint64)
@@ -55,6 +75,15 @@ def balance_prices(work: FloatArray, class_count: IntArray, rounds: int) -> Floa
     With each op on the class where price times work is least, the sum of these over the sum of prices bounds the
     bottleneck from below. Prices of loaded classes rise, those of idle ones fall (multiplicative weights); the best
     prices are returned.
+
+    Parameters
+    ----------
+    work
+        (c, n) seconds, inf where forbidden.
+    class_count
+        (c,) stages of each class.
+    rounds
+        Changes of prices.
     """
     num_classes, n = work.shape
     price = np.ones(num_classes)
@@ -88,4 +117,5 @@ def balance_prices(work: FloatArray, class_count: IntArray, rounds: int) -> Floa
     capacity = 0.0
     for c in range(num_classes):
         capacity += best_price[c] * class_count[c]
-    return best_price * (class_count.sum() / capacity)
+    best_price *= class_count.sum() / capacity
+    return best_price

@@ -117,7 +117,15 @@ def new_state(a: StageArrays) -> StageState:
 
 @njit(cache=True, nogil=True)
 def reset(a: StageArrays, s: StageState) -> None:
-    """Take everything out of all stages."""
+    """Take everything out of all stages.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        The state.
+    """
     s.placed[:] = 0
     s.made[:] = 0
     s.used[:] = 0
@@ -148,7 +156,21 @@ def _over(a: StageArrays, c: int, param: float) -> float:
 
 @njit(cache=True, nogil=True)
 def add(a: StageArrays, s: StageState, rule: FillRule, c: int, v: int) -> None:
-    """Put op v into the load: costs, counts of tensors, and the ops that wait for it."""
+    """Put op v into the load: costs, counts of tensors, and the ops that wait for it.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        What is placed, and the load.
+    rule
+        The side, and what ops are worth.
+    c
+        Class of the stage.
+    v
+        The op; all it waits for is placed.
+    """
     forward = rule.forward
     reached = s.reached[0 if forward else 1]
     param = s.now[PARAM]
@@ -185,7 +207,19 @@ def add(a: StageArrays, s: StageState, rule: FillRule, c: int, v: int) -> None:
 
 @njit(cache=True, nogil=True)
 def remove(a: StageArrays, s: StageState, forward: bool, v: int) -> None:
-    """Take op v out of the load; its figures are restored by who saved them."""
+    """Take op v out of the load; its figures are restored by who saved them.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        What is placed, and the load.
+    forward
+        The side.
+    v
+        The op that was added last.
+    """
     for e in range(a.in_indptr[v], a.in_indptr[v + 1]):
         s.used[a.in_tensor[e]] -= 1
         s.reached[0 if forward else 1, a.in_tensor[e]] -= 1
@@ -202,7 +236,23 @@ def remove(a: StageArrays, s: StageState, forward: bool, v: int) -> None:
 
 @njit(cache=True, nogil=True)
 def fits(a: StageArrays, s: StageState, forward: bool, c: int, limit: float, v: int) -> bool:
-    """Return whether what only grows of the load's cost stays within the limit when op v joins it."""
+    """Return whether what only grows of the load's cost stays within the limit when op v joins it.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        What is placed, and the load.
+    forward
+        The side.
+    c
+        Class of the stage.
+    limit
+        Seconds.
+    v
+        The op.
+    """
     param = s.now[PARAM] + a.param[v]
     if param > a.memory[c]:
         return False
@@ -219,12 +269,24 @@ def fits(a: StageArrays, s: StageState, forward: bool, c: int, limit: float, v: 
             t = a.out_tensor[e]
             if s.used[t] < a.tensor_indptr[t + 1] - a.tensor_indptr[t]:
                 grown += a.out_s[c, t]
-    return grown <= limit
+    return bool(grown <= limit)
 
 
 @njit(cache=True, nogil=True)
 def place(a: StageArrays, s: StageState, forward: bool, v: int) -> None:
-    """Put op v into a stage that is done, on the side it is filled from."""
+    """Put op v into a stage that is done, on the side it is filled from.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        The state.
+    forward
+        The side.
+    v
+        The op; all it waits for is placed.
+    """
     s.placed[v] = 1
     if forward:
         for e in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
