@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray, NodeArray
+from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]
 
-"""Numbers of nodes or ideals; there are many, and half the size is half the cache misses."""
+_FIRST_TRY, _FACTOR = 4_000, 8
+"""Ideals under a time limit: so many at first, then this many times as many; failed tries add a seventh to the work."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,22 +59,38 @@ def count_ideals(problem: StageProblem, cap: int) -> int:
     return int(_explore(problem, cap)[0])
 
 
-def enumerate_ideals(problem: StageProblem, cap: int) -> Ideals | None:
+def enumerate_ideals(problem: StageProblem, cap: int, budget: Budget | None = None) -> Ideals | None:
     """Return the ideals that an optimal assignment needs, or None where there are more than `cap`.
 
     Weightless ends of the graph are merged into their neighbours before (`merge_weightless`).
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    cap
+        Most ideals.
+    budget
+        Where it has a limit, growth is tried under caps that grow by a factor, and given up, with None, where the next
+        one would take more than half of the time left. Without a limit there is one try.
 
     Notes
     -----
     Some 0.3 us an ideal. The bits of an ideal are only kept until the next larger ones have been told apart, so
     memory is that of the transitions, 8 bytes each, plus the ideals of two neighbouring sizes.
     """
+    budget = budget or Budget()
     merged = merge_weightless(problem)
-    count, indptr, added, _, entry = _explore(merged.problem, cap)
-    if count > cap:
-        return None
-    parent, node = _parents(indptr, added, entry)
-    return Ideals(merged, parent, node, len(added))
+    tried = min(cap, _FIRST_TRY) if budget.remaining_s < np.inf else cap
+    while True:
+        began = budget.elapsed_s
+        count, indptr, added, _, entry = _explore(merged.problem, tried)
+        if count <= tried:
+            parent, node = _parents(indptr, added, entry)
+            return Ideals(merged, parent, node, len(added))
+        if tried == cap or _FACTOR * (budget.elapsed_s - began) > 0.5 * budget.remaining_s:
+            return None
+        tried = min(cap, _FACTOR * tried)
 
 
 def _explore(problem: StageProblem, cap: int) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:

@@ -50,7 +50,7 @@ def solve_ideals(
     Tarnawski et al., NeurIPS 2020 (ideals); thresholds and dead states are this project's.
     """
     budget = budget or Budget()
-    ideals = enumerate_ideals(problem, min(cap, _MOST_BITS // problem.num_nodes))
+    ideals = enumerate_ideals(problem, min(cap, _MOST_BITS // problem.num_nodes), budget)
     if ideals is None:
         return None
     if problem.objective == "memory":

@@ -328,6 +328,18 @@ class TestPipeline:
         assert two.value[0] == one.value[0] * factor
         assert two.work == one.work
 
+    def test_growth_under_a_time_limit_gives_the_same_ideals_or_gives_up_in_time(self) -> None:
+        """Caps that grow by a factor end at the same ideals; where they would take too long, at None soon after."""
+        problem = branches(1, 3, 33, 0, 2, 0.0)
+        once, often = enumerate_ideals(problem, 10**5), enumerate_ideals(problem, 10**5, Budget(60.0))
+        assert once is not None
+        assert often is not None
+        assert (once.parent == often.parent).all()
+        assert (once.node == often.node).all()
+        budget = Budget(0.3)
+        assert enumerate_ideals(random_problem(0, 200, 3, density=0.0, zero_fraction=0.0), 10**8, budget) is None
+        assert budget.elapsed_s < 0.8
+
     def test_too_many_states_are_refused(self) -> None:
         """64 different stages would take 2^64 states: the answer is None, not an attempt."""
         problem = random_problem(0, 5, 64, num_classes=64)
