@@ -12,7 +12,16 @@ if __name__ != "rlinit.datasets":
     raise ImportError("import this package as rlinit.datasets, not as datasets")
 
 if TYPE_CHECKING:
-    from rlinit.datasets.published import alwabp, assembly_line, blocking_calls, dnn_partitioning, moirai, pipedream
+    from rlinit.datasets.published import (
+        alwabp,
+        assembly_line,
+        blocking_calls,
+        dnn_partitioning,
+        flexible_job_shop,
+        moirai,
+        pipedream,
+        stg,
+    )
     from rlinit.datasets.random import randomly_wired, regal, synthetic
     from rlinit.datasets.zoo import imagenet, llm
 
@@ -21,12 +30,14 @@ __all__ = [
     "assembly_line",
     "blocking_calls",
     "dnn_partitioning",
+    "flexible_job_shop",
     "imagenet",
     "llm",
     "moirai",
     "pipedream",
     "randomly_wired",
     "regal",
+    "stg",
     "synthetic",
 ]
 
@@ -35,12 +46,14 @@ _HOME = {
     "assembly_line": "published",
     "blocking_calls": "published",
     "dnn_partitioning": "published",
+    "flexible_job_shop": "published",
     "imagenet": "zoo",
     "llm": "zoo",
     "moirai": "published",
     "pipedream": "published",
     "randomly_wired": "random",
     "regal": "random",
+    "stg": "published",
     "synthetic": "random",
 }
 

@@ -13,6 +13,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.files import check_schema
 from rlinit.graph import Graph
 from rlinit.importers.common.precision import Dtype
+from rlinit.importers.profile_csv import load_profile
 
 __all__ = ["load_graph"]
 
@@ -38,6 +39,7 @@ def load_graph(
     ``.onnx``       an ONNX model, its weights not read (needs ``pip install rlinit[onnx]``)
     ``.pt2``        a program saved by `torch.export.save`, its weights not read (``rlinit[torch]``)
     ``.tflite``     a TensorFlow Lite model (``rlinit[tflite]``)
+    ``.csv``        a profile: ``op,after,seconds[,bytes]``, see `rlinit.importers.profile_csv`
     ``.keras``      a Keras 3 model for one sample, one byte a number unless `dtype` says more (``rlinit[keras]``)
     ==============  ==============================================================================================
 
@@ -68,17 +70,19 @@ def load_graph(
         The package that reads this kind of file is not installed.
     """
     name = Path(path).name.lower()
-    if name.endswith((".json", ".json.gz", ".keras")) and (batch is not None or dims or sharing != "colocate"):
+    if name.endswith((".json", ".json.gz", ".csv", ".keras")) and (batch is not None or dims or sharing != "colocate"):
         raise InvalidGraph(
             f"{path}: graphs of this kind have no dynamic dimensions, and their colocation is fixed; leave batch, dims "
             "and sharing out"
         )
-    if name.endswith((".json", ".json.gz")) and dtype is not None:
+    if name.endswith((".json", ".json.gz", ".csv")) and dtype is not None:
         raise InvalidGraph(f"{path}: a graph file says bytes, not numbers; leave dtype out")
     if name.endswith(".json"):
         return Graph.load(path)
     if name.endswith(".json.gz"):
         return _load_compressed(path)
+    if name.endswith(".csv"):
+        return load_profile(path)
     if name.endswith(".keras"):
         from rlinit.importers.keras.reader import load_keras
 
@@ -96,7 +100,8 @@ def load_graph(
 
         return load_tflite(path, batch=batch, dims=dims, sharing=sharing, dtype=dtype)
     raise InvalidGraph(
-        f"cannot tell what {path} is from its suffix; readable are .json, .json.gz, .onnx, .pt2, .tflite and .keras"
+        f"cannot tell what {path} is from its suffix; readable are .json, .json.gz, .csv, .onnx, .pt2, .tflite and "
+        ".keras"
     )
 
 

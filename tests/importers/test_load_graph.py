@@ -43,7 +43,7 @@ def test_json_and_its_compressed_form_give_the_saved_graph(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["model.pb", "model", "model.gz", "json"])
 def test_unknown_suffix_lists_what_is_readable(name: str) -> None:
     """Another suffix is refused with the readable ones, before the file is looked at."""
-    with pytest.raises(InvalidGraph, match=r"\.json, \.json\.gz, \.onnx, \.pt2, \.tflite and \.keras"):
+    with pytest.raises(InvalidGraph, match=r"\.json, \.json\.gz, \.csv, \.onnx, \.pt2, \.tflite and \.keras"):
         load_graph(name)
 
 
