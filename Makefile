@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types house fuzz bench wheel clean
+.PHONY: demo test check lint types house fuzz coverage bench wheel clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -15,8 +15,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## schedule ResNet152 on 4, 5 and 6 pipelined Edge TPUs, with proof and pictures in demo/
 	KERAS_BACKEND=torch $(BIN)/python -m examples.edge_tpu_resnet152 demo
 
-test: $(STAMP)
-	$(BIN)/python -m pytest -q
+test: $(STAMP)  ## all tests, on two workers; a file stays on one, so that what it compiles or trains is there once
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+coverage: $(STAMP)  ## share of branches that the tests of exact, checker and kernels take, kernels in their Python form
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" \
+		--cov=rlinit.exact --cov=rlinit.checker --cov=rlinit.kernels --cov-branch --cov-report=term:skip-covered \
+		tests/exact tests/checker tests/kernels tests/stages tests/placements tests/heuristics tests/regression/test_verify.py
 
 check: lint types house wheel test  ## all that must hold before a change is merged
 

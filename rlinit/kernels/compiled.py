@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import caching
+from numba.core import caching, config
 
 __all__ = ["cache_root", "njit", "package_hash", "source_hash"]
 
@@ -148,4 +148,17 @@ def _remove_unused(new: Path) -> None:
 if _SourceHashLocator.__qualname__ not in {one.__qualname__ for one in caching.CacheImpl._locator_classes}:
     caching.CacheImpl._locator_classes.insert(0, _SourceHashLocator)  # type: ignore[arg-type]
 
+
+def _plain(*functions: Any, **_options: Any) -> Any:
+    """Stand for ``njit`` where compiling is switched off: the function itself, which is its own Python form."""
+
+    def mark(function: Any) -> Any:
+        function.py_func = function
+        return function
+
+    return mark(functions[0]) if functions and callable(functions[0]) else mark
+
+
 njit = numba.njit
+if config.DISABLE_JIT:  # type: ignore[attr-defined]
+    njit = _plain
