@@ -89,9 +89,9 @@ def close_orders(flow: DataFlow, before: IntArray, ancestors: BoolArray) -> None
 
 
 @njit(cache=True, nogil=True)
-def _shared(flow: DataFlow, mask: IntArray, v: int, i: int, w: int, j: int) -> int:
+def _shared(group: IntArray, mask: IntArray, v: int, i: int, w: int, j: int) -> int:
     """Return how many shards batches (v, i) and (w, j) share: -1 where that is open, -2 for all of them."""
-    if flow.group[v] == flow.group[w]:
+    if group[v] == group[w]:
         return -2 if i == j else 0
     if mask[v, i] and mask[w, j]:
         return bit_count(mask[v, i] & mask[w, j])
@@ -99,28 +99,41 @@ def _shared(flow: DataFlow, mask: IntArray, v: int, i: int, w: int, j: int) -> i
 
 
 @njit(cache=True, nogil=True)
-def _transfer(flow: DataFlow, v: int, i: int, j: int, shards: int) -> float:
+def _transfer(
+    v: int, i: int, j: int, shards: int, tensor_bytes: FloatArray, s_per_byte: FloatArray, delay_s: FloatArray
+) -> float:
     """Return the seconds of moving some shards of an op, at least one, between two devices."""
     if i == j:
         return 0.0
-    seconds: float = flow.delay_s[i, j] + max(shards, 1) * flow.tensor_bytes[v] * flow.s_per_byte[i, j]
+    seconds: float = delay_s[i, j] + max(shards, 1) * tensor_bytes[v] * s_per_byte[i, j]
     return seconds
 
 
 @njit(cache=True, nogil=True)
-def _data_head(flow: DataFlow, state: BatchState, v: int, i: int) -> float:
+def _data_head(
+    v: int,
+    i: int,
+    producers: IntArray,
+    group: IntArray,
+    tensor_bytes: FloatArray,
+    s_per_byte: FloatArray,
+    delay_s: FloatArray,
+    allowed: BoolArray,
+    mask: IntArray,
+    least: FloatArray,
+    head: FloatArray,
+) -> float:
     """Return when the data of (v, i) can be there: each producer's earliest batch, all where sharing is known."""
     earliest = 0.0
-    for q in range(flow.pred_indptr[v], flow.pred_indptr[v + 1]):
-        u = flow.pred[q]
+    for u in producers:
         soonest = np.inf
-        for j in range(state.allowed.shape[1]):
-            if not state.allowed[u, j]:
+        for j in range(allowed.shape[1]):
+            if not allowed[u, j]:
                 continue
-            shared = _shared(flow, state.mask, u, j, v, i)
+            shared = _shared(group, mask, u, j, v, i)
             if shared == 0:
                 continue
-            at = state.head[u, j] + state.least[u, j] + _transfer(flow, u, j, i, shared)
+            at = head[u, j] + least[u, j] + _transfer(u, j, i, shared, tensor_bytes, s_per_byte, delay_s)
             if shared == -1:
                 soonest = min(soonest, at)
             else:
@@ -131,19 +144,30 @@ def _data_head(flow: DataFlow, state: BatchState, v: int, i: int) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _data_tail(flow: DataFlow, state: BatchState, v: int, i: int) -> float:
+def _data_tail(
+    v: int,
+    i: int,
+    consumers: IntArray,
+    group: IntArray,
+    tensor_bytes: FloatArray,
+    s_per_byte: FloatArray,
+    delay_s: FloatArray,
+    allowed: BoolArray,
+    mask: IntArray,
+    least: FloatArray,
+    tail: FloatArray,
+) -> float:
     """Return the least seconds between the end of (v, i) and the makespan that its consumers need."""
     longest = 0.0
-    for q in range(flow.succ_indptr[v], flow.succ_indptr[v + 1]):
-        w = flow.succ[q]
+    for w in consumers:
         soonest = np.inf
-        for j in range(state.allowed.shape[1]):
-            if not state.allowed[w, j]:
+        for j in range(allowed.shape[1]):
+            if not allowed[w, j]:
                 continue
-            shared = _shared(flow, state.mask, v, i, w, j)
+            shared = _shared(group, mask, v, i, w, j)
             if shared == 0:
                 continue
-            rest = _transfer(flow, v, i, j, shared) + (state.least[w, j] + state.tail[w, j])
+            rest = _transfer(v, i, j, shared, tensor_bytes, s_per_byte, delay_s) + (least[w, j] + tail[w, j])
             if shared == -1:
                 soonest = min(soonest, rest)
             else:
@@ -156,64 +180,91 @@ def _data_tail(flow: DataFlow, state: BatchState, v: int, i: int) -> float:
 @njit(cache=True, nogil=True)
 def carry(flow: DataFlow, state: BatchState) -> bool:
     """Carry heads forward and tails backward along data and fixed orders; return whether anything changed."""
+    # Handing on single arrays costs nothing in the innermost loops; handing on all of them does.
+    group, size, rate, delay = flow.group, flow.tensor_bytes, flow.s_per_byte, flow.delay_s
+    allowed, mask, least, head, tail = state.allowed, state.mask, state.least, state.head, state.tail
+    free, before, after = state.free, state.before, state.after
     changed = False
-    n, d = state.allowed.shape
+    n, d = allowed.shape
     for v in flow.visit:
+        producers = flow.pred[flow.pred_indptr[v] : flow.pred_indptr[v + 1]]
         for i in range(d):
-            if not state.allowed[v, i]:
+            if not allowed[v, i]:
                 continue
-            earliest = _data_head(flow, state, v, i)
-            if not state.free[v] and state.before[v, i] >= 0:
-                u = state.before[v, i]
-                earliest = max(earliest, state.head[u, i] + state.least[u, i])
-            if earliest > state.head[v, i]:
-                state.head[v, i] = earliest
+            earliest = _data_head(v, i, producers, group, size, rate, delay, allowed, mask, least, head)
+            if not free[v] and before[v, i] >= 0:
+                u = before[v, i]
+                earliest = max(earliest, head[u, i] + least[u, i])
+            if earliest > head[v, i]:
+                head[v, i] = earliest
                 changed = True
     for at in range(n - 1, -1, -1):
         v = flow.visit[at]
+        consumers = flow.succ[flow.succ_indptr[v] : flow.succ_indptr[v + 1]]
         for i in range(d):
-            if not state.allowed[v, i]:
+            if not allowed[v, i]:
                 continue
-            rest = _data_tail(flow, state, v, i)
-            if not state.free[v] and state.after[v, i] >= 0:
-                w = state.after[v, i]
-                rest = max(rest, state.least[w, i] + state.tail[w, i])
-            if rest > state.tail[v, i]:
-                state.tail[v, i] = rest
+            rest = _data_tail(v, i, consumers, group, size, rate, delay, allowed, mask, least, tail)
+            if not free[v] and after[v, i] >= 0:
+                w = after[v, i]
+                rest = max(rest, least[w, i] + tail[w, i])
+            if rest > tail[v, i]:
+                tail[v, i] = rest
                 changed = True
     return changed
 
 
 @njit(cache=True, nogil=True)
-def _may_precede(state: BatchState, v: int, w: int, i: int, limit: float) -> bool:
+def _may_precede(
+    v: int,
+    w: int,
+    i: int,
+    limit: float,
+    least: FloatArray,
+    head: FloatArray,
+    tail: FloatArray,
+    precedes: BoolArray,
+) -> bool:
     """Return whether batch (v, i) may run before batch (w, i) within the limit."""
-    rest = state.least[w, i] + state.tail[w, i]
-    return bool(state.head[v, i] + state.least[v, i] + rest <= limit) and not state.precedes[w, v]
+    rest = least[w, i] + tail[w, i]
+    return bool(head[v, i] + least[v, i] + rest <= limit) and not precedes[w, v]
 
 
 @njit(cache=True, nogil=True)
-def _order(state: BatchState, v: int, w: int, i: int, limit: float, certain_v: bool, certain_w: bool) -> bool:
+def _order(
+    v: int,
+    w: int,
+    i: int,
+    limit: float,
+    certain: tuple[bool, bool],
+    allowed: BoolArray,
+    least: FloatArray,
+    head: FloatArray,
+    tail: FloatArray,
+    precedes: BoolArray,
+) -> bool:
     """Decide what the windows of (v, i) and (w, i) decide, if one of them must be there; return whether they did."""
-    v_first, w_first = _may_precede(state, v, w, i, limit), _may_precede(state, w, v, i, limit)
+    v_first = _may_precede(v, w, i, limit, least, head, tail, precedes)
+    w_first = _may_precede(w, v, i, limit, least, head, tail, precedes)
     if v_first and w_first:
         return False
     if not v_first and not w_first:
         # Apart: whichever need not be there is not.
-        if certain_v:
-            state.allowed[w, i] = False
-        if certain_w:
-            state.allowed[v, i] = False
+        if certain[0]:
+            allowed[w, i] = False
+        if certain[1]:
+            allowed[v, i] = False
         return True
     changed = False
     first, second = (v, w) if v_first else (w, v)
-    first_certain, second_certain = (certain_v, certain_w) if v_first else (certain_w, certain_v)
-    end = state.head[first, i] + state.least[first, i]
-    if first_certain and end > state.head[second, i]:
-        state.head[second, i] = end
+    first_certain, second_certain = certain if v_first else (certain[1], certain[0])
+    end = head[first, i] + least[first, i]
+    if first_certain and end > head[second, i]:
+        head[second, i] = end
         changed = True
-    rest = state.least[second, i] + state.tail[second, i]
-    if second_certain and rest > state.tail[first, i]:
-        state.tail[first, i] = rest
+    rest = least[second, i] + tail[second, i]
+    if second_certain and rest > tail[first, i]:
+        tail[first, i] = rest
         changed = True
     return changed
 
@@ -251,34 +302,37 @@ def order_pairs(state: BatchState, limit: float, first: int, last: int) -> int:
     The free one is of op `first` or a later one before `last`.
     """
     n, d = state.allowed.shape
-    allowed = state.allowed
+    allowed, free, mask = state.allowed, state.free, state.mask
+    least, head, tail, precedes = state.least, state.head, state.tail, state.precedes
     changed = 0
     for v in range(first, last):
-        if not state.free[v]:
+        if not free[v]:
             continue
         for i in range(d):
             for w in range(n):
                 if not allowed[v, i]:
                     break
-                if w == v or not allowed[w, i] or (state.free[w] and w < v):
+                if w == v or not allowed[w, i] or (free[w] and w < v):
                     continue
-                certain_v, certain_w = _certain(state, v, i), _certain(state, w, i)
-                if (certain_v or certain_w) and _order(state, v, w, i, limit, certain_v, certain_w):
-                    if certain_v and certain_w and not (allowed[v, i] and allowed[w, i]):
+                certain = (_certain(mask, allowed, v, i), _certain(mask, allowed, w, i))
+                if not certain[0] and not certain[1]:
+                    continue
+                if _order(v, w, i, limit, certain, allowed, least, head, tail, precedes):
+                    if certain[0] and certain[1] and not (allowed[v, i] and allowed[w, i]):
                         return -1
                     changed = 1
     return changed
 
 
 @njit(cache=True, nogil=True)
-def _certain(state: BatchState, v: int, i: int) -> bool:
+def _certain(mask: IntArray, allowed: BoolArray, v: int, i: int) -> bool:
     """Return whether batch (v, i) is there in every placement of the window."""
-    if state.mask[v, i]:
+    if mask[v, i]:
         return True
     choices = 0
-    for j in range(state.allowed.shape[1]):
-        choices += state.allowed[v, j]
-    return bool(state.allowed[v, i]) and choices == 1
+    for j in range(allowed.shape[1]):
+        choices += allowed[v, j]
+    return bool(allowed[v, i]) and choices == 1
 
 
 @njit(cache=True, nogil=True)
@@ -339,6 +393,6 @@ def _free_of(state: BatchState, v: int, i: int, limit: float, before: bool) -> b
     for f in range(len(state.free)):
         if state.free[f] and state.allowed[f, i]:
             first, second = (f, v) if before else (v, f)
-            if _may_precede(state, first, second, i, limit):
+            if _may_precede(first, second, i, limit, state.least, state.head, state.tail, state.precedes):
                 return False
     return True
