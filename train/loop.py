@@ -20,7 +20,7 @@ from rlinit.errors import InvalidConfig
 from rlinit.files import write_json
 from rlinit.train.algorithms.imitation import Imitation
 from rlinit.train.algorithms.ppo import PPO
-from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import TrainConfig, config_to_dict
 from rlinit.train.core.curriculum import batch_seed, request
 from rlinit.train.core.data_loading import Asked, Prefetcher, make_batch
@@ -43,10 +43,10 @@ class Algorithm(Protocol):
     """How a network learns from batches."""
 
     @property
-    def num_lessons(self) -> int:
+    def num_minibatches(self) -> int:
         """Batches that `learn` takes at a time."""
 
-    def learn(self, lessons: list[Lesson]) -> dict[str, float]:
+    def learn(self, minibatches: list[Minibatch]) -> dict[str, float]:
         """Learn from some batches; return what to plot."""
 
     def networks(self) -> dict[str, nn.Module]:
@@ -177,7 +177,7 @@ class _Run:
         progress.done = False
         if progress.step == 0 and not progress.history:
             self._validate()
-        per = self.algorithm.num_lessons
+        per = self.algorithm.num_minibatches
         loader: Prefetcher[Asked, tuple[Batch, Labels | None]] = Prefetcher(
             partial(self._ask, per),
             partial(make_batch, self.task, self.shards),
@@ -215,18 +215,18 @@ class _Run:
         """Take one step of the algorithm."""
         progress, config = self.progress, self.config
         waiting = time.perf_counter()
-        lessons = []
+        minibatches = []
         for _ in range(per):
             asked, (batch, labels) = next(batches)
-            lessons.append(Lesson(progress.step, asked.request.seed, batch, labels))
+            minibatches.append(Minibatch(progress.step, asked.request.seed, batch, labels))
         waited = time.perf_counter() - waiting
         done = progress.step / config.steps
         if config.minutes is not None:
             self.fraction = self.group.from_leader(self._elapsed() / (60.0 * config.minutes))
             done = max(done, min(1.0, self.fraction))
         rate = self.learner.set_rate(done)
-        scalars = self.algorithm.learn(lessons)
-        count = sum(len(lesson.batch) for lesson in lessons)
+        scalars = self.algorithm.learn(minibatches)
+        count = sum(len(minibatch.batch) for minibatch in minibatches)
         progress.step += 1
         progress.graphs += int(self.group.total(count))
         progress.seconds = self._elapsed()
@@ -235,7 +235,7 @@ class _Run:
             speed = {"speed/graphs_per_s": count * self.group.size / took, "speed/waiting_for_problems": waited / took}
             self.watcher.add({**scalars, **speed})
             if progress.step % config.log_every == 0:
-                size = lessons[-1].batch.num_nodes / len(lessons[-1].batch)
+                size = minibatches[-1].batch.num_nodes / len(minibatches[-1].batch)
                 self.watcher.flush(progress.step, {"train/learning_rate": rate, "train/nodes_per_graph": size})
 
     def _elapsed(self) -> float:
@@ -269,7 +269,7 @@ class _Run:
 
     def _export(self, measures: Mapping[str, Any]) -> None:
         card = {"training": training_card(self.plain, self.command, self.progress), "quality": dict(measures)}
-        self.task.export(self.learner.judged, Path(self.config.run_dir / BEST_FILE), card)
+        self.task.export(self.learner.evaluated, Path(self.config.run_dir / BEST_FILE), card)
 
     def _save(self) -> None:
         save_state(self.config.run_dir, self.learner, self.algorithm.networks(), self.progress)

@@ -122,8 +122,8 @@ class Watcher:
         folder = self.folder / "pictures"
         folder.mkdir(exist_ok=True)
         with torch.no_grad(), learner.autocast():
-            outputs = task.forward(learner.judged, batch, learner.group.device)
-            played = task.rollout(learner.judged, batch, outputs, samples=1, seed=0, greedy=True)
+            outputs = task.forward(learner.evaluated, batch, learner.group.device)
+            played = task.rollout(learner.evaluated, batch, outputs, samples=1, seed=0, greedy=True)
         for problem in range(min(count, len(batch))):
             path = folder / f"problem-{problem}-step-{step:07d}.png"
             draw(task.plan(batch, played, problem, 0), path)
@@ -132,7 +132,7 @@ class Watcher:
     def embeddings(self, step: int, task: AnyTask, learner: Learner, batch: Batch) -> None:
         """Write the embeddings of a batch's nodes for TensorBoard's projector, if the network has any."""
         with torch.no_grad(), learner.autocast():
-            outputs = task.forward(learner.judged, batch, learner.group.device)
+            outputs = task.forward(learner.evaluated, batch, learner.group.device)
             found: tuple[FloatArray, list[str]] | None = task.embeddings(batch, outputs)
         if found is not None:
             points, labels = found

@@ -37,7 +37,7 @@ def validate(
 
 
 def _measure(task: AnyTask, learner: Learner, batch: Batch, samples: int, seed: int) -> dict[str, float]:
-    network = learner.judged
+    network = learner.evaluated
     with torch.no_grad():
         started = time.perf_counter()
         with learner.autocast():

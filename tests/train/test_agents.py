@@ -16,7 +16,7 @@ from rlinit.arrays import FloatArray
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.stages.batch import StageBatch
 from rlinit.train.algorithms.imitation import Imitation
-from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.core.curriculum import CurriculumConfig
 from rlinit.train.core.distributed import Processes
@@ -50,7 +50,7 @@ def test_overfits_eight_graphs_to_the_optimum() -> None:
     assert (greedy_values(task, learner, batch) > 1.004 * batch.optimum).all()
     algorithm = Imitation(task, learner)
     for step in range(200):
-        algorithm.learn([Lesson(step, step, batch, labels)])
+        algorithm.learn([Minibatch(step, step, batch, labels)])
     assert np.allclose(greedy_values(task, learner, batch), batch.optimum, rtol=1e-9)
 
 
@@ -65,7 +65,7 @@ def test_trained_is_better_than_untrained_on_unseen_graphs() -> None:
     algorithm = Reinforce(task, learner, ReinforceConfig(), 16)
     batches = [task.generate(seed, 30, 64) for seed in range(16)]
     for step in range(100):
-        algorithm.learn([Lesson(step, step, batches[step % 16])])
+        algorithm.learn([Minibatch(step, step, batches[step % 16])])
     gain = 1.0 - greedy_values(task, learner, unseen) / unseen.reference
     assert gain.mean() > 0.004
     assert ttest_rel(gain, np.zeros(len(gain)), alternative="greater").pvalue < 1e-3

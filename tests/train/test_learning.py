@@ -15,7 +15,7 @@ from torch import nn
 from rlinit.errors import TrainingFailure
 from rlinit.train.algorithms.imitation import Imitation
 from rlinit.train.algorithms.ppo import PPO
-from rlinit.train.algorithms.reinforce import Lesson, Reinforce, choice_weights, shared_advantage, standardised
+from rlinit.train.algorithms.reinforce import Minibatch, Reinforce, choice_weights, shared_advantage, standardised
 from rlinit.train.core.config import OptimiserConfig, PPOConfig, ReinforceConfig
 from rlinit.train.core.distributed import Processes
 from rlinit.train.core.learner import Learner, rate_share
@@ -31,10 +31,10 @@ def learner_of(seed: int = 0, **changes: float) -> Learner:
     return Learner(TASK.network(seed), OptimiserConfig(**{"learning_rate": 3e-2, **changes}), "float32", ALONE)
 
 
-def lesson_at(step: int, *, labelled: bool = False) -> Lesson:
+def lesson_at(step: int, *, labelled: bool = False) -> Minibatch:
     """Return the batch of a step."""
     batch = TASK.generate(step, 6, 32)
-    return Lesson(step, step, batch, TASK.label(batch) if labelled else None)
+    return Minibatch(step, step, batch, TASK.label(batch) if labelled else None)
 
 
 def gap_of(learner: Learner) -> float:
@@ -177,15 +177,15 @@ def test_average_follows_the_weights() -> None:
     """After an update the average is the weights; then it moves by less and less; without decay there is none."""
     learner = learner_of(average=0.9)
     algorithm = Reinforce(TASK, learner, ReinforceConfig(), 8)
-    assert learner.judged is learner.bare
+    assert learner.evaluated is learner.bare
     algorithm.learn([lesson_at(0)])
     first = copy.deepcopy(learner.bare.state_dict())
     algorithm.learn([lesson_at(1)])
-    for name, weight in learner.judged.state_dict().items():
+    for name, weight in learner.evaluated.state_dict().items():
         assert torch.allclose(weight, (2 * first[name] + 9 * learner.bare.state_dict()[name]) / 11, atol=1e-6)
     plain = learner_of(average=0.0)
     Reinforce(TASK, plain, ReinforceConfig(), 8).learn([lesson_at(0)])
-    assert plain.judged is plain.bare
+    assert plain.evaluated is plain.bare
 
 
 def test_credit_of_choices_takes_the_advantages_place() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.core.distributed import Processes
 from rlinit.train.core.learner import Learner
@@ -43,7 +43,7 @@ def test_learns_in_bfloat16(key: tuple[str, str]) -> None:
     learner.set_rate(0.5)
     before = copy.deepcopy(learner.bare.state_dict())
     batch = task.generate(3, 12, 4)
-    Reinforce(task, learner, ReinforceConfig(), 4).learn([Lesson(0, 3, batch)])
+    Reinforce(task, learner, ReinforceConfig(), 4).learn([Minibatch(0, 3, batch)])
     after = learner.bare.state_dict()
     assert all(weight.dtype == torch.float32 for weight in after.values())
     assert all(torch.isfinite(weight).all() for weight in after.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from rlinit.train.algorithms.reinforce import Lesson
+from rlinit.train.algorithms.reinforce import Minibatch
 from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import AnyTask
 
@@ -18,20 +18,20 @@ class Imitation:
         self.task = task
         self.learner = learner
 
-    def learn(self, lessons: list[Lesson]) -> dict[str, float]:
+    def learn(self, minibatches: list[Minibatch]) -> dict[str, float]:
         """Take one step from one labelled batch; return what to plot."""
-        (lesson,) = lessons
+        (minibatch,) = minibatches
         learner = self.learner
         with learner.autocast():
-            outputs = self.task.forward(learner.network, lesson.batch, learner.group.device)
-        if lesson.labels is None:
+            outputs = self.task.forward(learner.network, minibatch.batch, learner.group.device)
+        if minibatch.labels is None:
             raise TypeError("imitation needs labelled batches")
-        loss = self.task.imitation_loss(learner.network, lesson.batch, outputs, lesson.labels)
-        norm = learner.update(loss, lesson.step, lesson.seed)
+        loss = self.task.imitation_loss(learner.network, minibatch.batch, outputs, minibatch.labels)
+        norm = learner.update(loss, minibatch.step, minibatch.seed)
         return {"train/loss": float(loss.detach()), "train/gradient_norm": norm}
 
     @property
-    def num_lessons(self) -> int:
+    def num_minibatches(self) -> int:
         """Batches that `learn` takes at a time."""
         return 1
 

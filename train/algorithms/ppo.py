@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlinit.train.algorithms.reinforce import Lesson, choice_weights, mean_entropy, shared_advantage, standardised
+from rlinit.train.algorithms.reinforce import Minibatch, choice_weights, mean_entropy, shared_advantage, standardised
 from rlinit.train.core.config import PPOConfig
 from rlinit.train.core.curriculum import batch_seed
 from rlinit.train.core.learner import Learner
@@ -34,15 +34,15 @@ class PPO:
         self.config = config
         self.samples = samples
 
-    def learn(self, lessons: list[Lesson]) -> dict[str, float]:
+    def learn(self, minibatches: list[Minibatch]) -> dict[str, float]:
         """Play every batch once, then update from each in every epoch; return what to plot."""
-        played = [self._play(lesson) for lesson in lessons]
-        rng = np.random.default_rng(batch_seed(lessons[0].seed, 2))
+        played = [self._play(minibatch) for minibatch in minibatches]
+        rng = np.random.default_rng(batch_seed(minibatches[0].seed, 2))
         losses, norms, entropies, clipped = [], [], [], []
         for _ in range(self.config.epochs):
-            for at in rng.permutation(len(lessons)):
-                loss, entropy, share = self._loss(lessons[at], *played[at])
-                norms.append(self.learner.update(loss, lessons[at].step, lessons[at].seed))
+            for at in rng.permutation(len(minibatches)):
+                loss, entropy, share = self._loss(minibatches[at], *played[at])
+                norms.append(self.learner.update(loss, minibatches[at].step, minibatches[at].seed))
                 losses.append(float(loss.detach()))
                 entropies.append(entropy)
                 clipped.append(share)
@@ -55,25 +55,25 @@ class PPO:
             "train/gradient_norm": float(np.mean(norms)),
         }
 
-    def _play(self, lesson: Lesson) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    def _play(self, minibatch: Minibatch) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Return trajectories, and each choice's log-probability and weight, both (C,)."""
         task, learner = self.task, self.learner
         with torch.no_grad():
             with learner.autocast():
-                outputs = task.forward(learner.bare, lesson.batch, learner.group.device)
-            seed = batch_seed(lesson.seed, 1)
-            played = task.rollout(learner.bare, lesson.batch, outputs, samples=self.samples, seed=seed)
-            before = task.choices(learner.bare, lesson.batch, outputs, played)
+                outputs = task.forward(learner.bare, minibatch.batch, learner.group.device)
+            seed = batch_seed(minibatch.seed, 1)
+            played = task.rollout(learner.bare, minibatch.batch, outputs, samples=self.samples, seed=seed)
+            before = task.choices(learner.bare, minibatch.batch, outputs, played)
         advantage = standardised(shared_advantage(played.reward))
         return played, before.log_prob, choice_weights(before, advantage, credited=True, normalise=True)
 
     def _loss(
-        self, lesson: Lesson, played: Any, before: torch.Tensor, weight: torch.Tensor
+        self, minibatch: Minibatch, played: Any, before: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, float, float]:
         """Return the clipped loss, the mean entropy, and the share of choices whose ratio is clipped."""
         with self.learner.autocast():
-            outputs = self.task.forward(self.learner.network, lesson.batch, self.learner.group.device)
-        choices = self.task.choices(self.learner.network, lesson.batch, outputs, played)
+            outputs = self.task.forward(self.learner.network, minibatch.batch, self.learner.group.device)
+        choices = self.task.choices(self.learner.network, minibatch.batch, outputs, played)
         ratio = torch.exp(choices.log_prob - before)
         held = ratio.clamp(1.0 - self.config.clip, 1.0 + self.config.clip)
         count = max(1, len(ratio))
@@ -82,7 +82,7 @@ class PPO:
         return loss, float(entropy.detach()), float((ratio != held).sum()) / count
 
     @property
-    def num_lessons(self) -> int:
+    def num_minibatches(self) -> int:
         """Batches that `learn` takes at a time."""
         return self.config.batches
 

@@ -20,15 +20,15 @@ from rlinit.train.core.curriculum import batch_seed
 from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import AnyTask, Batch, Choices, Labels
 
-__all__ = ["Lesson", "Reinforce", "choice_weights", "mean_entropy", "shared_advantage", "standardised"]
+__all__ = ["Minibatch", "Reinforce", "choice_weights", "mean_entropy", "shared_advantage", "standardised"]
 
 _SIGNIFICANCE = 0.05
 """A challenger takes the greedy baseline's place if a one-sided paired t-test is this sure that it is better."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lesson:
-    """One batch to learn from.
+class Minibatch:
+    """One batch of problems to learn from.
 
     Parameters
     ----------
@@ -91,15 +91,15 @@ class Reinforce:
         self.samples = samples
         self.rival: nn.Module | None = copy.deepcopy(learner.bare) if config.baseline == "greedy" else None
 
-    def learn(self, lessons: list[Lesson]) -> dict[str, float]:
+    def learn(self, minibatches: list[Minibatch]) -> dict[str, float]:
         """Take one step from one batch; return what to plot."""
-        (lesson,) = lessons
-        task, learner, batch = self.task, self.learner, lesson.batch
-        if self.rival is not None and lesson.step and lesson.step % self.config.challenge_every == 0:
-            self._challenge(lesson)
+        (minibatch,) = minibatches
+        task, learner, batch = self.task, self.learner, minibatch.batch
+        if self.rival is not None and minibatch.step and minibatch.step % self.config.challenge_every == 0:
+            self._challenge(minibatch)
         with learner.autocast():
             outputs = task.forward(learner.network, batch, learner.group.device)
-        played = task.rollout(learner.network, batch, outputs, samples=self.samples, seed=batch_seed(lesson.seed, 1))
+        played = task.rollout(learner.network, batch, outputs, samples=self.samples, seed=batch_seed(minibatch.seed, 1))
         if self.rival is None:
             advantage = shared_advantage(played.reward)
         else:
@@ -110,7 +110,7 @@ class Reinforce:
         weight = choice_weights(choices, advantage, credited=self.rival is None, normalise=self.config.normalise)
         entropy = mean_entropy(choices)
         loss = -(weight * choices.log_prob).sum() / max(1, len(weight)) - self.config.entropy_weight * entropy
-        norm = learner.update(loss, lesson.step, lesson.seed)
+        norm = learner.update(loss, minibatch.step, minibatch.seed)
         return {
             "reward/mean": float(played.reward.mean()),
             "reward/best": float(played.reward.max(axis=1).mean()),
@@ -126,13 +126,13 @@ class Reinforce:
             played = self.task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
         return np.asarray(played.reward)
 
-    def _challenge(self, lesson: Lesson) -> None:
+    def _challenge(self, minibatch: Minibatch) -> None:
         """Let the current network take the baseline's place if it is significantly better on this unseen batch."""
         from scipy.stats import ttest_rel
 
         assert self.rival is not None
-        ours = self._greedy(self.learner.bare, lesson.batch)[:, 0]
-        theirs = self._greedy(self.rival, lesson.batch)[:, 0]
+        ours = self._greedy(self.learner.bare, minibatch.batch)[:, 0]
+        theirs = self._greedy(self.rival, minibatch.batch)[:, 0]
         better = False
         if ours.mean() > theirs.mean():
             # Every difference equal: the test has no variance to go by, and there is no doubt.
@@ -142,7 +142,7 @@ class Reinforce:
             self.rival.load_state_dict(self.learner.bare.state_dict())
 
     @property
-    def num_lessons(self) -> int:
+    def num_minibatches(self) -> int:
         """Batches that `learn` takes at a time."""
         return 1
 

@@ -71,7 +71,7 @@ class Learner:
         return unwrap(self.network)
 
     @property
-    def judged(self) -> nn.Module:
+    def evaluated(self) -> nn.Module:
         """The network that is validated and kept: the average of the weights, which wobbles less than they."""
         if self.average is None or int(self.average.n_averaged) == 0:
             return self.bare

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _PARENTS = 6
-"""Parents whose levels are told: the most a node of the training graphs has."""
+"""Parents whose levels are features: the most a node of the training graphs has."""
 
 NUM_FEATURES = 4 + _PARENTS
 """Level, hashed id, parameters, output, levels of parents."""
@@ -74,9 +74,9 @@ def embedding(batch: StageBatch) -> tuple[IntArray, FloatArray]:
     parent_level = batch.level[batch.pred + shift[child]]
     by_child = np.lexsort((-parent_level, child))
     place = np.arange(len(child)) - batch.pred_indptr[child]
-    told = place < _PARENTS
+    kept = place < _PARENTS
     parents = np.zeros((n, _PARENTS))
-    parents[child[told], place[told]] = (parent_level[by_child][told] + 1.0) / depth[child[told]]
+    parents[child[kept], place[kept]] = (parent_level[by_child][kept] + 1.0) / depth[child[kept]]
     tensor_shift = ptr[batch.graph_of_tensor]
     sent = np.bincount(batch.tensor_src + tensor_shift, batch.tensor_bytes, n).astype(np.float64)
     param, out = _shares(batch.param, ptr, graph), _shares(sent, ptr, graph)

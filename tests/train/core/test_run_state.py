@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rlinit.errors import CheckpointError, TrainingFailure
-from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.core.distributed import Processes
 from rlinit.train.core.learner import Learner
@@ -27,7 +27,7 @@ def trained() -> Learner:
     """Return a learner after two steps, so that the optimiser has moments."""
     learner = Learner(TASK.network(0), OptimiserConfig(), "float32", Processes(0, 1, torch.device("cpu")))
     for step in range(2):
-        Reinforce(TASK, learner, ReinforceConfig(), 4).learn([Lesson(step, step, TASK.generate(step, 5, 8))])
+        Reinforce(TASK, learner, ReinforceConfig(), 4).learn([Minibatch(step, step, TASK.generate(step, 5, 8))])
     return learner
 
 
@@ -46,7 +46,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert all(torch.equal(a, b["exp_avg"]) for a, b in zip(moments, other.optimiser.state.values(), strict=True))
     fresh = TASK.network(11)
     load_weights(tmp_path, fresh)
-    assert all(torch.equal(a, b) for a, b in zip(learner.judged.parameters(), fresh.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(learner.evaluated.parameters(), fresh.parameters(), strict=True))
 
 
 def test_progress_before_any_validation_comes_back(tmp_path: Path) -> None:
