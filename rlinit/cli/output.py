@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -171,8 +171,20 @@ class _LiveLine:
             self.text = f"value {value}  bound {bound}  gap {gap}  [{entry.phase}]"
 
 
+def _note_compiling(console: Console) -> Callable[[HistoryEntry], None]:
+    """Return what says, once, why the first schedule on a machine takes longer than its limit."""
+    said: list[str] = []
+
+    def tell(entry: HistoryEntry) -> None:
+        if entry.phase.startswith("compiling") and not said:
+            said.append(entry.phase)
+            console.print(f"{entry.phase}; this time is not counted (rlinit compile does it ahead)", highlight=False)
+
+    return tell
+
+
 @contextmanager
-def live_line(console: Console, objective: str) -> Iterator[_LiveLine]:
+def live_line(console: Console, objective: str) -> Iterator[Callable[[HistoryEntry], None]]:
     """Show a live progress line on a terminal while the body runs.
 
     Parameters
@@ -184,7 +196,7 @@ def live_line(console: Console, objective: str) -> Iterator[_LiveLine]:
     """
     line = _LiveLine(objective)
     if not console.is_terminal:
-        yield line
+        yield _note_compiling(console)
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -91,6 +91,7 @@ def _summary(plan: Plan) -> str:
         rows.append(("transfers", plan.transfer_rule))
     if plan.message:
         rows.append(("note", plan.message))
+    rows += [("passed over", note) for note in plan.notes]
     return _table([], [[name, value] for name, value in rows])
 
 

@@ -142,6 +142,7 @@ def _text(plan: Plan) -> str:
         *((f"seconds of {phase}", f"{seconds:.3g}") for phase, seconds in plan.phase_s.items()),
         *((key, str(value)) for key, value in plan.provenance.items()),
         ("message", plan.message),
+        *(("passed over", note) for note in plan.notes),
     ]
     text = _table(("", ""), [fact for fact in facts if fact[1]])
     if plan.stages:

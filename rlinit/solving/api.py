@@ -10,7 +10,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan, Resident, Transfers
 from rlinit.solving.incumbent import Progress
-from rlinit.solving.interruption import interruptible
+from rlinit.solving.interruption import compiling_paused, interruptible
 from rlinit.solving.options import SolveOptions, Window, places_ops
 from rlinit.solving.placements import bound_placement, check_placement_names, explain_placement, solve_placement
 from rlinit.solving.plans import checked_plan
@@ -89,7 +89,7 @@ def schedule(
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s
-        Wall-clock seconds; None: a fixed amount of work.
+        Wall-clock seconds, not counting kernels that are compiled on first use; None: a fixed amount of work.
     seed
         Seed of everything random.
     jobs
@@ -146,7 +146,7 @@ def schedule(
     plan = agent if isinstance(agent, Plan) else None
     hardware = _prepared(hardware, options, plan)
     budget = Budget(options.time_limit_s)
-    with interruptible(budget):
+    with interruptible(budget), compiling_paused(budget, progress):
         solve = solve_placement if places_ops(options.objective) else solve_stages
         solved = solve(graph, hardware, options, plan, budget, progress)
     return checked_plan(solved, graph, hardware, options)
@@ -226,7 +226,7 @@ def bound(
     prove = bound_placement if places_ops(options.objective) else bound_stages
     started = time.monotonic()
     budget = Budget(options.time_limit_s)
-    with interruptible(budget):
+    with interruptible(budget), compiling_paused(budget, None):
         incumbent = prove(graph, hardware if stages is None else hardware.with_stages(stages), options, budget)
     bounds = incumbent.bounds or (0.0,) * (3 if objective == "memory" else 1)
     seconds = time.monotonic() - started
