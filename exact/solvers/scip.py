@@ -223,6 +223,8 @@ def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[
     model.hideOutput()
     variables = []
     for handle in range(linear.num_variables):
+        if handle % _ROWS_A_LOOK == 0 and budget.expired:
+            return None
         kind = "B" if linear.is_binary[handle] else "C"
         cost = 1.0 if handle == linear.objective else 0.0
         x = model.addVar(vtype=kind, lb=linear.lower[handle], ub=linear.upper[handle], obj=cost)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, bypass_edges, cover_edges, window_domains
 from rlinit.exact.stages.pipeline_milp import OPTIMAL_GAP
@@ -51,13 +51,21 @@ class MemoryModel:
         the objective. Infinite where nothing is known.
     floor
         A proven lower bound on the level's objective, in bytes.
+    budget
+        Writing the model raises `OutOfTime` once this has ended; None: never.
     """
 
     def __init__(
-        self, problem: StageProblem, domains: StageDomains, level: int, reference: MemoryValue, floor: float
+        self,
+        problem: StageProblem,
+        domains: StageDomains,
+        level: int,
+        reference: MemoryValue,
+        floor: float,
+        budget: Budget | None = None,
     ) -> None:
         self.problem = problem
-        self.linear = LinearModel()
+        self.linear = LinearModel(budget=budget)
         self._parameterless = np.zeros(problem.num_nodes, np.bool_)
         edges = cover_edges(problem)
         first, last = domains.first.copy(), domains.last.copy()
@@ -340,7 +348,10 @@ def _solve_level(
     domains.tighten(problem.param_bytes, reference[0])
     if domains.empty:
         return skipped_run(Status.INFEASIBLE), reference[level]
-    model = MemoryModel(problem, domains, level, reference, floor)
+    try:
+        model = MemoryModel(problem, domains, level, reference, floor, budget)
+    except OutOfTime:
+        return skipped_run(Status.NO_SOLUTION), min(floor, reference[level])
     ceiling = reference[level]
     incumbent = search.assignment if search.holds_reference else None
 

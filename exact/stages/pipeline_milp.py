@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound
@@ -45,15 +45,24 @@ class PipelineModel:
         Costs in the model's unit; exact for assignments of at most `upper`.
     lower, upper
         Known bounds on the bottleneck in seconds; only assignments of at most `upper` need to fit the model.
+    budget
+        Writing the model raises `OutOfTime` once this has ended; None: never.
     """
 
     def __init__(
-        self, problem: StageProblem, domains: StageDomains, costs: ScaledCosts, *, lower: float, upper: float
+        self,
+        problem: StageProblem,
+        domains: StageDomains,
+        costs: ScaledCosts,
+        *,
+        lower: float,
+        upper: float,
+        budget: Budget | None = None,
     ) -> None:
         self.problem = problem
         self.costs = costs
         self.unit = costs.unit
-        self.linear = LinearModel()
+        self.linear = LinearModel(budget=budget)
         self.p: dict[tuple[int, int], int] = {}
         self.x: dict[tuple[int, int, int], int] = {}
         self.nodes = StageVariables(
@@ -188,6 +197,7 @@ def _build(
     free: NDArray[np.bool_] | None,
     reference: float,
     lower: float,
+    budget: Budget,
 ) -> PipelineModel | None:
     """Return the model of all assignments in the window of value at most `reference`, or None if there are none."""
     domains = window_domains(problem, start, free)
@@ -199,7 +209,7 @@ def _build(
         return None
     ceiling = min(reference * (1 + 1e-6), whole_cost(problem))
     floor = min(max(lower, average_work(problem)), ceiling)
-    return PipelineModel(problem, domains, ScaledCosts.of(problem, ceiling), lower=floor, upper=ceiling)
+    return PipelineModel(problem, domains, ScaledCosts.of(problem, ceiling), lower=floor, upper=ceiling, budget=budget)
 
 
 def solve_pipeline_milp(
@@ -265,8 +275,11 @@ def solve_pipeline_milp(
     cutoff = np.inf if upper is None else upper
     reference = min(start_value, cutoff)
     floor = max(0.0 if lower is None else lower, average_work(problem))
-    model = _build(problem, start, free, reference, floor)
     best = _Best(problem, start, start_value, cutoff, on_solution)
+    try:
+        model = _build(problem, start, free, reference, floor, budget)
+    except OutOfTime:
+        return _result(best, skipped_run(Status.NO_SOLUTION), cutoff, min(floor, reference))
     if model is None:
         return _result(best, skipped_run(Status.INFEASIBLE), cutoff, _safe_bound(np.inf, 1.0, reference, floor))
     unit = model.unit
@@ -354,7 +367,10 @@ def pipeline_lp_bound(problem: StageProblem, *, budget: Budget, upper: float | N
     """
     reference = np.inf if upper is None else upper
     floor = average_work(problem)
-    model = _build(problem, None, None, reference, floor)
+    try:
+        model = _build(problem, None, None, reference, floor, budget)
+    except OutOfTime:
+        return min(floor, reference)
     if model is None:
         return reference
     bound = model.linear.relaxation_bound(budget.remaining_s) * model.unit * (1 - 1e-9)

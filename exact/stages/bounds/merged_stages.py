@@ -13,7 +13,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.stages.pipeline_milp import average_work
@@ -37,14 +37,18 @@ class _MergedModel:
         Number of stages of each group, in order.
     costs
         Costs in the model's unit.
+    budget
+        Writing the model raises `OutOfTime` once this has ended.
     """
 
-    def __init__(self, problem: StageProblem, domains: StageDomains, sizes: IntArray, costs: ScaledCosts) -> None:
+    def __init__(
+        self, problem: StageProblem, domains: StageDomains, sizes: IntArray, costs: ScaledCosts, budget: Budget
+    ) -> None:
         self.problem = problem
         self.sizes = sizes
         self.costs = costs
         self.unit = costs.unit
-        self.linear = LinearModel()
+        self.linear = LinearModel(budget=budget)
         self.group = np.repeat(np.arange(len(sizes)), sizes)
         first, last = self.group[domains.first], self.group[domains.last]
         self.nodes = StageVariables(problem, self.linear, first, last, len(sizes), cover_edges(problem))
@@ -154,7 +158,10 @@ def merged_bound(
     if domains.empty:
         return reference
     ceiling = min(reference * (1 + 1e-6), whole_cost(problem))
-    model = _MergedModel(problem, domains, groups, ScaledCosts.of(problem, ceiling, floor))
+    try:
+        model = _MergedModel(problem, domains, groups, ScaledCosts.of(problem, ceiling, floor), budget)
+    except OutOfTime:
+        return min(floor, reference)
     inside = start is not None and bool(((domains.first <= start.stage) & (start.stage <= domains.last)).all())
     run = run_scip(
         model.linear,

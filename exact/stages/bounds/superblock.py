@@ -13,7 +13,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import RunSettings, Status, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges
 from rlinit.exact.stages.pipeline_milp import average_work
@@ -44,6 +44,8 @@ class _SuperblockModel:
         Class of the stage in the middle.
     least_work
         Seconds of work, each node on its cheapest class, that the stage holds at least (equation 14).
+    budget
+        Writing the model raises `OutOfTime` once this has ended.
     num_before, num_after
         Stages that the two superblocks stand for, or None to leave their costs out.
     """
@@ -55,13 +57,14 @@ class _SuperblockModel:
         edges: tuple[IntArray, IntArray],
         class_idx: int,
         least_work: float,
+        budget: Budget,
         num_before: int | None = None,
         num_after: int | None = None,
     ) -> None:
         self.problem = problem
         self.costs = costs
         self.unit = costs.unit
-        self.linear = LinearModel()
+        self.linear = LinearModel(budget=budget)
         n = problem.num_nodes
         first = np.full(n, _MIDDLE if num_before == 0 else _BEFORE, np.int64)
         last = np.full(n, _MIDDLE if num_after == 0 else _AFTER, np.int64)
@@ -214,7 +217,11 @@ def three_superblock_bound(
     costs, known = _costs(problem, upper, least)
     minimum = _Minimum(least)
     for c in np.flatnonzero(problem.class_count).tolist():
-        minimum.take(_SuperblockModel(problem, costs, edges, c, least), budget, node_limit, settings or RunSettings())
+        try:
+            model = _SuperblockModel(problem, costs, edges, c, least, budget)
+        except OutOfTime:
+            return min(least, known)
+        minimum.take(model, budget, node_limit, settings or RunSettings())
     return min(minimum.value, known)
 
 
@@ -258,7 +265,10 @@ def guess_bound(
     minimum = _Minimum(least)
     guesses = [(j, c) for j in range(k) for c in np.flatnonzero(problem.class_count).tolist()]
     for i, (j, c) in enumerate(guesses):
-        model = _SuperblockModel(problem, costs, edges, c, least, j, k - 1 - j)
+        try:
+            model = _SuperblockModel(problem, costs, edges, c, least, budget, j, k - 1 - j)
+        except OutOfTime:
+            return min(least, known)
         share = budget.share(min(budget.remaining_s / (len(guesses) - i), 1e9))
         minimum.take(model, share, node_limit, settings or RunSettings())
     return min(minimum.value, known)

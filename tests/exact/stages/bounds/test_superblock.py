@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
 from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
+from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import average_work, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.stages.problem import StageProblem, stage_cost
-from tests.exact.stages.cases import any_problem, with_magnitudes
+from tests.exact.stages.cases import all_in_stage, any_problem, with_magnitudes
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
 seeds = st.integers(0, 2**32 - 1)
@@ -133,3 +134,23 @@ def test_no_bound_by_a_program_is_false_where_magnitudes_differ(seed: int) -> No
             solve_pipeline_milp(problem, budget=Budget(30), upper=None if upper is None else 1.5 * upper).bound[0],
         ):
             assert proven <= best * (1 + 1e-12)
+
+
+def test_programs_that_are_not_written_in_time_prove_the_average() -> None:
+    """Where the budget has ended before the model is written, what is left is the bound that needs no search."""
+    problem = random_problem(0, 40, 4, num_classes=2)
+    start = all_in_stage(problem, 0)
+    average = average_work(problem)
+    ended = Budget()
+    ended.cancel()
+    for proven in (
+        three_superblock_bound(problem, budget=ended),
+        guess_bound(problem, budget=ended),
+        merged_bound(problem, even_groups(4, 2), budget=ended),
+        pipeline_lp_bound(problem, budget=ended),
+    ):
+        assert proven == average
+    result = solve_pipeline_milp(problem, budget=ended, start=start)
+    assert (result.status, result.assignment, result.bound) == ("feasible", start, (average,))
+    memory = random_problem(0, 40, 4, objective="memory")
+    assert solve_memory_milp(memory, budget=ended, start=all_in_stage(memory, 0)).status == "feasible"
