@@ -90,7 +90,7 @@ class TorchProgram:
         import torch.utils._pytree as pytree
 
         given = dict(kwargs or {})
-        wanted = _keywords(self.exported)
+        wanted = _keywords(self.exported) if given else []  # without keywords, all follow each other as positional ones
         if set(given) != set(wanted):
             raise InvalidPlan(f"the keyword inputs are {sorted(given)}; the model was exported for {sorted(wanted)}")
         leaves: list[Any] = pytree.tree_leaves((tuple(inputs), {name: given[name] for name in wanted}))
