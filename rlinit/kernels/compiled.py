@@ -2,8 +2,10 @@
 
 numba files compiled code beside the module and compares that module's text alone. A kernel that calls one of another
 file, or reads a constant from there, is then taken for current after the other file has changed. Here a kernel's folder
-is named by the text of its module and of every module of the package that this imports, directly or by way of others:
-changed sources have another folder, equal ones share it (in every checkout), and the installation may be read-only.
+is named by the text of its module, of every module of the package that this imports, directly or by way of others, and
+of every module with kernels or array bundles that imports it: a kernel reads the fields of bundles by their place, and
+those are often defined by its callers. Changed sources have another folder, equal ones share it (in every checkout),
+and the installation may be read-only.
 """
 
 from __future__ import annotations
@@ -84,15 +86,38 @@ def _text_of(module: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 @functools.cache
-def source_hash(module: str) -> str:
-    """Return a hash of the text of a module of the package and of all that it imports, directly or by way of others."""
+def _bundling_modules() -> tuple[str, ...]:
+    """Return the modules of the package that have kernels or define named tuples."""
+    found = []
+    for folder, _, files in sorted(os.walk(_ROOT, followlinks=True)):
+        for name in sorted(files):
+            if name.endswith(".py") and name != "__init__.py":
+                path = Path(folder, name)
+                if any(word in path.read_bytes() for word in (b"njit", b"NamedTuple")):
+                    found.append(".".join((_PACKAGE, *path.relative_to(_ROOT).with_suffix("").parts)))
+    return tuple(found)
+
+
+@functools.cache
+def _imported_by(module: str) -> frozenset[str]:
+    """Return a module and all of the package that it imports, directly or by way of others."""
     seen, waiting = {module}, [module]
     while waiting:
         new = set(_text_of(waiting.pop())[1]) - seen
         seen |= new
         waiting += new
+    return frozenset(seen)
+
+
+@functools.cache
+def source_hash(module: str) -> str:
+    """Return a hash of the texts that the compiled code of a module depends on.
+
+    They are those of the module, of all that it imports, and of the modules with kernels or bundles that import it.
+    """
+    texts = _imported_by(module) | {name for name in _bundling_modules() if module in _imported_by(name)}
     digest = hashlib.sha256()
-    for name in sorted(seen):
+    for name in sorted(texts):
         digest.update(f"{name}\0".encode())
         digest.update(_text_of(name)[0])
     return digest.hexdigest()[:16]

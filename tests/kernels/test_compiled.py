@@ -71,6 +71,19 @@ def test_a_change_in_another_file_is_noticed(package: Path) -> None:
     assert ask(package)[:2] == (31, 1)
 
 
+def test_a_change_of_a_caller_s_bundle_is_noticed(package: Path) -> None:
+    """A kernel that reads fields of its caller's bundle is compiled anew when their order changes."""
+    inner = INNER.replace("(x):\n    return 2 * x", "(pair):\n    return 2 * pair.first")
+    bundle = "from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    first: int\n    second: int\n\n"
+    (package / "kernels" / "inner.py").write_text(inner)
+    caller = bundle + CALLER.replace("twice(x)", "twice(Pair(first=x, second=1))")
+    (package / "kernels" / "caller.py").write_text(caller)
+    assert ask(package)[0] == 21
+    swapped = caller.replace("    first: int\n    second: int", "    second: int\n    first: int")
+    (package / "kernels" / "caller.py").write_text(swapped)
+    assert ask(package)[0] == 21
+
+
 def test_nothing_is_written_into_the_package(package: Path) -> None:
     """Compiled code lies in the user's cache, so that the installation may be read-only; another checkout finds it."""
     folder = ask(package)[2]
