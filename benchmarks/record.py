@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rlinit.files import write_json
 from rlinit.train.core.machine_info import machine
@@ -21,12 +21,13 @@ __all__ = ["RESULTS", "geometric_mean", "median_seconds", "print_table", "rows_o
 
 RESULTS = Path(__file__).parent / "results"
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-def timed(call: Callable[[], T]) -> tuple[T, float]:
+def timed(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
     """Return a call's result and its wall-clock seconds."""
     started = time.perf_counter()
-    result = call()
+    result = call(*args, **kwargs)
     return result, time.perf_counter() - started
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def run_imagenet(agent: OrderProposer) -> list[dict[str, Any]]:
                     "value": value,
                     "gap": 100.0 * (value[0] / exact.value[0] - 1.0),
                     "all_levels": value == exact.value,
-                    "ms": 1e3 * seconds_of(lambda p=problem, d=decoding: decode_stages(agent, p, d)),
+                    "ms": 1e3 * seconds_of(partial(decode_stages, agent, problem, decoding)),
                 }
             row["natural_gap"] = 100.0 * (value_of(natural(problem))[0] / exact.value[0] - 1.0)
             rows.append(row)
@@ -174,15 +175,20 @@ def run_gamma(agent: OrderProposer, k: int, limit_s: float, names: list[str]) ->
         graph, hardware = imagenet.load(name), rlinit.Hardware.edge_tpus(k)
         optimum = rlinit.schedule(graph, hardware, objective="memory").values
         assert optimum is not None
-        _, equal_s = timed(lambda g=graph, h=hardware: rlinit.schedule(g, h, objective="memory", method="agent"))
+        _, equal_s = timed(rlinit.schedule, graph, hardware, objective="memory", method="agent")
         for label in ("agent", "natural", "random", "brkga"):
             limit = equal_s if label in ("random", "brkga") else None
             start = rlinit.schedule(graph, hardware, objective="memory", method=label, time_limit_s=limit)
             for gamma in GAMMAS:
                 plan, seconds = timed(
-                    lambda g=graph, h=hardware, s=start, w=gamma: rlinit.schedule(
-                        g, h, objective="memory", agent=s, method="warm", window=w, time_limit_s=limit_s
-                    )
+                    rlinit.schedule,
+                    graph,
+                    hardware,
+                    objective="memory",
+                    agent=start,
+                    method="warm",
+                    window=gamma,
+                    time_limit_s=limit_s,
                 )
                 assert plan.values is not None
                 row: dict[str, Any] = {"graph": name, "k": k, "start": label, "gamma": gamma, "seconds": seconds}
@@ -203,8 +209,15 @@ def run_proof(limit_s: float, count: int) -> list[dict[str, Any]]:
             optimum = rlinit.schedule(graph, hardware, objective="memory", method="ideals").values
             for start in starts:
                 plan, seconds, cpu_s = cpu_timed(
-                    lambda g=graph, h=hardware, s=start: rlinit.schedule(
-                        g, h, objective="memory", agent=s, method="warm", window=None, time_limit_s=limit_s
+                    partial(
+                        rlinit.schedule,
+                        graph,
+                        hardware,
+                        objective="memory",
+                        agent=start,
+                        method="warm",
+                        window=None,
+                        time_limit_s=limit_s,
                     )
                 )
                 found = [entry.time_s for entry in plan.history if entry.values == optimum]
@@ -232,7 +245,7 @@ def run_sizes(agent: OrderProposer) -> list[dict[str, Any]]:
             ratios, spent, drawn = [], [], []
             for problem in (p for j in range(count) for p in _problems(params, TEST_SEED + 77 + j, num_nodes, 1)):
                 reference = value_of(natural(problem))[0]
-                found, seconds = timed(lambda p=problem: decode_stages(agent, p, Decoding()))
+                found, seconds = timed(decode_stages, agent, problem, Decoding())
                 even = decode_stages(EvenOrders(), problem, Decoding("sample", 1))
                 ratios.append(value_of(found)[0] / reference)
                 drawn.append(value_of(even)[0] / reference)

@@ -52,11 +52,15 @@ def models() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
         make = getattr(importlib.import_module(f"pytorchcv.models.{home}"), name)
         yield name, make(pretrained=False).eval(), (torch.randn(1, 3, 224, 224),)
     tokens = torch.randint(3, 500, (1, 64))
-    text = {"vocab_size": 500, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    gpt2 = transformers.GPT2Config(n_layer=6, n_embd=384, n_head=6, use_cache=False, **text)
-    yield "GPT2, 6 layers", transformers.GPT2Model(gpt2).eval(), (tokens,)
-    bert = transformers.BertConfig(num_hidden_layers=6, hidden_size=384, num_attention_heads=6, **text)
-    yield "BERT, 6 layers", transformers.BertModel(bert).eval(), (tokens,)
+    text: dict[str, Any] = {"vocab_size": 500, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    gpt2: nn.Module = transformers.GPT2Model(
+        transformers.GPT2Config(n_layer=6, n_embd=384, n_head=6, use_cache=False, **text)
+    )
+    yield "GPT2, 6 layers", gpt2.eval(), (tokens,)
+    bert: nn.Module = transformers.BertModel(
+        transformers.BertConfig(num_hidden_layers=6, hidden_size=384, num_attention_heads=6, **text)
+    )
+    yield "BERT, 6 layers", bert.eval(), (tokens,)
 
 
 def correlation(graph: Graph, device: Device, run: Calibration) -> float | None:

@@ -6,12 +6,15 @@ Run as ``python -m benchmarks.components.slicing``.
 from __future__ import annotations
 
 import resource
+from functools import partial
+from typing import Literal
 
 import rlinit
 from benchmarks.record import median_seconds, print_table, save
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.slicing import slice_order
 
+OBJECTIVES: tuple[Literal["pipeline", "memory"], ...] = ("pipeline", "memory")
 SIZES = ((500, 8), (1_000, 8), (2_000, 64), (10_000, 64), (50_000, 64))
 
 
@@ -37,10 +40,10 @@ def main() -> None:
     rows = []
     for num_ops, k in SIZES:
         graph = long_graph(num_ops)
-        for objective in ("pipeline", "memory"):
+        for objective in OBJECTIVES:
             hardware = rlinit.Hardware.pipeline(k, bandwidth=1e8)
-            problem = lower_stages(graph, hardware, objective).problem  # type: ignore[arg-type]
-            seconds = median_seconds(lambda p=problem: slice_order(p, p.order), 3)
+            problem = lower_stages(graph, hardware, objective).problem
+            seconds = median_seconds(partial(slice_order, problem, problem.order), 3)
             rows.append({"ops": num_ops, "k": k, "objective": objective, "seconds": seconds})
     print_table("optimal slicing of one order", ["ops", "k", "objective", "seconds"], (row.values() for row in rows))
     print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")

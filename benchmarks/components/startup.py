@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 from benchmarks.record import median_seconds, print_table, save
 
@@ -21,7 +22,7 @@ STATEMENTS = {
 def main() -> None:
     """Time each statement in fresh processes and write the medians."""
     rows = {
-        name: median_seconds(lambda s=statement: subprocess.run([sys.executable, "-c", s], check=True), 7)
+        name: median_seconds(partial(subprocess.run, [sys.executable, "-c", statement], check=True), 7)
         for name, statement in STATEMENTS.items()
     }
     print_table("seconds of a fresh process", ["imports", "median s"], rows.items())

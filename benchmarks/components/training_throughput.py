@@ -15,7 +15,7 @@ import torch
 import tyro
 
 from benchmarks.record import print_table, save
-from rlinit.train.algorithms.reinforce import Lesson, Reinforce
+from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import TrainConfig, config_from_dict
 from rlinit.train.core.curriculum import batch_seed, request
 from rlinit.train.core.data_loading import Asked, Prefetcher, make_batch
@@ -100,7 +100,7 @@ def measure(config: TrainConfig[Any], task: AnyTask, steps: int) -> dict[str, fl
             before = time.perf_counter()
             asked, batch = next(batches)
             waited += time.perf_counter() - before
-            algorithm.learn([Lesson(step, asked.request.seed, batch)])
+            algorithm.learn([Minibatch(step, asked.request.seed, batch)])
             graphs += len(batch)
         seconds, worked = time.perf_counter() - started, time.process_time() - worked
     parts = {"waiting": waited, **{name: timed.seconds.get(name, 0.0) for name in ("forward", "rollout", "choices")}}

@@ -60,8 +60,14 @@ PAPER_TABLE_4 = {  # best device, MET, greedy, HEFT, EA, SA, MILP, MILP-SPLIT, b
     (3, "weak"): (49, 52, 73, 73, 82, 85, 72, 137, 181),
     (4, "weak"): (47, 50, 72, 74, 82, 84, 65, 138, 207),
 }
-PAPER_TABLE_3 = {(5, "strong"): 37, (10, "strong"): 48, (20, "strong"): 141, (5, "weak"): 53, (10, "weak"): 54}
-PAPER_TABLE_3[20, "weak"] = 395
+PAPER_TABLE_3: dict[tuple[int, Literal["strong", "weak"]], int] = {  # MILP's seconds over MILP-SPLIT's
+    (5, "strong"): 37,
+    (10, "strong"): 48,
+    (20, "strong"): 141,
+    (5, "weak"): 53,
+    (10, "weak"): 54,
+    (20, "weak"): 395,
+}
 
 
 def quarters(inputs: int) -> tuple[int, ...]:
@@ -140,7 +146,11 @@ def show_table(rows: list[dict[str, Any]], inputs: int, seconds: float) -> None:
 
     Each cell is over the seeds that have it: long runs and rivals may have been given fewer.
     """
-    shown = (lambda s: 1e3 * s) if inputs == 1 else (lambda s: inputs / s)
+
+    def shown(seconds_of_all: float) -> float:
+        """Return milliseconds for one input, inputs a second for several."""
+        return 1e3 * seconds_of_all if inputs == 1 else inputs / seconds_of_all
+
     columns = [*HEURISTICS, "rlinit", "rlinit long", "bound"]
     rivals = [peer for peer in ("cp_sat", "highs") if any(peer in row for row in rows)]
     table_rows: list[list[object]] = []
@@ -228,7 +238,7 @@ def table_3(arguments: argparse.Namespace) -> None:
     from rlinit.exact.placements.milp.solve import solve_placement_milp
     from rlinit.exact.placements.split.solve import solve_split
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for num_modules, dependence in PAPER_TABLE_3:
         channels = 1 if dependence == "strong" else 2
         graph = rwnn(
@@ -238,14 +248,14 @@ def table_3(arguments: argparse.Namespace) -> None:
         solve_split(problem, budget=Budget(60), channels=channels)
         split_seconds, cpu_s = [], time.process_time()
         for _ in range(3):
-            split, seconds = timed(lambda p=problem, c=channels: solve_split(p, budget=Budget(60), channels=c))
+            split, seconds = timed(solve_split, problem, budget=Budget(60), channels=channels)
             split_seconds.append(seconds)
         cpu_s = (time.process_time() - cpu_s) / 3
         split_s = float(np.median(split_seconds))
         assert split.value is not None
         limit_s = max(arguments.peer_seconds, 1.05 * PAPER_TABLE_3[num_modules, dependence] * split_s)
         watch = _Until(split.value, Budget(limit_s))
-        full, milp_s = timed(lambda p=problem, w=watch: solve_placement_milp(p, budget=w.budget, on_solution=w))
+        full, milp_s = timed(solve_placement_milp, problem, budget=watch.budget, on_solution=watch)
         rows.append(
             {
                 "modules": num_modules,
@@ -293,7 +303,7 @@ def small(arguments: argparse.Namespace) -> None:
     for kind in ("er", "ws", "ba"):
         for seed in range(arguments.seeds):
             graph = rwnn(kind, seed=seed, nodes_per_module=10)
-            plan, seconds = timed(lambda g=graph: place(g, arguments.seconds))
+            plan, seconds = timed(place, graph, arguments.seconds)
             row: dict[str, Any] = {"kind": kind, "seed": seed, "seconds": seconds, "status": plan.status}
             row |= {"value": plan.value, "gap": plan.gap}
             if arguments.peer_seconds > 0:

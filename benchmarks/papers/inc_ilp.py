@@ -31,7 +31,7 @@ def run_auto(graph: rlinit.Graph, hardware: rlinit.Hardware) -> tuple[rlinit.Pla
 
 def run_cold(graph: rlinit.Graph, hardware: rlinit.Hardware, limit_s: float) -> tuple[rlinit.Plan, float]:
     """Return the cold full ILP's plan and seconds."""
-    return timed(lambda: rlinit.schedule(graph, hardware, objective="memory", method="milp", time_limit_s=limit_s))
+    return timed(rlinit.schedule, graph, hardware, objective="memory", method="milp", time_limit_s=limit_s)
 
 
 def run_windows(graph: rlinit.Graph, hardware: rlinit.Hardware, optimum: tuple[float, ...]) -> list[dict[str, Any]]:
@@ -39,9 +39,7 @@ def run_windows(graph: rlinit.Graph, hardware: rlinit.Hardware, optimum: tuple[f
     rows = []
     for gamma in GAMMAS:
         plan, seconds = timed(
-            lambda g=gamma: rlinit.schedule(
-                graph, hardware, objective="memory", method="warm", agent="natural", window=g
-            )
+            rlinit.schedule, graph, hardware, objective="memory", method="warm", agent="natural", window=gamma
         )
         assert plan.values is not None
         rows.append({"gamma": gamma, "values": plan.values, "optimal": plan.values == optimum, "seconds": seconds})
@@ -60,11 +58,11 @@ METHODS: dict[str, dict[str, Any]] = {
 def table_one() -> list[dict[str, Any]]:
     """Return seconds, peak memory and repeatability of each kind of method on ResNet152, k = 4 (Table I)."""
     graph, hardware = imagenet.load("ResNet152"), rlinit.Hardware.edge_tpus(4)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, arguments in METHODS.items():
-        plan, _ = timed(lambda a=arguments: rlinit.schedule(graph, hardware, objective="memory", **a))
-        again, seconds = timed(lambda a=arguments: rlinit.schedule(graph, hardware, objective="memory", **a))
-        row = {"method": name, "seconds": seconds, "peak_mb": plan.value / 1e6, "status": plan.status}
+        plan, _ = timed(rlinit.schedule, graph, hardware, objective="memory", **arguments)
+        again, seconds = timed(rlinit.schedule, graph, hardware, objective="memory", **arguments)
+        row: dict[str, Any] = {"method": name, "seconds": seconds, "peak_mb": plan.value / 1e6, "status": plan.status}
         rows.append(row | {"deterministic": plan.assignment == again.assignment})
     fastest = min(row["seconds"] for row in rows)
     return [row | {"relative": row["seconds"] / fastest} for row in rows]

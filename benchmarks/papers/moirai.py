@@ -49,9 +49,12 @@ def tightened(graph: rlinit.Graph, hardware: rlinit.Hardware, part: float) -> rl
 
 def instances(seconds: float) -> None:
     """Run the published instances in every form."""
+    root = instances_root()
+    if root is None:
+        raise SystemExit("no published instances here: set RLINIT_INSTANCES to their folder")
     rows: list[dict[str, Any]] = []
     for name in ("GoogLeNet", "yolov5x"):
-        graph, hardware = moirai.load(instances_root() / "moirai" / f"{name}.xls")
+        graph, hardware = moirai.load(root / "moirai" / f"{name}.xls")
         cases: tuple[tuple[str, rlinit.Hardware, Transfers], ...] = (
             ("as published", hardware, "parallel"),
             ("exclusive transfers", hardware, "exclusive"),
@@ -65,9 +68,7 @@ def instances(seconds: float) -> None:
                 )
                 row[method] = plan.value
             plan, took = timed(
-                lambda g=graph, d=devices, t=transfers: rlinit.schedule(
-                    g, d, objective="latency", transfers=t, time_limit_s=seconds
-                )
+                rlinit.schedule, graph, devices, objective="latency", transfers=transfers, time_limit_s=seconds
             )
             row |= {"rlinit": plan.value, "bound": plan.bound, "gap": plan.gap, "status": plan.status, "seconds": took}
             rows.append(row)
@@ -93,9 +94,13 @@ def models(names: list[str], seconds: float) -> None:
             calls |= {"rlinit": {}, "rlinit coarsened": {"coarsen": True}}
             for label, arguments in calls.items():
                 plan, took = timed(
-                    lambda g=graph, h=hardware, a=arguments: rlinit.schedule(
-                        g, h, objective="latency", resident="weights", time_limit_s=seconds, **a
-                    )
+                    rlinit.schedule,
+                    graph,
+                    hardware,
+                    objective="latency",
+                    resident="weights",
+                    time_limit_s=seconds,
+                    **arguments,
                 )
                 row[label] = {"value": plan.value, "bound": plan.bound, "gap": plan.gap, "seconds": took}
                 row[label] |= {"status": plan.status}

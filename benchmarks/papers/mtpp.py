@@ -67,7 +67,7 @@ def run(dataset: str, index: int, k: int, limit_s: float, bounds: tuple[str, ...
         row["bounds"][name] = {"bound": proven.value, "seconds": proven.seconds}
     row["heuristics"] = {}
     for name in HEURISTICS if bounds else ():
-        found, spent = timed(lambda n=name: rlinit.schedule(graph, hardware, method=n, time_limit_s=limit_s))
+        found, spent = timed(rlinit.schedule, graph, hardware, method=name, time_limit_s=limit_s)
         row["heuristics"][name] = {"value": found.value, "seconds": spent}
     row["best"] = min([plan.value, *(h["value"] for h in row["heuristics"].values())])
     return row
