@@ -38,58 +38,74 @@ class AnnealingState(NamedTuple):
     now: FloatArray
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _tensor_terms(
-    t: int, at: int, sign: float, costs: CostArrays, tensors: TensorArrays, state: AnnealingState
+    t: int,
+    at: int,
+    sign: float,
+    consumers: int,
+    inside: NDArray[np.int32],
+    tensor_stage: IntArray,
+    classes: IntArray,
+    in_s: FloatArray,
+    out_s: FloatArray,
+    cost: FloatArray,
 ) -> None:
-    """Add or take away what tensor t contributes to the cost of stage `at`."""
-    if state.tensor_stage[t] == at:
-        if tensors.indptr[t + 1] - tensors.indptr[t] > state.inside[t, at]:
-            state.cost[at] += sign * costs.out_s[state.classes[at], t]
-    elif state.inside[t, at] > 0:
-        state.cost[at] += sign * costs.in_s[state.classes[at], t]
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _overflow(at: int, costs: CostArrays, state: AnnealingState) -> float:
-    """Return the seconds of overflow of stage `at`."""
-    c = state.classes[at]
-    return (state.held[at] - costs.cache[c]) * costs.overflow[c] if state.held[at] > costs.cache[c] else 0.0
+    """Add or take away what tensor t, of so many consumers, contributes to the cost of stage `at`."""
+    if tensor_stage[t] == at:
+        if consumers > inside[t, at]:
+            cost[at] += sign * out_s[classes[at], t]
+    elif inside[t, at] > 0:
+        cost[at] += sign * in_s[classes[at], t]
 
 
 @njit(cache=True, nogil=True)
+def _overflow(held: FloatArray, at: int, classes: IntArray, cache: FloatArray, rate: FloatArray) -> float:
+    """Return the seconds of overflow of stage `at`."""
+    c = classes[at]
+    return (held[at] - cache[c]) * rate[c] if held[at] > cache[c] else 0.0
+
+
+@njit(cache=True, nogil=True, inline="always")
 def _move(v: int, target: int, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> None:
-    """Move node v to stage `target` and bring stage costs, held bytes and tensor counts up to date."""
+    """Move node v to stage `target` and bring stage costs, held bytes and tensor counts up to date.
+
+    Arrays are taken out of their bundles once: a field read in the loop costs a reference count each time.
+    """
+    in_s, out_s, cache, rate = costs.in_s, costs.out_s, costs.cache, costs.overflow
+    in_tensor, out_tensor, indptr = tensors.in_tensor, tensors.out_tensor, tensors.indptr
+    classes, inside, made_in = state.classes, state.inside, state.tensor_stage
+    cost, held = state.cost, state.held
     origin = state.stage[v]
     for at in (origin, target):
-        state.cost[at] -= _overflow(at, costs, state)
+        cost[at] -= _overflow(held, at, classes, cache, rate)
     for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
-        t = tensors.in_tensor[q]
-        made = state.tensor_stage[t]
-        elsewhere = made != origin and made != target
-        _tensor_terms(t, origin, -1.0, costs, tensors, state)
-        _tensor_terms(t, target, -1.0, costs, tensors, state)
-        if elsewhere:
-            _tensor_terms(t, made, -1.0, costs, tensors, state)
-        state.inside[t, origin] -= 1
-        state.inside[t, target] += 1
-        _tensor_terms(t, origin, 1.0, costs, tensors, state)
-        _tensor_terms(t, target, 1.0, costs, tensors, state)
-        if elsewhere:
-            _tensor_terms(t, made, 1.0, costs, tensors, state)
+        t = in_tensor[q]
+        users, made = indptr[t + 1] - indptr[t], made_in[t]
+        _tensor_terms(t, origin, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        if made != origin and made != target:
+            _tensor_terms(t, made, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        inside[t, origin] -= 1
+        inside[t, target] += 1
+        _tensor_terms(t, origin, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        if made != origin and made != target:
+            _tensor_terms(t, made, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
     for q in range(tensors.out_indptr[v], tensors.out_indptr[v + 1]):
-        t = tensors.out_tensor[q]
-        _tensor_terms(t, origin, -1.0, costs, tensors, state)
-        _tensor_terms(t, target, -1.0, costs, tensors, state)
-        state.tensor_stage[t] = target
-        _tensor_terms(t, origin, 1.0, costs, tensors, state)
-        _tensor_terms(t, target, 1.0, costs, tensors, state)
-    state.cost[origin] -= costs.work[state.classes[origin], v]
-    state.cost[target] += costs.work[state.classes[target], v]
-    state.held[origin] -= costs.param[v]
-    state.held[target] += costs.param[v]
+        t = out_tensor[q]
+        users = indptr[t + 1] - indptr[t]
+        _tensor_terms(t, origin, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        made_in[t] = target
+        _tensor_terms(t, origin, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
+        _tensor_terms(t, target, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
+    cost[origin] -= costs.work[classes[origin], v]
+    cost[target] += costs.work[classes[target], v]
+    held[origin] -= costs.param[v]
+    held[target] += costs.param[v]
     for at in (origin, target):
-        state.cost[at] += _overflow(at, costs, state)
+        cost[at] += _overflow(held, at, classes, cache, rate)
     state.stage[v] = target
 
 
@@ -127,9 +143,20 @@ def annealing_state(
         for d in range(tensors.indptr[t], tensors.indptr[t + 1]):
             state.inside[t, start[tensors.dst[d]]] += 1
         for at in range(k):
-            _tensor_terms(t, at, 1.0, costs, tensors, state)
+            _tensor_terms(
+                t,
+                at,
+                1.0,
+                tensors.indptr[t + 1] - tensors.indptr[t],
+                state.inside,
+                state.tensor_stage,
+                classes,
+                costs.in_s,
+                costs.out_s,
+                state.cost,
+            )
     for at in range(k):
-        state.cost[at] += _overflow(at, costs, state)
+        state.cost[at] += _overflow(state.held, at, classes, costs.cache, costs.overflow)
     state.now[_BEST] = state.now[_REFERENCE] = state.cost.max()
     state.now[_TEMPERATURE] = hot
     if state.now[_REFERENCE] > 0.0:
@@ -137,34 +164,41 @@ def annealing_state(
     return state
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _proposed(
-    rng: np.random.Generator, of_the_worst: bool, costs: CostArrays, order: Precedence, state: AnnealingState
-) -> tuple[int, int]:
-    """Return a random node and another stage between its producers' and consumers', or (-1, -1) where it may not go."""
-    n, k = len(state.stage), len(state.classes)
-    v = int(rng.integers(0, n))
+@njit(cache=True, nogil=True)
+def _node(rng: np.random.Generator, of_the_worst: bool, stage: IntArray, cost: FloatArray) -> int:
+    """Return a random node; if asked for, one of the costliest stage where eight draws find one."""
+    v = int(rng.integers(0, len(stage)))
     if of_the_worst:
-        worst = np.argmax(state.cost)
+        worst = np.argmax(cost)
         for _ in range(8):
-            if state.stage[v] == worst:
+            if stage[v] == worst:
                 break
-            v = int(rng.integers(0, n))
+            v = int(rng.integers(0, len(stage)))
+    return v
+
+
+@njit(cache=True, nogil=True)
+def _target(
+    rng: np.random.Generator,
+    v: int,
+    num_stages: int,
+    stage: IntArray,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+) -> int:
+    """Return a random other stage between those of the node's producers and consumers, -1 where there is none."""
     low = 0
-    for e in range(order.pred_indptr[v], order.pred_indptr[v + 1]):
-        low = max(low, int(state.stage[order.pred[e]]))
-    high = k - 1
-    for e in range(order.succ_indptr[v], order.succ_indptr[v + 1]):
-        high = min(high, int(state.stage[order.succ[e]]))
+    for e in range(pred_indptr[v], pred_indptr[v + 1]):
+        low = max(low, int(stage[pred[e]]))
+    high = num_stages - 1
+    for e in range(succ_indptr[v], succ_indptr[v + 1]):
+        high = min(high, int(stage[succ[e]]))
     if low >= high:
-        return -1, -1
+        return -1
     target = low + int(rng.integers(0, high - low))
-    if target >= state.stage[v]:
-        target += 1
-    c = state.classes[target]
-    if state.held[target] + costs.param[v] > costs.memory[c] or costs.work[c, v] == np.inf:
-        return -1, -1
-    return v, target
+    return target + 1 if target >= stage[v] else target
 
 
 @njit(cache=True, nogil=True)
@@ -185,23 +219,27 @@ def anneal_moves(
     a node of the costliest stage.
     """
     now, reference = state.now, state.now[_REFERENCE]
-    if reference <= 0.0 or len(state.classes) == 1:
+    stage, best, classes, cost, held = state.stage, state.best, state.classes, state.cost, state.held
+    work, param, memory = costs.work, costs.param, costs.memory
+    succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
+    if reference <= 0.0 or len(classes) == 1:
         return
     for step in range(first, last):
         now[_TEMPERATURE] *= cooling
-        v, target = _proposed(rng, step & 1 == 1, costs, order, state)
-        if v < 0:
+        v = _node(rng, step & 1 == 1, stage, cost)
+        target = _target(rng, v, len(classes), stage, succ_indptr, succ, pred_indptr, pred)
+        if target < 0 or held[target] + param[v] > memory[classes[target]] or work[classes[target], v] == np.inf:
             continue
-        origin = int(state.stage[v])
+        origin = int(stage[v])
         _move(v, target, costs, tensors, state)
-        tried = _energy(state.cost, reference)
+        tried = _energy(cost, reference)
         # The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
         rise = (tried / now[_ENERGY]) ** (1.0 / _POWER) - 1.0 if now[_ENERGY] > 0.0 else 0.0
         if rise <= 0.0 or rng.random() < np.exp(-rise / now[_TEMPERATURE]):
             now[_ENERGY] = tried
-            value = state.cost.max()
+            value = cost.max()
             if value < now[_BEST]:
                 now[_BEST] = value
-                state.best[:] = state.stage
+                best[:] = stage
         else:
             _move(v, origin, costs, tensors, state)
