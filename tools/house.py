@@ -91,10 +91,13 @@ class Figure:
     goal: str
     found: tuple[str, ...] = ()
     more_is_better: bool = False
+    room: float = 0.0
 
     def is_worse_than(self, recorded: float) -> bool:
-        """Return whether the tree got worse than what is recorded."""
-        return self.value < recorded if self.more_is_better else self.value > recorded
+        """Return whether the tree got worse than what is recorded, by more than the part of it that is its room."""
+        if self.more_is_better:
+            return self.value < recorded * (1.0 - self.room)
+        return self.value > recorded * (1.0 + self.room)
 
 
 def library() -> dict[str, Module]:
@@ -236,13 +239,15 @@ def figures() -> list[Figure]:
         Figure("functions_over_60_lines", len(long), "8", tuple(_at(f, f" {f.lines}") for f in long)),
         Figure("functions_over_100_lines", len(longest), "0", tuple(_at(f, f" {f.lines}") for f in longest)),
         Figure("functions_over_12_parameters", len(wide), "0", tuple(_at(f, f" {len(f.parameters)}") for f in wide)),
-        Figure("library_code_lines", sum(map(code_lines, known.values())), "31000"),
+        # What is new adds lines, so only a jump fails.
+        Figure("library_code_lines", sum(map(code_lines, known.values())), "31000", room=0.1),
         Figure(
             "percent_with_parameters_section",
             _share(len(several) - len(silent), len(several)),
             "100",
             tuple(_at(f) for f in silent),
             more_is_better=True,
+            room=0.02,
         ),
         Figure("raise_without_raises_section", len(unsaid), "0", tuple(_at(f) for f in unsaid)),
     ]
