@@ -6,6 +6,7 @@ import numpy as np
 
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.stages.arrays import Precedence
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES, stage_features
 from rlinit.kernels.stages.rollouts import slice_values
 from rlinit.stages.batch import StageBatch
@@ -51,33 +52,8 @@ def featurise(batch: StageBatch) -> tuple[GraphFeatures, FloatArray]:
     failed = np.repeat(~np.isfinite(values[:, 0]), batch.num_stages)
     ends[0, failed] = np.repeat(np.diff(batch.node_ptr), batch.num_stages)[failed]
     node = np.empty((batch.num_nodes, NUM_STAGE_FEATURES))
-    stage_features(
-        batch.natural,
-        ends[0],
-        batch.num_stages,
-        batch.memory,
-        batch.node_ptr,
-        batch.tensor_ptr,
-        batch.load,
-        batch.param,
-        batch.cache,
-        batch.overflow,
-        batch.in_s,
-        batch.out_s,
-        batch.level,
-        batch.succ_indptr,
-        batch.succ,
-        batch.pred_indptr,
-        batch.pred,
-        batch.out_indptr,
-        batch.out_tensor,
-        batch.in_indptr,
-        batch.in_tensor,
-        batch.tensor_src,
-        batch.tensor_indptr,
-        batch.tensor_dst,
-        node,
-    )
+    near = Precedence(batch.succ_indptr, batch.succ, batch.pred_indptr, batch.pred)
+    stage_features(batch.natural, ends[0], batch.slice_arrays, near, batch.level, node)
     features = GraphFeatures(
         node=node,
         pred_indptr=batch.pred_indptr,
