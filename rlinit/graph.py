@@ -5,7 +5,7 @@ symbol                  meaning
 ======================  ====================================================================
 G = (V, E), n, m        the graph, its ops and data-flow edges, their counts
 ``param_bytes[v]``      bytes of the parameters op v holds
-``out_bytes[v]``        bytes of the ONE output tensor of v, shared by all its consumers
+``out_bytes[v]``        bytes of v's main output tensor, shared by all consumers that name no other
 ``flops[v]``            floating-point (or integer) operations of v
 ``time_s[v, d, b]``     seconds of v on device d at batch size b
 k                       number of pipeline stages
@@ -32,6 +32,7 @@ from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidGraph
 from rlinit.files import read_json, write_json
 from rlinit.limits import LARGEST, LARGEST_BATCH, check_name, check_number, closest
+from rlinit.tensors import FurtherTensors, Label, Tensors, collect_tensors, ports_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -144,6 +145,11 @@ class Graph:
         op index -> attributes carried along untouched.
     int_names
         The names were integers in the networkx graph this came from.
+    further
+        Output tensors beyond the main ones: ports of ops and tensors of single edges.
+    edge_tensor
+        (m,) int64 tensor that each edge reads: its producer for that one's main output, n + a row of `further` for
+        others. Empty: all edges read main outputs.
 
     Raises
     ------
@@ -165,6 +171,8 @@ class Graph:
     name: str = "graph"
     extras: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     int_names: bool = False
+    further: FurtherTensors = field(default_factory=FurtherTensors)
+    edge_tensor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     succ_indptr: NDArray[np.int64] = field(init=False, repr=False)
     succ: NDArray[np.int64] = field(init=False, repr=False)
     pred_indptr: NDArray[np.int64] = field(init=False, repr=False)
@@ -194,8 +202,7 @@ class Graph:
         loops = edges[edges[:, 0] == edges[:, 1]]
         if len(loops):
             raise InvalidGraph(f"op {self.names[loops[0, 0]]!r} has an edge to itself")
-        edges = np.unique(edges, axis=0) if len(edges) else edges
-        object.__setattr__(self, "edges", edges)
+        edges = self._settle_edges()
         object.__setattr__(self, "_index", index)
         for prefix, rows, cols in (("succ", 0, 1), ("pred", 1, 0)):
             indptr, indices = _csr(n, edges[:, rows], edges[:, cols])
@@ -206,6 +213,28 @@ class Graph:
         object.__setattr__(self, "level", level)
         for array in (edges, self.param_bytes, self.out_bytes, self.flops, self.order, self.level):
             array.flags.writeable = False
+
+    def _settle_edges(self) -> NDArray[np.int64]:
+        """Sort the edges with the tensors they read, and keep repeated ones once."""
+        edges, tensor = self.edges, self.edge_tensor
+        if len(self.further) or len(tensor):
+            if len(tensor) != len(edges):
+                raise InvalidGraph(
+                    f"edge_tensor has {len(tensor)} entries; expected one for each of {len(edges)} edges"
+                )
+            self.further.check(self.names, edges, tensor)
+            rows = np.unique(np.column_stack([edges, tensor]), axis=0)
+            edges, tensor = np.ascontiguousarray(rows[:, :2]), np.ascontiguousarray(rows[:, 2])
+            twice = np.flatnonzero((edges[1:] == edges[:-1]).all(axis=1))
+            if len(twice):
+                u, v = edges[twice[0]].tolist()
+                raise InvalidGraph(f"op {self.names[v]!r} reads two tensors of {self.names[u]!r}; expected one")
+        else:
+            edges = np.unique(edges, axis=0) if len(edges) else edges
+            tensor = np.ascontiguousarray(edges[:, 0])
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "edge_tensor", tensor)
+        return edges
 
     def _check_names(self) -> None:
         check_name("the graph's name", self.name, InvalidGraph, empty=True)
@@ -290,6 +319,43 @@ class Graph:
         """Largest number of ops on one ASAP level (a lower bound on the largest antichain)."""
         return int(np.bincount(self.level).max())
 
+    @property
+    def tensors(self) -> Tensors:
+        """All tensors as rows of producer, bytes and consumers; row v is the main output of op v."""
+        return Tensors.of(self.names, self.out_bytes, self.further, self.edges, self.edge_tensor)
+
+    def require_main_outputs(self, what: str) -> None:
+        """Refuse what takes only graphs with one output tensor an op.
+
+        Parameters
+        ----------
+        what
+            What it is, as the subject of a sentence.
+
+        Raises
+        ------
+        InvalidGraph
+            An op has further output tensors; the message names it.
+        """
+        if len(self.further):
+            name, port = self.names[self.further.op[0]], self.further.port[0]
+            which = f"output {port!r}" if port else "an edge with bytes of its own"
+            raise InvalidGraph(f"op {name!r} has {which}; {what} takes graphs with one output tensor an op")
+
+    @property
+    def edge_bytes(self) -> FloatArray:
+        """(m,) bytes of the tensor that each edge reads; NaN where not given."""
+        return np.concatenate([self.out_bytes, self.further.size_bytes])[self.edge_tensor]
+
+    @property
+    def made_bytes(self) -> FloatArray:
+        """(n,) bytes of all output tensors of each op together; NaN where none is given."""
+        if not len(self.further):
+            return self.out_bytes
+        made = np.bincount(self.further.op, weights=self.further.size_bytes, minlength=self.num_ops)
+        alone = np.bincount(self.further.op, minlength=self.num_ops) == 0
+        return np.where(np.isnan(self.out_bytes), np.where(alone, np.nan, made), self.out_bytes + made)
+
     def index(self, name: str) -> int:
         """Return the index of the op called `name`; InvalidGraph if there is none."""
         try:
@@ -322,6 +388,10 @@ class Graph:
         for device in sorted(self.forbidden):
             digest.update(device.encode())
             digest.update(self.forbidden[device].tobytes())
+        if len(self.further):
+            digest.update("\0".join(self.further.port).encode())
+            for array in (self.further.op, self.further.size_bytes, self.edge_tensor):
+                digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
     # -- construction ------------------------------------------------------------------------------------------
@@ -330,21 +400,23 @@ class Graph:
     def build(
         cls,
         ops: Iterable[tuple[str, Mapping[str, Any]]],
-        edges: Iterable[tuple[str, str]],
+        edges: Iterable[tuple[str, str] | tuple[str, str, float | str]],
         *,
         name: str = "graph",
         int_names: bool = False,
     ) -> Graph:
-        """Build a graph from (name, attributes) pairs and (producer, consumer) name pairs.
+        """Build a graph from (name, attributes) pairs and edges between names.
 
         Parameters
         ----------
         ops
             Attributes: `op`, `param_bytes`, `out_bytes`, `flops`, `time_s` (a number, a mapping device -> number,
             or device -> batch size -> number), `colocate` (a group label), `forbidden` (device names or kinds).
-            What importers note of an op's origin (`module`, `node`, ...) and `note`, whatever it is, are carried along.
+            `outputs`, a mapping from port to bytes, gives output tensors beside the main one of `out_bytes`. What
+            importers note of an op's origin (`module`, `node`, ...) and `note`, whatever it is, are carried along.
         edges
-            Data flow, in any order; repeated edges count once.
+            Data flow, in any order; repeated edges count once. ``(u, v)`` reads the main output of u, ``(u, v, port)``
+            the output of that name, and ``(u, v, bytes)`` a tensor of its own, which nobody else reads.
 
         Raises
         ------
@@ -363,6 +435,7 @@ class Graph:
         colocation = np.full(n, -1, np.int64)
         forbidden: dict[str, NDArray[np.bool_]] = {}
         extras: dict[int, dict[str, Any]] = {}
+        ports: dict[int, dict[str, float]] = {}
         for i, (op_name, row) in enumerate(zip(names, rows, strict=True)):
             for what, column in columns.items():
                 if row.get(what) is not None:
@@ -374,21 +447,33 @@ class Graph:
                 colocation[i] = groups.setdefault(row["colocate"], len(groups))
             for device in row.get("forbidden") or ():
                 forbidden.setdefault(str(device), np.zeros(n, np.bool_))[i] = True
-            rest = {key: value for key, value in row.items() if key not in _COSTS}
+            if isinstance(row.get("outputs"), Mapping):
+                ports[i] = ports_of(op_name, row["outputs"])
+            rest = {
+                key: value for key, value in row.items() if key not in _COSTS and not (key == "outputs" and i in ports)
+            }
             _check_attributes(op_name, rest)
             if rest:
                 extras[i] = rest
         index = {op_name: i for i, op_name in enumerate(names)}
-        pairs = []
-        for u, v in edges:
+        pairs: list[tuple[int, int, Label]] = []
+        for u, v, *reads in edges:
             for end in (u, v):
                 if end not in index:
                     raise InvalidGraph(f"edge ({u!r}, {v!r}) names the unknown op {end!r}")
-            pairs.append((index[u], index[v]))
+            pairs.append((index[u], index[v], _read(u, v, reads)))
+        own = any(ports.values()) or any(label is not None for _, _, label in pairs)
+        if own:
+            joined, tensor, further = collect_tensors(names, ports, pairs, given=columns["out_bytes"])
+        else:
+            joined = np.array([pair[:2] for pair in pairs], np.int64).reshape(-1, 2)
+            tensor, further = np.zeros(0, np.int64), FurtherTensors()
         return cls(
             names=tuple(names),
             kinds=tuple(str(row.get("op") or "") for row in rows),
-            edges=np.array(pairs, np.int64).reshape(-1, 2),
+            edges=joined,
+            further=further,
+            edge_tensor=tensor,
             times=times,
             colocation=colocation,
             forbidden=forbidden,
@@ -403,10 +488,13 @@ class Graph:
     def from_networkx(cls, graph: nx.DiGraph[Any]) -> Graph:
         """Read a networkx DiGraph: node attributes as in `build`, edges as data flow. `to_networkx` is its inverse.
 
+        An edge's attribute ``port`` names the output of its producer that it reads; ``bytes`` gives it a tensor of its
+        own.
+
         Raises
         ------
         InvalidGraph
-            As for `build`; also for an undirected or multi graph, for edge attributes, and for node names that
+            As for `build`; also for an undirected or multi graph, for other edge attributes, and for node names that
             are neither all strings nor all integers.
         """
         if not graph.is_directed() or graph.is_multigraph():
@@ -417,13 +505,8 @@ class Graph:
             raise InvalidGraph(
                 f"node {odd!r} is a {type(odd).__name__}; expected all names to be strings, or all integers"
             )
-        for u, v, data in graph.edges(data=True):
-            if data:
-                raise InvalidGraph(
-                    f"edge ({u!r}, {v!r}) has attributes {sorted(data)}; sizes belong to the producer's out_bytes"
-                )
+        edges = [(str(u), str(v), *_edge_label(u, v, data)) for u, v, data in graph.edges(data=True)]
         ops = [(str(node), data) for node, data in graph.nodes(data=True)]
-        edges = [(str(u), str(v)) for u, v in graph.edges]
         return cls.build(ops, edges, name=str(graph.graph.get("name") or "graph"), int_names=ints and len(ops) > 0)
 
     @classmethod
@@ -484,8 +567,18 @@ class Graph:
         keys: Sequence[Hashable] = [int(name) for name in self.names] if self.int_names else self.names
         for i, key in enumerate(keys):
             graph.add_node(key, **self._attributes(i))
-        graph.add_edges_from((keys[u], keys[v]) for u, v in self.edges)
+        for (u, v), label in zip(self.edges.tolist(), self._labels(), strict=True):
+            graph.add_edge(keys[u], keys[v], **({} if label is None else _label_attribute(label)))
         return graph
+
+    def _labels(self) -> list[Label]:
+        """Return what each edge says that it reads: a port, bytes of its own, or None for a main output."""
+        n = self.num_ops
+        labels: list[Label] = []
+        for row in self.edge_tensor.tolist():
+            port = "" if row < n else self.further.port[row - n]
+            labels.append(None if row < n else port or _plain(self.further.size_bytes[row - n]))
+        return labels
 
     def _attributes(self, i: int) -> dict[str, Any]:
         """Return the given attributes of op i in the form `build` reads."""
@@ -510,7 +603,9 @@ class Graph:
         banned = [device for device, mask in sorted(self.forbidden.items()) if mask[i]]
         if banned:
             row["forbidden"] = banned
-        return row | dict(self.extras.get(i, {}))
+        rows = np.flatnonzero(self.further.op == i).tolist() if len(self.further) else []
+        outputs = {self.further.port[at]: _plain(self.further.size_bytes[at]) for at in rows if self.further.port[at]}
+        return row | dict(self.extras.get(i, {})) | ({"outputs": outputs} if outputs else {})
 
     # -- JSON --------------------------------------------------------------------------------------------------
 
@@ -522,7 +617,10 @@ class Graph:
             "name": self.name,
             **({"int_names": True} if self.int_names else {}),
             "ops": [{"name": name, **self._attributes(i)} for i, name in enumerate(self.names)],
-            "edges": [[self.names[u], self.names[v]] for u, v in self.edges.tolist()],
+            "edges": [
+                [self.names[u], self.names[v], *([] if label is None else [label])]
+                for (u, v), label in zip(self.edges.tolist(), self._labels(), strict=True)
+            ],
         }
 
     @classmethod
@@ -545,6 +643,38 @@ class Graph:
             Unreadable file, truncated JSON, or JSON that breaks the schema (the message gives the schema path).
         """
         return cls.from_dict(read_json(path, "graph", InvalidGraph))
+
+
+def _read(u: str, v: str, reads: Sequence[Any]) -> Label:
+    """Return what an edge reads, from what follows its ends."""
+    if not reads:
+        return None
+    if len(reads) > 1:
+        raise InvalidGraph(f"edge ({u!r}, {v!r}) has {len(reads)} entries after its ends; expected a port or bytes")
+    if isinstance(reads[0], str):
+        return reads[0]
+    return check_number(f"edge ({u!r}, {v!r}): bytes", reads[0], InvalidGraph)
+
+
+def _edge_label(u: Hashable, v: Hashable, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what an edge of a networkx graph says that it reads, as `Graph.build` takes it."""
+    for key in data:
+        if key not in ("bytes", "port"):
+            raise InvalidGraph(
+                f"edge ({u!r}, {v!r}) has the unknown attribute {key!r}{closest(str(key), ('bytes', 'port'))} "
+                "(expected bytes or port; the size of a main output belongs to its producer's out_bytes)"
+            )
+    if len(data) > 1:
+        raise InvalidGraph(f"edge ({u!r}, {v!r}) has bytes and a port; a port's bytes belong to its op's outputs")
+    if "port" in data and not isinstance(data["port"], str):
+        raise InvalidGraph(f"edge ({u!r}, {v!r}): port is {data['port']!r}; expected the name of an output of {u!r}")
+    if "bytes" in data:
+        return (check_number(f"edge ({u!r}, {v!r}): bytes", data["bytes"], InvalidGraph),)
+    return tuple(data.values())
+
+
+def _label_attribute(label: str | float) -> dict[str, str | float]:
+    return {"port" if isinstance(label, str) else "bytes": label}
 
 
 def _plain(value: float) -> float | int:

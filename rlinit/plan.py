@@ -109,13 +109,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransfer:
-    """One transfer of an op's output from device to device, in seconds from the start."""
+    """One transfer of an op's output from device to device, in seconds from the start.
+
+    `tensor` says which output, as `Graph.tensors` calls it: ``""`` for the main one, a port, or ``"-> consumer"``.
+    """
 
     op: str
     source: str
     target: str
     start_s: float
     end_s: float
+    tensor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +271,9 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form (schema `rlinit/schemas/plan.schema.json`)."""
         data: dict[str, Any] = {"format": "rlinit-plan", "version": 1, **dataclasses.asdict(self)}
+        for row in data["transfers"]:
+            if not row["tensor"]:
+                del row["tensor"]
         data["assignment"] = None if self.assignment is None else dict(self.assignment)
         return data
 

@@ -39,9 +39,14 @@ def networkx_graphs(draw: st.DrawFn) -> nx.DiGraph[Any]:
         graph.add_node(v if ints else f"op{v}", op="conv" if v % 2 else "relu", **attributes)
     names = list(graph.nodes)
     for u in range(n):
+        ports = draw(st.dictionaries(st.sampled_from(["hidden", "cell"]), cost, max_size=2))
+        if ports:
+            graph.nodes[names[u]]["outputs"] = ports
+        reads: list[dict[str, Any]] = [{"port": port} for port in ports]
+        reads += [{}] if not ports or "out_bytes" in graph.nodes[names[u]] else []
         for v in range(u + 1, n):
             if draw(st.booleans()):
-                graph.add_edge(names[u], names[v])
+                graph.add_edge(names[u], names[v], **draw(st.sampled_from([*reads, {"bytes": draw(cost)}])))
     return graph
 
 
@@ -135,3 +140,52 @@ def test_fifty_thousand_ops_fit() -> None:
     graph = Graph.build(ops, ((f"n{i}", f"n{j}") for i in range(n) for j in (i + 1, i + 7) if j < n))
     assert graph.num_edges == len(graph.succ) == len(graph.pred) == 2 * n - 8
     assert graph.depth == n
+
+
+ROW = {"time_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "edge", "message"),
+    [
+        ({"hidden": 4}, ("a", "b", "hiden"), r"'a', 'b'.*'hiden'.*did you mean 'hidden'"),
+        ({"hidden": 4}, ("a", "b"), r"'a', 'b'.*hidden.*no out_bytes"),
+        ({"hidden": -4}, ("a", "b", "hidden"), "op 'a': bytes of output 'hidden'"),
+        ({"-> b": 4}, ("a", "b", "-> b"), "may not begin"),
+        ({}, ("a", "b", -1.0), r"'a', 'b'.*bytes"),
+        ({}, ("a", "b", float("nan")), r"'a', 'b'.*bytes"),
+        ({}, ("a", "b", 1.0, 2.0), "2 entries"),
+        ({}, ("a", "b", "x"), "out_bytes alone"),
+    ],
+)
+def test_wrong_tensors_are_refused_by_op_and_edge(outputs: Any, edge: Any, message: str) -> None:
+    """Unknown ports, sizes that are none, and edges that leave open what they read."""
+    with pytest.raises(InvalidGraph, match=message):
+        Graph.build([("a", ROW | {"outputs": outputs}), ("b", ROW)], [edge])
+
+
+def test_an_edge_reads_one_tensor() -> None:
+    """Two tensors of one producer are refused; the same edge twice counts once."""
+    ops = [("a", ROW), ("b", ROW)]
+    with pytest.raises(InvalidGraph, match="'b' reads two tensors of 'a'"):
+        Graph.build(ops, [("a", "b", 1.0), ("a", "b", 2.0)])
+    assert Graph.build(ops, [("a", "b", 1.0), ("a", "b", 1.0)]).num_edges == 1
+
+
+def test_edge_attributes_of_networkx_are_checked() -> None:
+    """Only bytes or a port, not both, and no text for a number."""
+    for data in ({"weight": 1}, {"bytes": 1, "port": "x"}, {"bytes": "x"}, {"port": 1}):
+        graph: nx.DiGraph[Any] = nx.DiGraph()
+        graph.add_edge("a", "b", **data)
+        with pytest.raises(InvalidGraph, match="'a', 'b'"):
+            Graph.from_networkx(graph)
+
+
+def test_fingerprints_tell_tensors_apart() -> None:
+    """One output each leaves file and fingerprint as they were; sizes and ports of others count."""
+    ops = [("a", ROW | {"out_bytes": 2.0}), ("b", ROW), ("c", ROW)]
+    plain = Graph.build(ops, [("a", "b"), ("a", "c")])
+    assert plain.fingerprint() == "6d58e09ab5ca8c4da686dacb6fc09b8a995b2e9e5a4c4c5f4a94500ddd91451c"
+    assert plain.tensors.indptr.tolist() == [0, 2, 2, 2]
+    others = [Graph.build(ops, [("a", "b"), ("a", "c", size)]) for size in (2.0, 3.0)]
+    assert len({graph.fingerprint() for graph in (plain, *others)}) == 3

@@ -31,7 +31,7 @@ def test_ground_imports_only_ground() -> None:
     """Arrays, errors, graph, hardware and plan import nothing of rlinit but each other and what is as plain."""
     ground = {
         f"rlinit.{name}"
-        for name in ("arrays", "errors", "limits", "files", "units", "budget", "graph", "hardware", "plan")
+        for name in ("arrays", "errors", "limits", "files", "units", "budget", "tensors", "graph", "hardware", "plan")
     }
     graph = folder_graph(library())
     for name in ground & set(graph):

@@ -130,6 +130,7 @@ def blocking_latency(
     blocks, block = np.unique(keys, axis=0, return_inverse=True)
     block = block.reshape(-1)
     load_s = np.bincount(block, weights=seconds, minlength=len(blocks)).astype(np.float64)
+    graph.require_main_outputs("the cost of blocking calls")
     tensor = known_bytes(graph.out_bytes)
     crossing = graph.edges[block[graph.edges[:, 0]] != block[graph.edges[:, 1]]]
     pairs = {(int(u), int(block[v])) for u, v in crossing}

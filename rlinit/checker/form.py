@@ -103,7 +103,7 @@ def _check_placement_fields(plan: Plan) -> None:
         for shard in batch.shards:
             _check_count(f"batches[{at}].shards", shard, 0)
     for at, moved in enumerate(plan.transfers):
-        for what in ("op", "source", "target"):
+        for what in ("op", "source", "target", "tensor"):
             _check_name(f"transfers[{at}].{what}", getattr(moved, what))
         _check_span(f"transfers[{at}]", moved.start_s, moved.end_s)
     for at, use in enumerate(plan.devices):

@@ -30,22 +30,29 @@ _SHARE = 1e-6
 Shards = Mapping[str, Mapping[int, str]]
 """op -> shard -> device."""
 
+Tensor = tuple[str, str]
+"""(producer, name among its tensors): ``""`` for the main output, a port, or ``"-> consumer"`` for an edge's own."""
+
+_Move = tuple[str, str, str, str]
+"""(op, tensor, source, target)."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
     """What the definitions say about a plan's graph and hardware, as plain numbers.
 
-    `size` and `weights` are bytes of an op's output and parameters, `read` bytes of all its inputs; `at` is the batch
-    of an op on a device, `seconds` the time it takes, `where` the device of each shard.
+    `edges` are (producer, consumer, name of the tensor that is read). `size` is bytes of a tensor (producer, name),
+    `weights` of an op's parameters, `tensors` of all that an op reads and makes; `at` is the batch of an op on a
+    device, `seconds` the time it takes, `where` the device of each shard.
     """
 
     index: Mapping[str, int]
     bandwidth: Sequence[Sequence[float]]
     latency_s: Sequence[Sequence[float]]
-    edges: Sequence[tuple[str, str]]
-    size: Mapping[str, float]
+    edges: Sequence[tuple[str, str, str]]
+    size: Mapping[Tensor, float]
     weights: Mapping[str, float]
-    read: Mapping[str, float]
+    tensors: Mapping[str, float]
     at: Mapping[tuple[str, str], Batch]
     seconds: Mapping[tuple[str, str], float]
     where: Shards
@@ -84,11 +91,13 @@ def _facts(plan: Plan, graph: Graph, hardware: Hardware) -> _Facts:
             raise InvalidPlan(f"op {batch.op!r} has two batches on device {batch.device!r}")
         at[batch.op, batch.device] = batch
     where = _check_shards(plan, graph)
-    edges = [(graph.names[u], graph.names[v]) for u, v in graph.edges.tolist()]
-    size = dict(zip(graph.names, map(_size, graph.out_bytes.tolist()), strict=True))
-    read: dict[str, list[float]] = {name: [] for name in graph.names}
-    for producer, consumer in edges:
-        read[consumer].append(size[producer])
+    edges = _reads(graph)
+    size = _sizes(graph)
+    held: dict[str, list[float]] = {name: [] for name in graph.names}
+    for (producer, _), bytes_made in size.items():
+        held[producer].append(bytes_made)
+    for producer, consumer, tensor in edges:
+        held[consumer].append(size[producer, tensor])
     return _Facts(
         index=index,
         bandwidth=hardware.bandwidth.tolist(),
@@ -96,11 +105,35 @@ def _facts(plan: Plan, graph: Graph, hardware: Hardware) -> _Facts:
         edges=edges,
         size=size,
         weights=dict(zip(graph.names, map(_size, graph.param_bytes.tolist()), strict=True)),
-        read={name: math.fsum(sizes) for name, sizes in read.items()},
+        tensors={name: math.fsum(sizes) for name, sizes in held.items()},
         at=at,
         seconds=_check_lengths(plan, graph, hardware),
         where=where,
     )
+
+
+def _reads(graph: Graph) -> list[tuple[str, str, str]]:
+    """Return (producer, consumer, name of the tensor that is read) of every edge, from the graph's raw arrays."""
+    n, reads = graph.num_ops, []
+    for (u, v), row in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
+        tensor = "" if row < n else graph.further.port[row - n] or f"-> {graph.names[v]}"
+        reads.append((graph.names[u], graph.names[v], tensor))
+    return reads
+
+
+def _sizes(graph: Graph) -> dict[Tensor, float]:
+    """Return the bytes of every tensor, from the graph's raw arrays; unknown ones count as 0."""
+    n = graph.num_ops
+    size = {(name, ""): _size(value) for name, value in zip(graph.names, graph.out_bytes.tolist(), strict=True)}
+    for u, port, value in zip(
+        graph.further.op.tolist(), graph.further.port, graph.further.size_bytes.tolist(), strict=True
+    ):
+        if port:
+            size[graph.names[u], port] = float(value)
+    for (u, v), row in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
+        if row >= n and not graph.further.port[row - n]:
+            size[graph.names[u], f"-> {graph.names[v]}"] = float(graph.further.size_bytes[row - n])
+    return size
 
 
 def _size(value: float) -> float:
@@ -181,31 +214,32 @@ def _check_groups(graph: Graph, where: Shards) -> None:
 
 def _check_data(plan: Plan, facts: _Facts) -> None:
     """Check that every batch starts after its data is there."""
-    moved = {(t.op, t.source, t.target): t for t in plan.transfers}
+    moved = {(t.op, t.tensor, t.source, t.target): t for t in plan.transfers}
     if len(moved) < len(plan.transfers):
         raise InvalidPlan("a tensor is moved twice between the same devices")
     if plan.transfer_rule == "parallel" and plan.transfers:
         raise InvalidPlan("parallel transfers follow from the batches; the plan lists some")
-    needed: dict[tuple[str, str, str], set[int]] = {}
-    waits: list[tuple[str, str, str, str, int]] = []
-    for producer, consumer in facts.edges:
+    needed: dict[_Move, set[int]] = {}
+    waits: list[tuple[_Move, str, int]] = []
+    for producer, consumer, tensor in facts.edges:
         shared: dict[tuple[str, str], set[int]] = {}
         goals = facts.where[consumer]
         for shard, source in facts.where[producer].items():
             shared.setdefault((source, goals[shard]), set()).add(shard)
         for (source, target), shards in shared.items():
             if source != target:
-                needed.setdefault((producer, source, target), set()).update(shards)
-            waits.append((producer, source, consumer, target, len(shards)))
+                needed.setdefault((producer, tensor, source, target), set()).update(shards)
+            waits.append(((producer, tensor, source, target), consumer, len(shards)))
     seconds = {key: _transfer_s(plan, facts, *key, len(shards)) for key, shards in needed.items()}
     if plan.transfer_rule != "parallel":
         _check_transfers(plan, facts, moved, seconds)
-    for producer, source, consumer, target, num_shards in waits:
+    for move, consumer, num_shards in waits:
+        producer, _, source, target = move
         ready = facts.at[producer, source].end_s
         if source != target and plan.transfer_rule == "parallel":
-            ready += _transfer_s(plan, facts, producer, source, target, num_shards)
+            ready += _transfer_s(plan, facts, *move, num_shards)
         elif source != target:
-            ready = moved[producer, source, target].end_s
+            ready = moved[move].end_s
         start = facts.at[consumer, target].start_s
         if start < ready and start < ready - _slack(ready):
             raise InvalidPlan(
@@ -214,30 +248,31 @@ def _check_data(plan: Plan, facts: _Facts) -> None:
             )
 
 
-def _transfer_s(plan: Plan, facts: _Facts, op: str, source: str, target: str, shards: int) -> float:
+def _transfer_s(plan: Plan, facts: _Facts, op: str, tensor: str, source: str, target: str, shards: int) -> float:
     i, j = facts.index[source], facts.index[target]
     rate = facts.bandwidth[i][j]
     if rate == 0:
         raise InvalidPlan(f"op {op!r} sends its output from {source!r} to {target!r}; no path links them")
-    return facts.latency_s[i][j] + shards * plan.shard_inputs * facts.size[op] / rate
+    return facts.latency_s[i][j] + shards * plan.shard_inputs * facts.size[op, tensor] / rate
 
 
 def _check_transfers(
     plan: Plan,
     facts: _Facts,
-    moved: Mapping[tuple[str, str, str], PlannedTransfer],
-    seconds: Mapping[tuple[str, str, str], float],
+    moved: Mapping[_Move, PlannedTransfer],
+    seconds: Mapping[_Move, float],
 ) -> None:
     """Check that every needed transfer is there, long enough, after its batch, and alone where it must be."""
     if set(moved) != set(seconds):
         odd = sorted(set(moved) ^ set(seconds))[0]
-        raise InvalidPlan(f"the transfer of {odd[0]!r} from {odd[1]!r} to {odd[2]!r} is missing or not needed")
+        which = f" ({odd[1]})" if odd[1] else ""
+        raise InvalidPlan(f"the transfer of {odd[0]!r}{which} from {odd[2]!r} to {odd[3]!r} is missing or not needed")
     lanes: dict[str, list[Batch]] = {}
-    for (op, source, target), transfer in moved.items():
+    for (op, tensor, source, target), transfer in moved.items():
         made = facts.at[op, source].end_s
         if transfer.start_s < made - _slack(made):
             raise InvalidPlan(f"the output of {op!r} leaves {source!r} before it is made")
-        arrival = transfer.start_s + seconds[op, source, target]
+        arrival = transfer.start_s + seconds[op, tensor, source, target]
         if transfer.end_s < arrival - _slack(arrival):
             raise InvalidPlan(f"the transfer of {op!r} from {source!r} to {target!r} is too short")
         lane = f"{source} -> {target}" if plan.transfer_rule == "exclusive" else target
@@ -256,9 +291,7 @@ def _check_uses(plan: Plan, facts: _Facts, hardware: Hardware) -> None:
     lanes = _lanes(plan.batches)
     for claimed, device in zip(plan.devices, hardware.devices, strict=True):
         mine = lanes.get(device.name, [])
-        held = math.fsum(
-            facts.weights[b.op] + len(b.shards) * counted * (facts.read[b.op] + facts.size[b.op]) for b in mine
-        )
+        held = math.fsum(facts.weights[b.op] + len(b.shards) * counted * facts.tensors[b.op] for b in mine)
         busy = math.fsum(facts.seconds[b.op, b.device] for b in mine)
         for figure, said, true in (
             ("num_batches", claimed.num_batches, len(mine)),

@@ -76,14 +76,15 @@ def stage_uses(
     held: list[list[int]] = [[] for _ in range(k)]
     enter: list[list[int]] = [[] for _ in range(k)]
     leave: list[list[int]] = [[] for _ in range(k)]
-    succ, indptr = graph.succ.tolist(), graph.succ_indptr.tolist()
     for u, at in enumerate(stage):
         held[at].append(u)
-        elsewhere = {stage[v] for v in succ[indptr[u] : indptr[u + 1]]} - {at}
+    size = [_size(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
+    for row, (u, readers) in sorted(_readers(graph).items()):
+        elsewhere = {stage[v] for v in readers} - {stage[u]}
         for j in elsewhere:
-            enter[j].append(u)
+            enter[j].append(row)
         if elsewhere:
-            leave[at].append(u)
+            leave[stage[u]].append(row)
     uses = []
     for j, name in enumerate(devices):
         i = _device_index(hardware, name)
@@ -101,16 +102,24 @@ def stage_uses(
                 device=name,
                 num_ops=len(members),
                 work_s=math.fsum(float(seconds[v]) for v in members) if seconds is not None else 0.0,
-                in_s=math.fsum(_size(graph.out_bytes[u]) / rate_in + delay_in for u in enter[j]),
-                out_s=math.fsum(_size(graph.out_bytes[u]) / rate_out + delay_out for u in leave[j]),
+                in_s=math.fsum(size[t] / rate_in + delay_in for t in enter[j]),
+                out_s=math.fsum(size[t] / rate_out + delay_out for t in leave[j]),
                 overflow_s=spare / rate_in,
                 param_bytes=param,
                 off_cache_bytes=spare,
-                out_bytes=math.fsum(_size(graph.out_bytes[u]) for u in leave[j]),
+                out_bytes=math.fsum(size[t] for t in leave[j]),
                 activation_bytes=peak,
             )
         )
     return tuple(uses)
+
+
+def _readers(graph: Graph) -> dict[int, tuple[int, list[int]]]:
+    """Return tensor -> (producer, ops that read it): an op's index is its main output, n + i its i-th further one."""
+    readers: dict[int, tuple[int, list[int]]] = {}
+    for (u, v), tensor in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
+        readers.setdefault(tensor, (u, []))[1].append(v)
+    return readers
 
 
 def _activation_peak(order: Sequence[int], graph: Graph) -> float:
@@ -121,17 +130,20 @@ def _activation_peak(order: Sequence[int], graph: Graph) -> float:
     """
     when = {v: step for step, v in enumerate(order)}
     spans: dict[int, tuple[int, int]] = {}  # tensor -> first and last step at which it is alive
-    for step, v in enumerate(order):
-        readers = set(graph.succ[graph.succ_indptr[v] : graph.succ_indptr[v + 1]].tolist())
-        stays = not readers or not readers <= when.keys()
-        spans[v] = (step, len(order) - 1 if stays else max(when[w] for w in readers))
-        for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist():
-            if u not in when:
-                spans[u] = (0, step)
+    read_by = _readers(graph)
+    size = [_size(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
+    for tensor, u in enumerate((*range(graph.num_ops), *graph.further.op.tolist())):
+        _, readers = read_by.get(tensor, (u, []))
+        here = [when[v] for v in readers if v in when]
+        if u in when:
+            stays = not readers or len(here) < len(readers)
+            spans[tensor] = (when[u], len(order) - 1 if stays else max(here))
+        elif here:
+            spans[tensor] = (0, max(here))
     alive: list[list[float]] = [[] for _ in order]
     for tensor, (first, last) in spans.items():
         for step in range(first, last + 1):
-            alive[step].append(_size(graph.out_bytes[tensor]))
+            alive[step].append(size[tensor])
     return max((math.fsum(sizes) for sizes in alive), default=0.0)
 
 

@@ -98,6 +98,11 @@ def coarsen(
         are priced as one op: by the roofline model that is less than the members' sum, as for a fused kernel;
         `contract_problem` keeps the sum.
 
+    Raises
+    ------
+    InvalidGraph
+        An op has several output tensors.
+
     Notes
     -----
     Time and memory are linear in ops and edges, times the length of the longest rule.
@@ -113,6 +118,7 @@ def coarsen(
     >>> fused.names, fused.kinds, fused.times["*", 1].tolist()
     (('b',), ('conv2d+relu',), [3.0])
     """
+    graph.require_main_outputs("coarsening")
     limits = Limits(graph, max_bytes)
     paths = rule_paths(graph, FusionRules.default() if rules is None else rules, limits)
     if chains:

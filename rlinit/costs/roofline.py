@@ -9,7 +9,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Device
 
-__all__ = ["known_bytes", "may_run", "moved_bytes", "op_times", "roofline"]
+__all__ = ["held_tensors", "known_bytes", "may_run", "moved_bytes", "op_times", "roofline"]
 
 
 def known_bytes(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -27,10 +27,14 @@ def may_run(graph: Graph, device: Device) -> NDArray[np.bool_]:
 
 
 def moved_bytes(graph: Graph, batch: int = 1) -> NDArray[np.float64]:
-    """Return (n,) bytes an op reads and writes: its input tensors, its parameters (once) and its output."""
-    out = known_bytes(graph.out_bytes)
-    read = np.bincount(graph.edges[:, 1], weights=out[graph.edges[:, 0]], minlength=graph.num_ops)
-    return batch * (read + out) + known_bytes(graph.param_bytes)
+    """Return (n,) bytes an op reads and writes: its input tensors, its parameters (once) and all its outputs."""
+    return batch * held_tensors(graph) + known_bytes(graph.param_bytes)
+
+
+def held_tensors(graph: Graph) -> NDArray[np.float64]:
+    """Return (n,) bytes of the tensors each op reads and of all that it makes, for one input."""
+    read = np.bincount(graph.edges[:, 1], weights=known_bytes(graph.edge_bytes), minlength=graph.num_ops)
+    return np.asarray(read + known_bytes(graph.made_bytes))
 
 
 def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64]:

@@ -59,9 +59,8 @@ def dot_text(graph: Graph, plan: Plan | None = None) -> str:
         style = "" if not where else f", fillcolor={_quoted(fill)}, tooltip={_quoted(', '.join(where))}"
         style += ", style=striped" if len(where) > 1 else ""
         lines.append(f"  n{at} [label={_quoted(label)}{style}];")
-    for u, v in graph.edges.tolist():
+    for (u, v), size in zip(graph.edges.tolist(), graph.edge_bytes.tolist(), strict=True):
         apart = places.get(graph.names[u]) != places.get(graph.names[v])
-        size = graph.out_bytes[u]
         text = f" [color=red, label={_quoted(format_bytes(float(size)))}]" if apart and not math.isnan(size) else ""
         lines.append(f"  n{u} -> n{v}{text or (' [color=red]' if apart else '')};")
     for at, (place, colour) in enumerate(colours.items()):

@@ -10,10 +10,11 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.costs.roofline import known_bytes, op_times
+from rlinit.costs.roofline import held_tensors, known_bytes, op_times
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
 from rlinit.plan import Resident, Transfers
 
@@ -30,7 +31,8 @@ class LoweredPlacement:
     Parameters
     ----------
     problem
-        The arrays; ops and devices are numbered as in the graph and the hardware.
+        The arrays; ops and devices are numbered as in the graph and the hardware. After the ops come port ops, which
+        stand for further output tensors (`rlinit.placements.ports`).
     infeasible
         Why nothing can be feasible, found without search, or "".
     """
@@ -61,7 +63,8 @@ def lower_placement(
     transfers
         How transfers share links and devices.
     resident
-        What counts against memory.
+        What counts against memory: the parameters of a device's ops, and with ``tensors`` for every input also the
+        tensors that each of them reads and all that each of them makes, read by somebody or not.
 
     Raises
     ------
@@ -77,10 +80,9 @@ def lower_placement(
         raise RlinitError(f"inputs is {inputs}; throughput needs the number of inputs to finish, at least 1")
     total = inputs or 1
     shard = shard_inputs(hardware, total)
+    ports = port_ops(graph, shared=transfers != "parallel")
     time_s = _times(graph, hardware, total, shard)
-    out = known_bytes(graph.out_bytes)
     _warn_unknown(graph, hardware)
-    read = np.bincount(graph.edges[:, 1], weights=out[graph.edges[:, 0]], minlength=graph.num_ops)
     linked = hardware.bandwidth > 0
     with np.errstate(divide="ignore"):
         s_per_byte = np.where(linked, 1.0 / hardware.bandwidth, 0.0)
@@ -89,16 +91,16 @@ def lower_placement(
         objective=objective,
         transfers=transfers,
         shard_inputs=shard,
-        time_s=time_s,
-        tensor_bytes=out * shard,
-        weight_bytes=known_bytes(graph.param_bytes),
-        shard_bytes=(read + out) * (shard if resident == "tensors" else 0),
+        time_s=np.concatenate([time_s, np.where(np.isfinite(time_s[ports.producer]), 0.0, np.inf)]),
+        tensor_bytes=known_bytes(graph.tensors.size_bytes[ports.tensor]) * shard,
+        weight_bytes=_with_ports(known_bytes(graph.param_bytes), ports),
+        shard_bytes=_with_ports(held_tensors(graph) * (shard if resident == "tensors" else 0), ports),
         capacity_bytes=np.array([device.memory_bytes for device in hardware.devices]),
         s_per_byte=s_per_byte,
         delay_s=np.where(linked, hardware.latency_s, np.inf),
-        edges=graph.edges,
-        order=graph.order.astype(np.int64),
-        group=_groups(graph),
+        edges=ports.edges(graph),
+        order=ports.order(graph),
+        group=_groups(graph, ports),
     )
     return LoweredPlacement(problem, _obstacle(graph, hardware, problem, total))
 
@@ -123,6 +125,11 @@ def shard_inputs(hardware: Hardware, inputs: int) -> int:
     return shard
 
 
+def _with_ports(column: FloatArray, ports: PortOps) -> FloatArray:
+    """Return a column of ops with zeros for the port ops."""
+    return np.concatenate([column, np.zeros(len(ports))])
+
+
 def _times(graph: Graph, hardware: Hardware, inputs: int, shard: int) -> FloatArray:
     """Return (n, d, s + 1) seconds of a batch of c shards; inf for batch sizes a device does not offer."""
     s = inputs // shard
@@ -135,20 +142,20 @@ def _times(graph: Graph, hardware: Hardware, inputs: int, shard: int) -> FloatAr
     return seconds
 
 
-def _groups(graph: Graph) -> IntArray:
-    """Return (n,) the smallest member of each op's colocation group; the op itself where it has none."""
+def _groups(graph: Graph, ports: PortOps) -> IntArray:
+    """Return (n + p,) the smallest op in each op's colocation group; itself where it has none. Ports join producers."""
     group = np.arange(graph.num_ops, dtype=np.int64)
     leader: dict[int, int] = {}
     for v in np.flatnonzero(graph.colocation >= 0).tolist():
         group[v] = leader.setdefault(int(graph.colocation[v]), v)
-    return group
+    return np.concatenate([group, group[ports.producer]])
 
 
 def _warn_unknown(graph: Graph, hardware: Hardware) -> None:
     """Warn of tensors without a size that would have to be moved between devices."""
     if hardware.num_devices == 1 or not np.isfinite(hardware.bandwidth[~np.eye(len(hardware), dtype=bool)]).any():
         return
-    used = np.unique(graph.edges[:, 0])
+    used = np.unique(graph.edge_tensor[graph.edge_tensor < graph.num_ops])
     unknown = used[np.isnan(graph.out_bytes[used])]
     if len(unknown):
         warnings.warn(
@@ -161,7 +168,7 @@ def _warn_unknown(graph: Graph, hardware: Hardware) -> None:
 def _obstacle(graph: Graph, hardware: Hardware, problem: PlacementProblem, inputs: int) -> str:
     """Return why nothing can be feasible, as far as single ops and totals tell; "" if they do not."""
     reach = _batch_sums(problem)
-    for v in np.flatnonzero(~reach):
+    for v in np.flatnonzero(~reach[: graph.num_ops]):
         able = [device.name for i, device in enumerate(hardware.devices) if np.isfinite(problem.time_s[v, i, 1:]).any()]
         if not able:
             banned = any(mask[v] for mask in graph.forbidden.values())

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.placements.ports import port_ops
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import held_bytes, makespan, placement_of, timeline
+from rlinit.placements.timeline import Timeline, held_bytes, makespan, placement_of, timeline
 from rlinit.plan import Batch, DeviceUse, Plan, PlannedTransfer, Resident
 
 __all__ = ["placement_from_plan", "placement_parts", "placement_plan"]
@@ -20,7 +22,7 @@ __all__ = ["placement_from_plan", "placement_parts", "placement_plan"]
 def placement_parts(
     problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware
 ) -> dict[str, object]:
-    """Return the fields of a plan that describe a placement, from the problem's own arrays.
+    """Return the fields of a plan that describe a placement, from the problem's own arrays; port ops are left out.
 
     Parameters
     ----------
@@ -32,6 +34,7 @@ def placement_parts(
     run = timeline(problem, placement)
     names = [device.name for device in hardware.devices]
     d = problem.num_devices
+    runs = placement.sequence[placement.sequence // d < graph.num_ops]
     batches = [
         Batch(
             graph.names[code // d],
@@ -40,7 +43,7 @@ def placement_parts(
             float(run.start_s[code // d, code % d]),
             float(run.end_s[code // d, code % d]),
         )
-        for code in placement.sequence.tolist()
+        for code in runs.tolist()
     ]
     batches.sort(key=lambda batch: batch.start_s)
     largest: dict[str, Batch] = {}
@@ -53,21 +56,36 @@ def placement_parts(
         "assignment": {name: largest[name].device for name in graph.names},
         "start_s": {name: start_s[name] for name in graph.names},
         "batches": tuple(batches),
-        "transfers": tuple(
-            PlannedTransfer(graph.names[t.op], names[t.source], names[t.target], t.start_s, t.end_s)
-            for t in run.transfers
-        ),
-        "devices": _device_uses(problem, placement, names),
+        "transfers": _transfers(problem, run, graph, names),
+        "devices": _device_uses(problem, placement, runs, names),
     }
 
 
-def _device_uses(problem: PlacementProblem, placement: Placement, names: list[str]) -> tuple[DeviceUse, ...]:
-    """Return what each device does."""
+def _transfers(problem: PlacementProblem, run: Timeline, graph: Graph, names: list[str]) -> tuple[PlannedTransfer, ...]:
+    """Return the transfers of a timeline, by the tensors of the graph that they move."""
+    rows, tensors = port_ops(graph, shared=problem.transfers != "parallel").tensor, graph.tensors
+    return tuple(
+        PlannedTransfer(
+            graph.names[tensors.op[rows[t.op]]],
+            names[t.source],
+            names[t.target],
+            t.start_s,
+            t.end_s,
+            tensors.name[rows[t.op]],
+        )
+        for t in run.transfers
+    )
+
+
+def _device_uses(
+    problem: PlacementProblem, placement: Placement, runs: IntArray, names: list[str]
+) -> tuple[DeviceUse, ...]:
+    """Return what each device does; `runs` are the batches that a plan lists."""
     d = problem.num_devices
     held = held_bytes(problem, placement.device)
     uses = []
     for i, name in enumerate(names):
-        ops = placement.sequence[placement.sequence % d == i] // d
+        ops = runs[runs % d == i] // d
         sizes = (placement.device[ops] == i).sum(axis=1)
         seconds = problem.time_s[ops, i, sizes].tolist()
         uses.append(DeviceUse(name, len(ops), math.fsum(seconds), float(held[i])))
@@ -129,12 +147,15 @@ def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, har
     if plan.graph_fingerprint != graph.fingerprint() or plan.inputs // plan.shard_inputs != shards:
         raise InvalidPlan(f"the plan to refine is for {plan.graph!r} and {plan.inputs} inputs, not for this problem")
     index = {device.name: i for i, device in enumerate(hardware.devices)}
-    device = np.zeros((graph.num_ops, shards), np.int64)
-    start_s = np.full((graph.num_ops, hardware.num_devices), np.nan)
+    device = np.zeros((problem.num_ops, shards), np.int64)
+    start_s = np.full((problem.num_ops, hardware.num_devices), np.nan)
+    end_s = start_s.copy()
     for batch in plan.batches:
         if batch.device not in index:
             raise InvalidPlan(f"the plan to refine uses device {batch.device!r}, which {hardware.name!r} does not have")
         v, i = graph.index(batch.op), index[batch.device]
         device[v, list(batch.shards)] = i
-        start_s[v, i] = batch.start_s
+        start_s[v, i], end_s[v, i] = batch.start_s, batch.end_s
+    producer = port_ops(graph, shared=problem.transfers != "parallel").producer
+    device[graph.num_ops :], start_s[graph.num_ops :] = device[producer], end_s[producer]
     return placement_of(problem, device, start_s)

@@ -85,6 +85,10 @@ class _History:
 
     def __init__(self, run: Simulation, plan: Plan, graph: Graph) -> None:
         self._rule, self._graph = plan.transfer_rule, graph
+        names = graph.tensors.name
+        self._reads = {
+            tuple(edge): names[row] for edge, row in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True)
+        }
         self._made: dict[str, list[Batch]] = {}
         self._moved: dict[tuple[str, str], list[Movement]] = {}
         self._lanes: dict[str, list[Batch | Movement]] = {}
@@ -148,7 +152,8 @@ class _History:
             name = graph.names[u]
             yield from (b for b in self._made[name] if b.device == one.device and shards & set(b.shards))
             for move in self._moved.get((name, one.device), ()):
-                if move.consumer in ("", one.op) and shards & set(move.shards):
+                mine = move.tensor == self._reads[u, v] and move.consumer in ("", one.op)
+                if mine and shards & set(move.shards):
                     yield move
 
 

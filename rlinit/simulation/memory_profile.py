@@ -94,51 +94,58 @@ def _events(
     At one time, what a batch lets go is gone before the next batch takes its own: the tie-break is twice the batch's
     place in the order of starts, plus one for what it frees.
     """
-    from rlinit.simulation.simulator import movements, planned_order
+    from rlinit.simulation.simulator import Move, movements, planned_order
 
     order = planned_order(plan, graph)
-    listed = {(t.op, t.source, t.target): t for t in plan.transfers}
+    listed = {(t.op, t.tensor, t.source, t.target): t for t in plan.transfers}
     index = {device.name: i for i, device in enumerate(hardware.devices)}
     readers = _local_readers(order, graph)
     events: dict[str, list[tuple[float, int, float]]] = {}
     params: dict[str, float] = {}
-    moves: dict[int, list[tuple[str, tuple[int, ...], list[int]]]] = {}
-    for producer, target, shards, consumers in movements(order, graph, one_each=False):
-        moves.setdefault(producer, []).append((target, shards, consumers))
+    moves: dict[tuple[int, int], list[Move]] = {}
+    for move in movements(order, graph, one_each=False):
+        moves.setdefault((move.producer, move.tensor), []).append(move)
+    tensors = graph.tensors
+    made: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    for row, op in enumerate(tensors.op.tolist()):
+        made[op].append(row)
     for at, batch in enumerate(order):
         v = graph.index(batch.op)
         params[batch.device] = params.get(batch.device, 0.0) + _size(graph.param_bytes[v])
-        size = _size(graph.out_bytes[v]) * plan.shard_inputs
-        ends = [(order[reader].end_s, 2 * reader + 1) for reader in readers[at]]
-        for target, shards, consumers in moves.get(at, ()):
-            leaves, arrives = batch.end_s, batch.end_s
-            if plan.transfer_rule == "parallel":
-                i, j = index[batch.device], index[target]
-                arrives += float(hardware.latency_s[i, j]) + len(shards) * size / float(hardware.bandwidth[i, j])
-            else:
-                transfer = listed[batch.op, batch.device, target]
-                leaves, arrives = transfer.start_s, transfer.end_s
-            ends.append((arrives, 2 * at + 1))
-            there = events.setdefault(target, [])
-            there.append((leaves, 2 * at + 1, len(shards) * size))
-            # Read by batches of one device, which run one after the other: the last of them lets it go.
-            there.append((*max((order[c].end_s, 2 * c + 1) for c in consumers), -len(shards) * size))
-        here = events.setdefault(batch.device, [])
-        here.append((batch.start_s, 2 * at, len(batch.shards) * size))
-        if ends:
-            here.append((*max(ends), -len(batch.shards) * size))
+        for row in made[v]:
+            size = _size(tensors.size_bytes[row]) * plan.shard_inputs
+            ends = [(order[reader].end_s, 2 * reader + 1) for reader in readers.get((at, row), ())]
+            for _, _, target, shards, consumers in moves.get((at, row), ()):
+                leaves, arrives = batch.end_s, batch.end_s
+                if plan.transfer_rule == "parallel":
+                    i, j = index[batch.device], index[target]
+                    arrives += float(hardware.latency_s[i, j]) + len(shards) * size / float(hardware.bandwidth[i, j])
+                else:
+                    transfer = listed[batch.op, tensors.name[row], batch.device, target]
+                    leaves, arrives = transfer.start_s, transfer.end_s
+                ends.append((arrives, 2 * at + 1))
+                there = events.setdefault(target, [])
+                there.append((leaves, 2 * at + 1, len(shards) * size))
+                # Read by batches of one device, which run one after the other: the last of them lets it go.
+                there.append((*max((order[c].end_s, 2 * c + 1) for c in consumers), -len(shards) * size))
+            here = events.setdefault(batch.device, [])
+            here.append((batch.start_s, 2 * at, len(batch.shards) * size))
+            if ends:
+                here.append((*max(ends), -len(batch.shards) * size))
     return events, params
 
 
-def _local_readers(order: list[Batch], graph: Graph) -> list[list[int]]:
-    """Return, for each batch, the batches on its device that read its output."""
+def _local_readers(order: list[Batch], graph: Graph) -> dict[tuple[int, int], list[int]]:
+    """Return (batch, row of its op's tensor) -> the batches on the batch's device that read it."""
     where = {(batch.op, shard): at for at, batch in enumerate(order) for shard in batch.shards}
-    readers: list[list[int]] = []
-    for batch in order:
-        u = graph.index(batch.op)
-        names = [graph.names[v] for v in graph.succ[graph.succ_indptr[u] : graph.succ_indptr[u + 1]].tolist()]
-        found = {where[name, shard] for name in names for shard in batch.shards}
-        readers.append(sorted(other for other in found if order[other].device == batch.device))
+    reads: dict[int, list[tuple[str, int]]] = {}
+    for (u, v), row in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
+        reads.setdefault(u, []).append((graph.names[v], row))
+    readers: dict[tuple[int, int], list[int]] = {}
+    for at, batch in enumerate(order):
+        for name, row in reads.get(graph.index(batch.op), ()):
+            found = {where[name, shard] for shard in batch.shards}
+            readers.setdefault((at, row), []).extend(o for o in sorted(found) if order[o].device == batch.device)
     return readers
 
 

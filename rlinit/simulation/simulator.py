@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
 from rlinit.simulation.event_queue import Activity, Link, replay
+from rlinit.tensors import Tensors
 
 __all__ = ["Contention", "Movement", "Perturbation", "Simulation", "movements", "planned_order", "simulate"]
 
@@ -74,6 +75,7 @@ class Movement:
     """One transfer of some shards of an op's output, in seconds from the start.
 
     `consumer` is the op it is for under ``parallel`` transfers, and "" where all consumers on the target share it.
+    `tensor` is which of the op's outputs, as `Graph.tensors` calls it.
     """
 
     op: str
@@ -83,6 +85,17 @@ class Movement:
     start_s: float
     end_s: float
     consumer: str = ""
+    tensor: str = ""
+
+
+class Move(NamedTuple):
+    """A transfer to be: batches are places in an order, `tensor` is a row of `Graph.tensors`."""
+
+    producer: int
+    tensor: int
+    target: str
+    shards: tuple[int, ...]
+    consumers: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +231,15 @@ def _producers(graph: Graph, batch: Batch, where: Mapping[tuple[str, int], int])
         raise InvalidPlan(f"op {batch.op!r} needs (op, shard) {missing.args[0]}, which the plan does not run") from None
 
 
-def movements(
-    order: list[Batch], graph: Graph, *, one_each: bool
-) -> Iterator[tuple[int, str, tuple[int, ...], list[int]]]:
-    """Yield (producer, target device, shards, consumers) of every transfer; batches are places in `order`.
+def movements(order: list[Batch], graph: Graph, *, one_each: bool) -> Iterator[Move]:
+    """Yield every transfer: of a tensor to a device where it is read.
 
     Parameters
     ----------
     one_each
-        One transfer for each pair of batches, rather than one for all consumers on a device.
+        One transfer for each pair of batches, rather than one for all consumers of a tensor on a device.
     """
+    reads = {(u, v): row for (u, v), row in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True)}
     where = {(batch.op, shard): at for at, batch in enumerate(order) for shard in batch.shards}
     for at, batch in enumerate(order):
         u = graph.index(batch.op)
@@ -236,17 +248,18 @@ def movements(
         for name in names:
             for shard in batch.shards:
                 takes.setdefault(where[name, shard], set()).add(shard)
-        by_device: dict[str, list[int]] = {}
+        by_device: dict[tuple[str, int], list[int]] = {}
         for other in sorted(takes):
             if order[other].device != batch.device:
-                by_device.setdefault(order[other].device, []).append(other)
-        for target, consumers in by_device.items():
+                tensor = reads[u, graph.index(order[other].op)]
+                by_device.setdefault((order[other].device, tensor), []).append(other)
+        for (target, tensor), consumers in by_device.items():
             if one_each:
                 for other in consumers:
-                    yield at, target, tuple(sorted(takes[other])), [other]
+                    yield Move(at, tensor, target, tuple(sorted(takes[other])), [other])
             else:
                 shards: set[int] = set().union(*(takes[other] for other in consumers))
-                yield at, target, tuple(sorted(shards)), consumers
+                yield Move(at, tensor, target, tuple(sorted(shards)), consumers)
 
 
 def _simulate_batches(
@@ -270,9 +283,10 @@ def _simulate_batches(
         )
     moves = list(movements(order, graph, one_each=rule == "parallel"))
     index = {device.name: i for i, device in enumerate(hardware.devices)}
-    out = known_bytes(graph.out_bytes) * plan.shard_inputs
+    tensors = graph.tensors
+    size = known_bytes(tensors.size_bytes) * plan.shard_inputs
     links: dict[str, Link] = {}
-    for producer, target, shards, consumers in moves:
+    for producer, tensor, target, shards, consumers in moves:
         source = order[producer].device
         i, j = index[source], index[target]
         rate = float(hardware.bandwidth[i, j])
@@ -280,7 +294,7 @@ def _simulate_batches(
             raise InvalidPlan(
                 f"op {order[producer].op!r} sends its output to {target!r}; no path links {source!r} to it"
             )
-        factor, moved = noise.of_transfer(), len(shards) * float(out[graph.index(order[producer].op)])
+        factor, moved = noise.of_transfer(), len(shards) * float(size[tensor])
         delay = float(hardware.latency_s[i, j])
         one = Activity(duration_s=(delay + moved * (1.0 / rate)) * factor, after=[producer])
         if rule == "shared":
@@ -291,9 +305,10 @@ def _simulate_batches(
             activities[consumer].after.append(len(activities))
         activities.append(one)
     if rule in ("exclusive", "blocking"):
-        _tie_transfers(plan, order, moves, activities, rule, as_planned=rule == plan.transfer_rule)
+        queue = _Queue(plan, order, moves, tensors, rule)
+        _tie_transfers(queue, activities, as_planned=rule == plan.transfer_rule)
     replay(activities)
-    return _as_simulation(order, moves, activities, one_each=rule == "parallel")
+    return _as_simulation(order, moves, tensors, activities, one_each=rule == "parallel")
 
 
 def _batch_activities(
@@ -315,20 +330,23 @@ def _batch_activities(
     return activities
 
 
-def _tie_transfers(
-    plan: Plan,
-    order: list[Batch],
-    moves: list[tuple[int, str, tuple[int, ...], list[int]]],
-    activities: list[Activity],
-    rule: str,
-    *,
-    as_planned: bool,
-) -> None:
+class _Queue(NamedTuple):
+    """The batches and transfers of a plan, and the rule by which they exclude each other."""
+
+    plan: Plan
+    order: list[Batch]
+    moves: list[Move]
+    tensors: Tensors
+    rule: str
+
+
+def _tie_transfers(queue: _Queue, activities: list[Activity], *, as_planned: bool) -> None:
     """Let transfers exclude each other: in the order of the plan where it gives one, else first come, first served."""
+    plan, order, moves, tensors, rule = queue
     n = len(order)
     lane_of = {
         n + at: f"{order[producer].device} -> {target}" if rule == "exclusive" else target
-        for at, (producer, target, _, _) in enumerate(moves)
+        for at, (producer, _, target, _, _) in enumerate(moves)
     }
     if rule == "blocking":
         lane_of |= {at: batch.device for at, batch in enumerate(order)}
@@ -336,17 +354,17 @@ def _tie_transfers(
         for at, lane in lane_of.items():
             activities[at].lane = lane
         return
-    planned = {(t.op, t.source, t.target): t for t in plan.transfers}
+    planned = {(t.op, t.tensor, t.source, t.target): t for t in plan.transfers}
     # Of equal starts all but one have no length, and that one is last; what a batch needs goes right before it.
     keys: dict[int, tuple[float, float, int, int, int]] = {}
     for at in lane_of:
         if at < n:
             keys[at] = (order[at].start_s, order[at].end_s, at, 1, 0)
             continue
-        producer, target, _, consumers = moves[at - n]
-        key = (order[producer].op, order[producer].device, target)
+        producer, tensor, target, _, consumers = moves[at - n]
+        key = (order[producer].op, tensors.name[tensor], order[producer].device, target)
         if key not in planned:
-            raise InvalidPlan(f"the transfer of {key[0]!r} from {key[1]!r} to {key[2]!r} is not in the plan")
+            raise InvalidPlan(f"the transfer of {key[0]!r} from {key[2]!r} to {key[3]!r} is not in the plan")
         one = planned[key]
         keys[at] = (one.start_s, one.end_s, min(consumers), 0, producer)
     lanes: dict[str, list[int]] = {}
@@ -359,7 +377,8 @@ def _tie_transfers(
 
 def _as_simulation(
     order: list[Batch],
-    moves: list[tuple[int, str, tuple[int, ...], list[int]]],
+    moves: list[Move],
+    tensors: Tensors,
     activities: list[Activity],
     *,
     one_each: bool,
@@ -370,15 +389,16 @@ def _as_simulation(
     )
     transfers = tuple(
         Movement(
-            order[producer].op,
-            order[producer].device,
-            target,
-            shards,
+            order[move.producer].op,
+            order[move.producer].device,
+            move.target,
+            move.shards,
             done.start_s,
             done.end_s,
-            order[consumers[0]].op if one_each else "",
+            order[move.consumers[0]].op if one_each else "",
+            tensors.name[move.tensor],
         )
-        for (producer, target, shards, consumers), done in zip(moves, activities[len(order) :], strict=True)
+        for move, done in zip(moves, activities[len(order) :], strict=True)
     )
     return _simulation(batches, transfers)
 

@@ -61,7 +61,14 @@ class LeastPeak:
 
 
 def tensors_of(graph: Graph) -> Tensors:
-    """Return the tensors of a graph; unknown sizes count as 0 bytes."""
+    """Return the tensors of a graph; unknown sizes count as 0 bytes.
+
+    Raises
+    ------
+    InvalidGraph
+        An op has several output tensors.
+    """
+    graph.require_main_outputs("the peak of activation memory")
     place = [0] * graph.num_ops
     for at, v in enumerate(graph.order.tolist()):
         place[v] = at

@@ -174,12 +174,14 @@ def _classes(
 
 
 def _tensors(graph: Graph, node_of_op: IntArray, *, warn: bool) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
-    """Return each op's tensor as (producer, indptr, consumers, bytes), without those used only where they are made."""
-    pairs = np.stack([graph.edges[:, 0], node_of_op[graph.edges[:, 1]]], axis=1)
-    pairs = pairs[node_of_op[pairs[:, 0]] != pairs[:, 1]]
+    """Return each tensor as (producer, indptr, consumers, bytes), without those used only where they are made."""
+    tensors = graph.tensors
+    pairs = np.stack([graph.edge_tensor, node_of_op[graph.edges[:, 1]]], axis=1)
+    pairs = pairs[node_of_op[tensors.op[pairs[:, 0]]] != pairs[:, 1]]
     pairs = np.unique(pairs, axis=0) if len(pairs) else pairs
-    ops, counts = np.unique(pairs[:, 0], return_counts=True)
-    unknown = np.flatnonzero(np.isnan(graph.out_bytes[ops]))
+    rows, counts = np.unique(pairs[:, 0], return_counts=True)
+    ops, size = tensors.op[rows], tensors.size_bytes[rows]
+    unknown = np.flatnonzero(np.isnan(size))
     if warn and len(unknown):
         warnings.warn(
             f"{len(unknown)} of {len(ops)} ops whose output is used give no out_bytes "
@@ -188,7 +190,7 @@ def _tensors(graph: Graph, node_of_op: IntArray, *, warn: bool) -> tuple[IntArra
         )
     indptr = np.zeros(len(ops) + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
-    return node_of_op[ops], indptr, np.ascontiguousarray(pairs[:, 1]), known_bytes(graph.out_bytes[ops])
+    return node_of_op[ops], indptr, np.ascontiguousarray(pairs[:, 1]), known_bytes(size)
 
 
 def _node_order(graph: Graph, node_of_op: IntArray, n: int) -> IntArray:

@@ -118,5 +118,6 @@ def rescaled(graph: Graph, dtype: Dtype, *, bits: int) -> Graph:
         graph,
         param_bytes=np.ceil(graph.param_bytes * weights),
         out_bytes=np.ceil(graph.out_bytes * activations),
+        further=replace(graph.further, size_bytes=np.ceil(graph.further.size_bytes * activations)),
         extras=extras,
     )
