@@ -30,7 +30,24 @@ def _validator(schema: str) -> Callable[[Any], Any]:
 
 
 def check_schema(data: Any, schema: str, error: type[RlinitError], source: str) -> None:
-    """Raise `error` where `data` breaks the published schema ("graph", "hardware", "plan"), naming the path in it."""
+    """Raise `error` where `data` breaks the published schema ("graph", "hardware", "plan"), naming the path in it.
+
+    Parameters
+    ----------
+    data
+        What was parsed from JSON.
+    schema
+        Name of a published schema: "graph", "hardware" or "plan".
+    error
+        The class to raise.
+    source
+        The file or call the data came from, for the message.
+
+    Raises
+    ------
+    RlinitError
+        Of the class `error`: the data break the schema.
+    """
     import fastjsonschema
 
     try:
@@ -53,7 +70,22 @@ def _unknown_key(problem: fastjsonschema.JsonSchemaValueException) -> str:
 
 
 def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[str, Any]:
-    """Return the object in a JSON file after checking it against a schema; `error` says what is wrong and where."""
+    """Return the object in a JSON file after checking it against a schema; `error` says what is wrong and where.
+
+    Parameters
+    ----------
+    path
+        The file, in UTF-8.
+    schema
+        Name of a published schema: "graph", "hardware" or "plan".
+    error
+        The class to raise.
+
+    Raises
+    ------
+    RlinitError
+        Of the class `error`: the file cannot be read, is not JSON (NaN and infinities are not), or breaks the schema.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -72,7 +104,15 @@ def _refuse_constant(text: str) -> float:
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees either the old content or the whole new one."""
+    """Write a file so that a reader sees either the old content or the whole new one.
+
+    Parameters
+    ----------
+    path
+        The file to write, in a folder that exists; one that is there is replaced.
+    content
+        Text, which is encoded as UTF-8, or bytes.
+    """
     target = Path(path)
     data = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -91,5 +131,13 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 
 def write_json(path: str | Path, data: object) -> None:
-    """Write an object as JSON, atomically; NaN and infinities are refused."""
+    """Write an object as JSON, atomically; NaN and infinities are refused.
+
+    Parameters
+    ----------
+    path
+        The file to write, in a folder that exists; one that is there is replaced.
+    data
+        What `json` takes.
+    """
     write_atomically(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

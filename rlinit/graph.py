@@ -357,7 +357,13 @@ class Graph:
         return np.where(np.isnan(self.out_bytes), np.where(alone, np.nan, made), self.out_bytes + made)
 
     def index(self, name: str) -> int:
-        """Return the index of the op called `name`; InvalidGraph if there is none."""
+        """Return the index of the op called `name`; InvalidGraph if there is none.
+
+        Raises
+        ------
+        InvalidGraph
+            There is no such op.
+        """
         try:
             return self._index[name]
         except KeyError:

@@ -55,6 +55,12 @@ class Device:
         Supported batch sizes, without order; None: every one.
     node
         Name of the host the device sits in, or "". Hosts that hold equal devices may be exchanged for each other.
+
+    Raises
+    ------
+    InvalidHardware
+        A name that is no text or empty, a rate or memory that is not a number above 0, a cache or launch time below 0,
+        or batch sizes that are not positive integers.
     """
 
     name: str
@@ -213,7 +219,19 @@ class Hardware:
         latency_s: float = 0.0,
         name: str = "mesh",
     ) -> Hardware:
-        """Return devices that are linked pairwise at one bandwidth (bytes/s)."""
+        """Return devices that are linked pairwise at one bandwidth (bytes/s).
+
+        Parameters
+        ----------
+        devices
+            At least one, with distinct names.
+        bandwidth
+            Bytes/s of every link in each direction, above 0; inf for links that take no time beyond their latency.
+        latency_s
+            Seconds before the first byte arrives, at least 0, the same for all pairs.
+        name
+            Name of the whole, for messages and plans.
+        """
         d = len(devices)
         _check_count(d)
         rates = np.full((d, d), check_number("bandwidth", bandwidth, InvalidHardware, unlimited=True))
@@ -232,6 +250,21 @@ class Hardware:
         bytes_per_s: float | None = None,
     ) -> Hardware:
         """Return k equal stages: `bandwidth` in bytes/s, `memory` and `cache` in bytes.
+
+        Parameters
+        ----------
+        k
+            Number of stages, at least 1.
+        bandwidth
+            Bytes/s between a stage and the host or the next stage, above 0.
+        memory
+            Bytes of parameters that fit on a stage, above 0.
+        cache
+            Bytes of parameters that a stage keeps on chip, at least 0.
+        flops_per_s
+            Operations a second of a stage, for graphs whose ops have flops instead of times.
+        bytes_per_s
+            Bytes a second between a stage's processor and its own memory, for the same graphs.
 
         Raises
         ------

@@ -100,6 +100,14 @@ def check_number(
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the known name nearest to one that is not, "" if none is near."""
+    """Return ``"; did you mean 'x'?"`` for the known name nearest to one that is not, "" if none is near.
+
+    Parameters
+    ----------
+    name
+        What was asked for.
+    known
+        The names there are.
+    """
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -91,3 +91,35 @@ def test_the_library_is_found() -> None:
     known = house.library()
     assert {"rlinit.graph", "rlinit.exact.solvers.scip", "rlinit.datasets", "rlinit.train.loop"} <= set(known)
     assert len({module.path for module in known.values()}) == len(known)
+
+
+def test_parameters_may_be_documented_elsewhere() -> None:
+    """A docstring may send the reader to a function that lists them all; one that misses some does not count."""
+    source = '''
+def base(a, b):
+    """Do it.
+
+    Parameters
+    ----------
+    a, b
+        Numbers; c is none of them.
+
+    Returns
+    -------
+    c
+        Their sum.
+    """
+
+def same(a, b):
+    """Do it too; see `x.base`."""
+
+def more(a, c):
+    """Do it too; see `x.base`."""
+
+def other(a, b):
+    """Do it too; see `y.base`."""
+'''
+    module = house.Module("rlinit.x", Path("x.py"), source, ast.parse(source))
+    found = {function.name: function for function in house.functions(module)}
+    named = {name: [function] for name, function in found.items()}
+    assert {name for name, function in found.items() if house.documents(function, named)} == {"base", "same"}

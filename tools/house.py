@@ -12,6 +12,7 @@ import argparse
 import ast
 import io
 import json
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -194,6 +195,35 @@ def has_section(node: ast.AST, section: str) -> bool:
     return any(a == section and b and set(b) == {"-"} for a, b in pairwise(lines))
 
 
+def listed_parameters(node: Definition) -> set[str]:
+    """Return the names that the Parameters section of a docstring lists, none without such a section."""
+    names: set[str] = set()
+    inside = False
+    for line, below in pairwise([*(ast.get_docstring(node) or "").splitlines(), ""]):
+        if below and set(below) == {"-"}:
+            inside = line == "Parameters"
+        elif inside and line and not line.startswith((" ", "-")):
+            names.update(part.strip(" *") for part in line.split(","))
+    return names
+
+
+def documents(function: Function, known: dict[str, list[Function]]) -> bool:
+    """Return whether a docstring says what the parameters are: in a section, or where ``see `name``` sends the reader.
+
+    The function it names, found by the end of its dotted name, must have a section that lists every parameter that
+    this one has.
+    """
+    if has_section(function.node, "Parameters"):
+        return True
+    text = ast.get_docstring(function.node) or ""
+    for name in re.findall(r"[Ss]ee `([\w.]+)`", text):
+        for other in known.get(name.rpartition(".")[2], []):
+            full = f"{other.module}.{other.name}"
+            if f".{full}".endswith(f".{name}") and listed_parameters(other.node).issuperset(function.parameters):
+                return True
+    return False
+
+
 def raises(node: Definition) -> bool:
     """Return whether the body itself raises something new, nested functions aside."""
     waiting: list[ast.AST] = list(node.body)
@@ -225,7 +255,10 @@ def figures() -> list[Figure]:
     longest = [f for f in long if f.lines > LONG_FUNCTION_LINES]
     wide = sorted((f for f in every if len(f.parameters) > MAX_PARAMETERS), key=lambda f: -len(f.parameters))
     several = [f for f in every if f.is_public and len(f.parameters) >= 2]
-    silent = [f for f in several if not has_section(f.node, "Parameters")]
+    named: dict[str, list[Function]] = {}
+    for f in every:
+        named.setdefault(f.node.name, []).append(f)
+    silent = [f for f in several if not documents(f, named)]
     unsaid = [
         f
         for f in every

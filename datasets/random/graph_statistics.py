@@ -48,6 +48,12 @@ class GraphStatistics:
         A small op has 2 operations an output element.
     idle_rate
         Fraction of plain ops that compute nothing; the others have 1 operation an output element.
+
+    Raises
+    ------
+    InvalidGraph
+        A number that is not finite, a negative deviation, a rate outside 0 .. 1, ``skip_mean < 2``, or rates that sum
+        to more than 1.
     """
 
     merge_rate: float

@@ -55,7 +55,19 @@ class ProblemMix:
 
 
 def random_problems(rng: np.random.Generator, size: int, count: int, mix: ProblemMix) -> list[PlacementProblem]:
-    """Return `count` problems of about `size` ops."""
+    """Return `count` problems of about `size` ops.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands.
+    size
+        Ops of each problem, about.
+    count
+        How many, at least 0.
+    mix
+        The kinds of problem and the share of each.
+    """
     problems: list[PlacementProblem] = []
     while len(problems) < count:
         kind = rng.random()
@@ -80,7 +92,23 @@ class _Network:
 def whole_network(
     wiring: str, seed: int, channels: int, dependence: str, *, modules: int = _MODULES, nodes: int = 32
 ) -> PlacementProblem:
-    """Return a whole network on a CPU, a T4 and an A100, for validation."""
+    """Return a whole network on a CPU, a T4 and an A100, for validation.
+
+    Parameters
+    ----------
+    wiring
+        "er", "ws" or "ba", as for `rwnn`.
+    seed
+        Of the wiring.
+    channels
+        Channels between modules, 1 or more.
+    dependence
+        "strong" or "weak", as for `rwnn`.
+    modules
+        Number of modules, at least 1.
+    nodes
+        Nodes of each module, at least 6.
+    """
     graph = rwnn(
         wiring,  # type: ignore[arg-type]
         seed=seed,
@@ -128,6 +156,15 @@ def network_problem(rng: np.random.Generator, network: _Network, size: int) -> P
     """Return consecutive modules of a network, about `size` ops, with the times of each module's nodes shuffled.
 
     Each kind of device is shuffled on its own: that draws the nodes' independent factors anew.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands.
+    network
+        A whole network, with the module of each op.
+    size
+        Ops wanted; whole modules are taken, at least one.
     """
     whole = network.problem
     each = np.bincount(network.module)
@@ -201,7 +238,15 @@ def _on_devices(
 
 
 def layered_problem(rng: np.random.Generator, size: int) -> PlacementProblem:
-    """Return a random graph of layers with log-normal costs on two to five devices."""
+    """Return a random graph of layers with log-normal costs on two to five devices.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands.
+    size
+        Ops, at least 2.
+    """
     n, d = max(2, size), int(rng.integers(2, 6))
     layers = max(1, round(n / rng.uniform(2.0, 8.0)))
     layer = np.sort(rng.integers(layers, size=n))

@@ -84,7 +84,15 @@ def generate(seed: int, *, index: int = 0, num_nodes: int | None = None, family:
 
 
 def stream(seed: int, count: int) -> Iterator[Graph]:
-    """Yield random graphs 0, 1, ..., count - 1 of a seed."""
+    """Yield random graphs 0, 1, ..., count - 1 of a seed.
+
+    Parameters
+    ----------
+    seed
+        Of the whole row; each graph depends on it and its own index only.
+    count
+        How many, at least 0.
+    """
     for index in range(count):
         yield generate(seed, index=index)
 

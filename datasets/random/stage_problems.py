@@ -50,6 +50,11 @@ class ProblemParams:
         agent that has seen these can also improve on its own orders.
     draws
         Problems drawn for each that is kept; see `draw_problems`.
+
+    Raises
+    ------
+    InvalidConfig
+        A number outside the range given with its field.
     """
 
     least_stages: int = 2
@@ -121,6 +126,17 @@ def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) 
 
     Where there are more draws than problems, those are kept whose value depends on the order: of some orders drawn
     evenly not all are as good as the natural one. What is missing then are the first of the others.
+
+    Parameters
+    ----------
+    params
+        What the problems are like.
+    seed
+        Of the draws.
+    num_nodes
+        Nodes of each graph.
+    count
+        How many, at least 1.
     """
     drawn = _draw(params, seed, num_nodes, count * params.draws)
     batch = _with_given_orders(params, _on_equal_stages(drawn), seed)

@@ -48,7 +48,13 @@ class GraphBatch:
         return len(self.parents)
 
     def graph(self, i: int) -> Graph:
-        """Return the i-th graph of the batch as a `Graph`; ops are named by their number."""
+        """Return the i-th graph of the batch as a `Graph`; ops are named by their number.
+
+        Raises
+        ------
+        IndexError
+            i is outside 0 .. len(self) - 1.
+        """
         if not 0 <= i < len(self):
             raise IndexError(f"graph {i} of a batch of {len(self)}")
         node, slot = np.nonzero(self.parents[i] >= 0)

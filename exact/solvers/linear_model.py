@@ -43,7 +43,15 @@ class Affine:
         self.constant = constant
 
     def add(self, other: Affine, factor: float = 1.0) -> Affine:
-        """Add `factor` times `other` in place and return self."""
+        """Add `factor` times `other` in place and return self.
+
+        Parameters
+        ----------
+        other
+            The expression to add; it is not changed.
+        factor
+            What it is multiplied by.
+        """
         for handle, coef in other.coefs.items():
             self.coefs[handle] = self.coefs.get(handle, 0.0) + factor * coef
         self.constant += factor * other.constant
@@ -103,7 +111,13 @@ class LinearModel:
         return self._variable(0.0, 1.0, True, priority)
 
     def continuous(self, lower: float, upper: float) -> int:
-        """Add a continuous variable and return its handle."""
+        """Add a continuous variable and return its handle.
+
+        Parameters
+        ----------
+        lower, upper
+            Finite bounds of the variable, lower <= upper.
+        """
         return self._variable(lower, upper, False, 0)
 
     def _variable(self, lower: float, upper: float, is_binary: bool, priority: int) -> int:
@@ -114,7 +128,15 @@ class LinearModel:
         return len(self.lower) - 1
 
     def at_most(self, expression: Affine, limit: float) -> None:
-        """Add ``expression <= limit``."""
+        """Add ``expression <= limit``.
+
+        Parameters
+        ----------
+        expression
+            The left side; terms with a coefficient of 0 are left out.
+        limit
+            The right side.
+        """
         self._look_at_clock()
         coefs = {handle: coef for handle, coef in expression.coefs.items() if coef != 0.0}
         if coefs:
@@ -123,7 +145,15 @@ class LinearModel:
             self.infeasible = True
 
     def equal(self, expression: Affine, value: float) -> None:
-        """Add ``expression == value``."""
+        """Add ``expression == value``.
+
+        Parameters
+        ----------
+        expression
+            The left side; terms with a coefficient of 0 are left out.
+        value
+            The right side.
+        """
         self._look_at_clock()
         coefs = {handle: coef for handle, coef in expression.coefs.items() if coef != 0.0}
         if coefs:
@@ -136,7 +166,15 @@ class LinearModel:
             raise OutOfTime
 
     def max_of(self, floor: float, ceiling: float, expressions: Iterable[Affine]) -> int:
-        """Return a new variable in [floor, ceiling] that is at least every expression."""
+        """Return a new variable in [floor, ceiling] that is at least every expression.
+
+        Parameters
+        ----------
+        floor, ceiling
+            Finite bounds of the new variable.
+        expressions
+            What it is the maximum of wherever it is minimised.
+        """
         handle = self.continuous(floor, ceiling)
         parts = list(expressions)
         for expression in parts:

@@ -115,6 +115,13 @@ class LinearProgram:
         """Return the least value of the Lagrangian over the box, less what rounding may have added.
 
         It is a lower bound for any multipliers, of which the first are at most 0.
+
+        Parameters
+        ----------
+        at_most_dual
+            (rows of `at_most`,) multipliers, each at most 0.
+        equal_dual
+            (rows of `equal`,) multipliers of either sign.
         """
         reduced = self.cost - self.at_most.T @ at_most_dual - self.equal.T @ equal_dual
         constants = np.concatenate([at_most_dual * self.limit, equal_dual * self.value])

@@ -35,7 +35,15 @@ class FlowNetwork:
 
     @staticmethod
     def from_pairs(num_nodes: int, tail: IntArray, head: IntArray) -> FlowNetwork:
-        """Return the network with one arc pair ``tail[i] -> head[i]`` and back for each i."""
+        """Return the network with one arc pair ``tail[i] -> head[i]`` and back for each i.
+
+        Parameters
+        ----------
+        num_nodes
+            N.
+        tail, head
+            (P,) the ends of each pair, in 0 .. N - 1.
+        """
         pairs = len(tail)
         tails = np.concatenate([tail, head]).astype(np.int64)
         heads = np.concatenate([head, tail]).astype(np.int64)
@@ -49,7 +57,15 @@ class FlowNetwork:
         return FlowNetwork(first, np.ascontiguousarray(heads[order]), twin, np.ascontiguousarray(place[:pairs]))
 
     def capacities(self, forward: FloatArray, backward: FloatArray) -> FloatArray:
-        """Return the (2P,) capacities by arc from those of each pair's two directions, (P,) each."""
+        """Return the (2P,) capacities by arc from those of each pair's two directions, (P,) each.
+
+        Parameters
+        ----------
+        forward
+            (P,) capacities from tail to head, at least 0.
+        backward
+            (P,) capacities from head to tail, at least 0.
+        """
         residual = np.empty(len(self.head))
         residual[self.arc_of_pair] = forward
         residual[self.twin[self.arc_of_pair]] = backward
@@ -74,6 +90,23 @@ def max_flow(
     The value of a flow never exceeds that of any cut, so what is returned bounds the minimum cut from below
     (up to rounding) even where the search stopped early, at a flow above `limit`. When it did not, the minimum cut is
     where ``level >= 0`` (the side of the source). ``inf`` means that no cut of finite value exists.
+
+    Parameters
+    ----------
+    first
+        (N + 1,) where the arcs of each node begin.
+    head
+        (2P,) the node each arc leads to.
+    twin
+        (2P,) the arc back of each arc.
+    residual
+        (2P,) capacities, at least 0; what remains of them afterwards.
+    source, sink
+        Two different nodes.
+    limit
+        Stop once the flow exceeds this.
+    level, cursor, path
+        (N,) scratch; `level` holds the cut afterwards.
 
     Notes
     -----
@@ -149,7 +182,19 @@ def max_flow(
 def minimum_cut(
     network: FlowNetwork, forward: FloatArray, backward: FloatArray, source: int, sink: int
 ) -> tuple[float, FloatArray]:
-    """Return the value of a minimum cut between two nodes and the (N,) 0/1 indicator of the source's side."""
+    """Return the value of a minimum cut between two nodes and the (N,) 0/1 indicator of the source's side.
+
+    Parameters
+    ----------
+    network
+        The network, of N nodes and P pairs.
+    forward
+        (P,) capacities from tail to head, at least 0.
+    backward
+        (P,) capacities from head to tail, at least 0.
+    source, sink
+        Two different nodes.
+    """
     num_nodes = len(network.first) - 1
     level, cursor, path = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
     residual = network.capacities(np.asarray(forward, np.float64), np.asarray(backward, np.float64))

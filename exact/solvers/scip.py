@@ -83,7 +83,8 @@ class RunSettings:
         Seed of SCIP's permutations and tie-breaking.
     feasibility_tolerance, dual_tolerance
         Of rows and of reduced costs. The second is what dual bounds rest on: the value of a dual feasible basis is a
-        bound however far its rows are violated.
+        bound however far its rows are violated. After numerical trouble SCIP solves an LP again at a thousandth of it;
+        SoPlex, built without GMP, takes 1e-10 at least and says so on the terminal.
     memory_limit_mb
         Memory SCIP may take before it stops.
     separation, heuristics, presolve
@@ -91,6 +92,11 @@ class RunSettings:
         ``aggressive``.
     emphasis
         ``default``, ``optimality`` or ``feasibility``.
+
+    Raises
+    ------
+    ValueError
+        A setting or emphasis that does not exist.
     """
 
     seed: int = 0

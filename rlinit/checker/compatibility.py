@@ -31,6 +31,13 @@ def figures_of(graph: Graph) -> dict[str, float]:
 def require_graph(plan: Plan, graph: Graph) -> None:
     """Check that a plan was made for a graph, by its fingerprint.
 
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    graph
+        The graph to compare with; only its fingerprint counts.
+
     Raises
     ------
     InvalidPlan
@@ -45,6 +52,13 @@ def require_graph(plan: Plan, graph: Graph) -> None:
 
 def require_hardware(plan: Plan, hardware: Hardware) -> None:
     """Check that a plan was made for these devices and links, by their fingerprint.
+
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    hardware
+        The devices and links to compare with; only their fingerprint counts.
 
     Raises
     ------

@@ -61,6 +61,15 @@ class _Facts:
 def check_placement(plan: Plan, graph: Graph, hardware: Hardware) -> float:
     """Check every rule of the problem on the batches and transfers of a plan; return its makespan in seconds.
 
+    Parameters
+    ----------
+    plan
+        A 'latency' or 'throughput' plan with a schedule.
+    graph
+        The graph it is for, whose fingerprint was compared.
+    hardware
+        The devices and links it is for.
+
     Raises
     ------
     InvalidPlan

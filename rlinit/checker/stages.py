@@ -23,6 +23,15 @@ _ROUNDING = 1e-9
 def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
     """Check every rule of the stage problems on a plan; return its value on each level.
 
+    Parameters
+    ----------
+    plan
+        A 'pipeline' or 'memory' plan.
+    graph
+        The graph it is for, whose fingerprint was compared.
+    hardware
+        The devices it is for, one a stage.
+
     Raises
     ------
     InvalidPlan

@@ -61,7 +61,13 @@ class Limits:
         return self._idle[forbidden]
 
     def join(self, a: Traits, b: Traits) -> Traits | None:
-        """Return the traits of a group of both, or None where they may not share one."""
+        """Return the traits of a group of both, or None where they may not share one.
+
+        Parameters
+        ----------
+        a, b
+            What each of two groups of ops holds and may not do.
+        """
         held_bytes = a.held_bytes + b.held_bytes
         if held_bytes > self._max_bytes:
             return None
@@ -119,6 +125,15 @@ def rule_paths(graph: Graph, rules: FusionRules, limits: Limits) -> list[list[in
 
     Matches at an op start at most one rule's length upstream, so there are at most n times that many, and the time is
     linear in the ops and edges.
+
+    Parameters
+    ----------
+    graph
+        The graph, whose `kinds` the rules name.
+    rules
+        Sequences of kinds that make one fused op.
+    limits
+        What ops may share a group: bytes held, colocation, forbidden devices, given times.
     """
     n = graph.num_ops
     trie = RuleTrie(rules)
@@ -172,7 +187,17 @@ def _walk_back(graph: Graph, matches: list[list[_Match]], best: list[int]) -> li
 
 
 def join_chains(graph: Graph, paths: list[list[int]], limits: Limits) -> list[list[int]]:
-    """Join groups u, w where w reads only u and u feeds only w, in one pass from the inputs down."""
+    """Join groups u, w where w reads only u and u feeds only w, in one pass from the inputs down.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    paths
+        Groups of op indices that cover every op once.
+    limits
+        What ops may share a group; groups that may not stay apart.
+    """
     group_of_op = groups_of(graph.num_ops, paths)
     edges = contracted_edges(graph.edges, group_of_op)
     only = _only_consumers(len(paths), edges)
@@ -211,7 +236,15 @@ def _by_last_op(graph: Graph, paths: list[list[int]]) -> list[int]:
 
 
 def groups_of(num_ops: int, paths: list[list[int]]) -> IntArray:
-    """Return (n,) the path each op is on; the paths cover every op once."""
+    """Return (n,) the path each op is on; the paths cover every op once.
+
+    Parameters
+    ----------
+    num_ops
+        n, the ops of the graph.
+    paths
+        Op indices of each group; each op in 0 .. n - 1 stands in exactly one.
+    """
     group_of_op = np.empty(num_ops, np.int64)
     ops = np.fromiter(itertools.chain.from_iterable(paths), np.int64, num_ops)
     group_of_op[ops] = np.repeat(np.arange(len(paths)), [len(path) for path in paths])
@@ -219,7 +252,15 @@ def groups_of(num_ops: int, paths: list[list[int]]) -> IntArray:
 
 
 def contracted_edges(edges: IntArray, group_of_op: IntArray) -> IntArray:
-    """Return the distinct edges between groups, sorted."""
+    """Return the distinct edges between groups, sorted.
+
+    Parameters
+    ----------
+    edges
+        (m, 2) producer and consumer of each edge, op indices.
+    group_of_op
+        (n,) the group of each op.
+    """
     between = group_of_op[edges]
     between = between[between[:, 0] != between[:, 1]]
     return np.unique(between, axis=0) if len(between) else between

@@ -18,7 +18,15 @@ def known_bytes(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def may_run(graph: Graph, device: Device) -> NDArray[np.bool_]:
-    """Return (n,) bool: which ops the device may run (its name and its kind may both be forbidden)."""
+    """Return (n,) bool: which ops the device may run (its name and its kind may both be forbidden).
+
+    Parameters
+    ----------
+    graph
+        The graph, whose `forbidden` names devices and kinds of device.
+    device
+        The device.
+    """
     allowed = np.ones(graph.num_ops, np.bool_)
     for key in (device.name, device.kind):
         if key in graph.forbidden:
@@ -27,7 +35,15 @@ def may_run(graph: Graph, device: Device) -> NDArray[np.bool_]:
 
 
 def moved_bytes(graph: Graph, batch: int = 1) -> NDArray[np.float64]:
-    """Return (n,) bytes an op reads and writes: its input tensors, its parameters (once) and all its outputs."""
+    """Return (n,) bytes an op reads and writes: its input tensors, its parameters (once) and all its outputs.
+
+    Parameters
+    ----------
+    graph
+        The graph; byte counts it does not know count as 0.
+    batch
+        Inputs that run through the op at once, at least 1; tensors grow with them, parameters do not.
+    """
     return batch * held_tensors(graph) + known_bytes(graph.param_bytes)
 
 
@@ -75,6 +91,15 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     A time given for the device's name wins over one for its kind, that over one for every device, and that over
     the roofline model, which is not asked for ops that have times at other batch sizes there: measured and modelled
     times of one op would not compare. Ops the device may not run get ``inf``.
+
+    Parameters
+    ----------
+    graph
+        The graph, with given times in `times` or the figures that the roofline model needs.
+    device
+        The device, with `flops_per_s` and `bytes_per_s` where the model is to be asked.
+    batch
+        Inputs that run through the op at once, at least 1.
 
     Raises
     ------

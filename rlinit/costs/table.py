@@ -178,7 +178,17 @@ class CostTable:
         return tuple(dict.fromkeys(row.device for row in self.rows))
 
     def get(self, op: str, device: str, batch: int = 1) -> CostRow | None:
-        """Return the row of an op on a device at a batch size; None if there is none."""
+        """Return the row of an op on a device at a batch size; None if there is none.
+
+        Parameters
+        ----------
+        op
+            Name of the op.
+        device
+            Name of the device.
+        batch
+            Inputs at once, at least 1.
+        """
         return self._row_of.get((op, device, batch))
 
     def noise(self) -> tuple[Noise, ...]:

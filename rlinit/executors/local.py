@@ -204,7 +204,13 @@ class LocalProgram:
         return Execution(self._program.structured(outputs), seconds, batches)
 
     def run_flat(self, flat: Sequence[Any]) -> tuple[list[Any], float, tuple[Batch, ...]]:
-        """Run on flat inputs that are checked already; return flat outputs, seconds, and measured batches."""
+        """Run on flat inputs that are checked already; return flat outputs, seconds, and measured batches.
+
+        Raises
+        ------
+        ExecutionFailure
+            The program was closed, an op failed, or the time limit passed.
+        """
         with self._lock:
             if self._closed:
                 raise ExecutionFailure("the program was closed")

@@ -44,6 +44,11 @@ class PipelineExecutor:
     check
         Where there are several parts, compare the model on the whole batch with the model on its parts first, on
         random inputs, in every process. Without it, a model that mixes the inputs of a batch gives wrong outputs.
+
+    Raises
+    ------
+    InvalidPlan
+        `microbatches` or `repeats` is below 1.
     """
 
     microbatches: int = 1

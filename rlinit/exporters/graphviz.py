@@ -30,7 +30,17 @@ _COLOURS = (
 
 
 def to_dot(graph: Graph, path: str | Path, plan: Plan | None = None) -> None:
-    """Write a graph as Graphviz text, atomically; see `dot_text`."""
+    """Write a graph as Graphviz text, atomically; see `dot_text`.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    path
+        The file to write; one that exists is replaced.
+    plan
+        A plan for the graph, whose stages or devices colour the ops; None draws the graph alone.
+    """
     write_atomically(path, dot_text(graph, plan))
 
 

@@ -19,6 +19,13 @@ Part = TypeVar("Part", int, tuple[int, str])
 def check_graph(plan: Plan, graph: Graph) -> None:
     """Refuse a plan that has no schedule, or was made for another graph.
 
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    graph
+        The graph that is to be exported with it.
+
     Raises
     ------
     InvalidPlan
@@ -38,6 +45,13 @@ def check_graph(plan: Plan, graph: Graph) -> None:
 
 def op_devices(plan: Plan, graph: Graph) -> dict[str, str]:
     """Return op -> name of the one device it runs on, in the graph's order.
+
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    graph
+        The graph the plan was made for.
 
     Raises
     ------
@@ -61,6 +75,13 @@ def op_devices(plan: Plan, graph: Graph) -> dict[str, str]:
 def op_stages(plan: Plan, graph: Graph) -> dict[str, int]:
     """Return op -> stage of a `pipeline` or `memory` plan, in the graph's order.
 
+    Parameters
+    ----------
+    plan
+        A 'pipeline' or 'memory' plan.
+    graph
+        The graph the plan was made for.
+
     Raises
     ------
     InvalidPlan
@@ -80,6 +101,13 @@ def op_stages(plan: Plan, graph: Graph) -> dict[str, int]:
 
 def device_names(plan: Plan, graph: Graph) -> list[str]:
     """Return the names of the devices that run something, in the plan's order.
+
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    graph
+        The graph the plan was made for.
 
     Raises
     ------

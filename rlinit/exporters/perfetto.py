@@ -79,7 +79,24 @@ def trace_events(
     simulation: Simulation | None = None,
     memory: Iterable[MemoryProfile] = (),
 ) -> list[dict[str, Any]]:
-    """Return the events that `to_trace` writes."""
+    """Return the events that `to_trace` writes.
+
+    Parameters
+    ----------
+    plan
+        A 'pipeline', 'latency' or 'throughput' plan with a schedule.
+    measured
+        Batches of a real run, in seconds from its start; they are drawn beside the planned ones.
+    simulation
+        A simulated run of the plan, drawn beside it.
+    memory
+        Bytes held over time, one counter a device.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has no schedule, or is a memory plan, which has no times.
+    """
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
     if plan.objective == "memory":

@@ -25,6 +25,15 @@ def to_split_spec(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None
 
     See `split_points`, whose words are replaced by torch's own here.
 
+    Parameters
+    ----------
+    plan
+        A 'pipeline' or 'memory' plan.
+    graph
+        The graph it was made for, imported from torch.
+    modules
+        As for `split_points`: path of the module of each op, by the op's name; None reads it from the graph.
+
     Raises
     ------
     InvalidPlan

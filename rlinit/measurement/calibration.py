@@ -218,6 +218,11 @@ def calibrate(
 def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, ties ranked by their mean; None for fewer than two or all equal numbers.
 
+    Parameters
+    ----------
+    predicted, measured
+        Two rows of equal length, in any unit.
+
     >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
     0.5
     """

@@ -193,6 +193,15 @@ def placed_plan(graph: Graph, op2device: Mapping[str, str], *, inputs: int = 1) 
     """Return a plan without times that runs the ops of a graph, in natural order, where a mapping says.
 
     All `inputs` go through each op at once; more than one need a model exported with a dynamic first dimension.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    op2device
+        Device name of every op by its name.
+    inputs
+        Inputs that go through each op at once, at least 1.
     """
     order = [graph.names[v] for v in graph.order.tolist()]
     devices = list(dict.fromkeys(op2device[op] for op in order))

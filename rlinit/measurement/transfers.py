@@ -80,6 +80,11 @@ class MeasuredTransfers:
         Seconds = latency + bytes / bandwidth, both not negative, by least squares of the relative errors. The
         bandwidth is inf where larger tensors take no longer, or only one size was measured.
 
+        Parameters
+        ----------
+        source, target
+            Names of the devices of a measured pair, in the direction of the transfer.
+
         Raises
         ------
         InvalidHardware

@@ -108,6 +108,13 @@ def lower_placement(
 def shard_inputs(hardware: Hardware, inputs: int) -> int:
     """Return the inputs of one shard: the common divisor of `inputs` and every batch size a device names.
 
+    Parameters
+    ----------
+    hardware
+        The devices, with the batch sizes they name.
+    inputs
+        Inputs of the whole problem, at least 1.
+
     Raises
     ------
     RlinitError

@@ -136,6 +136,17 @@ def placement_plan(
 def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, hardware: Hardware) -> Placement:
     """Return the placement of a plan handed in to be refined.
 
+    Parameters
+    ----------
+    plan
+        A 'latency' or 'throughput' plan with a schedule.
+    problem
+        The lowered problem of this call.
+    graph
+        The graph it was lowered from.
+    hardware
+        The devices, in the order of the problem.
+
     Raises
     ------
     InvalidPlan

@@ -136,7 +136,17 @@ class PlacementProblem:
         return self.pred[self.pred_indptr[op] : self.pred_indptr[op + 1]]
 
     def transfer_s(self, op: int, source: int, target: int, shards: int = 1) -> float:
-        """Return the seconds to move some shards of an op's output between two devices."""
+        """Return the seconds to move some shards of an op's output between two devices.
+
+        Parameters
+        ----------
+        op
+            Index of the producer, in 0 .. n - 1.
+        source, target
+            Device indices, in 0 .. d - 1; 0 seconds where they are the same.
+        shards
+            How many shards move together, at least 1.
+        """
         if source == target:
             return 0.0
         return float(self.delay_s[source, target] + shards * self.tensor_bytes[op] * self.s_per_byte[source, target])

@@ -71,7 +71,15 @@ class Timeline:
 
 
 def shard_masks(device: IntArray, num_devices: int) -> IntArray:
-    """Return (n, d) shards of each batch as the bits of an integer, from the (n, s) device of each shard."""
+    """Return (n, d) shards of each batch as the bits of an integer, from the (n, s) device of each shard.
+
+    Parameters
+    ----------
+    device
+        (n, s) device index of each shard of each op, in 0 .. d - 1.
+    num_devices
+        d.
+    """
     n, s = device.shape
     masks = np.zeros((n, num_devices), np.int64)
     for shard in range(s):
@@ -107,6 +115,13 @@ def timeline(problem: PlacementProblem, placement: Placement) -> Timeline:
     Transfers that exclude each other are made first come, first served (`exclusive`), or when the receiver gets to
     the first batch that needs them (`blocking`). The makespan is ``inf`` where a batch may not run or a link is
     missing, and NaN if the sequence does not respect a dependency.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement
+        Devices of its shards, and the sequence in which batches are appended.
     """
     n, d = problem.num_ops, problem.num_devices
     masks = shard_masks(placement.device, d)
@@ -125,14 +140,30 @@ def timeline(problem: PlacementProblem, placement: Placement) -> Timeline:
 
 
 def held_bytes(problem: PlacementProblem, device: IntArray) -> FloatArray:
-    """Return (d,) bytes each device holds when shard c of op v is on ``device[v, c]`` (DIVIML condition 6)."""
+    """Return (d,) bytes each device holds when shard c of op v is on ``device[v, c]`` (DIVIML condition 6).
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    device
+        (n, s) device index of each shard of each op, in 0 .. d - 1.
+    """
     sizes = _batch_sizes(device, problem.num_devices)
     held: FloatArray = (problem.weight_bytes[:, None] * (sizes > 0) + problem.shard_bytes[:, None] * sizes).sum(axis=0)
     return held
 
 
 def obstacle(problem: PlacementProblem, placement: Placement) -> str:
-    """Return what is wrong with the devices of a placement, whatever its sequence; "" if nothing is."""
+    """Return what is wrong with the devices of a placement, whatever its sequence; "" if nothing is.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement
+        Any placement of its shape.
+    """
     device = placement.device
     sizes = _batch_sizes(device, problem.num_devices)
     seconds = np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
@@ -151,7 +182,15 @@ def obstacle(problem: PlacementProblem, placement: Placement) -> str:
 
 
 def makespan(problem: PlacementProblem, placement: Placement) -> float:
-    """Return the makespan in seconds of a placement; ``inf`` if it breaks a constraint or needs a missing link."""
+    """Return the makespan in seconds of a placement; ``inf`` if it breaks a constraint or needs a missing link.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement
+        Any placement of its shape.
+    """
     if obstacle(problem, placement):
         return float("inf")
     value = timeline(problem, placement).makespan_s
@@ -176,7 +215,17 @@ def placement_of(problem: PlacementProblem, device: IntArray, start_s: FloatArra
 
 
 def placement_from_priority(problem: PlacementProblem, device: IntArray, priority: FloatArray) -> Placement:
-    """Return the placement that runs, among batches whose producers ran, that of smallest `priority` ((n,)) first."""
+    """Return the placement that runs, among batches whose producers ran, that of smallest `priority` ((n,)) first.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    device
+        (n, s) device index of each shard of each op, in 0 .. d - 1.
+    priority
+        (n,) of each op, in any unit; ties go to the smaller index.
+    """
     key = np.repeat(priority[:, None], problem.num_devices, axis=1)
     return _sorted(problem, device, key, key)
 
@@ -218,7 +267,17 @@ def _pairs(problem: PlacementProblem, device: IntArray) -> IntArray:
 
 
 def respects_dependencies(problem: PlacementProblem, device: IntArray, sequence: IntArray) -> bool:
-    """Return whether every batch of a sequence comes after those it depends on; `device` is (n, s)."""
+    """Return whether every batch of a sequence comes after those it depends on; `device` is (n, s).
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    device
+        (n, s) device index of each shard of each op, in 0 .. d - 1.
+    sequence
+        Batches in the order they start, each as ``op * d + device``.
+    """
     place = np.empty(problem.num_ops * problem.num_devices, np.int64)
     place[sequence] = np.arange(len(sequence))
     pairs = _pairs(problem, device)

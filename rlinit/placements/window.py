@@ -15,7 +15,15 @@ __all__ = ["boundary_ops", "critical_ops", "placement_windows"]
 
 
 def boundary_ops(problem: PlacementProblem, placement: Placement) -> IntArray:
-    """Return the ends of cut edges, whose producer and consumer are not on the same devices, by start."""
+    """Return the ends of cut edges, whose producer and consumer are not on the same devices, by start.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement
+        A placement with a finite makespan.
+    """
     u, v = problem.edges[:, 0], problem.edges[:, 1]
     cut = (placement.device[u] != placement.device[v]).any(axis=1)
     return _by_start(problem, placement, np.unique(problem.edges[cut]))
@@ -56,6 +64,15 @@ def placement_windows(problem: PlacementProblem, placement: Placement, size: int
 
     A window holds consecutive seeds and, to fill it up, the ops that run nearest to them in time. Ops of a colocation
     group are free together.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    placement
+        A placement with a finite makespan.
+    size
+        Ops to free at once, at least 1; colocation groups may make a window larger.
     """
     run = timeline(problem, placement)
     with np.errstate(invalid="ignore"):

@@ -21,6 +21,13 @@ def draw_gantt(plan: Plan, axes: Axes) -> None:
     """Draw one lane a device, and one a link or receiver where the plan lists transfers.
 
     Ops are coloured by their place in the order of starts, so that a later picture of the same model compares.
+
+    Parameters
+    ----------
+    plan
+        A plan that lists batches.
+    axes
+        The axes to draw on; time is in seconds.
     """
     from matplotlib import colormaps
     from matplotlib.ticker import FuncFormatter

@@ -37,7 +37,19 @@ text { font: 11px system-ui, sans-serif; } .lane { text-anchor: end; } .tick, .b
 
 
 def to_report(plan: Plan, graph: Graph, hardware: Hardware, path: str | Path) -> None:
-    """Write the report of a plan as one HTML file, atomically; see `report_html`."""
+    """Write the report of a plan as one HTML file, atomically; see `report_html`.
+
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    graph
+        The graph the plan was made for.
+    hardware
+        The devices and links it was made for.
+    path
+        The file to write; one that exists is replaced.
+    """
     write_atomically(path, report_html(plan, graph, hardware))
 
 

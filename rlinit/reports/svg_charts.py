@@ -87,7 +87,19 @@ def bar_chart(
 def step_chart(
     series: Sequence[Series], end: float, show_x: Callable[[float], str], show_y: Callable[[float], str]
 ) -> str:
-    """Return step lines over an axis from 0 to `end`, with a legend."""
+    """Return step lines over an axis from 0 to `end`, with a legend.
+
+    Parameters
+    ----------
+    series
+        The lines, each with its name, colour, and points.
+    end
+        Largest x, above 0.
+    show_x
+        The text of a value of x at the axis, unit included.
+    show_y
+        The same for y.
+    """
     height = 260.0
     finite = [value for one in series for value in one.y if math.isfinite(value)]
     top = max(finite, default=1.0) * 1.05 or 1.0

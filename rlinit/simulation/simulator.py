@@ -52,6 +52,11 @@ class Perturbation:
         device name -> factor on all its durations; 1 where not given.
     contention
         How transfers share links and devices.
+
+    Raises
+    ------
+    InvalidPlan
+        A number that is negative or not finite, or a contention that does not exist.
     """
 
     op_sigma: float = 0.0
@@ -196,6 +201,13 @@ class _Noise:
 
 def planned_order(plan: Plan, graph: Graph) -> list[Batch]:
     """Return the batches by start, such that every batch comes after those it depends on (ties: the plan's order).
+
+    Parameters
+    ----------
+    plan
+        A plan that lists batches.
+    graph
+        The graph the plan was made for.
 
     Raises
     ------

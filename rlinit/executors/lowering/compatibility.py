@@ -22,6 +22,13 @@ def require_program(plan: Plan, program: ExportedProgram) -> None:
 
     Plans made by hand keep no totals; then there is nothing to compare.
 
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    program
+        The exported program of the model that is to run.
+
     Raises
     ------
     InvalidPlan

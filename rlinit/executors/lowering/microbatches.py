@@ -29,6 +29,13 @@ def batch_rows(program: TorchProgram, node: Node) -> tuple[int, int] | None:
 
     None where the value does not grow with the batch.
 
+    Parameters
+    ----------
+    program
+        The program, whose `batch_symbol` stands for the inputs at once.
+    node
+        A node of it.
+
     Raises
     ------
     InvalidPlan
@@ -56,7 +63,15 @@ def batch_rows(program: TorchProgram, node: Node) -> tuple[int, int] | None:
 
 
 def is_batched(program: TorchProgram, node: Node) -> bool:
-    """Return whether the shape of a node's value, or of a part of it, grows with the batch."""
+    """Return whether the shape of a node's value, or of a part of it, grows with the batch.
+
+    Parameters
+    ----------
+    program
+        The program, whose `batch_symbol` stands for the inputs at once.
+    node
+        A node of it.
+    """
     import torch
 
     value = node.meta.get("val")
@@ -66,6 +81,13 @@ def is_batched(program: TorchProgram, node: Node) -> bool:
 
 def refuse_mixing(program: TorchProgram, node: Node) -> None:
     """Raise where a node makes one value of all inputs of a batch, which is another one for a part of the batch.
+
+    Parameters
+    ----------
+    program
+        The program, whose `batch_symbol` stands for the inputs at once.
+    node
+        A node of it.
 
     Raises
     ------
@@ -142,7 +164,19 @@ def probe(
 
 
 def run_in_parts(program: TorchProgram, inputs: Sequence[Any], batch: int, parts: int) -> list[Any]:
-    """Return the flat outputs of a program that is run, whole, on equal parts of a batch, one after the other."""
+    """Return the flat outputs of a program that is run, whole, on equal parts of a batch, one after the other.
+
+    Parameters
+    ----------
+    program
+        The program.
+    inputs
+        Its flat inputs, parameters aside.
+    batch
+        Inputs at once, a multiple of `parts`.
+    parts
+        Number of equal parts, at least 1.
+    """
     import torch
 
     wanted = {output for output in program.outputs if hasattr(output, "all_input_nodes")}

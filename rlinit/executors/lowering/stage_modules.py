@@ -51,6 +51,15 @@ class StageModule:
 def stage_order(program: TorchProgram, op2stage: Mapping[str, int], k: int) -> list[int]:
     """Return the k stages such that each comes after those it reads from (ties: the smaller number first).
 
+    Parameters
+    ----------
+    program
+        The program, with the op of each node.
+    op2stage
+        Stage of each op by name, in 0 .. k - 1.
+    k
+        Number of stages.
+
     Raises
     ------
     InvalidPlan

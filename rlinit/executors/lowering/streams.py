@@ -20,6 +20,13 @@ def ports_of(names: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
 
     A device that is not given runs on the physical device of its name, where there is one, else on the CPU.
 
+    Parameters
+    ----------
+    names
+        The plan's devices.
+    devices
+        Name of the plan's device -> torch's name of a physical one, such as ``cuda:0``; may leave some out.
+
     Raises
     ------
     InvalidPlan

@@ -205,7 +205,15 @@ def _with_variable_batch(
 
 
 def op_nodes(ops: Sequence[str], graph: Graph | None) -> dict[str, str]:
-    """Return node name -> op name, by the ``node`` attribute of the graph's ops or, without one, by the op's name."""
+    """Return node name -> op name, by the ``node`` attribute of the graph's ops or, without one, by the op's name.
+
+    Parameters
+    ----------
+    ops
+        Names of the plan's ops, read where there is no graph.
+    graph
+        The graph of the plan, or None.
+    """
     if graph is None:
         return {op: op for op in ops}
     found: dict[str, str] = {}
@@ -428,7 +436,15 @@ def _refuse_training(node: Node) -> None:
 
 
 def on_device(argument: Any, device: torch.device) -> Any:
-    """Return arguments of a call with the devices in them replaced, which were written there by the export."""
+    """Return arguments of a call with the devices in them replaced, which were written there by the export.
+
+    Parameters
+    ----------
+    argument
+        An argument of a call: a tensor, number, device, or any nest of lists and dicts of them.
+    device
+        The device to put in.
+    """
     import torch
     from torch.utils._pytree import tree_map
 
@@ -464,6 +480,15 @@ def _other_sizes(nodes: Sequence[Node], inputs: Any, batch_symbol: Any) -> dict[
 
 def scalar_value(program: TorchProgram, node: Node, batch: int) -> int | float | bool | None:
     """Return the value at a batch size of a node that computes with shapes; None for other nodes.
+
+    Parameters
+    ----------
+    program
+        The program, whose `batch_symbol` stands for the inputs at once.
+    node
+        A node of it.
+    batch
+        Inputs at once, at least 1.
 
     Raises
     ------

@@ -57,6 +57,17 @@ def to_onnx_annotated(plan: Plan, graph: Graph, model: Any, path: str | Path) ->
 
     Weights are held in memory while the file is written; beyond 1 GiB they go into ``<stem>.data`` beside it.
 
+    Parameters
+    ----------
+    plan
+        A plan with a schedule in which each op runs on one device.
+    graph
+        The graph imported from the model.
+    model
+        As for `annotated_onnx`: a path, or a loaded `ModelProto`.
+    path
+        The file to write; one that exists is replaced.
+
     Raises
     ------
     InvalidPlan, InvalidGraph, BackendUnavailable

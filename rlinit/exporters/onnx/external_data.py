@@ -66,6 +66,13 @@ def open_onnx(model: Any) -> tuple[Any, Path | None]:
 def loaded(tensor: Any, source: Path | None) -> Any:
     """Return a stored tensor that holds its values itself: a copy where they are beside the model at `source`.
 
+    Parameters
+    ----------
+    tensor
+        A `TensorProto` of an initializer.
+    source
+        The file its model came from; None for a model in memory, whose tensors are returned as they are.
+
     Raises
     ------
     InvalidGraph
@@ -84,6 +91,13 @@ def save_onnx(model: Any, path: Path) -> None:
     """Write a model that holds its weights, atomically; beyond 1 GiB they go into ``<stem>.data`` beside it.
 
     The model is changed then: its weights refer to that file.
+
+    Parameters
+    ----------
+    model
+        A `ModelProto` whose initializers hold their values.
+    path
+        The file to write; one that exists is replaced, and so is the one for its weights.
     """
     from onnx import external_data_helper
 

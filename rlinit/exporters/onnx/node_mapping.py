@@ -100,6 +100,13 @@ def renamed(node: Any, op: str) -> Any:
     """Return a node called like its op, a copy if it is not: names of nodes may be missing, and need not be distinct.
 
     An import of the copy calls the op the same.
+
+    Parameters
+    ----------
+    node
+        A `NodeProto`; it is not changed.
+    op
+        The name of its op in the graph.
     """
     if node.name == op:
         return node
@@ -110,7 +117,15 @@ def renamed(node: Any, op: str) -> Any:
 
 
 def tensor_type(name: str, types: Mapping[str, tuple[int, tuple[int, ...]]]) -> Any:
-    """Return the `ValueInfoProto` of a tensor."""
+    """Return the `ValueInfoProto` of a tensor.
+
+    Parameters
+    ----------
+    name
+        The name of the tensor in the model.
+    types
+        Of each tensor by name, the element type as ONNX numbers it, and the dimensions.
+    """
     onnx = import_onnx()
     element, shape = types[name]
     return onnx.helper.make_tensor_value_info(name, element, list(shape))

@@ -54,7 +54,15 @@ class Step:
 
 
 def distinct_labels(wanted: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """Return the wanted names with a number appended where one is taken."""
+    """Return the wanted names with a number appended where one is taken.
+
+    Parameters
+    ----------
+    wanted
+        Names in the order in which they are given out.
+    taken
+        Names that stand already.
+    """
     used = set(taken)
     calls: dict[str, int] = {}
     labels = []
@@ -193,7 +201,13 @@ class Assembly:
         return found
 
     def graph(self, name: str) -> Graph:
-        """Return the graph of what was added."""
+        """Return the graph of what was added.
+
+        Raises
+        ------
+        InvalidGraph
+            Nothing of the model depends on an input's values.
+        """
         if all(row["op"] == "input" for _, row in self._rows):
             raise InvalidGraph("no node of the model depends on an input's values; there is nothing to plan")
         for label, row in self._rows:

@@ -29,6 +29,11 @@ class Holdings:
         op -> bytes it holds.
     group
         op -> the op that leads its group; a forest, see `label`.
+
+    Raises
+    ------
+    ValueError
+        `sharing` is neither "colocate" nor "copy".
     """
 
     sharing: Sharing = "colocate"

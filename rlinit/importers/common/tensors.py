@@ -58,6 +58,13 @@ class TensorType:
     def bytes_in(self, precision: Precision, *, is_weight: bool) -> int:
         """Return the bytes of its elements where numbers are kept as `precision` says.
 
+        Parameters
+        ----------
+        precision
+            Number types of weights and of activations; None keeps that of the file.
+        is_weight
+            Whether the tensor is a parameter.
+
         Raises
         ------
         InvalidGraph

@@ -192,6 +192,13 @@ def stored_tensors(graph: Any) -> Iterator[Any]:
 def check_location(tensor: Any, path: Path) -> None:
     """Refuse external data outside the model's folder.
 
+    Parameters
+    ----------
+    tensor
+        A `TensorProto` with external data.
+    path
+        The model file.
+
     Raises
     ------
     InvalidGraph
@@ -210,6 +217,13 @@ def check_location(tensor: Any, path: Path) -> None:
 
 def load_values(tensor: Any, path: Path) -> None:
     """Read the external data of a tensor of the model at `path` into the tensor itself.
+
+    Parameters
+    ----------
+    tensor
+        A `TensorProto` with external data; it is changed.
+    path
+        The model file.
 
     Raises
     ------

@@ -146,7 +146,24 @@ def export_program(
 def exported(
     module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: Method, dynamic_shapes: Any = None
 ) -> ExportedProgram:
-    """Return the program of a module; `dynamic_shapes` as for `torch.export.export`, all else as `export_program`."""
+    """Return the program of a module; `dynamic_shapes` as for `torch.export.export`, all else as `export_program`.
+
+    Parameters
+    ----------
+    module
+        The module, in the mode (training or not) in which it is to run.
+    args, kwargs
+        Example arguments of a call of it.
+    method
+        "auto" tries "trace", then "fx"; "strict" is asked for only by name.
+    dynamic_shapes
+        As for `torch.export.export`; None makes every dimension static.
+
+    Raises
+    ------
+    InvalidGraph
+        An unknown method, or no tracer gets through the module; the message says why and what to change.
+    """
     if method not in get_args(Method):
         raise InvalidGraph(f"method is {method!r}; expected one of {', '.join(map(repr, get_args(Method)))}")
     failures: dict[str, Exception] = {}

@@ -126,7 +126,15 @@ _CALLS: list[OpaqueCall] = []
     tags=(torch.Tag.nondeterministic_seeded,),  # so that nobody folds it away or calls it twice
 )
 def call_opaque(call: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Run a recorded call."""
+    """Run a recorded call.
+
+    Parameters
+    ----------
+    call
+        Number of the recorded call.
+    tensors
+        Its tensors, in the order of the recording.
+    """
     return _recorded(call).run(tensors)
 
 

@@ -84,7 +84,20 @@ class SizeTable:
         return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and bool(free_unbacked_symbols(value))
 
     def size(self, value: Any, label: str) -> Any:
-        """Return a size, or any other scalar, as a plain number; `label` names the node in messages."""
+        """Return a size, or any other scalar, as a plain number; `label` names the node in messages.
+
+        Parameters
+        ----------
+        value
+            A number, or torch's symbol of one.
+        label
+            The node it belongs to, for messages.
+
+        Raises
+        ------
+        InvalidGraph
+            A dynamic dimension without a chosen value, or a size that depends on data.
+        """
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
         expression = value.node.expr.subs(self.values)
@@ -103,7 +116,15 @@ class SizeTable:
         )
 
     def shape(self, tensor: torch.Tensor, label: str) -> list[int]:
-        """Return the dimensions of a tensor."""
+        """Return the dimensions of a tensor.
+
+        Parameters
+        ----------
+        tensor
+            A tensor, fake ones as well.
+        label
+            The node it belongs to, for messages.
+        """
         return [int(self.size(size, label)) for size in tensor.shape]
 
 
