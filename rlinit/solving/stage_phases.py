@@ -6,6 +6,7 @@ closed or when the budget is spent. Phases know nothing of graphs, files or plan
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import joblib
@@ -18,7 +19,8 @@ from rlinit.arrays import FloatArray
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
-from rlinit.heuristics.stages import STAGE_HEURISTICS
+from rlinit.heuristics.stages import STAGE_HEURISTICS, Found
+from rlinit.heuristics.stages.beam import beam_from
 from rlinit.heuristics.stages.filling import fill_from
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
@@ -34,6 +36,7 @@ __all__ = [
     "all_bounds",
     "anneal",
     "auto_agent",
+    "beam",
     "chosen_windows",
     "coarse",
     "exact_ideals",
@@ -267,11 +270,20 @@ def anneal(search: StageSearch) -> None:
 
 def fill(search: StageSearch) -> None:
     """Fill stages from both ends under a bisected bottleneck, from the bound up and the incumbent down."""
+    _fill_by(search, "fill", fill_from)
+
+
+def beam(search: StageSearch) -> None:
+    """Search a beam over what is placed and which devices are used, between bound and incumbent."""
+    _fill_by(search, "beam", beam_from)
+
+
+def _fill_by(search: StageSearch, name: str, method: Callable[..., Found]) -> None:
     incumbent = search.incumbent
     if incumbent.finished:
         return
-    with incumbent.in_phase("coarse"):
-        found = fill_from(
+    with incumbent.in_phase(name):
+        found = method(
             incumbent.problem,
             incumbent.assignment,
             seed=search.options.seed,
@@ -280,7 +292,7 @@ def fill(search: StageSearch) -> None:
             budget=incumbent.budget,
         )
         if found is not None:
-            incumbent.offer(found[0], "fill")
+            incumbent.offer(found[0], name)
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------

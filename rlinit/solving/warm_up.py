@@ -88,7 +88,7 @@ def _steps() -> dict[str, list[_Call]]:
     steps = _placement_steps()
     pipeline = Hardware.pipeline(3, bandwidth=1e9)
     for objective in ("memory", "pipeline"):
-        methods = ("auto", "warm", "anneal", "fill", "brkga", "agent")
+        methods = ("auto", "warm", "anneal", "fill", "beam", "brkga", "agent")
         calls = [_Call(_layers(), pipeline, {"objective": objective, "method": method}) for method in methods]
         steps[f"stages: {objective}"] = [*calls, _Call(_layers(), pipeline, {"objective": objective}, True)]
     return steps

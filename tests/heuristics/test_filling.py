@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from rlinit.budget import Budget
+from rlinit.heuristics.stages import Found
+from rlinit.heuristics.stages.beam import beam, beam_from
 from rlinit.heuristics.stages.filling import FillSettings, fill, fill_from, quick_lower_bound
-from rlinit.stages.problem import StageProblem
+from rlinit.stages.problem import StageProblem, evaluate
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -22,17 +26,19 @@ def test_between_the_quick_bound_and_brute_force(problem: StageProblem) -> None:
     settings_ = FillSettings(problem)
     optimum = brute_force_pipeline(problem)
     assert quick_lower_bound(settings_) <= optimum * (1 + 1e-9)
-    found = fill(problem, seed=0, evaluations=5_000)
-    if found is not None:
-        assert found[1][0] >= optimum * (1 - 1e-9)
+    for method in (fill, beam):
+        found = method(problem, seed=0, evaluations=5_000)
+        if found is not None:
+            assert found[1][0] >= optimum * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("method", [fill, beam])
 @pytest.mark.parametrize("num_classes", [1, 2, 3])
-def test_small_problems_are_solved(num_classes: int) -> None:
+def test_small_problems_are_solved(num_classes: int, method: Callable[..., Found]) -> None:
     """With equal and with unlike devices, few ops are assigned optimally."""
     for seed in range(4):
         problem = random_problem(seed, 6, max(2, num_classes), num_classes=num_classes, density=0.3, io=0.1)
-        found = fill(problem, seed=0, evaluations=20_000)
+        found = method(problem, seed=0, evaluations=20_000)
         assert found is not None
         assert found[1][0] == pytest.approx(brute_force_pipeline(problem), rel=1e-9)
 
@@ -45,6 +51,14 @@ def test_never_worse_than_its_start_and_stops_at_the_bound() -> None:
     again = fill_from(problem, found[0], seed=1, loads=1_000, lower=found[1][0], budget=Budget())
     assert again is not None
     assert again[0] is found[0]
+
+
+def test_the_beam_takes_weights_from_outside() -> None:
+    """Handed-in weights steer every run, and the result is as good as it says."""
+    problem = random_problem(5, 8, 3, num_classes=2)
+    found = beam_from(problem, None, seed=0, loads=5_000, weights=[0.0, 1.0, 0.0, 0.0, 0.5, 0.0])
+    assert found is not None
+    assert evaluate(problem, found[0]) == found[1]
 
 
 def test_weights_must_match_the_features() -> None:

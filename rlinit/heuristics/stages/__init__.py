@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlinit.heuristics.stages.annealing import anneal, reslice
+from rlinit.heuristics.stages.beam import beam
 from rlinit.heuristics.stages.filling import fill
 from rlinit.heuristics.stages.orders import Found, StageHeuristic, brkga, mla, mla_weighted, natural, random_orders
 
-__all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "fill", "reslice"]
+__all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "beam", "fill", "reslice"]
 
 STAGE_HEURISTICS: Mapping[str, StageHeuristic] = {
     "natural": natural,
@@ -18,5 +19,6 @@ STAGE_HEURISTICS: Mapping[str, StageHeuristic] = {
     "brkga": brkga,
     "anneal": anneal,
     "fill": fill,
+    "beam": beam,
 }
 """name -> call(problem, seed=, evaluations=, budget=) -> (assignment, value), or None where no slice is allowed."""

@@ -28,6 +28,10 @@ _MOST_PAIRS = 25_000_000
 """Pairs of ops up to which the work of all descendants is added up; beyond, the longest path stands for it."""
 
 _PRICE_ROUNDS = 300
+"""Rounds of multiplicative weights for the prices of devices."""
+
+_FRONTS = (1.0, 0.0, 0.5)
+"""Share of stages that are taken from the front, run by run."""
 
 
 class FillSettings:
@@ -68,6 +72,53 @@ class FillSettings:
         over = np.where(a.overflow > 0, a.overflow, 0.0) * a.param.sum()
         return float((finite + a.in_s.sum(axis=1) + a.out_s.sum(axis=1) + over).max()) * (1 + 1e-9)
 
+    def draw(
+        self, rng: np.random.Generator, run: int, threshold: float, effort: int
+    ) -> tuple[FloatArray, tuple[FillRule, FillRule]]:
+        """Return the prices of devices and the rules of both ends for one run, each drawn anew.
+
+        Parameters
+        ----------
+        rng
+            Where they are drawn from.
+        run
+            Number of the run; some use one feature alone.
+        threshold
+            Seconds that a stage may cost.
+        effort
+            How many times as many loads as at first are looked at.
+        """
+        price = self.price
+        if self.problem.num_classes > 1:
+            mixed = price * rng.uniform(0.3, 1.0)
+            price = (mixed + price.mean() - mixed.mean()) * np.exp(0.2 * rng.standard_normal(len(price)))
+        value = self.value_of_ops(price)
+        weights = self.weights
+        if weights is None:
+            weights = rng.dirichlet(np.full(len(FEATURES), 0.5))
+            if run % 4 < 2:
+                weights = np.zeros(len(FEATURES))
+                weights[2 * (run % 2)] = 1.0
+        near = self.arrays.in_s.min(axis=0), self.arrays.out_s.min(axis=0)
+        share = (0.0, 0.5, 1.0)[int(rng.integers(3))] * float(price.mean())
+        slack = max(0.0, 1.0 - float(value.sum()) / max(float(self.problem.class_count @ price) * threshold, 1e-300))
+        tilt = 0.02 * float(rng.random()) * float(value.mean())
+        cap, dives = (500 * effort, 4 * effort) if run % 2 else (100, 16 * effort)
+        rules = [
+            FillRule(
+                forward=forward,
+                value=value + tilt * self.features[side][:, 0],
+                priority=self.features[side] @ weights,
+                toll=near[side] * share,
+                cap=cap,
+                dives=dives,
+                noise=float(rng.uniform(0.02, 0.6)),
+                full=1.0 - slack * float(rng.random()),
+            )
+            for side, forward in enumerate((True, False))
+        ]
+        return price, (rules[0], rules[1])
+
 
 class Filler:
     """Fills lines by random rules; one call is one attempt of a `ThresholdSearch`.
@@ -97,7 +148,8 @@ class Filler:
         for _ in range(_RUNS * effort):
             if total and self.budget.expired:
                 break
-            price, rules, front = self._draw(threshold, effort)
+            price, rules = settings.draw(self.rng, self.runs, threshold, effort)
+            front = _FRONTS[self.runs // 2 % 3]
             stage = np.zeros(problem.num_nodes, np.int64)
             classes = np.zeros(problem.num_stages, np.int64)
             left, work = fill_line(
@@ -119,42 +171,6 @@ class Filler:
             if left == 0:
                 return StageAssignment(stage, classes), total
         return None, total
-
-    def _draw(self, threshold: float, effort: int) -> tuple[FloatArray, tuple[FillRule, FillRule], float]:
-        """Return (price, rules of both ends, share of the front) of the next run; every third one from each side."""
-        settings, rng, run = self.settings, self.rng, self.runs
-        price = settings.price
-        if settings.problem.num_classes > 1:
-            mixed = price * rng.uniform(0.3, 1.0)
-            price = (mixed + price.mean() - mixed.mean()) * np.exp(0.2 * rng.standard_normal(len(price)))
-        value = settings.value_of_ops(price)
-        weights = settings.weights
-        if weights is None:
-            weights = rng.dirichlet(np.full(len(FEATURES), 0.5))
-            if run % 4 < 2:
-                weights = np.zeros(len(FEATURES))
-                weights[2 * (run % 2)] = 1.0
-        near = settings.arrays.in_s.min(axis=0), settings.arrays.out_s.min(axis=0)
-        share = (0.0, 0.5, 1.0)[int(rng.integers(3))] * float(price.mean())
-        slack = max(
-            0.0, 1.0 - float(value.sum()) / max(float(settings.problem.class_count @ price) * threshold, 1e-300)
-        )
-        tilt = 0.02 * float(rng.random()) * float(value.mean())
-        cap, dives = (500 * effort, 4 * effort) if run % 2 else (100, 16 * effort)
-        rules = [
-            FillRule(
-                forward=forward,
-                value=value + tilt * self.settings.features[side][:, 0],
-                priority=self.settings.features[side] @ weights,
-                toll=near[side] * share,
-                cap=cap,
-                dives=dives,
-                noise=float(rng.uniform(0.02, 0.6)),
-                full=1.0 - slack * float(rng.random()),
-            )
-            for side, forward in enumerate((True, False))
-        ]
-        return price, (rules[0], rules[1]), (1.0, 0.0, 0.5)[run // 2 % 3]
 
 
 def fill(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
