@@ -18,6 +18,7 @@ from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.memory_milp import solve_memory_milp
+from rlinit.exact.stages.neighbourhoods import improve_by_segments
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
 from rlinit.heuristics.stages import STAGE_HEURISTICS, Found
 from rlinit.heuristics.stages.beam import beam_from
@@ -47,6 +48,7 @@ __all__ = [
     "many_ideals",
     "named_start",
     "natural",
+    "neighbours",
     "run_heuristic",
     "small_windows",
 ]
@@ -65,6 +67,9 @@ _LONG_EVALUATIONS = 4_000_000
 
 _FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
 """Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
+
+_SEGMENT_IDEALS = 100_000
+"""Ideals of a few neighbouring stages at most: a second of dynamic programming."""
 
 _SMALL_WINDOWS = (1.0, 2.0, 4.0)
 """Levels around the boundaries that are tried before the full program."""
@@ -293,6 +298,22 @@ def _fill_by(search: StageSearch, name: str, method: Callable[..., Found]) -> No
         )
         if found is not None:
             incumbent.offer(found[0], name)
+
+
+def neighbours(search: StageSearch) -> None:
+    """Solve few neighbouring stages around the bottleneck again, until none of them can be assigned better."""
+    incumbent = search.incumbent
+    if incumbent.finished or incumbent.assignment is None:
+        return
+    with incumbent.in_phase("neighbours"):
+        found, _ = improve_by_segments(
+            incumbent.problem,
+            incumbent.assignment,
+            lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
+            ideal_cap=_SEGMENT_IDEALS,
+            budget=incumbent.budget,
+        )
+        incumbent.offer(found, "neighbours")
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------

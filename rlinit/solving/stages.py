@@ -104,6 +104,13 @@ _AUTO: Strategy[StageSearch] = (
         "with many stages no bound closes soon, and a better schedule is worth more "
         "(benchmarks.papers.mtpp --dataset regal)",
     ),
+    Phase(
+        "neighbouring stages",
+        stage_phases.neighbours,
+        0.3,
+        (_PIPELINE,),
+        "two to six stages have few ideals where all have too many",
+    ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
     Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),
     Phase(

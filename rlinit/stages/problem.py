@@ -39,6 +39,7 @@ __all__ = [
     "evaluate",
     "memory_value",
     "stage_cost",
+    "stage_costs",
     "stage_value",
     "sums_exactly",
     "whole_cost",
@@ -270,6 +271,20 @@ def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int)
 
 def stage_value(problem: StageProblem, stage: IntArray, classes: IntArray) -> float:
     """Return the bottleneck of a monotone assignment: `stage` (n,), `classes` (k,) the class at each position."""
+    return float(stage_costs(problem, StageAssignment(stage, classes)).max())
+
+
+def stage_costs(problem: StageProblem, assignment: StageAssignment) -> FloatArray:
+    """Return (k,) the seconds of each stage, ``inf`` where its parameters exceed the memory.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    assignment
+        A monotone assignment.
+    """
+    stage, classes = assignment.stage, assignment.classes
     k, n = problem.num_stages, problem.num_nodes
     class_of = classes[stage]
     held = np.bincount(stage, weights=problem.param_bytes, minlength=k)
@@ -280,7 +295,7 @@ def stage_value(problem: StageProblem, stage: IntArray, classes: IntArray) -> fl
     cost += np.bincount(at, weights=problem.in_s[classes[at], tensor], minlength=k)
     over = np.maximum(held - problem.cache_bytes[classes], 0.0)
     cost += np.where(over > 0, over * problem.overflow_s_per_byte[classes], 0.0)
-    return float("inf") if (held > problem.memory_bytes[classes] * CAPACITY_SLACK).any() else float(cost.max())
+    return np.where(held > problem.memory_bytes[classes] * CAPACITY_SLACK, np.inf, cost)
 
 
 def _crossings(problem: StageProblem, stage: IntArray) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
