@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlinit.agent.selection import SHIPPED_STAGES, choose_for_stages
 from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
+from rlinit.exact.stages.boundaries import improve_at_boundaries
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
@@ -70,6 +71,9 @@ _FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
 
 _SEGMENT_IDEALS = 100_000
 """Ideals of a few neighbouring stages at most: a second of dynamic programming."""
+
+_BOUNDARY_ROUNDS, _LONG_BOUNDARY_ROUNDS = 100, 10**9
+"""Random orders in which all boundaries are moved: without a time limit, and with one, which then ends it."""
 
 _SMALL_WINDOWS = (1.0, 2.0, 4.0)
 """Levels around the boundaries that are tried before the full program."""
@@ -301,19 +305,30 @@ def _fill_by(search: StageSearch, name: str, method: Callable[..., Found]) -> No
 
 
 def neighbours(search: StageSearch) -> None:
-    """Solve few neighbouring stages around the bottleneck again, until none of them can be assigned better."""
+    """Solve a few stages around the bottleneck again exactly, then all boundaries together, in random orders."""
     incumbent = search.incumbent
     if incumbent.finished or incumbent.assignment is None:
         return
+    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
     with incumbent.in_phase("neighbours"):
         found, _ = improve_by_segments(
             incumbent.problem,
             incumbent.assignment,
-            lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
+            lower=lower,
             ideal_cap=_SEGMENT_IDEALS,
             budget=incumbent.budget,
         )
         incumbent.offer(found, "neighbours")
+        moved, _ = improve_at_boundaries(
+            incumbent.problem,
+            found,
+            seed=search.options.seed,
+            rounds=_LONG_BOUNDARY_ROUNDS if search.options.timed else _BOUNDARY_ROUNDS,
+            lower=lower,
+            ideal_cap=_SEGMENT_IDEALS,
+            budget=incumbent.budget,
+        )
+        incumbent.offer(moved, "boundaries")
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.neighbours,
         0.3,
         (_PIPELINE,),
-        "two to six stages have few ideals where all have too many",
+        "a few stages, and boundaries with the middle of stages held together, have few ideals: a NASNet mobile in 8 "
+        "stages gets 2% better in 12 s after annealing",
     ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
     Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),
