@@ -8,11 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
 from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
 from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound, parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
+from rlinit.exact.stages.bounds.trial_load import trial_load_bound
 from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.stages.problem import Value
@@ -70,6 +72,14 @@ def _simple(incumbent: StageIncumbent) -> Value:
     return simple_bound(incumbent.problem)
 
 
+def _bin_packing(incumbent: StageIncumbent) -> Value:
+    return (bin_packing_bound(incumbent.problem, _upper(incumbent)),)
+
+
+def _trial_load(incumbent: StageIncumbent) -> Value:
+    return (trial_load_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+
+
 def _parametric(incumbent: StageIncumbent) -> Value:
     return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
@@ -118,6 +128,8 @@ def _lp_root(incumbent: StageIncumbent) -> Value:
 
 BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
     "simple": _simple,
+    "bin-packing": _bin_packing,
+    "trial-load": _trial_load,
     "parametric-cut": _parametric,
     "anchored-cut": _anchored,
     "spectral": _spectral,

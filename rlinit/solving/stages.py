@@ -82,6 +82,20 @@ _AUTO: Strategy[StageSearch] = (
         because="on graphs like real networks as good as annealing, in 11.5 ms (benchmarks.components.agent_stages)",
     ),
     Phase(
+        "bound bin-packing",
+        _bound("bin-packing"),
+        0.1,
+        (_PIPELINE,),
+        "milliseconds; closes the gap where few ops fit a stage",
+    ),
+    Phase(
+        "bound trial-load",
+        _bound("trial-load"),
+        0.1,
+        (_PIPELINE, _UNLIKE),
+        "some twenty balancing programs; forbids ops the devices that are too slow for them",
+    ),
+    Phase(
         "filling",
         stage_phases.fill,
         0.25,
