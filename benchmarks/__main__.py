@@ -28,6 +28,9 @@ COMMANDS = (
     *(("components.executors", part) for part in ("overhead", "gain", "pipeline", "models")),
     ("components.measured_costs",),
     ("papers.mtpp_activations",),
+    ("papers.assembly_lines", "--tasks", "100"),
+    ("papers.assembly_lines", "--tasks", "1000"),
+    ("papers.alwabp",),
     ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
 )
 
