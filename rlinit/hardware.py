@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
+from rlinit.hardware_presets import compose, kinds
 from rlinit.limits import LARGEST, LARGEST_BATCH, MAX_DEVICES, check_name, check_number
 from rlinit.units import parse_quantity
 
@@ -131,6 +132,7 @@ _MOIRAI = {
     ),
 }
 _PRESETS = "edge-tpu-K (such as edge-tpu-4), cpu-t4-a100, moirai-inter, moirai-intra, gpt3-nodes"
+_WHOLE = ("cpu-t4-a100", *_MOIRAI, "gpt3-nodes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,8 +300,8 @@ class Hardware:
         return cls.mesh(tpus, 320e6, name=f"edge-tpu-{k}")
 
     @classmethod
-    def preset(cls, name: str) -> Hardware:
-        """Return hardware by name. Peak rates are FP32, from the vendors' data sheets.
+    def preset(cls, name: str, *, dtype: str = "fp32") -> Hardware:
+        """Return hardware by name. Peak rates are those of the vendors' data sheets, FP32 by default.
 
         ==================  ========================================================================================
         name                hardware
@@ -310,18 +312,30 @@ class Hardware:
         ``moirai-intra``    two V100 and two P100 in one host, with the bandwidths Moirai measured
         ``gpt3-nodes``      six hosts, each a CPU, two T4 and two A100 on PCIe 4.0 x16, joined by 100 Gb/s Ethernet
                             between their CPUs
+        ``2xrtx3090+cpu``   devices joined to one host, ``4xa100-80g+nvlink``, ``m3-max/rtx4090+cpu/10gbe``: see
+                            `rlinit.hardware_presets`
         ==================  ========================================================================================
+
+        Parameters
+        ----------
+        name
+            One of these.
+        dtype
+            Whose rates joined devices have: "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4". The named wholes
+            have FP32 rates, Edge TPUs INT8; they take no other.
 
         Raises
         ------
         InvalidHardware
-            An unknown name.
+            An unknown name or dtype, or a name whose devices have other rates.
 
         References
         ----------
         Moirai, table III. DIVIML: section V-A, and the thesis's section 5.2.
         """
         prefix, _, count = name.rpartition("-")
+        if dtype != "fp32" and (prefix == "edge-tpu" or name in _WHOLE):
+            raise InvalidHardware(f"preset {name!r} has no rates for {dtype}; join devices, such as 't4+a100+cpu'")
         if prefix == "edge-tpu" and count.isdecimal() and len(count) < 10:
             return cls.edge_tpus(int(count))
         if name == "cpu-t4-a100":
@@ -330,7 +344,13 @@ class Hardware:
             return cls._moirai(name)
         if name == "gpt3-nodes":
             return cls._nodes(6, name)
-        raise InvalidHardware(f"unknown preset {name!r}; expected one of {_PRESETS}")
+        composed = compose(name, dtype)
+        if composed is None:
+            raise InvalidHardware(
+                f"unknown preset {name!r}; expected one of {_PRESETS}, or devices joined as in '2xrtx3090+cpu', of "
+                f"{', '.join(kinds())}"
+            )
+        return cls.from_dict(composed)
 
     @classmethod
     def _moirai(cls, name: str) -> Hardware:

@@ -1,0 +1,179 @@
+"""Hardware by name: ``2xrtx3090+cpu``, ``4xa100-80g+nvlink``, ``m3-max/rtx4090+cpu/10gbe``.
+
+A name is hosts, separated by ``/``; a host is devices, joined by ``+``; a device is a kind in the file beside this one,
+with a count before it (``2x``) and a variant of its memory behind it (``-80g``). ``nvlink`` or ``xgmi`` among them
+links devices of one kind directly; ``1gbe``, ``10gbe``, ``25gbe``, ``100gbe`` say the network between hosts.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from rlinit.errors import InvalidHardware
+from rlinit.limits import MAX_DEVICES, closest
+from rlinit.units import parse_quantity
+
+__all__ = ["DTYPES", "compose", "kinds"]
+
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
+"""What rates are given for."""
+
+_WIDER = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16", "int4": "int8"}
+"""Numbers of a type that a device has no units for are widened to this one, bytes in memory aside."""
+
+_NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8}
+_PEERS = ("nvlink", "xgmi")
+_BUS_LATENCY_S, _PEER_LATENCY_S, _NETWORK_LATENCY_S = 10e-6, 5e-6, 50e-6
+"""Of a transfer, round numbers of ours: a copy by the driver, over a direct link, a message over TCP."""
+
+_LAUNCH_S = 5e-6
+"""Of a kernel on a GPU, a round number of ours."""
+
+
+@functools.cache
+def kinds() -> Mapping[str, Mapping[str, Any]]:
+    """Return kind -> its figures, as in the file."""
+    return tomllib.loads(resources.files("rlinit").joinpath("hardware_presets.toml").read_text(encoding="utf-8"))
+
+
+def compose(name: str, dtype: str) -> dict[str, Any] | None:
+    """Return the JSON form of hardware from its name; None where a part of the name is no device.
+
+    Parameters
+    ----------
+    name
+        As the module says.
+    dtype
+        Whose rates the devices have; where a device has no units for it, those of the next wider type.
+
+    Raises
+    ------
+    InvalidHardware
+        An unknown dtype or variant, a link that no two devices have, hosts without a network, or devices in the host of
+        one that is a host by itself.
+    """
+    if dtype not in DTYPES:
+        raise InvalidHardware(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    hosts, networks, peers = [], [], set()
+    for text in name.lower().split("/"):
+        rows: list[dict[str, Any]] = []
+        for token in text.split("+"):
+            if token in _NETWORKS:
+                networks.append(token)
+            elif token in _PEERS:
+                peers.add(token)
+            else:
+                found = _devices(token, dtype)
+                if found is None:
+                    return None
+                rows += found
+        hosts += _hosts(rows)
+    if not hosts:
+        return None
+    if len(hosts) > 1 and len(networks) != 1:
+        raise InvalidHardware(
+            f"{name!r} is {len(hosts)} hosts; say the network between them once, such as '{name}/10gbe'"
+        )
+    if len(hosts) == 1 and networks:
+        raise InvalidHardware(f"{name!r} is one host; expected no network")
+    devices = [row | {"node": f"host{at}" if len(hosts) > 1 else ""} for at, rows in enumerate(hosts) for row in rows]
+    _name_devices(devices)
+    rate = _NETWORKS[networks[0]] if networks else 0.0
+    links = [_link(a, b, peers, rate) for at, a in enumerate(devices) for b in devices[:at]]
+    _refuse_unused(name, peers, devices)
+    kept = ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_s", "node")
+    return {"name": name, "device": [{key: row[key] for key in kept} for row in devices], "link": links}
+
+
+def _devices(token: str, dtype: str) -> list[dict[str, Any]] | None:
+    """Return the devices of ``COUNTxKIND-VARIANT``; None where there is no such kind."""
+    match = re.fullmatch(r"(?:(\d{1,4})x)?(.+)", token)
+    if match is None:
+        return None
+    count, text = int(match[1] or 1), match[2]
+    plain, variant = text, ""
+    if _known(text) is None:
+        plain, _, variant = text.rpartition("-")
+    kind = _known(plain)
+    if kind is None:
+        return None
+    if not 1 <= count <= MAX_DEVICES:
+        raise InvalidHardware(f"{token!r}: expected a count from 1 to {MAX_DEVICES}")
+    figures = dict(kinds()[kind])
+    if variant:
+        known = [f"{plain}-{one}" for one in figures.get("variants", ())]
+        if text not in known:
+            expected = ", ".join([plain, *known])
+            raise InvalidHardware(f"there is no {token!r}{closest(text, known)}; expected one of {expected}")
+        figures |= {"memory_bytes": f"{variant[:-1]}GiB"} | figures.get("of_variant", {}).get(variant, {})
+    row = {
+        "kind": kind,
+        "memory_bytes": parse_quantity(figures["memory_bytes"], "bytes"),
+        "bytes_per_s": parse_quantity(figures["bytes_per_s"], "bytes/s"),
+        "flops_per_s": _rate(figures["flops_per_s"], dtype),
+        "launch_s": figures.get("launch_s", _LAUNCH_S),
+        "host": figures.get("host", False),
+        "bus": parse_quantity(figures["bus_bytes_per_s"], "bytes/s") if "bus_bytes_per_s" in figures else None,
+        "peer": figures.get("peer"),
+        "peer_rate": parse_quantity(figures.get("peer_bytes_per_s", "0B/s"), "bytes/s"),
+    }
+    return [dict(row) for _ in range(count)]
+
+
+def _known(text: str) -> str | None:
+    """Return the kind that a text names, with or without the maker's prefix."""
+    return next((kind for kind in (text, f"rtx{text}") if kind in kinds()), None)
+
+
+def _rate(rates: Mapping[str, float], dtype: str) -> float:
+    while dtype not in rates:
+        dtype = _WIDER[dtype]
+    return float(rates[dtype])
+
+
+def _hosts(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the devices host by host: those that are a machine by themselves each in one of its own."""
+    alone = [row for row in rows if row["host"]]
+    if alone and len(alone) < len(rows):
+        raise InvalidHardware(
+            f"{alone[0]['kind']!r} is a machine by itself; separate hosts by '/', as in 'm3-max/t4+cpu/10gbe'"
+        )
+    return [[row] for row in alone] or ([rows] if rows else [])
+
+
+def _name_devices(devices: list[dict[str, Any]]) -> None:
+    """Call devices by their kind, and number those of a kind of which there are several."""
+    for row in devices:
+        alike = [other for other in devices if other["kind"] == row["kind"]]
+        row["name"] = (
+            row["kind"] if len(alike) == 1 else f"{row['kind']}-{[other is row for other in alike].index(True)}"
+        )
+
+
+def _link(a: Mapping[str, Any], b: Mapping[str, Any], peers: set[str], network: float) -> dict[str, Any]:
+    """Return the link of two devices: network, direct link, or the slower bus of the two."""
+    if a["node"] != b["node"]:
+        rate, delay = network, _NETWORK_LATENCY_S
+    elif a["kind"] == b["kind"] and a["peer"] in peers:
+        rate, delay = a["peer_rate"], _PEER_LATENCY_S
+    else:
+        buses = [row["bus"] for row in (a, b) if row["bus"] is not None]
+        rate, delay = min(buses, default=min(a["bytes_per_s"], b["bytes_per_s"])), _BUS_LATENCY_S
+    return {"from": a["name"], "to": b["name"], "bandwidth": rate, "latency_s": delay}
+
+
+def _refuse_unused(name: str, peers: set[str], devices: list[dict[str, Any]]) -> None:
+    for peer in sorted(peers):
+        pairs = [
+            (a, b)
+            for at, a in enumerate(devices)
+            for b in devices[:at]
+            if a["kind"] == b["kind"] and a["node"] == b["node"]
+        ]
+        if not any(a["peer"] == peer for a, _ in pairs):
+            raise InvalidHardware(f"{name!r}: no two devices of a kind in one host have {peer}")

@@ -1,0 +1,27 @@
+"""Language models from a config or a GGUF file, split over unlike devices.
+
+>>> from rlinit import llm
+>>> model = llm.load({"model_type": "llama", "num_hidden_layers": 4}, prompt=64, output=8)
+>>> llm.plan(model, "2xrtx3090", objective="decode").status
+'optimal'
+"""
+
+from __future__ import annotations
+
+from rlinit.llm.model import LanguageModel, Workload, load
+from rlinit.llm.planning import Limit, max_batch, max_context, plan
+from rlinit.llm.result import LlmPlan, Span
+from rlinit.llm.verification import verify
+
+__all__ = [
+    "LanguageModel",
+    "Limit",
+    "LlmPlan",
+    "Span",
+    "Workload",
+    "load",
+    "max_batch",
+    "max_context",
+    "plan",
+    "verify",
+]

@@ -1,0 +1,105 @@
+"""What a decoder-only language model is made of: parts with parameters, in the order in which a token passes them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Architecture", "Part", "PartKind"]
+
+PartKind = Literal["embedding", "attention", "dense", "experts", "head"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group of tensors that stay together.
+
+    Parameters
+    ----------
+    kind, layer
+        What it is, and of which layer, -1 for the embedding and the head.
+    params
+        Numbers stored, biases and norms included; all experts.
+    active
+        Entries of the matrices that one token is multiplied with; of experts, those that it is sent to.
+    stored_bytes
+        Bytes in the file where a file says them; None: by the dtype of the weights.
+    kv_numbers
+        Numbers that one token adds to the cache.
+    window
+        Tokens that a token looks back at, itself included; None: all.
+    pair_flops
+        Operations of a pair of a token and one it looks back at, in prefill and in decode.
+    experts, experts_per_token
+        Of an expert part; 0 else.
+    shares
+        Share of the tokens that is sent to each expert; empty: the same to each.
+    """
+
+    kind: PartKind
+    layer: int
+    params: int
+    active: int
+    stored_bytes: int | None = None
+    kv_numbers: int = 0
+    window: int | None = None
+    pair_flops: tuple[float, float] = (0.0, 0.0)
+    experts: int = 0
+    experts_per_token: int = 0
+    shares: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``embedding``, ``head``, or such as ``layer3.attention``."""
+        return self.kind if self.layer < 0 else f"layer{self.layer}.{self.kind}"
+
+    def touched(self, tokens: float) -> float:
+        """Return the expected share of the weights that some of the tokens read.
+
+        Tokens are sent to experts independently of each other: an expert with share p is read by one of n with
+        probability 1 - (1 - p)^n.
+        """
+        if not self.experts:
+            return 1.0
+        if not self.shares:
+            return 1.0 - math.pow(1.0 - self.experts_per_token / self.experts, tokens)
+        return sum(1.0 - math.pow(1.0 - share, tokens) for share in self.shares) / self.experts
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A language model without a dtype or a length.
+
+    Parameters
+    ----------
+    family
+        ``model_type`` of the config, or ``general.architecture`` of the GGUF file.
+    hidden
+        Width of the residual stream, which is all that passes from layer to layer.
+    num_layers
+        Decoder layers.
+    parts
+        Embedding, parts of each layer, head.
+    tied
+        The head is the embedding's matrix: stored once where both are on one device.
+    max_context
+        Tokens that positions are made for; None: not said.
+    """
+
+    family: str
+    hidden: int
+    num_layers: int
+    parts: tuple[Part, ...]
+    tied: bool
+    max_context: int | None = None
+
+    @property
+    def num_params(self) -> int:
+        """Parameters, a tied matrix once."""
+        return sum(part.params for part in self.parts) - (self.tied_params if self.tied else 0)
+
+    @property
+    def tied_params(self) -> int:
+        """Entries of the head's matrix."""
+        return self.parts[-1].active

@@ -1,0 +1,284 @@
+"""Parts of a model from its Hugging Face configuration; parameter counts are those of transformers, to the number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlinit.errors import InvalidConfig
+from rlinit.limits import closest
+from rlinit.llm.architecture import Architecture, Part
+
+__all__ = ["FAMILIES", "architecture_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How a family differs from Llama.
+
+    Parameters
+    ----------
+    defaults
+        Values of keys that its config files leave out.
+    qkv_bias, o_bias
+        Keys that turn biases on, or whether there are some.
+    norms
+        Norms of a layer's width in each layer.
+    qk_norm
+        Whether queries and keys are normalised head by head.
+    """
+
+    defaults: Mapping[str, Any]
+    qkv_bias: str | bool = False
+    o_bias: str | bool = False
+    norms: int = 2
+    qk_norm: bool = False
+
+
+_LLAMA = {
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "max_position_embeddings": 2048,
+}  # fmt: skip
+_MISTRAL = _LLAMA | {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072}
+_QWEN = _LLAMA | {"vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768}
+_GEMMA = {
+    "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+_GEMMA2 = _GEMMA | {
+    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "sliding_window": 4096,
+}  # fmt: skip
+_MOE = _QWEN | {
+    "hidden_size": 2048, "num_hidden_layers": 24, "num_experts": 60, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408, "decoder_sparse_step": 1,
+}  # fmt: skip
+_QWEN2_MOE = _MOE | {"intermediate_size": 5632, "num_attention_heads": 16, "shared_expert_intermediate_size": 5632}
+_QWEN3_MOE = _MOE | {
+    "intermediate_size": 6144, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}  # fmt: skip
+_DEEPSEEK2 = _LLAMA | {
+    "vocab_size": 102400, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407,
+    "first_k_dense_replace": 0, "num_experts_per_tok": None,
+}  # fmt: skip
+_DEEPSEEK3 = _DEEPSEEK2 | {
+    "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 3, "num_experts_per_tok": 8, "max_position_embeddings": 4096,
+}  # fmt: skip
+_GPT2 = {
+    "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "tie_word_embeddings": True,
+}  # fmt: skip
+
+FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family(_LLAMA, "attention_bias", "attention_bias"),
+    "mistral": _Family(_MISTRAL | {"sliding_window": 4096}),
+    "qwen2": _Family(_QWEN, True),
+    "qwen3": _Family(_QWEN | {"head_dim": 128}, "attention_bias", "attention_bias", qk_norm=True),
+    "gemma": _Family(_GEMMA, "attention_bias", "attention_bias"),
+    "gemma2": _Family(_GEMMA2, "attention_bias", "attention_bias", norms=4),
+    "gemma3_text": _Family(
+        _GEMMA2 | {"vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window_pattern": 6},
+        "attention_bias", "attention_bias", norms=4, qk_norm=True,
+    ),
+    "gpt2": _Family(_GPT2),
+    "mixtral": _Family(_MISTRAL | {"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "qwen2_moe": _Family(_QWEN2_MOE, "qkv_bias"),
+    "qwen3_moe": _Family(_QWEN3_MOE, "attention_bias", "attention_bias", qk_norm=True),
+    "deepseek_v2": _Family(_DEEPSEEK2, "attention_bias", "attention_bias"),
+    "deepseek_v3": _Family(_DEEPSEEK3, "attention_bias", "attention_bias"),
+}  # fmt: skip
+"""``model_type`` -> what is special about it."""
+
+
+class _Config:
+    """A configuration whose missing keys are the family's, read with a check."""
+
+    def __init__(self, data: Mapping[str, Any], family: str) -> None:
+        self.family, self.rules = family, FAMILIES[family]
+        self.data = {**self.rules.defaults, **data}
+
+    def number(self, key: str, least: int = 1) -> int:
+        """Return a whole number, at least `least`."""
+        value = self.data.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidConfig(f"{self.family}: {key} is {value!r}; expected a whole number >= {least}")
+        return value
+
+    def number_or(self, key: str, other: int) -> int:
+        """Return a whole number, or another where it is missing or null."""
+        return other if self.data.get(key) is None else self.number(key)
+
+    def flag(self, key: str | bool) -> bool:
+        """Return whether a flag is on; what is not the name of one is itself."""
+        return bool(self.data.get(key, key == "qkv_bias")) if isinstance(key, str) else key
+
+
+def architecture_of(config: Mapping[str, Any], shares: Sequence[float] = ()) -> Architecture:
+    """Return the parts of a model from its configuration.
+
+    Parameters
+    ----------
+    config
+        Contents of ``config.json``; keys that it leaves out have the family's defaults. Of a model for pictures and
+        text the ``text_config``.
+    shares
+        Share of the tokens that is sent to each expert, in every layer; they add up to the experts of a token.
+
+    Raises
+    ------
+    InvalidConfig
+        An unknown family, a size that makes no sense, or shares that do not fit.
+    """
+    text = config.get("text_config")
+    if isinstance(text, Mapping):
+        config = {"model_type": config.get("model_type"), **text}
+    family = str(config.get("model_type"))
+    family = "gemma3_text" if family == "gemma3" else family
+    if family not in FAMILIES:
+        raise InvalidConfig(
+            f"model_type is {family!r}{closest(family, FAMILIES)}; expected one of {', '.join(FAMILIES)}"
+        )
+    read = _Config(config, family)
+    if family == "gpt2":
+        return _gpt2(read)
+    hidden, layers, vocab = (read.number(key) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
+    attention: Callable[[_Config, int], Part] = _latent_attention if family.startswith("deepseek") else _attention
+    parts = [Part("embedding", -1, vocab * hidden, 0)]
+    for layer in range(layers):
+        parts.append(attention(read, layer))
+        parts.extend(_feed_forward(read, layer, tuple(shares)))
+    parts.append(Part("head", -1, vocab * hidden + hidden, vocab * hidden))
+    tied = read.flag("tie_word_embeddings")
+    return Architecture(family, hidden, layers, tuple(parts), tied, read.number_or("max_position_embeddings", 2048))
+
+
+def _attention(read: _Config, layer: int) -> Part:
+    """Grouped-query attention with the norms of its layer: q, k, v, o of heads of one width."""
+    rules, hidden, heads = read.rules, read.number("hidden_size"), read.number("num_attention_heads")
+    kv_heads = read.number_or("num_key_value_heads", heads)
+    width = read.number_or("head_dim", hidden // heads)
+    queries, keys = heads * width, 2 * kv_heads * width
+    matrices = hidden * (queries + keys) + queries * hidden
+    rest = rules.norms * hidden + (2 * width if rules.qk_norm else 0)
+    rest += (queries + keys) * read.flag(rules.qkv_bias) + hidden * read.flag(rules.o_bias)
+    pair = 4.0 * queries
+    return Part(
+        "attention",
+        layer,
+        matrices + rest,
+        matrices,
+        kv_numbers=keys,
+        window=_window(read, layer),
+        pair_flops=(pair, pair),
+    )
+
+
+def _window(read: _Config, layer: int) -> int | None:
+    """Return how far the attention of a layer looks back, None where that is all."""
+    data, family = read.data, read.family
+    if not data.get("sliding_window") or (family.startswith("qwen") and not data.get("use_sliding_window")):
+        return None
+    if family not in ("mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma2", "gemma3_text"):
+        return None
+    window, kinds = read.number("sliding_window"), data.get("layer_types")
+    if kinds:
+        return window if kinds[layer] == "sliding_attention" else None
+    if family == "gemma2":
+        return None if layer % 2 else window
+    if family == "gemma3_text":
+        return window if (layer + 1) % read.number("sliding_window_pattern") else None
+    if family in ("qwen2", "qwen3", "qwen2_moe"):
+        return window if layer >= read.number_or("max_window_layers", 28) else None
+    return window
+
+
+def _latent_attention(read: _Config, layer: int) -> Part:
+    """Multi-head latent attention: the cache keeps a compressed vector and one rotary key a token.
+
+    Prefill works on the keys and values of each head; decode on the compressed ones, with the expansion multiplied into
+    queries and outputs.
+    """
+    hidden, heads, rank = (read.number(key) for key in ("hidden_size", "num_attention_heads", "kv_lora_rank"))
+    plain, rotary, value = (read.number(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    queries, low = heads * (plain + rotary), read.data.get("q_lora_rank")
+    biased = read.flag("attention_bias")
+    if low is None:
+        matrices, rest = hidden * queries, 0
+    else:
+        low = read.number("q_lora_rank")
+        matrices, rest = hidden * low + low * queries, low + low * biased
+    matrices += hidden * (rank + rotary) + rank * heads * (plain + value) + heads * value * hidden
+    rest += rank + (rank + rotary + hidden) * biased + 2 * hidden
+    pairs = 2.0 * heads * (plain + rotary + value), 2.0 * heads * (2 * rank + rotary)
+    return Part("attention", layer, matrices + rest, matrices, kv_numbers=rank + rotary, pair_flops=pairs)
+
+
+def _feed_forward(read: _Config, layer: int, shares: tuple[float, ...]) -> list[Part]:
+    """Return the gated feed-forward part of a layer, or its router, shared and routed experts."""
+    hidden = read.number("hidden_size")
+    count = _experts(read, layer)
+    if not count:
+        width = read.number("intermediate_size")
+        biases = (2 * width + hidden) if read.data.get("mlp_bias") and read.family == "llama" else 0
+        return [Part("dense", layer, 3 * hidden * width + biases, 3 * hidden * width)]
+    width = read.number("intermediate_size" if read.family == "mixtral" else "moe_intermediate_size")
+    chosen = read.number("num_experts_per_tok")
+    if chosen > count:
+        raise InvalidConfig(f"{read.family}: num_experts_per_tok is {chosen}, of {count} experts")
+    _check_shares(shares, count, chosen)
+    shared = 0
+    if read.family == "qwen2_moe":
+        shared = 3 * hidden * read.number("shared_expert_intermediate_size") + hidden
+    elif read.family.startswith("deepseek"):
+        shared = 3 * hidden * width * read.number_or("n_shared_experts", 0)
+    always, one = hidden * count + shared, 3 * hidden * width
+    routed = Part(
+        "experts", layer, count * one, chosen * one, experts=count, experts_per_token=chosen, shares=shares
+    )  # fmt: skip
+    return [Part("dense", layer, always, always), routed]
+
+
+def _experts(read: _Config, layer: int) -> int:
+    """Return the number of routed experts of a layer, 0 where it has none."""
+    if read.family == "mixtral":
+        return read.number("num_local_experts")
+    if read.family in ("qwen2_moe", "qwen3_moe"):
+        key = "num_local_experts" if "num_local_experts" in read.data else "num_experts"
+        sparse = (
+            layer not in (read.data.get("mlp_only_layers") or ())
+            and (layer + 1) % read.number("decoder_sparse_step") == 0
+        )
+        return read.number(key, 0) if sparse else 0
+    if read.family.startswith("deepseek"):
+        return read.number("n_routed_experts", 0) if layer >= read.number("first_k_dense_replace", 0) else 0
+    return 0
+
+
+def _check_shares(shares: Sequence[float], count: int, chosen: int) -> None:
+    if not shares:
+        return
+    if len(shares) != count or not all(0.0 <= share <= 1.0 for share in shares) or abs(sum(shares) - chosen) > 1e-6:
+        raise InvalidConfig(
+            f"shares: got {len(shares)} that add up to {sum(shares):g}; expected {count} from 0 to 1 that add up to "
+            f"{chosen}, the experts of a token"
+        )
+
+
+def _gpt2(read: _Config) -> Architecture:
+    hidden, layers, vocab = (read.number(key) for key in ("n_embd", "n_layer", "vocab_size"))
+    positions, inner = read.number("n_positions"), read.number_or("n_inner", 4 * hidden)
+    parts = [Part("embedding", -1, (vocab + positions) * hidden, 0)]
+    for layer in range(layers):
+        square, pair = 4 * hidden * hidden, 4.0 * hidden
+        norms_and_biases = 4 * hidden + 4 * hidden
+        parts.append(
+            Part("attention", layer, square + norms_and_biases, square, kv_numbers=2 * hidden, pair_flops=(pair, pair))
+        )
+        parts.append(Part("dense", layer, 2 * hidden * inner + inner + hidden, 2 * hidden * inner))
+    parts.append(Part("head", -1, vocab * hidden + 2 * hidden, vocab * hidden))
+    return Architecture("gpt2", hidden, layers, tuple(parts), read.flag("tie_word_embeddings"), positions)

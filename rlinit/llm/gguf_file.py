@@ -1,0 +1,149 @@
+"""Parts of a model from a GGUF file: tensors with the bytes that they have in the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlinit.errors import BackendUnavailable, InvalidConfig
+from rlinit.llm.architecture import Architecture, Part, PartKind
+
+__all__ = ["read_gguf", "tensor_names"]
+
+
+class _Tensor(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+def _open(path: str | Path) -> Any:
+    try:
+        from gguf import GGUFReader
+    except ImportError as problem:
+        raise BackendUnavailable("reading GGUF files needs the gguf package: pip install rlinit[gguf]") from problem
+    try:
+        return GGUFReader(path)
+    except (OSError, ValueError, IndexError) as problem:
+        raise InvalidConfig(f"cannot read {path} as GGUF: {problem}") from problem
+
+
+def tensor_names(path: str | Path) -> list[str]:
+    """Return the names of the tensors in a file, in its order.
+
+    Raises
+    ------
+    BackendUnavailable
+        The gguf package is missing.
+    InvalidConfig
+        The file cannot be read.
+    """
+    return [str(tensor.name) for tensor in _open(path).tensors]
+
+
+def read_gguf(path: str | Path) -> Architecture:
+    """Return the parts of the model in a GGUF file.
+
+    Operations go by the shapes of its matrices, memory and traffic by the bytes of its tensors, which may be quantised
+    each in its own way.
+
+    Raises
+    ------
+    BackendUnavailable
+        The gguf package is missing.
+    InvalidConfig
+        The file cannot be read, or lacks what a decoder-only model has.
+    """
+    reader = _open(path)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    family = str(fields.get("general.architecture"))
+    tensors = [_Tensor(str(t.name), tuple(int(n) for n in t.shape), int(t.n_bytes)) for t in reader.tensors]
+    try:
+        layers, hidden = int(fields[f"{family}.block_count"]), int(fields[f"{family}.embedding_length"])
+        heads = fields[f"{family}.attention.head_count"]
+    except KeyError as problem:
+        raise InvalidConfig(f"{path}: the file does not say {problem}") from None
+    grouped = _grouped(tensors)
+    embedding = [t for t in tensors if t.name.startswith(("token_embd", "position_embd"))]
+    if not any(t.name == "token_embd.weight" for t in embedding):
+        raise InvalidConfig(f"{path}: there is no tensor 'token_embd.weight'")
+    parts = [_part("embedding", -1, embedding)]
+    for layer in range(layers):
+        at_heads = heads[layer] if isinstance(heads, (list, tuple)) else heads
+        parts.append(_attention(fields, family, layer, grouped.get((layer, "attention"), []), int(at_heads), hidden))
+        parts.append(_part("dense", layer, grouped.get((layer, "dense"), [])))
+        routed = grouped.get((layer, "experts"))
+        if routed:
+            parts.append(_experts(fields, family, layer, routed))
+    head, tied = [t for t in tensors if t.name.startswith("output")], False
+    if not any(t.name == "output.weight" for t in head):
+        head, tied = [*head, next(t for t in embedding if t.name == "token_embd.weight")], True
+    parts.append(_part("head", -1, head))
+    context = fields.get(f"{family}.context_length")
+    return Architecture(family, hidden, layers, tuple(parts), tied, None if context is None else int(context))
+
+
+def _grouped(tensors: Sequence[_Tensor]) -> dict[tuple[int, PartKind], list[_Tensor]]:
+    grouped: dict[tuple[int, PartKind], list[_Tensor]] = {}
+    for tensor in tensors:
+        found = re.match(r"blk\.(\d+)\.(.*)", tensor.name)
+        if not found:
+            continue
+        kind: PartKind = "attention" if not found[2].startswith("ffn_") else "dense"
+        kind = "experts" if re.match(r"ffn_\w+_exps\.", found[2]) else kind
+        grouped.setdefault((int(found[1]), kind), []).append(tensor)
+    return grouped
+
+
+def _matrix(tensors: Sequence[_Tensor]) -> int:
+    return sum(prod(t.shape) for t in tensors if len(t.shape) > 1)
+
+
+def _part(kind: PartKind, layer: int, tensors: Sequence[_Tensor]) -> Part:
+    active = 0 if kind == "embedding" else _matrix(tensors)
+    return Part(kind, layer, sum(prod(t.shape) for t in tensors), active, sum(t.num_bytes for t in tensors))
+
+
+def _experts(fields: dict[str, Any], family: str, layer: int, tensors: Sequence[_Tensor]) -> Part:
+    count, chosen = (int(fields.get(f"{family}.{key}", 0)) for key in ("expert_count", "expert_used_count"))
+    if not 0 < chosen <= count:
+        raise InvalidConfig(f"{family}: {chosen} of {count} experts are used; expected at least one of them")
+    params = sum(prod(t.shape) for t in tensors)
+    return Part(
+        "experts", layer, params, _matrix(tensors) * chosen // count, sum(t.num_bytes for t in tensors),
+        experts=count, experts_per_token=chosen,
+    )  # fmt: skip
+
+
+def _attention(
+    fields: dict[str, Any], family: str, layer: int, tensors: Sequence[_Tensor], heads: int, hidden: int
+) -> Part:
+    """Return the attention of a layer; the cache is that of its key and value heads, or of a compressed vector."""
+    if not tensors:
+        raise InvalidConfig(f"{family}: layer {layer} has no tensors")
+
+    def read(key: str, other: int) -> int:
+        value = fields.get(f"{family}.attention.{key}", other)
+        return int(value[layer] if isinstance(value, (list, tuple)) else value)
+
+    key, value = read("key_length", hidden // heads), read("value_length", hidden // heads)
+    rank = read("kv_lora_rank", 0)
+    window = read("sliding_window", 0) or None
+    pattern = fields.get(f"{family}.attention.sliding_window_pattern")
+    if isinstance(pattern, (list, tuple)) and not pattern[layer]:
+        window = None
+    if window and family in ("gemma2", "gemma3") and pattern is None:  # the pattern is the family's, not in the file
+        window = window if (layer % 2 == 0 if family == "gemma2" else (layer + 1) % 6) else None
+    if rank:
+        rotary = int(fields.get(f"{family}.rope.dimension_count", 64))
+        cached, pairs = rank + rotary, (2.0 * heads * (key + value), 2.0 * heads * (2 * rank + rotary))
+    else:
+        cached, pairs = read("head_count_kv", heads) * (key + value), (2.0 * heads * (key + value),) * 2
+    params, active = sum(prod(t.shape) for t in tensors), _matrix(tensors)
+    return Part(
+        "attention", layer, params, active, sum(t.num_bytes for t in tensors), kv_numbers=cached, window=window,
+        pair_flops=(pairs[0], pairs[1]),
+    )  # fmt: skip

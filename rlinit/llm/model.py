@@ -1,0 +1,311 @@
+"""A language model with its dtype and its lengths: bytes of every part, operations and traffic of every pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.errors import InvalidConfig
+from rlinit.graph import Graph
+from rlinit.hardware import Device
+from rlinit.llm.architecture import Architecture, Part
+from rlinit.llm.families import architecture_of
+from rlinit.llm.gguf_file import read_gguf
+
+__all__ = ["DTYPES", "LanguageModel", "Phase", "Workload", "load"]
+
+Phase = Literal["prefill", "decode"]
+
+DTYPES: Mapping[str, int] = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
+"""Bits of a number."""
+
+_PROMPT, _OUTPUT = 512, 128
+"""Tokens of a request where nothing is said: a question and a paragraph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How the model is used.
+
+    Parameters
+    ----------
+    context
+        Tokens of a sequence that the cache has room for.
+    batch
+        Sequences worked on at once.
+    prompt, output
+        Tokens of a sequence that are given, and that are made; together at most `context`.
+
+    Raises
+    ------
+    InvalidConfig
+        A length that is no whole number, or a context that is too short.
+    """
+
+    context: int
+    batch: int
+    prompt: int
+    output: int
+
+    def __post_init__(self) -> None:
+        for what in ("context", "batch", "prompt", "output"):
+            value = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**40:
+                raise InvalidConfig(f"{what} is {value!r}; expected a whole number >= 1")
+        if self.prompt + self.output > self.context:
+            raise InvalidConfig(
+                f"a prompt of {self.prompt} and {self.output} more tokens do not fit a context of {self.context}"
+            )
+
+    @property
+    def decode_steps(self) -> int:
+        """Passes that make one token each: prefill makes the first one."""
+        return max(1, self.output - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A language model as it is to be run.
+
+    Parameters
+    ----------
+    name
+        For tables and files.
+    architecture, workload
+        Its parts, and how it is used.
+    weights, activations
+        Keys of `DTYPES`; the cache has the type of the activations. Parts whose file says their bytes keep them.
+    """
+
+    name: str
+    architecture: Architecture
+    workload: Workload
+    weights: str = "bf16"
+    activations: str = "bf16"
+
+    @property
+    def num_params(self) -> int:
+        """Parameters, a tied matrix once."""
+        return self.architecture.num_params
+
+    def weight_bytes(self, part: Part) -> int:
+        """Return the bytes of a part's tensors."""
+        if part.stored_bytes is not None:
+            return part.stored_bytes
+        return (part.params * DTYPES[self.weights] + 7) // 8
+
+    @property
+    def tied_bytes(self) -> int:
+        """Bytes that embedding and head share where they are on one device."""
+        if not self.architecture.tied:
+            return 0
+        head = self.architecture.parts[-1]
+        norms = head.params - head.active
+        if head.stored_bytes is None:
+            return (head.active * DTYPES[self.weights] + 7) // 8
+        return head.stored_bytes - 4 * norms  # norms of GGUF files are FP32
+
+    def kv_bytes(self, part: Part) -> int:
+        """Return the bytes of a part's cache: every sequence's, up to the context or the window."""
+        kept = self.workload.context if part.window is None else min(self.workload.context, part.window)
+        return self.workload.batch * kept * ((part.kv_numbers * DTYPES[self.activations] + 7) // 8)
+
+    def cut_bytes(self, phase: Phase) -> int:
+        """Return the bytes that pass a cut between layers: one vector a token."""
+        tokens = self.workload.batch * (self.workload.prompt if phase == "prefill" else 1)
+        return tokens * ((self.architecture.hidden * DTYPES[self.activations] + 7) // 8)
+
+    def seconds(self, part: Part, device: Device, phase: Phase) -> float:
+        """Return the seconds of a pass over one part, by the roofline of a device; of decode the mean of its passes.
+
+        The larger of operations over the rate and bytes over the bandwidth, and a launch.
+
+        Parameters
+        ----------
+        part, device
+            What runs where; the device has rates.
+        phase
+            Prefill of all prompts, or one token for each sequence.
+        """
+        flops, moved = self.prefill_costs(part) if phase == "prefill" else self.decode_costs(part)
+        rate, bandwidth = float(device.flops_per_s or 0.0), float(device.bytes_per_s or 0.0)
+        return float(np.mean(np.maximum(flops / rate, moved / bandwidth))) + device.launch_s
+
+    def prefill_costs(self, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return operations and bytes of prefill: token t of a prompt looks back at t tokens, or at its window.
+
+        The head works on the last token of each prompt. Bytes are those of weights that are read and of the cache that
+        is written; tensors between ops are left out.
+        """
+        work = self.workload
+        tokens = work.batch * (1 if part.kind == "head" else work.prompt)
+        window = min(work.prompt, part.window or work.prompt)
+        pairs = work.batch * (window * (window + 1) // 2 + (work.prompt - window) * window)
+        flops = 2.0 * part.active * tokens + part.pair_flops[0] * pairs
+        moved = self._read_bytes(part, tokens) + tokens * part.kv_numbers * DTYPES[self.activations] / 8
+        return np.array([flops]), np.array([moved])
+
+    def decode_costs(self, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return operations and bytes of each decode pass, in order: the cache grows by a token a pass."""
+        work = self.workload
+        lengths = np.arange(work.prompt + 1, work.prompt + 1 + work.decode_steps, dtype=np.float64)
+        if part.window is not None:
+            lengths = np.minimum(lengths, part.window)
+        if not part.kv_numbers:
+            lengths = lengths[:1]
+        flops = work.batch * (2.0 * part.active + part.pair_flops[1] * lengths)
+        cache = work.batch * part.kv_numbers * DTYPES[self.activations] / 8 * lengths
+        return flops, self._read_bytes(part, work.batch) + cache
+
+    def _read_bytes(self, part: Part, tokens: int) -> float:
+        """Return the bytes of weights that a pass reads: rows of the embedding, experts that some token is sent to."""
+        stored = float(self.weight_bytes(part))
+        if part.kind == "embedding":
+            return min(stored, stored / part.params * self.architecture.hidden * tokens)
+        return stored * part.touched(tokens)
+
+    def units(self, granularity: Literal["layer", "part"] = "layer") -> tuple[tuple[str, tuple[Part, ...]], ...]:
+        """Return what is placed as a whole, in order: (name, parts). Experts stay with the dense part of their layer.
+
+        Parameters
+        ----------
+        granularity
+            Whole layers, or attention and feed-forward part of each layer by themselves.
+        """
+        grouped: dict[str, list[Part]] = {}
+        for part in self.architecture.parts:
+            whole = part.name if part.layer < 0 else f"layer{part.layer}"
+            if granularity == "part" and part.layer >= 0:
+                whole += ".attention" if part.kind == "attention" else ".feed_forward"
+            grouped.setdefault(whole, []).append(part)
+        return tuple((name, tuple(parts)) for name, parts in grouped.items())
+
+    def to_graph(self, devices: Sequence[Device], phase: Phase = "decode") -> Graph:
+        """Return the chain of layers as a graph for `rlinit.schedule`: seconds of one pass on each device.
+
+        A layer's parameters count its cache too. Plan with ``resident="weights"``; devices may be revisited there.
+
+        Parameters
+        ----------
+        devices
+            Those of the hardware, with rates.
+        phase
+            Which pass.
+        """
+        units = self.units()
+        rows = []
+        for name, parts in units:
+            held = sum(self.weight_bytes(part) + self.kv_bytes(part) for part in parts)
+            times = {device.name: sum(self.seconds(part, device, phase) for part in parts) for device in devices}
+            row = {"op": "layer", "param_bytes": held, "out_bytes": self.cut_bytes(phase), "time_s": times}
+            rows.append((name, row))
+        names = [name for name, _ in units]
+        return Graph.build(rows, list(pairwise(names)), name=self.name)
+
+    def with_workload(self, *, context: int | None = None, batch: int | None = None) -> LanguageModel:
+        """Return the model with another context or batch and the same request.
+
+        Parameters
+        ----------
+        context, batch
+            None: as it is.
+        """
+        return replace(
+            self,
+            workload=replace(
+                self.workload, context=context or self.workload.context, batch=batch or self.workload.batch
+            ),
+        )
+
+
+def load(
+    source: str | Path | Mapping[str, Any],
+    *,
+    context: int | None = None,
+    batch: int = 1,
+    prompt: int | None = None,
+    output: int | None = None,
+    dtype: str | tuple[str, str] | None = None,
+    shares: Sequence[float] = (),
+    name: str = "",
+) -> LanguageModel:
+    """Return a language model from its Hugging Face configuration or from a GGUF file.
+
+    Parameters
+    ----------
+    source
+        A ``config.json``, a folder that has one, its contents as a mapping, or a ``.gguf`` file.
+    context
+        Tokens that the cache has room for; by default prompt and output.
+    batch
+        Sequences worked on at once.
+    prompt, output
+        Tokens given and made; by default 512 and 128, or a prompt that fills the context.
+    dtype
+        Of weights and activations, or of each: "bf16" (default), ("int4", "fp16"), "int4/fp16". Where weights of four
+        bits are asked for alone, activations are "fp16". Weights of a GGUF file keep their bytes.
+    shares
+        Share of the tokens that is sent to each expert; empty: the same to each.
+    name
+        By default the file's, or the model type.
+
+    Raises
+    ------
+    InvalidConfig
+        Unreadable files, unknown families or dtypes, sizes or lengths that make no sense.
+    BackendUnavailable
+        A GGUF file without the gguf package.
+    """
+    weights, activations = _dtypes(dtype)
+    if isinstance(source, Mapping):
+        architecture = architecture_of(source, shares)
+        title = str(source.get("model_type"))
+    else:
+        path = Path(source)
+        path = path / "config.json" if path.is_dir() else path
+        title = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
+        if path.suffix == ".gguf":
+            if shares:
+                raise InvalidConfig("shares of experts are for configurations; a GGUF file takes none")
+            architecture = read_gguf(path)
+            weights = "as in the file"
+        else:
+            architecture = architecture_of(_read_config(path), shares)
+    made = output if output is not None else min(_OUTPUT, max(1, (context or 2 * _OUTPUT) // 2))
+    given = prompt if prompt is not None else (_PROMPT if context is None else context - made)
+    workload = Workload(given + made if context is None else context, batch, given, made)
+    return LanguageModel(name or title, architecture, workload, weights, activations)
+
+
+def _dtypes(dtype: str | tuple[str, str] | None) -> tuple[str, str]:
+    if dtype is None:
+        return "bf16", "bf16"
+    if isinstance(dtype, str):
+        weights, _, activations = dtype.partition("/")
+        pair = weights, activations or ("fp16" if weights == "int4" else weights)
+    else:
+        pair = dtype
+    if len(pair) != 2 or not all(one in DTYPES for one in pair):
+        raise InvalidConfig(
+            f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}, or WEIGHTS/ACTIVATIONS such as int4/fp16"
+        )
+    return pair
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidConfig(f"cannot read {path}: {problem}") from problem
+    except ValueError as problem:
+        raise InvalidConfig(f"{path} is not valid JSON: {problem}") from None
+    if not isinstance(data, dict):
+        raise InvalidConfig(f"{path}: expected an object, the contents of a config.json")
+    return data

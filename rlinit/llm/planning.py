@@ -1,0 +1,226 @@
+"""Plans of language models: proven best splits, and the longest context or largest batch that fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.errors import SolverFailure
+from rlinit.hardware import Hardware
+from rlinit.llm.contiguous import ChainProblem, ChainSolution, solve_chain
+from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
+from rlinit.llm.model import LanguageModel
+from rlinit.llm.result import LlmPlan
+from rlinit.llm.simple_splits import compare_splits
+from rlinit.llm.verification import evaluate, value_of, verify
+from rlinit.units import format_bytes
+
+__all__ = ["Limit", "max_batch", "max_context", "plan"]
+
+_LONGEST = 1 << 24
+"""Tokens or sequences beyond which no limit is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The largest context or batch that fits, and the plan for it; 0 and an infeasible plan where none fits.
+
+    Parameters
+    ----------
+    largest
+        Tokens of a sequence, or sequences.
+    plan
+        The best split at that size.
+    by_model
+        Whether the model's positions end there rather than the memory.
+    """
+
+    largest: int
+    plan: LlmPlan
+    by_model: bool = False
+
+
+def plan(
+    model: LanguageModel,
+    hardware: Hardware | str,
+    *,
+    objective: Objective = "decode",
+    granularity: Granularity = "layer",
+    reserve_bytes: float = 0.0,
+    first: Sequence[str] = (),
+) -> LlmPlan:
+    """Return the best contiguous split of a model over devices, proven, with the splits that it is compared with.
+
+    Devices are used in any order, each for one span of units, or not at all.
+
+    Parameters
+    ----------
+    model
+        From `load`.
+    hardware
+        Devices with rates and links, or the name of a preset, whose rates are then those of the activations' dtype.
+    objective, granularity, reserve_bytes, first
+        See `Settings`.
+
+    Raises
+    ------
+    InvalidHardware
+        An unknown preset, devices without rates, or too many unlike ones.
+    InvalidConfig
+        An unknown objective or granularity.
+    """
+    devices = resolve_hardware(model, hardware)
+    settings = Settings(objective, granularity, reserve_bytes, tuple(first))
+    started = time.perf_counter()
+    problem, solution = _solve(model, devices, settings)
+    solved = time.perf_counter() - started
+    if not solution.spans:
+        said = _what_is_missing(problem)
+        return LlmPlan(model, devices.name, settings, "infeasible", np.inf, np.inf, (), said, {}, solved)
+    spans = evaluate(model, devices, settings, solution.spans)
+    value = value_of(spans, settings)
+    others = compare_splits(model, devices, settings, problem)
+    bound = min(solution.cost, value)
+    made = LlmPlan(model, devices.name, settings, "optimal", value, bound, spans, "", others, solved)
+    verify(made, devices)
+    if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
+        raise SolverFailure(f"the dynamic program's cost {solution.cost} is not that of its spans, {value}")
+    return made
+
+
+def resolve_hardware(model: LanguageModel, hardware: Hardware | str) -> Hardware:
+    """Return hardware by name, with the rates of the model's activations, or as it is.
+
+    Parameters
+    ----------
+    model
+        Says the dtype.
+    hardware
+        Ready, or the name of a preset.
+    """
+    return Hardware.preset(hardware, dtype=model.activations) if isinstance(hardware, str) else hardware
+
+
+def _solve(model: LanguageModel, hardware: Hardware, settings: Settings) -> tuple[ChainProblem, ChainSolution]:
+    """Return the problem and its best spans.
+
+    A pipeline of k devices has k batches under way: the best for each k with the caches of k batches is at most k
+    devices long, and the best of all k is the best pipeline.
+    """
+    if settings.objective != "pipeline":
+        problem = lower_chain(model, hardware, settings)
+        return problem, solve_chain(problem)
+    most = min(hardware.num_devices, len(model.units(settings.granularity)))
+    problems = [lower_chain(model, hardware, settings, k, k) for k in range(1, most + 1)]
+    solutions = [solve_chain(problem) for problem in problems]
+    return problems[0], min(solutions, key=lambda solution: solution.cost)
+
+
+def _what_is_missing(problem: ChainProblem) -> str:
+    """Return why nothing fits: the devices together are too small, or whole units do not fill them."""
+    need, room = float(problem.held_bytes.sum()), problem.room_bytes
+    if len(room) == 1:
+        need -= problem.shared_bytes
+    if need > room.sum():
+        return (
+            f"weights and cache are {format_bytes(need)}, all devices together have room for "
+            f"{format_bytes(float(room.sum()))}: {format_bytes(need - float(room.sum()))} are missing"
+        )
+    largest = float(problem.held_bytes.max())
+    if largest > room.max():
+        return (
+            f"a unit of {format_bytes(largest)} fits no device; the largest has room for {format_bytes(room.max())}: "
+            f"{format_bytes(largest - room.max())} are missing on it"
+        )
+    return (
+        f"weights and cache of {format_bytes(need)} would fit into {format_bytes(float(room.sum()))}, but no split "
+        "into whole units over linked devices does; smaller units (granularity='part') may"
+    )
+
+
+def max_context(
+    model: LanguageModel,
+    hardware: Hardware | str,
+    *,
+    objective: Objective = "decode",
+    granularity: Granularity = "layer",
+    reserve_bytes: float = 0.0,
+    first: Sequence[str] = (),
+) -> Limit:
+    """Return the longest context that fits, with the plan for it: bisection on the exact method.
+
+    Prompt and output stay as they are, so that at least they have to fit; the model's positions are the limit where
+    the memory is not.
+
+    Parameters
+    ----------
+    model, hardware, objective, granularity, reserve_bytes, first
+        As for `plan`.
+
+    Raises
+    ------
+    InvalidHardware, InvalidConfig
+        As for `plan`.
+    """
+    least = model.workload.prompt + model.workload.output
+    most = max(least, model.architecture.max_context or _LONGEST)
+    return _largest(
+        lambda size: model.with_workload(context=size), least, most, hardware,
+        Settings(objective, granularity, reserve_bytes, tuple(first)),
+    )  # fmt: skip
+
+
+def max_batch(
+    model: LanguageModel,
+    hardware: Hardware | str,
+    *,
+    objective: Objective = "decode",
+    granularity: Granularity = "layer",
+    reserve_bytes: float = 0.0,
+    first: Sequence[str] = (),
+) -> Limit:
+    """Return the largest batch that fits at the model's context, with the plan for it.
+
+    Parameters
+    ----------
+    model, hardware, objective, granularity, reserve_bytes, first
+        As for `plan`.
+
+    Raises
+    ------
+    InvalidHardware, InvalidConfig
+        As for `plan`.
+    """
+    return _largest(
+        lambda size: model.with_workload(batch=size), 1, _LONGEST, hardware,
+        Settings(objective, granularity, reserve_bytes, tuple(first)),
+    )  # fmt: skip
+
+
+def _largest(
+    resized: Callable[[int], LanguageModel], least: int, most: int, hardware: Hardware | str, settings: Settings
+) -> Limit:
+    """Bisect for the largest size that fits; memory grows with the size."""
+    devices = resolve_hardware(resized(least), hardware)
+
+    def planned(size: int) -> LlmPlan:
+        return plan(
+            resized(size), devices, objective=settings.objective, granularity=settings.granularity,
+            reserve_bytes=settings.reserve_bytes, first=settings.first,
+        )  # fmt: skip
+
+    def fits(size: int) -> bool:
+        return bool(_solve(resized(size), devices, settings)[1].spans)
+
+    if not fits(least):
+        return Limit(0, planned(least))
+    low, high = least, most
+    if fits(most):
+        return Limit(most, planned(most), by_model=True)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return Limit(low, planned(low))

@@ -1,0 +1,111 @@
+"""The plan of a language model: which span of layers runs on which device, and what was proven about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rlinit.files import write_json
+from rlinit.llm.lowering import Settings
+from rlinit.llm.model import LanguageModel
+
+__all__ = ["LlmPlan", "Span"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one device does.
+
+    Parameters
+    ----------
+    device
+        Its name.
+    units
+        Names of the units, in order.
+    weight_bytes, cache_bytes
+        What it holds; a tied matrix once.
+    seconds, transfer_s
+        Of its parts, and of the cut before it, in all passes that the objective sums over.
+    """
+
+    device: str
+    units: tuple[str, ...]
+    weight_bytes: float
+    cache_bytes: float
+    seconds: float
+    transfer_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LlmPlan:
+    """A split of a language model.
+
+    Parameters
+    ----------
+    model, hardware, settings
+        What was split over what (its name), by which rules.
+    status
+        ``optimal``: no contiguous split of these units over an ordered choice of these devices is better under this
+        cost model; ``infeasible``: none fits.
+    value, bound
+        Seconds of the objective, and what was proven that no split is below; inf where none fits.
+    spans
+        In the order in which a token passes the devices.
+    message
+        What is missing where nothing fits.
+    others
+        Name of a simple split -> its value under the same model, or why it has none.
+    solve_s
+        Seconds that the proof took.
+    """
+
+    model: LanguageModel
+    hardware: str
+    settings: Settings
+    status: Literal["optimal", "infeasible"]
+    value: float
+    bound: float
+    spans: tuple[Span, ...]
+    message: str = ""
+    others: Mapping[str, float | str] = field(default_factory=dict)
+    solve_s: float = 0.0
+
+    @property
+    def assignment(self) -> dict[str, str]:
+        """Name of each unit -> name of its device."""
+        return {unit: span.device for span in self.spans for unit in span.units}
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that all sequences together make a second by the objective; of ``prefill`` tokens that are read."""
+        work = self.model.workload
+        tokens = {"prefill": work.prompt, "request": work.output}.get(self.settings.objective, 1)
+        return work.batch * tokens / self.value if self.value > 0 else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as what JSON can say; infinite values are null."""
+        work = self.model.workload
+        return {
+            "model": self.model.name,
+            "hardware": self.hardware,
+            "parameters": self.model.num_params,
+            "dtype": {"weights": self.model.weights, "activations": self.model.activations},
+            "workload": dataclasses.asdict(work),
+            "settings": dataclasses.asdict(self.settings),
+            "status": self.status,
+            "value": self.value if math.isfinite(self.value) else None,
+            "bound": self.bound if math.isfinite(self.bound) else None,
+            "bound_source": "dynamic program over sets of devices",
+            "message": self.message,
+            "spans": [dataclasses.asdict(span) for span in self.spans],
+            "others": dict(self.others),
+            "solve_s": self.solve_s,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON, atomically."""
+        write_json(path, self.to_dict())

@@ -1,0 +1,90 @@
+"""The splits that tools make by rule, under the same cost model: what a plan is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlinit.hardware import Hardware
+from rlinit.llm.contiguous import ChainProblem
+from rlinit.llm.lowering import Settings
+from rlinit.llm.model import LanguageModel
+from rlinit.llm.verification import evaluate, overfull, value_of
+
+__all__ = ["compare_splits", "split_in_proportion"]
+
+Spans = tuple[tuple[int, int, int], ...]
+
+
+def compare_splits(
+    model: LanguageModel, hardware: Hardware, settings: Settings, problem: ChainProblem
+) -> dict[str, float | str]:
+    """Return the value of each simple split, or why it has none.
+
+    ``best single device``; ``equal layers``, ``in proportion to memory`` (exo) and ``in proportion to bandwidth`` over
+    all devices in the hardware's order; ``greedy``: devices in the order of their bandwidth, each filled with whole
+    layers before the next is begun (llama.cpp's fit).
+
+    Parameters
+    ----------
+    model, hardware, settings
+        The problem.
+    problem
+        The same in arrays.
+    """
+    n, d = problem.num_units, hardware.num_devices
+    memory = [min(device.memory_bytes, 2.0**50) for device in hardware.devices]
+    bandwidth = [float(device.bytes_per_s or 0.0) for device in hardware.devices]
+    shares = {"equal layers": [1.0] * d, "in proportion to memory": memory, "in proportion to bandwidth": bandwidth}
+    found: dict[str, float | str] = {}
+    singles = {at: _judge(model, hardware, settings, ((at, 0, n),)) for at in range(d)}
+    fitting = [value for value in singles.values() if isinstance(value, float)]
+    found["best single device"] = min(fitting) if fitting else "no device holds the model"
+    for name, weights in shares.items():
+        found[name] = _judge(model, hardware, settings, split_in_proportion(n, weights))
+    found["greedy"] = _judge(model, hardware, settings, _greedy(problem, bandwidth))
+    return found
+
+
+def split_in_proportion(num_units: int, weights: Sequence[float]) -> Spans:
+    """Return spans of devices in order, each as long as its share, rounded where it ends.
+
+    >>> split_in_proportion(10, [1.0, 3.0])
+    ((0, 0, 2), (1, 2, 10))
+
+    Parameters
+    ----------
+    num_units
+        Units to share out.
+    weights
+        (d,) positive.
+    """
+    ends = np.rint(np.cumsum(weights) / np.sum(weights) * num_units).astype(int).tolist()
+    return tuple((at, start, end) for at, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start)
+
+
+def _greedy(problem: ChainProblem, bandwidth: Sequence[float]) -> Spans:
+    """Fill devices one after the other, the fastest memory first; the last one takes what is left."""
+    order = sorted(range(len(bandwidth)), key=lambda at: (-bandwidth[at], at))
+    spans, start, n = [], 0, problem.num_units
+    for at in order:
+        costs = problem.span_costs(at)[start]
+        fitting = np.flatnonzero(np.isfinite(costs))
+        end = n if at == order[-1] else int(fitting[-1]) if len(fitting) else start
+        if end > start:
+            spans.append((at, start, end))
+        start = end
+    return tuple(spans)
+
+
+def _judge(model: LanguageModel, hardware: Hardware, settings: Settings, places: Spans) -> float | str:
+    spans = evaluate(model, hardware, settings, places)
+    for (at, _, _), span in zip(places, spans, strict=True):
+        problem = overfull(span, hardware.devices[at], settings)
+        if problem:
+            return problem
+    if any(span.device in settings.first for span in spans[1:]):
+        return "a device that may only come first does not"
+    value = value_of(spans, settings)
+    return value if value < float("inf") else "devices without a link between them"

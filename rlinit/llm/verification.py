@@ -1,0 +1,123 @@
+"""Value and memory of spans, recomputed part by part; shares nothing with the dynamic program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlinit.errors import InvalidPlan
+from rlinit.hardware import CAPACITY_SLACK, Device, Hardware
+from rlinit.llm.lowering import Settings, passes_of, room_bytes
+from rlinit.llm.model import LanguageModel
+from rlinit.llm.result import LlmPlan, Span
+from rlinit.units import format_bytes
+
+__all__ = ["evaluate", "overfull", "value_of", "verify"]
+
+_ROUNDING = 1e-9
+"""Relative difference of two sums of the same seconds."""
+
+
+def evaluate(
+    model: LanguageModel, hardware: Hardware, settings: Settings, spans: Sequence[tuple[int, int, int]]
+) -> tuple[Span, ...]:
+    """Return what devices do, by (device, first unit, end).
+
+    Parameters
+    ----------
+    model, hardware, settings
+        The problem.
+    spans
+        In the order of the chain; under ``pipeline`` each device has a cache for as many batches as there are spans.
+    """
+    units = model.units(settings.granularity)
+    batches = len(spans) if settings.objective == "pipeline" else 1
+    found = []
+    for at, (device, start, end) in enumerate(spans):
+        parts = [part for _, some in units[start:end] for part in some]
+        weights = sum(model.weight_bytes(part) for part in parts)
+        if start == 0 and end == len(units):
+            weights -= model.tied_bytes
+        place = hardware.devices[device]
+        seconds, transfer = [], 0.0
+        for phase, count in passes_of(model, settings.objective):
+            seconds += [count * model.seconds(part, place, phase) for part in parts]
+            if at and count:
+                source = spans[at - 1][0]
+                rate, delay = float(hardware.bandwidth[source, device]), float(hardware.latency_s[source, device])
+                transfer += count * (delay + model.cut_bytes(phase) / rate) if rate > 0 else math.inf
+        names = tuple(name for name, _ in units[start:end])
+        cache = float(batches * sum(model.kv_bytes(part) for part in parts))
+        found.append(Span(place.name, names, float(weights), cache, math.fsum(seconds), transfer))
+    return tuple(found)
+
+
+def value_of(spans: Sequence[Span], settings: Settings) -> float:
+    """Return the objective of spans: the sum of all times, or the largest of them.
+
+    Parameters
+    ----------
+    spans, settings
+        As of a plan.
+    """
+    times = [time for span in spans for time in (span.seconds, span.transfer_s)]
+    return max(times) if settings.objective == "pipeline" else math.fsum(times)
+
+
+def overfull(span: Span, device: Device, settings: Settings) -> str:
+    """Return how much more a span holds than its device has room for; "" where it fits.
+
+    Parameters
+    ----------
+    span, device, settings
+        What is held against what.
+    """
+    room, need = room_bytes(device, settings), span.weight_bytes + span.cache_bytes
+    if need <= room * CAPACITY_SLACK:
+        return ""
+    return f"{span.device!r} would hold {format_bytes(need)} and has room for {format_bytes(room)}"
+
+
+def verify(plan: LlmPlan, hardware: Hardware) -> None:
+    """Check that a plan covers the model in order, fits, and costs what it says.
+
+    Parameters
+    ----------
+    plan
+        With a split; one that is infeasible has nothing to check.
+    hardware
+        What it was made for.
+
+    Raises
+    ------
+    InvalidPlan
+        It does not.
+    """
+    if plan.status == "infeasible":
+        return
+    index = {device.name: at for at, device in enumerate(hardware.devices)}
+    units = [name for name, _ in plan.model.units(plan.settings.granularity)]
+    if [name for span in plan.spans for name in span.units] != units:
+        raise InvalidPlan("the spans do not cover the model's units, each once and in order")
+    names = [span.device for span in plan.spans]
+    if len(set(names)) != len(names) or not set(names) <= set(index):
+        raise InvalidPlan(f"devices {', '.join(names)}: expected devices of {hardware.name!r}, each at most once")
+    for name in names[1:]:
+        if name in plan.settings.first:
+            raise InvalidPlan(f"device {name!r} may only come first")
+    ends = [0]
+    for span in plan.spans:
+        ends.append(ends[-1] + len(span.units))
+    places = [
+        (index[span.device], start, end) for span, start, end in zip(plan.spans, ends[:-1], ends[1:], strict=True)
+    ]
+    found = evaluate(plan.model, hardware, plan.settings, places)
+    for ours, span in zip(found, plan.spans, strict=True):
+        if ours != span:
+            raise InvalidPlan(f"device {span.device!r}: the plan says {span}, recomputed {ours}")
+        problem = overfull(ours, hardware.devices[index[span.device]], plan.settings)
+        if problem:
+            raise InvalidPlan(problem)
+    value = value_of(found, plan.settings)
+    if not math.isclose(value, plan.value, rel_tol=_ROUNDING) or plan.bound > plan.value * (1 + _ROUNDING):
+        raise InvalidPlan(f"the plan says {plan.value} s, at least {plan.bound} s; recomputed {value} s")

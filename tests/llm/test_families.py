@@ -1,0 +1,102 @@
+"""Parameters of every family, held against transformers' own modules."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from rlinit.errors import InvalidConfig
+from rlinit.llm.families import FAMILIES, architecture_of
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+
+def random_config(family: str, seed: int) -> dict[str, Any]:
+    """Return a small configuration with sizes that share no factor by chance."""
+    draw = random.Random(f"{family}-{seed}")
+    heads, width = draw.choice([2, 4, 6]), draw.choice([4, 8])
+    hidden = heads * draw.choice([4, 8])
+    if family == "gpt2":
+        inner = draw.choice([None, 56])
+        return {"vocab_size": 97, "n_positions": 33, "n_embd": hidden, "n_layer": 3, "n_head": heads, "n_inner": inner}
+    config: dict[str, Any] = {
+        "vocab_size": draw.choice([89, 97]), "hidden_size": hidden, "intermediate_size": draw.choice([40, 56]),
+        "num_hidden_layers": draw.choice([2, 5]), "num_attention_heads": heads,
+        "num_key_value_heads": draw.choice([1, 2, heads]), "tie_word_embeddings": draw.random() < 0.5,
+    }  # fmt: skip
+    if family in ("llama", "qwen3", "gemma", "gemma2", "gemma3_text", "qwen3_moe"):
+        config |= {"attention_bias": draw.random() < 0.5}
+    if family == "llama":
+        config |= {"mlp_bias": draw.random() < 0.5}
+    if not family.startswith(("deepseek", "qwen2")):
+        config |= {"head_dim": width}
+    if family == "mixtral":
+        config |= {"num_local_experts": 5, "num_experts_per_tok": 2}
+    if "moe" in family:
+        config |= {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "decoder_sparse_step": 2}
+        config |= {"mlp_only_layers": [1]}
+    if family == "qwen2_moe":
+        config |= {"shared_expert_intermediate_size": 28, "qkv_bias": draw.random() < 0.5}
+    if family.startswith("deepseek"):
+        config |= {
+            "num_key_value_heads": heads, "kv_lora_rank": 12, "q_lora_rank": draw.choice([None, 20]),
+            "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10, "n_routed_experts": 8,
+            "n_shared_experts": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1, "num_experts_per_tok": 2,
+            "n_group": 2, "topk_group": 1, "attention_bias": draw.random() < 0.5,
+        }  # fmt: skip
+    return config
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_are_those_of_transformers(family: str, seed: int) -> None:
+    """The whole model and each layer have exactly the parameters of transformers' module on the meta device."""
+    config = random_config(family, seed)
+    made = transformers.AutoConfig.for_model(family, **config)
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(made)
+    ours = architecture_of({"model_type": family, **config})
+    assert ours.num_params == sum(p.numel() for p in module.parameters())
+    layers = module.transformer.h if family == "gpt2" else module.model.layers
+    for at, layer in enumerate(layers):
+        counted = sum(part.params for part in ours.parts if part.layer == at)
+        assert counted == sum(p.numel() for p in layer.parameters()), at
+    assert architecture_of(made.to_dict()).num_params == ours.num_params
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_defaults_are_those_of_transformers(family: str) -> None:
+    """A configuration that says nothing but its type has the parameters of transformers' default one."""
+    made = transformers.AutoConfig.for_model(family)
+    if family == "deepseek_v2":
+        made.num_experts_per_tok = 6
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(made)
+    said = {"num_experts_per_tok": 6} if family == "deepseek_v2" else {}
+    ours = architecture_of({"model_type": family, **said})
+    assert ours.num_params == sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "gemma2", "gemma3_text"])
+def test_windows_are_those_of_transformers(family: str) -> None:
+    """Layers with a sliding window are those that transformers marks, with and without `layer_types`."""
+    said = {"num_hidden_layers": 8, "sliding_window": 64}
+    said |= {"use_sliding_window": True, "max_window_layers": 3} if family == "qwen2" else {}
+    made = transformers.AutoConfig.for_model(family, **said)
+    kinds = made.to_dict().get("layer_types") or ["sliding_attention"] * 8
+    for config in ({"model_type": family, **said}, made.to_dict()):
+        parts = [part for part in architecture_of(config).parts if part.kind == "attention"]
+        assert [part.window for part in parts] == [64 if kind == "sliding_attention" else None for kind in kinds]
+
+
+def test_wrong_configurations_are_told() -> None:
+    """An unknown family, a size that is none, and shares that do not add up name what is wrong."""
+    with pytest.raises(InvalidConfig, match="did you mean 'llama'"):
+        architecture_of({"model_type": "lama"})
+    with pytest.raises(InvalidConfig, match="hidden_size is -1"):
+        architecture_of({"model_type": "llama", "hidden_size": -1})
+    with pytest.raises(InvalidConfig, match="add up to 2"):
+        architecture_of({"model_type": "mixtral"}, shares=[0.5] * 8)

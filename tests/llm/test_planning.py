@@ -1,0 +1,231 @@
+"""Plans of language models: brute force, memory, what is missing, limits, and the costs they rest on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from rlinit import llm
+from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
+from rlinit.hardware import Device, Hardware
+from rlinit.llm.contiguous import exchangeable_classes
+from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
+from rlinit.llm.verification import evaluate, overfull, value_of
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 40, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+GEMMA = LLAMA | {"model_type": "gemma2", "head_dim": 8, "sliding_window": 6, "tie_word_embeddings": True}
+
+
+def random_hardware(draw: random.Random, num_devices: int, whole_bytes: float) -> Hardware:
+    """Return unlike devices, some of them twice, which together hold about the model."""
+    devices: list[Device] = []
+    for at in range(num_devices):
+        if at and draw.random() < 0.3:
+            devices.append(replace(devices[-1], name=f"d{at}"))
+            continue
+        memory = whole_bytes * draw.uniform(0.15, 1.2)
+        rate, bandwidth = 10 ** draw.uniform(6, 8), 10 ** draw.uniform(6, 8)
+        devices.append(Device(f"d{at}", "d", memory, flops_per_s=rate, bytes_per_s=bandwidth, launch_s=1e-5))
+    rates = np.array([[10 ** draw.uniform(5, 8) for _ in devices] for _ in devices])
+    rates[np.array([[draw.random() < 0.1 for _ in devices] for _ in devices])] = 0.0
+    if draw.random() < 0.5:
+        rates[:] = 1e6
+    np.fill_diagonal(rates, math.inf)
+    return Hardware(tuple(devices), rates, 1e-4 * (1 - np.eye(num_devices)))
+
+
+def every_split(num_units: int, num_devices: int) -> Any:
+    """Yield every contiguous split over every ordered choice of devices."""
+    for k in range(1, min(num_units, num_devices) + 1):
+        for order in itertools.permutations(range(num_devices), k):
+            for cuts in itertools.combinations(range(1, num_units), k - 1):
+                ends = (0, *cuts, num_units)
+                yield tuple(zip(order, ends[:-1], ends[1:], strict=True))
+
+
+@pytest.mark.parametrize("objective", get_args(Objective))
+@pytest.mark.parametrize("seed", range(5))
+def test_plans_are_as_good_as_brute_force(objective: Objective, seed: int) -> None:
+    """The value is that of the best of all splits, and infeasible means that none of them fits."""
+    draw = random.Random(f"{objective}-{seed}")
+    config = draw.choice([LLAMA, MIXTRAL, GEMMA])
+    granularity: Granularity = draw.choice(["layer", "part"])
+    layers = {"num_hidden_layers": 3 if granularity == "layer" else 2}
+    model = llm.load(config | layers, prompt=7, output=5, batch=draw.choice([1, 3]), dtype="int4/fp16")
+    whole = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
+    hardware = random_hardware(draw, draw.choice([2, 3]), whole)
+    first = draw.choice([(), ("d0",)])
+    plan = llm.plan(model, hardware, objective=objective, granularity=granularity, first=first, reserve_bytes=50.0)
+    best = math.inf
+    for split in every_split(len(model.units(granularity)), hardware.num_devices):
+        spans = evaluate(model, hardware, plan.settings, split)
+        fits = not any(
+            overfull(s, hardware.devices[at], plan.settings) for s, (at, _, _) in zip(spans, split, strict=True)
+        )
+        if fits and not any(span.device in first for span in spans[1:]):
+            best = min(best, value_of(spans, plan.settings))
+    assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
+    assert plan.value == pytest.approx(best, rel=1e-9)
+    assert plan.bound <= plan.value
+    assert all(isinstance(value, str) or value >= plan.value * (1 - 1e-9) for value in plan.others.values())
+
+
+def test_small_cases_are_feasible_and_infeasible() -> None:
+    """The cases above are of both kinds, so that neither branch is left out."""
+    model = llm.load(LLAMA, prompt=7, output=5)
+    hardware = Hardware.mesh([Device("a", "", 4e4, flops_per_s=1e6, bytes_per_s=1e6)], 1e6)
+    assert llm.plan(model, hardware).status == "optimal"
+    assert llm.plan(model, hardware, reserve_bytes=3.9e4).status == "infeasible"
+
+
+def big(layers: int = 100) -> llm.LanguageModel:
+    """Return a model of 100 layers, four times the size of what a large GPU holds."""
+    config = {
+        "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": layers,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+    }  # fmt: skip
+    return llm.load(config, context=8192)
+
+
+@pytest.mark.parametrize("objective", get_args(Objective))
+def test_hundred_layers_on_eight_unlike_devices_in_a_second(objective: Objective) -> None:
+    """The proof takes under a second on an idle core (three are allowed here, where others may work)."""
+    hardware = "a100-80g+l40s+rtx4090+rtx3090+l4+v100-32g+t4+cpu-128g"
+    started = time.perf_counter()
+    plan = llm.plan(big(), hardware, objective=objective)
+    assert plan.status == "optimal"
+    assert plan.solve_s < 3.0, time.perf_counter() - started
+
+
+def test_equal_devices_are_one_class() -> None:
+    """Sixteen equal GPUs are seventeen sets, not 65,536; an odd link makes its ends unlike."""
+    model = big(20)
+    hardware = Hardware.preset("16xt4+cpu", dtype="fp16")
+    problem = lower_chain(model, hardware, Settings())
+    assert [len(group) for group in exchangeable_classes(problem)] == [16, 1]
+    links = problem.transfer_s.copy()
+    links[0, 1] *= 2.0
+    assert len(exchangeable_classes(replace(problem, transfer_s=links))) == 4
+    assert llm.plan(model, hardware).status == "optimal"
+    unlike = [Device(f"d{i}", flops_per_s=1e9 + i, bytes_per_s=1e9) for i in range(20)]
+    with pytest.raises(InvalidHardware, match="too many sets"):
+        llm.plan(model, Hardware.mesh(unlike, 1e9))
+
+
+def test_infeasible_says_what_is_missing() -> None:
+    """All devices too small, a unit too large for each, whole layers that do not fill: each is said with its bytes."""
+    model = llm.load(LLAMA, prompt=7, output=5)
+    held = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
+    rates = {"flops_per_s": 1e6, "bytes_per_s": 1e6}
+
+    def said(*memories: float) -> str:
+        devices = [Device(f"d{at}", "", memory, **rates) for at, memory in enumerate(memories)]  # type: ignore[arg-type]
+        plan = llm.plan(model, Hardware.mesh(devices, 1e6))
+        assert plan.status == "infeasible"
+        assert plan.others == {}
+        return plan.message
+
+    assert "are missing" in said(held / 4, held / 4)
+    assert "together" in said(held / 4, held / 4)
+    assert "fits no device" in said(*[held / 12] * 13)
+    assert "granularity='part'" in said(held * 0.499, held * 0.502)
+
+
+def test_the_longest_context_fits_and_the_next_does_not() -> None:
+    """Bisection ends at the last context that fits; positions end the search where memory does not."""
+    model = llm.load(LLAMA | {"max_position_embeddings": 5000}, prompt=7, output=5)
+    device = Device("a", "", 1e5, flops_per_s=1e6, bytes_per_s=1e6)
+    found = llm.max_context(model, Hardware.mesh([device], 1e6))
+    assert 12 < found.largest < 5000
+    assert found.plan.status == "optimal"
+    more = model.with_workload(context=found.largest + 1)
+    assert llm.plan(more, Hardware.mesh([device], 1e6)).status == "infeasible"
+    assert llm.max_context(model, Hardware.mesh([replace(device, memory_bytes=1e9)], 1e6)).by_model
+    assert llm.max_context(model, Hardware.mesh([replace(device, memory_bytes=1e3)], 1e6)).largest == 0
+    batch = llm.max_batch(model, Hardware.mesh([device], 1e6)).largest
+    assert llm.plan(model.with_workload(batch=batch), Hardware.mesh([device], 1e6)).status == "optimal"
+    assert llm.plan(model.with_workload(batch=batch + 1), Hardware.mesh([device], 1e6)).status == "infeasible"
+
+
+def test_costs_are_those_written_out() -> None:
+    """Operations, bytes and cache of a dense layer, a windowed one and experts, by hand."""
+    model = llm.load(LLAMA, prompt=8, output=3, batch=2, dtype="fp16")
+    attention = model.architecture.parts[1]
+    matrices = 16 * (16 + 16) + 16 * 16
+    assert model.kv_bytes(attention) == 2 * 11 * 2 * 2 * 4 * 2
+    flops, moved = model.prefill_costs(attention)
+    assert flops[0] == 2 * matrices * 16 + 4 * 16 * 2 * (8 * 9 // 2)
+    assert moved[0] == 2 * (matrices + 32) + 16 * 16 * 2
+    flops, moved = model.decode_costs(attention)
+    assert flops.tolist() == [2 * (2 * matrices + 4 * 16 * 9), 2 * (2 * matrices + 4 * 16 * 10)]
+    assert moved.tolist() == [2 * (matrices + 32) + 2 * 16 * 2 * length for length in (9, 10)]
+    windowed = llm.load(GEMMA, prompt=8, output=3, dtype="fp16").architecture.parts[1]
+    model = llm.load(GEMMA, prompt=8, output=3, dtype="fp16")
+    assert model.kv_bytes(windowed) == 6 * 2 * 2 * 8 * 2
+    pairs = 1 + 2 + 3 + 4 + 5 + 6 + 6 + 6
+    assert model.prefill_costs(windowed)[0][0] == 2 * windowed.active * 8 + 4 * 4 * 8 * pairs
+    experts = llm.load(MIXTRAL).architecture.parts[3]
+    assert experts.touched(1) == pytest.approx(0.5)
+    assert experts.touched(2) == pytest.approx(0.75)
+    uneven = llm.load(MIXTRAL, shares=[1.0, 1.0, 0.0, 0.0]).architecture.parts[3]
+    assert uneven.touched(100) == pytest.approx(0.5)
+
+
+def test_a_changed_plan_is_refused() -> None:
+    """A value, an order, a device twice or bytes that are not the plan's are found by the checker."""
+    model = llm.load(LLAMA, prompt=7, output=5)
+    devices = [Device(f"d{at}", "", 1.2e4, flops_per_s=1e6, bytes_per_s=1e6) for at in range(3)]
+    hardware = Hardware.mesh(devices, 1e6)
+    plan = llm.plan(model, hardware)
+    assert len(plan.spans) > 1
+    llm.verify(plan, hardware)
+    wrong = [
+        replace(plan, value=plan.value * 0.99, bound=0.0),
+        replace(plan, bound=plan.value * 1.01),
+        replace(plan, spans=plan.spans[::-1]),
+        replace(plan, spans=plan.spans[:-1]),
+        replace(plan, spans=(*plan.spans[:-1], replace(plan.spans[-1], device=plan.spans[0].device))),
+        replace(plan, spans=(replace(plan.spans[0], weight_bytes=1.0), *plan.spans[1:])),
+        replace(plan, settings=replace(plan.settings, reserve_bytes=1e4)),
+    ]
+    for one in wrong:
+        with pytest.raises(InvalidPlan):
+            llm.verify(one, hardware)
+
+
+def test_the_chain_is_a_graph_for_schedule() -> None:
+    """`to_graph` carries the same seconds and bytes."""
+    model = llm.load(LLAMA, prompt=7, output=5)
+    devices = [Device(f"d{at}", "", 1.2e4, flops_per_s=1e6, bytes_per_s=1e6) for at in range(2)]
+    graph = model.to_graph(devices)
+    assert graph.names == tuple(name for name, _ in model.units()) or list(graph.names) == [n for n, _ in model.units()]
+    held = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
+    assert float(graph.param_bytes.sum()) == held
+
+
+def test_wrong_requests_are_told() -> None:
+    """Lengths, dtypes, objectives and devices that make no sense are refused by name."""
+    with pytest.raises(InvalidConfig, match="prompt is 0"):
+        llm.load(LLAMA, prompt=0)
+    with pytest.raises(InvalidConfig, match="do not fit"):
+        llm.load(LLAMA, context=10, prompt=10, output=1)
+    with pytest.raises(InvalidConfig, match="dtype is 'int3'"):
+        llm.load(LLAMA, dtype="int3")
+    model = llm.load(LLAMA)
+    with pytest.raises(InvalidConfig, match="objective is 'speed'"):
+        llm.plan(model, "t4", objective="speed")  # type: ignore[arg-type]
+    with pytest.raises(InvalidHardware, match="no flops_per_s"):
+        llm.plan(model, Hardware.pipeline(2))
+    with pytest.raises(InvalidHardware, match="no device 'cpu'"):
+        llm.plan(model, "t4", first=["cpu"])
