@@ -87,7 +87,19 @@ def _sink(heap: IntArray, size: int, priority: FloatArray) -> None:
 def arrangement_cost(
     order: IntArray, weight: FloatArray, tensor_src: IntArray, tensor_indptr: IntArray, tensor_dst: IntArray
 ) -> float:
-    """Return the sum over edges of weight times distance in the order, `weight` (m,) by tensor (MTPP, C.1)."""
+    """Return the sum over edges of weight times distance in the order, `weight` (m,) by tensor (MTPP, C.1).
+
+    Parameters
+    ----------
+    order
+        (n,) the nodes in order.
+    weight
+        (m,) weight of each tensor, in any unit.
+    tensor_src
+        (m,) maker of each tensor.
+    tensor_indptr, tensor_dst
+        Consumers of tensor t: ``tensor_dst[tensor_indptr[t]:tensor_indptr[t + 1]]``.
+    """
     position = np.empty(len(order), np.int64)
     for i in range(len(order)):
         position[order[i]] = i

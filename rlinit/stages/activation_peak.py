@@ -82,7 +82,15 @@ def tensors_of(graph: Graph) -> Tensors:
 
 
 def order_peak(tensors: Tensors, order: Sequence[int]) -> float:
-    """Return the peak in bytes of ops that run in a topological order of theirs."""
+    """Return the peak in bytes of ops that run in a topological order of theirs.
+
+    Parameters
+    ----------
+    tensors
+        Bytes of each tensor, and what each op reads.
+    order
+        Ops in a topological order of theirs.
+    """
     last = {u: v for v in order for u in tensors.reads[v]}
     inside = set(order)
     held = sum(tensors.size_bytes[u] for u in last if u not in inside)

@@ -76,13 +76,31 @@ class StageActivations:
         return self._known[key]
 
     def overflow(self, member: NDArray[np.bool_], class_idx: int, peak_bytes: float) -> float:
-        """Return the seconds of overflow of a stage whose activations take `peak_bytes`."""
+        """Return the seconds of overflow of a stage whose activations take `peak_bytes`.
+
+        Parameters
+        ----------
+        member
+            (n,) bool: the nodes of the stage.
+        class_idx
+            The class of its device.
+        peak_bytes
+            Most bytes of activations at once.
+        """
         problem = self.problem
         over = float(problem.param_bytes[member].sum()) + peak_bytes - float(problem.cache_bytes[class_idx])
         return over * float(problem.overflow_s_per_byte[class_idx]) if over > 0 else 0.0
 
     def cost(self, member: NDArray[np.bool_], class_idx: int) -> float:
-        """Return the seconds of a stage in the best known order of its ops; inf where it is not allowed."""
+        """Return the seconds of a stage in the best known order of its ops; inf where it is not allowed.
+
+        Parameters
+        ----------
+        member
+            (n,) bool: the nodes of the stage.
+        class_idx
+            The class of its device.
+        """
         if not member.any():
             return 0.0
         bare = stage_cost(self._bare, member, class_idx)
@@ -104,7 +122,17 @@ _STATES = 2_000
 
 
 def with_activations(problem: StageProblem, node_of_op: IntArray, graph: Graph) -> StageActivations:
-    """Add the tensors of a graph to the stage problem it was lowered to."""
+    """Add the tensors of a graph to the stage problem it was lowered to.
+
+    Parameters
+    ----------
+    problem
+        The problem that the graph was lowered to.
+    node_of_op
+        (ops,) node of each op.
+    graph
+        The graph, with the bytes of its tensors.
+    """
     tensors = tensors_of(graph)
     floor = np.zeros(problem.num_nodes)
     for v, node in enumerate(node_of_op.tolist()):
@@ -114,6 +142,14 @@ def with_activations(problem: StageProblem, node_of_op: IntArray, graph: Graph) 
 
 
 def activation_value(problem: StageActivations, assignment: StageAssignment) -> Value:
-    """Return the bottleneck of a monotone assignment, each stage in the best known order of its ops."""
+    """Return the bottleneck of a monotone assignment, each stage in the best known order of its ops.
+
+    Parameters
+    ----------
+    problem
+        The problem with its activations.
+    assignment
+        Stage of each node and class of each stage; no edge leads to a smaller stage.
+    """
     costs = (problem.cost(assignment.stage == j, int(assignment.classes[j])) for j in range(problem.problem.num_stages))
     return (max(costs),)

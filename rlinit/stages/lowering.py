@@ -52,6 +52,15 @@ def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline"
     the merged graph could not be cut without a cycle in the quotient graph). Devices with equal costs, capacities
     and rates form one class.
 
+    Parameters
+    ----------
+    graph
+        The graph.
+    hardware
+        The devices, one a stage.
+    objective
+        'pipeline' needs op times and links, 'memory' only bytes.
+
     Raises
     ------
     InvalidGraph

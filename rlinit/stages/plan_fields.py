@@ -84,6 +84,17 @@ def _stage_use(
 def stages_from_plan(plan: Plan, lowered: LoweredStages, graph: Graph, hardware: Hardware) -> StageAssignment:
     """Return the assignment of a plan handed in to be refined.
 
+    Parameters
+    ----------
+    plan
+        A 'pipeline' or 'memory' plan with stages.
+    lowered
+        The lowered problem of this call.
+    graph
+        The graph it was lowered from.
+    hardware
+        The devices, in the order of the problem.
+
     Raises
     ------
     InvalidPlan

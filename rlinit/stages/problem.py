@@ -248,7 +248,17 @@ def whole_cost(problem: StageProblem) -> float:
 
 
 def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int) -> float:
-    """Return f_c(S) in seconds of the node set `member` ((n,) bool), ``inf`` where S may not run on the class."""
+    """Return f_c(S) in seconds of the node set `member` ((n,) bool), ``inf`` where S may not run on the class.
+
+    Parameters
+    ----------
+    problem
+        The stage problem.
+    member
+        (n,) bool: the nodes of the stage.
+    class_idx
+        The class of its device.
+    """
     if not member.any():
         return 0.0
     work = problem.work_s[class_idx, member].sum()
@@ -270,7 +280,17 @@ def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int)
 
 
 def stage_value(problem: StageProblem, stage: IntArray, classes: IntArray) -> float:
-    """Return the bottleneck of a monotone assignment: `stage` (n,), `classes` (k,) the class at each position."""
+    """Return the bottleneck of a monotone assignment: `stage` (n,), `classes` (k,) the class at each position.
+
+    Parameters
+    ----------
+    problem
+        The stage problem.
+    stage
+        (n,) stage of each node; no edge leads to a smaller one.
+    classes
+        (k,) class of the device at each stage.
+    """
     return float(stage_costs(problem, StageAssignment(stage, classes)).max())
 
 
@@ -312,7 +332,15 @@ def _crossings(problem: StageProblem, stage: IntArray) -> tuple[IntArray, IntArr
 
 
 def memory_value(problem: StageProblem, stage: IntArray) -> MemoryValue:
-    """Return the lexicographic value of a monotone assignment; infinite where a capacity is exceeded."""
+    """Return the lexicographic value of a monotone assignment; infinite where a capacity is exceeded.
+
+    Parameters
+    ----------
+    problem
+        A problem of the objective `memory`.
+    stage
+        (n,) stage of each node; no edge leads to a smaller one.
+    """
     k = problem.num_stages
     held = np.bincount(stage, weights=problem.param_bytes, minlength=k)
     if (held > problem.memory_bytes[problem.stage_class] * CAPACITY_SLACK).any() or not np.isfinite(
@@ -326,7 +354,15 @@ def memory_value(problem: StageProblem, stage: IntArray) -> MemoryValue:
 
 
 def evaluate(problem: StageProblem, assignment: StageAssignment) -> Value:
-    """Return the value of a monotone assignment under the problem's objective."""
+    """Return the value of a monotone assignment under the problem's objective.
+
+    Parameters
+    ----------
+    problem
+        The stage problem.
+    assignment
+        Stage of each node and class of each stage; no edge leads to a smaller stage.
+    """
     if problem.objective == "memory":
         return memory_value(problem, assignment.stage)
     return (stage_value(problem, assignment.stage, assignment.classes),)

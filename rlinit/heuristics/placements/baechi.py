@@ -26,6 +26,8 @@ def m_topo(
     where the shares take it nowhere, to the first device that it fits. For `throughput` all shards of an op stay
     together, unless no device takes them all.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     Jeon et al.: Baechi: fast device placement of machine learning graphs. SoCC 2020, section 3.1.1.
@@ -51,6 +53,8 @@ def m_etf(
     be placed reserves the memory of all. For `throughput` all shards of an op stay together, unless no device takes
     them all.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     Jeon et al.: Baechi. SoCC 2020, section 3.1.2; after Hwang et al.: Scheduling precedence graphs in systems with
@@ -61,7 +65,17 @@ def m_etf(
 
 
 def earliest_start(problem: PlacementProblem, near: NDArray[np.bool_], favourite: IntArray) -> Placement | None:
-    """Return the earliest-time-first placement on the devices `near` ((n, d)) with favourite children ((n,), or -1)."""
+    """Return the earliest-time-first placement on the devices `near` ((n, d)) with favourite children ((n,), or -1).
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    near
+        (n, d) whether an op may go to a device; others are left out.
+    favourite
+        (n,) the op that a device may wait for after it ran this one, -1 for none.
+    """
     shape = (problem.num_ops, problem.num_devices)
     mask, start, end = np.zeros(shape, np.int64), np.empty(shape), np.empty(shape)
     if not schedule_earliest_start(kernel_arrays(problem), problem.order, near, favourite, mask, start, end):

@@ -106,7 +106,17 @@ def placed_when(problem: PlacementProblem, mask: IntArray, start: FloatArray, en
 
 
 def placed_in_order(problem: PlacementProblem, mask: IntArray, order: IntArray) -> Placement | None:
-    """Return the placement that runs ops in a topological order; None if it is not feasible."""
+    """Return the placement that runs ops in a topological order; None if it is not feasible.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    mask
+        (n, d) shards of each op on each device, as bits.
+    order
+        (n,) ops in the order in which they are appended.
+    """
     ops, devices = np.nonzero(mask[order])
     return _checked(problem, mask, order[ops] * problem.num_devices + devices)
 

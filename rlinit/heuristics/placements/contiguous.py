@@ -34,6 +34,8 @@ def segments(
     time for the whole model. Orders of more than 256 ops are cut at the 256 places with the smallest tensors, one in
     each part. Colocated ops follow the one that holds most. All shards of an op stay together.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     Slicing an order is MTPP's SliceGraph (section 4), here for unequal devices that run one after another.

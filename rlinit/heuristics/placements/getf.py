@@ -28,6 +28,8 @@ def getf(
     op goes to the group of its fastest device. For `throughput` all shards of an op stay together, unless no device
     takes them all.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     Su, Ren, Vardi, Wierman: Communication-aware scheduling of precedence-constrained tasks on related machines.

@@ -26,6 +26,8 @@ def best_device(
 
     For `throughput` every op is one batch of all inputs.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     DIVIML, section V: BD.
@@ -49,6 +51,8 @@ def minimum_execution_time(
     For `throughput` (bMET) each op takes the split whose longest batch is shortest; ties go to the least seconds in
     total. Devices whose remaining memory is too small, or that some input cannot reach, are left out.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     DIVIML, section V: MET and bMET.
@@ -63,6 +67,8 @@ def greedy(
 
     For `throughput` (bGreedy) each op takes the split that ends first; ties go to the least seconds in total.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     DIVIML, section V: Greedy and bGreedy.
@@ -76,6 +82,8 @@ def heft(
     """Run each op, by descending upward rank, where it ends first with insertion into idle slots.
 
     For `throughput` (bHEFT) each op takes the split that ends first, each of its batches inserted.
+
+    For the parameters see `PlacementHeuristic.__call__`.
 
     References
     ----------

@@ -40,6 +40,8 @@ def m_sct(
     20,000 ops and edges), they are matched greedily instead, the longest transfer first: without the guarantee that the
     program gives for small communication times.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     Jeon et al.: Baechi. SoCC 2020, section 3.1.3; Hanen and Munier: An approximation algorithm for scheduling
@@ -65,6 +67,15 @@ def favourite_children(
                 0 <= x <= 1
 
     and x is rounded: below 1/2 means favourite. No op then has two favourite children, nor is one of two ops.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    evaluations
+        Most iterations of the linear program; None: 100,000, and none beyond 20,000 ops and edges.
+    budget
+        When to stop; None: never.
     """
     n, m = problem.num_ops, len(problem.edges)
     favourite = np.full(n, -1, np.int64)

@@ -45,6 +45,8 @@ def anneal(
 
     `evaluations` are changes; 50 million op placements by default, at least 1,000 and at most 200,000 changes.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     DIVIML, section V: SA and the fitness function.
@@ -78,6 +80,8 @@ def evolve(
     Each of the m genes is redrawn with probability 1/m, at least one; a mutant that is no worse replaces its parent.
     `evaluations` are mutants; 50 million op placements by default, at least 1,000 and at most 200,000 mutants.
 
+    For the parameters see `PlacementHeuristic.__call__`.
+
     References
     ----------
     DIVIML, section V: biased (1 + 1) EA; Droste, Jansen, Wegener: On the analysis of the (1 + 1) evolutionary
@@ -104,6 +108,8 @@ def tabu(
     Each step makes the best of at most 64 drawn changes. A device is tabu for an op for 7 + sqrt(m) to twice as many
     steps after shards of the op have left it, unless going back gives the best mapping so far (aspiration).
     `evaluations` are changes; 50 million op placements by default, at least 1,000 and at most 200,000 changes.
+
+    For the parameters see `PlacementHeuristic.__call__`.
 
     References
     ----------

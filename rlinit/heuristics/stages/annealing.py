@@ -29,6 +29,8 @@ def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, 
     """Anneal single-node moves from sliced orders, four runs, and keep the best; `evaluations` are moves.
 
     By default 4 runs of 2,000 moves a node, at most a million each.
+
+    For the parameters see `StageHeuristic.__call__`.
     """
     n = problem.num_nodes
     moves = evaluations or _RUNS * int(min(1_000_000, max(20_000, 2_000 * n)))

@@ -43,7 +43,15 @@ class StageHeuristic(Protocol):
 
 
 def sort_by_priority(problem: StageProblem, priority: FloatArray) -> IntArray:
-    """Return Kahn's topological order by descending priority."""
+    """Return Kahn's topological order by descending priority.
+
+    Parameters
+    ----------
+    problem
+        The stage problem.
+    priority
+        (n,) of each node, in any unit; ties go to the smaller index.
+    """
     order: IntArray = kahn(priority, problem.succ_indptr, problem.succ, problem.pred_indptr)
     return order
 
@@ -51,14 +59,20 @@ def sort_by_priority(problem: StageProblem, priority: FloatArray) -> IntArray:
 def natural(
     problem: StageProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
 ) -> Found:
-    """Slice the graph's natural order."""
+    """Slice the graph's natural order.
+
+    For the parameters see `StageHeuristic.__call__`.
+    """
     return slice_order(problem, problem.order, budget=budget)
 
 
 def random_orders(
     problem: StageProblem, *, seed: int, evaluations: int | None = 100, budget: Budget | None = None
 ) -> Found:
-    """Slice orders by uniformly random priorities and keep the best (MTPP, C.1, random-T; T = 100 by default)."""
+    """Slice orders by uniformly random priorities and keep the best (MTPP, C.1, random-T; T = 100 by default).
+
+    For the parameters see `StageHeuristic.__call__`.
+    """
     rng = np.random.default_rng(seed)
     best: Found = None
     for _ in range(evaluations or 100):
@@ -74,6 +88,8 @@ def brkga(problem: StageProblem, *, seed: int, evaluations: int | None = None, b
     """Evolve node priorities by a biased random-key genetic algorithm whose fitness is the sliced value.
 
     100 generations of 100 chromosomes by default; otherwise as many generations as `evaluations` allow.
+
+    For the parameters see `StageHeuristic.__call__`.
 
     References
     ----------
@@ -92,14 +108,20 @@ def brkga(problem: StageProblem, *, seed: int, evaluations: int | None = None, b
 
 
 def mla(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
-    """Slice an order of short edges: minimum linear arrangement, every edge of weight 1 (MTPP, C.1)."""
+    """Slice an order of short edges: minimum linear arrangement, every edge of weight 1 (MTPP, C.1).
+
+    For the parameters see `StageHeuristic.__call__`.
+    """
     return _mla(problem, np.ones(problem.num_tensors), seed, evaluations, budget)
 
 
 def mla_weighted(
     problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None
 ) -> Found:
-    """Slice an order of short edges, each weighted by its tensor's transfer (bytes for `memory`)."""
+    """Slice an order of short edges, each weighted by its tensor's transfer (bytes for `memory`).
+
+    For the parameters see `StageHeuristic.__call__`.
+    """
     piped = problem.objective == "pipeline"
     return _mla(problem, problem.in_s[0] if piped else problem.tensor_bytes, seed, evaluations, budget)
 

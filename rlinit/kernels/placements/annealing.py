@@ -42,7 +42,15 @@ class PassPlan(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def cooling_factor(hot: float, cold: float, moves: int) -> float:
-    """Return what a temperature is multiplied by before each of `moves` moves to fall from `hot` to `cold` seconds."""
+    """Return what a temperature is multiplied by before each of `moves` moves to fall from `hot` to `cold` seconds.
+
+    Parameters
+    ----------
+    hot, cold
+        First and last temperature in seconds; `cold` is above 0.
+    moves
+        Number of moves.
+    """
     factor: float = (cold / hot) ** (1.0 / max(moves, 1)) if hot > 0.0 else 1.0
     return factor
 
@@ -52,6 +60,17 @@ def accepts(rng: np.random.Generator, tried: float, cost: float, temperature: fl
     """Return whether to go on from `tried` instead of `cost` (Metropolis); never, if ``inf`` is tried and worse.
 
     Draws only where `tried` is worse and the temperature positive.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands.
+    tried
+        Value of the neighbour, in the unit of the temperature.
+    cost
+        Value of the current solution.
+    temperature
+        At least 0; at 0 only what is no worse is accepted.
     """
     if tried <= cost:
         return True
@@ -60,6 +79,16 @@ def accepts(rng: np.random.Generator, tried: float, cost: float, temperature: fl
 
 @njit(cache=True, nogil=True, inline="always")
 def draw_other_device(rng: np.random.Generator, i: int, d: int) -> int:
-    """Return one of the d devices other than i, each as likely; d is at least 2."""
+    """Return one of the d devices other than i, each as likely; d is at least 2.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands.
+    i
+        The device to leave, in 0 .. d - 1.
+    d
+        Number of devices, at least 2.
+    """
     j = int(rng.random() * (d - 1))
     return j + 1 if j >= i else j

@@ -296,7 +296,19 @@ def fill_devices(a: PlacementArrays, order: IntArray, quota: FloatArray, mask: I
 def upward_rank(
     order: IntArray, work: FloatArray, transfer: FloatArray, succ_indptr: IntArray, succ: IntArray
 ) -> FloatArray:
-    """Return (n,) ``rank(v) = work(v) + max over w of (transfer(v) + rank(w))`` (HEFT, eq. 8 and 9)."""
+    """Return (n,) ``rank(v) = work(v) + max over w of (transfer(v) + rank(w))`` (HEFT, eq. 8 and 9).
+
+    Parameters
+    ----------
+    order
+        (n,) a topological order.
+    work
+        (n,) seconds of each op.
+    transfer
+        (n,) seconds to move each op's output.
+    succ_indptr, succ
+        Successors of op v: ``succ[succ_indptr[v]:succ_indptr[v + 1]]``.
+    """
     rank = np.zeros(len(work))
     for k in range(len(order) - 1, -1, -1):
         v = order[k]

@@ -77,7 +77,21 @@ def bit_count(mask: int) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def transfer_time(a: TransferArrays, u: int, j: int, i: int, shards: int) -> float:
-    """Return the seconds that some shards of op u's output take from device j to another device i."""
+    """Return the seconds that some shards of op u's output take from device j to another device i.
+
+    Parameters
+    ----------
+    a
+        Rates, delays and tensor sizes.
+    u
+        The producer.
+    j
+        The device it runs on.
+    i
+        The device that reads, another one.
+    shards
+        How many shards move together, at least 1.
+    """
     seconds: float = a.delay[j, i] + shards * a.tensor[u] * a.s_per_byte[j, i]
     return seconds
 
@@ -138,7 +152,15 @@ def batch_ready_time(a: TransferArrays, v: int, i: int, wanted: int, mask: IntAr
 
 @njit(cache=True, nogil=True, inline="always")
 def append_start(ready: float, free: float) -> float:
-    """Return the start of a batch after all others of its device, which is free from `free` on; NaN if `ready` is."""
+    """Return the start of a batch after all others of its device, which is free from `free` on; NaN if `ready` is.
+
+    Parameters
+    ----------
+    ready
+        Seconds at which the data of the batch are on the device.
+    free
+        Seconds at which the device has run all it was given so far.
+    """
     return free if free > ready else ready
 
 

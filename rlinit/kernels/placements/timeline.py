@@ -47,7 +47,15 @@ class Transfers(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def no_transfers(mode: int, n: int, d: int) -> Transfers:
-    """Return the transfers of n ops on d devices before any is made; `mode` as for `run_batches`."""
+    """Return the transfers of n ops on d devices before any is made; `mode` as for `run_batches`.
+
+    Parameters
+    ----------
+    mode
+        As for `run_batches`.
+    n, d
+        Numbers of ops and of devices.
+    """
     rows, columns = (0, 0) if mode == PARALLEL else (n, d)
     return Transfers(np.empty((rows, columns, columns)), np.empty((rows, columns, columns)), np.empty((d, d)))
 

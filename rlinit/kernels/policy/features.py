@@ -24,6 +24,21 @@ def optimistic_costs(
 
     ``inf`` where some successor is out of reach.
 
+    Parameters
+    ----------
+    order
+        (n,) a topological order.
+    time_s
+        (n, d) seconds of each op on each device, inf where it may not run.
+    tensor_bytes
+        (n,) bytes of each op's output.
+    s_per_byte
+        (d, d) seconds a byte takes from one device to another.
+    delay_s
+        (d, d) seconds before the first byte arrives.
+    succ_indptr, succ
+        Successors of op v: ``succ[succ_indptr[v]:succ_indptr[v + 1]]``.
+
     References
     ----------
     Arabnejad, Barbosa: List scheduling algorithm for heterogeneous systems by an optimistic cost table, IEEE TPDS
@@ -50,7 +65,19 @@ def optimistic_costs(
 def least_paths(
     order: IntArray, least_s: FloatArray, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray
 ) -> FloatArray:
-    """Return (n,) the longest path through each op, every op counted with its least time, transfers not at all."""
+    """Return (n,) the longest path through each op, every op counted with its least time, transfers not at all.
+
+    Parameters
+    ----------
+    order
+        (n,) a topological order.
+    least_s
+        (n,) least seconds of each op on any device.
+    pred_indptr, pred
+        Predecessors of op v: ``pred[pred_indptr[v]:pred_indptr[v + 1]]``.
+    succ_indptr, succ
+        Successors, in the same form.
+    """
     n = len(least_s)
     down, up = np.zeros(n), np.zeros(n)
     for k in range(n):
@@ -70,6 +97,17 @@ def busy_shares(device: IntArray, start: FloatArray, end: FloatArray, reach: flo
     """Return (n, d, 2) how busy each device is in the time `reach` before each op starts, and after it ends.
 
     Shares from 0 to 1 of a schedule (device, start, end); 1 where `reach` is 0.
+
+    Parameters
+    ----------
+    device
+        (n,) device of each op.
+    start, end
+        (n,) seconds at which each op starts and ends.
+    reach
+        Seconds to look back and ahead.
+    num_devices
+        d.
     """
     n = len(device)
     shares = np.ones((n, num_devices, 2))
@@ -102,7 +140,17 @@ def _work_until(moment: float, begins: FloatArray, work: FloatArray) -> float:
 
 @njit(cache=True, nogil=True)
 def neighbour_shares(device: IntArray, indptr: IntArray, index: IntArray, num_devices: int) -> FloatArray:
-    """Return (n, d) the share of each op's neighbours on each device, 0 where it has none."""
+    """Return (n, d) the share of each op's neighbours on each device, 0 where it has none.
+
+    Parameters
+    ----------
+    device
+        (n,) device of each op.
+    indptr, index
+        Neighbours of op v: ``index[indptr[v]:indptr[v + 1]]``.
+    num_devices
+        d.
+    """
     n = len(device)
     shares = np.zeros((n, num_devices))
     for v in range(n):

@@ -43,7 +43,19 @@ def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: Flo
 
 @njit(cache=True, nogil=True)
 def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, temperature: float) -> int:
-    """Return an index below `count` drawn by softmax; minus infinity is never drawn."""
+    """Return an index below `count` drawn by softmax; minus infinity is never drawn.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands.
+    logits
+        Logits of which the first `count` are read; at least one of them is finite.
+    count
+        Number of choices, at least 1.
+    temperature
+        What logits are divided by, above 0.
+    """
     most = -np.inf
     for k in range(count):
         most = max(most, logits[k])
@@ -64,7 +76,19 @@ def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, tempera
 
 @njit(cache=True, nogil=True)
 def likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray) -> int:
-    """Return the index of the ready op of greatest key; ties go to the heuristic's order."""
+    """Return the index of the ready op of greatest key; ties go to the heuristic's order.
+
+    Parameters
+    ----------
+    ready
+        Ready ops, of which the first `count` are read.
+    count
+        Number of ready ops, at least 1.
+    key
+        (n,) logit of each op.
+    place
+        (n,) place of each op in the heuristic's order, distinct.
+    """
     best = 0
     for k in range(1, count):
         v, w = ready[k], ready[best]
@@ -75,7 +99,19 @@ def likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray) 
 
 @njit(cache=True, nogil=True)
 def likeliest_device(logits: FloatArray, finish: FloatArray, time: FloatArray, count: int) -> int:
-    """Return the device of greatest logit; ties go to the earlier finish, then to the shorter time, as in HEFT."""
+    """Return the device of greatest logit; ties go to the earlier finish, then to the shorter time, as in HEFT.
+
+    Parameters
+    ----------
+    logits
+        Logit of each device, -inf where the op fits not.
+    finish
+        Seconds at which the op would end on each.
+    time
+        Seconds it takes on each.
+    count
+        Number of devices, at least 1.
+    """
     best = 0
     for i in range(1, count):
         if logits[i] != logits[best]:

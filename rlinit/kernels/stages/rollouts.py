@@ -224,6 +224,17 @@ def beam_orders(
     """Return (orders (w, n), log-probabilities (w,)) of one graph by beam search, likeliest first; w <= width.
 
     Ties go to the beam and then the node of smaller number.
+
+    Parameters
+    ----------
+    keys
+        (n,) logit of each node.
+    succ_indptr, succ
+        Successors of node v: ``succ[succ_indptr[v]:succ_indptr[v + 1]]``.
+    pred_indptr
+        (n + 1,) of which the differences are the numbers of predecessors.
+    width
+        Most orders to keep, at least 1.
     """
     n = len(keys)
     orders = np.empty((width, n), np.int64)

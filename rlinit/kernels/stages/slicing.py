@@ -75,7 +75,17 @@ class MemoryLabels(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def positions(order: IntArray, tensors: TensorArrays, position: IntArray, last_use: IntArray) -> None:
-    """Fill `position` (n,) and `last_use` (m,) of an order; every tensor has a consumer."""
+    """Fill `position` (n,) and `last_use` (m,) of an order; every tensor has a consumer.
+
+    Parameters
+    ----------
+    order
+        (n,) the nodes in order.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    position, last_use
+        (n,) and (m,) to be filled.
+    """
     for at in range(len(order)):
         v = order[at]
         position[v] = at
@@ -87,7 +97,23 @@ def positions(order: IntArray, tensors: TensorArrays, position: IntArray, last_u
 def enter_costs(
     start: int, at: int, chain: Chain, costs: CostArrays, tensors: TensorArrays, stamp: IntArray, enter: FloatArray
 ) -> None:
-    """Add to `enter` (c,) the tensors from before `start` that the node at `at` is the first of the stage to read."""
+    """Add to `enter` (c,) the tensors from before `start` that the node at `at` is the first of the stage to read.
+
+    Parameters
+    ----------
+    start, at
+        First position of the stage, and the position that joins it.
+    chain
+        The order that is cut, with the position of each node and of the last use of each tensor.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    stamp
+        (m,) the `start` of the walk that last counted each tensor.
+    enter
+        (c,) seconds of input by class, to be added to.
+    """
     v = chain.order[at]
     for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
         t = tensors.in_tensor[q]
@@ -99,7 +125,21 @@ def enter_costs(
 
 @njit(cache=True, nogil=True, inline="always")
 def leave_costs(start: int, at: int, chain: Chain, costs: CostArrays, tensors: TensorArrays, leave: FloatArray) -> None:
-    """Take from `leave` (c,) the stage's tensors that the node at `at` is the last to read, and add those it makes."""
+    """Take from `leave` (c,) the stage's tensors that the node at `at` is the last to read, and add those it makes.
+
+    Parameters
+    ----------
+    start, at
+        First position of the stage, and the position that joins it.
+    chain
+        The order that is cut, with the position of each node and of the last use of each tensor.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    leave
+        (c,) seconds of output by class, to be changed.
+    """
     v = chain.order[at]
     for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
         t = tensors.in_tensor[q]
@@ -291,6 +331,21 @@ def greedy_ends(
 
     Stage j has class ``stage_class[j]`` and stays empty where its first node does not fit. Not exact (a shorter stage
     can make the next one cheaper), so less than n proves nothing.
+
+    Parameters
+    ----------
+    threshold
+        Most seconds of a stage.
+    chain
+        The order that is cut, with the position of each node and of the last use of each tensor.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    stage_class
+        (k,) class of the device at each stage.
+    ends
+        (k,) to be filled with the position past the last of each stage.
     """
     n = len(chain.order)
     stamp = np.full(len(tensors.src), -1, np.int64)
@@ -339,6 +394,23 @@ def longest_first(
     """Return the smallest threshold between `low` and `high` that longest-first slicing was seen to keep, or inf.
 
     Fills `ends` (k,) with its stages. Bisects `halvings` times; inf where not even `high` is kept.
+
+    Parameters
+    ----------
+    low, high
+        Seconds between which the threshold is searched.
+    halvings
+        Bisection steps, at least 0.
+    chain
+        The order that is cut, with the position of each node and of the last use of each tensor.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    stage_class
+        (k,) class of the device at each stage.
+    ends
+        (k,) to be filled with the position past the last of each stage.
     """
     n = len(chain.order)
     tried = np.empty_like(ends)
