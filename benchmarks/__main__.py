@@ -31,6 +31,9 @@ COMMANDS = (
     ("papers.assembly_lines", "--tasks", "100"),
     ("papers.assembly_lines", "--tasks", "1000"),
     ("papers.alwabp",),
+    ("families.task_graphs", "communication"),
+    ("families.task_graphs", "stg", "--every", "6"),
+    ("families.task_graphs", "flexible-job-shop"),
     ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
 )
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from rlinit.arrays import IntArray
 from rlinit.graph import Graph
+from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["PortOps", "port_ops"]
+__all__ = ["PortOps", "carriers", "port_ops"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,3 +104,23 @@ def port_ops(graph: Graph, *, shared: bool) -> PortOps:
         np.concatenate([tensor, np.array(further, np.int64)]),
         np.array(source, np.int64),
     )
+
+
+def carriers(problem: PlacementProblem) -> IntArray:
+    """Return (n,) for each op that takes no time where its only producer has to be too, that producer; -1 for others.
+
+    Port ops are such ops, and so are views whose layers stay whole: they may start when the producer ends.
+
+    Parameters
+    ----------
+    problem
+        Any problem.
+    """
+    free = (np.where(np.isfinite(problem.time_s), problem.time_s, 0.0) == 0.0).all(axis=(1, 2))
+    able = np.isfinite(problem.time_s)
+    carrier = np.full(problem.num_ops, -1, np.int64)
+    for v in np.flatnonzero(free & (np.diff(problem.pred_indptr) == 1)).tolist():
+        u = int(problem.pred[problem.pred_indptr[v]])
+        if problem.group[u] == problem.group[v] and (able[v] >= able[u]).all():
+            carrier[v] = u
+    return carrier

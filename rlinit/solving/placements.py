@@ -18,6 +18,7 @@ from rlinit.hardware import Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
+from rlinit.placements.ports import carriers
 from rlinit.placements.problem import Placement
 from rlinit.plan import Plan
 from rlinit.solving import placement_phases as phases
@@ -56,6 +57,11 @@ _BRANCHING_OPS = 12
 
 def _ops_up_to(count: int) -> Condition[PlacementSearch]:
     return Condition(f"at most {count:,} ops", lambda search: search.problem.num_ops <= count)
+
+
+def _num_timed(search: PlacementSearch) -> int:
+    """Return the number of ops, without those that start when the op before them ends (`carriers`)."""
+    return int((carriers(search.problem) < 0).sum())
 
 
 def _easy(search: PlacementSearch) -> bool:
@@ -97,9 +103,12 @@ _SMALL_PROGRAM: Condition[PlacementSearch] = Condition(
 
 
 _CONSTRAINTS: Condition[PlacementSearch] = Condition("OR-Tools is there and no op is split", has_constraints)
+_FEW: Condition[PlacementSearch] = Condition(
+    f"at most {_SMALL_CONSTRAINT_OPS} ops with a time", lambda search: _num_timed(search) <= _SMALL_CONSTRAINT_OPS
+)
 _MIDDLING: Condition[PlacementSearch] = Condition(
-    f"more than {_SMALL_CONSTRAINT_OPS} and at most {MAX_CONSTRAINT_OPS} ops",
-    lambda search: _SMALL_CONSTRAINT_OPS < search.problem.num_ops <= MAX_CONSTRAINT_OPS,
+    f"more than {_SMALL_CONSTRAINT_OPS} and at most {MAX_CONSTRAINT_OPS} ops with a time",
+    lambda search: _SMALL_CONSTRAINT_OPS < _num_timed(search) <= MAX_CONSTRAINT_OPS,
 )
 
 
@@ -153,7 +162,7 @@ _AUTO: Strategy[PlacementSearch] = (
         "constraint program",
         constraint_program,
         0.5,
-        (_ops_up_to(_SMALL_CONSTRAINT_OPS), _CONSTRAINTS),
+        (_FEW, _CONSTRAINTS),
         "proves graphs of 10 to 30 tasks on 2 to 16 processors in 0.02 s, where branch and bound needs seconds "
         "(benchmarks.families.task_graphs)",
     ),

@@ -17,7 +17,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_from_plan
-from rlinit.placements.ports import port_ops
+from rlinit.placements.ports import carriers, port_ops
 from rlinit.plan import Transfers
 
 TWO = Hardware.mesh([Device("p0", "p", float("inf")), Device("q0", "q", float("inf"))], 2.0, latency_s=0.25)
@@ -229,3 +229,38 @@ def test_pipelines_pay_each_tensor_once_a_stage(seed: int) -> None:
         best = min(best, max(io + sum(same["*", 1][v] for v in range(5) if stage[v] == j) for j in range(2)))
     assert plan.status == "optimal"
     assert plan.value == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_throughput_moves_every_tensor_of_a_shard(seed: int) -> None:
+    """Shards of ops with several outputs: the plan stands before the checker, and bounds stay below it."""
+    graph = several_outputs(seed + 40)
+    graph = dataclasses.replace(graph, forbidden={})
+    times = {(kind, b): graph.times[kind, 1] * (0.5 + 0.5 * b) for kind in "pq" for b in (1, 2)}
+    graph = dataclasses.replace(graph, times=times)
+    hardware = Hardware.mesh(
+        [Device("p0", "p", float("inf"), batch_sizes=(1, 2)), Device("q0", "q", float("inf"), batch_sizes=(1, 2))],
+        2.0,
+        latency_s=0.25,
+    )
+    plan = rlinit.schedule(graph, hardware, objective="throughput", inputs=2, time_limit_s=3)
+    verify(plan, graph, hardware)
+    assert {batch.op for batch in plan.batches} == set(graph.names)
+    both = dataclasses.replace(graph, times={(kind, 1): times[kind, 2] for kind in "pq"})
+    both = Graph.from_dict(_twice_the_bytes(both.to_dict()))
+    assert plan.bound <= brute_force(both, TWO, "parallel") * (1 + 1e-9)
+
+
+def _twice_the_bytes(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a graph whose tensors are those of two inputs at once: one way to run two of them."""
+    for row in data["ops"]:
+        row["out_bytes"] *= 2
+        row["outputs"] = {port: 2 * size for port, size in row["outputs"].items()}
+    data["edges"] = [[u, v, *(2 * x if not isinstance(x, str) else x for x in rest)] for u, v, *rest in data["edges"]]
+    return data
+
+
+def test_ops_that_start_when_their_producer_ends() -> None:
+    """`carriers` names the producers of port ops, and of no op that takes time, reads two or may be elsewhere."""
+    problem = lower_placement(SPLIT, TWO, "latency").problem
+    assert carriers(problem).tolist() == [-1] * 5 + [0, 0]

@@ -22,6 +22,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.exact.placements.constraint.integer_times import IntegerTimes
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.placements.ports import carriers
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes
 
@@ -55,6 +56,7 @@ class ConstraintModel:
     on: dict[tuple[int, int], Any] = field(init=False, default_factory=dict)
     start: dict[int, Any] = field(init=False, default_factory=dict)
     stop: dict[int, Any] = field(init=False, default_factory=dict)
+    _carried: set[int] = field(init=False, default_factory=set)
     _lag: dict[int, IntArray] = field(init=False, default_factory=dict)
     _shared: dict[tuple[int, int], Any] = field(init=False, default_factory=dict)
 
@@ -67,7 +69,8 @@ class ConstraintModel:
         self._add_devices()
         self._add_ops()
         for u, w in self.problem.edges.tolist():
-            self._add_edge(u, w)
+            if w not in self._carried:
+                self._add_edge(u, w)
         self._add_memory()
         self._break_symmetry()
 
@@ -89,9 +92,14 @@ class ConstraintModel:
 
     def _add_ops(self) -> None:
         """``stop[v] = start[v] + time``, ops of a device do not overlap (DIVIML, conditions 2 and 7), loads fit."""
+        carrier = carriers(self.problem).tolist()
         intervals: dict[int, list[Any]] = {i: [] for i in range(self.problem.num_devices)}
         load: dict[int, list[Any]] = {i: [] for i in range(self.problem.num_devices)}
         for v in range(self.problem.num_ops):
+            if 0 <= carrier[v] < v:  # starting it at once delays nobody
+                self.start[v] = self.stop[v] = self.stop[carrier[v]]
+                self._carried.add(v)
+                continue
             begin = self.cp.new_int_var(0, self.horizon, f"start_{v}")
             finish = self.cp.new_int_var(0, self.horizon, f"stop_{v}")
             spent: list[Any] = []
@@ -228,8 +236,8 @@ class ConstraintModel:
         for (v, i), literal in self.on.items():
             if self.problem.group[v] == v:
                 self.cp.add_hint(literal, bool(name[placement.device[v, 0]] == i))
-        for v, begin in self.start.items():
-            self.cp.add_hint(begin, min(self.times.floor(float(start_s[v])), self.horizon))
+        for v in self.start.keys() - self._carried:
+            self.cp.add_hint(self.start[v], min(self.times.floor(float(start_s[v])), self.horizon))
 
     def solution(self, solver: Any) -> tuple[IntArray, FloatArray]:
         """Return (n, 1) devices and (n, d) starts in steps of a solution, NaN where an op does not run.
