@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.exact.solvers.quantum import exact_quantum
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["IntegerTimes", "exact_quantum"]
+__all__ = ["IntegerTimes"]
 
 _STEPS_BITS = 27
 """log2 of the steps a makespan is cut into where times have no common quantum: coarse enough for CP-SAT's presolve,
@@ -28,31 +28,6 @@ _MOST_BITS = 30
 
 _ROUNDING = 1e-12
 """Relative discount of float sums and products before they are rounded down."""
-
-
-def exact_quantum(values: FloatArray) -> float:
-    """Return the largest number that all finite values are whole multiples of, exactly; 0 where there is none.
-
-    Floats are dyadic rationals, so the greatest common divisor is taken over integers after a shift of the exponent.
-    There is none where the values span more than 2^53 steps, or all are zero.
-
-    Parameters
-    ----------
-    values
-        Numbers of any sign and shape.
-    """
-    finite = np.unique(np.abs(values[np.isfinite(values)]))
-    finite = finite[finite > 0]
-    if not len(finite):
-        return 0.0
-    mantissa, exponent = np.frexp(finite)
-    whole = (mantissa * 2.0**53).astype(np.int64)
-    trailing = np.array([(int(w) & -int(w)).bit_length() - 1 for w in whole.tolist()])
-    lowest = int((exponent - 53 + trailing).min())
-    if math.frexp(float(finite[-1]))[1] - lowest > 53:
-        return 0.0
-    steps = [int(math.ldexp(value, -lowest)) for value in finite.tolist()]
-    return math.ldexp(float(math.gcd(*steps)), lowest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +58,8 @@ class IntegerTimes:
         """
         linked = np.isfinite(problem.delay_s) & ~np.eye(problem.num_devices, dtype=np.bool_)
         lags = problem.delay_s[linked] + np.outer(problem.tensor_bytes, problem.s_per_byte[linked])
-        quantum = exact_quantum(np.concatenate([problem.op_time_s.ravel(), lags.ravel()]))
+        seconds = np.concatenate([problem.op_time_s.ravel(), lags.ravel()])
+        quantum = exact_quantum(seconds[np.isfinite(seconds)])
         if quantum > 0 and reached_s / quantum < 2.0**_MOST_BITS:
             return cls(quantum, True)
         unit = 2.0 ** (math.floor(math.log2(reached_s)) - _STEPS_BITS) if reached_s > 0 else 1.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.constraint.integer_times import IntegerTimes, exact_quantum
+from rlinit.exact.placements.constraint.integer_times import IntegerTimes
 from rlinit.exact.placements.constraint.solve import ConstraintSettings, is_available, solve_constraints
 from rlinit.heuristics.placements.local_search import earliest_finish_start
 from rlinit.placements.problem import PlacementProblem, PlacementResult
@@ -80,30 +80,6 @@ def test_work_limits_repeat_themselves() -> None:
     ]
     assert runs[0].value == runs[1].value
     assert runs[0].bound == runs[1].bound
-
-
-@pytest.mark.parametrize(
-    ("values", "quantum"),
-    [
-        ([6.0, 10.0, 0.0], 2.0),
-        ([0.5, 0.75], 0.25),
-        ([3.0, np.inf], 3.0),
-        ([0.0], 0.0),
-        ([], 0.0),
-        ([1.0, 2.0**-60], 0.0),
-        ([2.0**70, 3 * 2.0**70], 2.0**70),
-    ],
-)
-def test_quantum_is_exact(values: list[float], quantum: float) -> None:
-    """The quantum divides every value, and is 0 where steps would not fit a float."""
-    assert exact_quantum(np.array(values)) == quantum
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=6), st.integers(-40, 40))
-def test_quantum_of_scaled_integers(values: list[int], exponent: int) -> None:
-    """Whole numbers times a power of two have their greatest common divisor times it."""
-    scaled = np.array(values, np.float64) * 2.0**exponent
-    assert exact_quantum(scaled) == float(np.gcd.reduce(values)) * 2.0**exponent
 
 
 def test_times_without_a_quantum_are_rounded_down() -> None:
