@@ -18,6 +18,7 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import InvalidPlan, RlinitError, SolverFailure
+from rlinit.exact.placements.bounds.rounding import makespan_quantum
 from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
@@ -406,7 +407,7 @@ def for_placement(
     def value_of(problem: PlacementProblem, placement: Placement) -> Value:
         return (makespan(problem, placement),)
 
-    return Incumbent(problem, value_of, budget, target_gap, progress)
+    return Incumbent(problem, value_of, budget, target_gap, progress, quantum=makespan_quantum(problem))
 
 
 def _byte_equality(problem: StageProblem) -> Equality:
