@@ -186,64 +186,100 @@ def _draw(params: ProblemParams, seed: int, num_nodes: int, count: int) -> _Draw
     )
 
 
-def _on_equal_stages(drawn: _Drawn) -> StageBatch:
-    """Return the problems; built as one problem on the disjoint union of graphs, whose arrays are then shared out."""
-    graphs, stages, memory, power = drawn.graphs, drawn.stages, drawn.memory, drawn.power
-    count, n, _ = graphs.parents.shape
-    graph, node, slot = np.nonzero(graphs.parents >= 0)
-    src = graphs.parents[graph, node, slot] + graph * n
-    dst = node + graph * n
-    order = np.lexsort((dst, src))
-    src, dst = src[order], dst[order]
-    makers, first = np.unique(src, return_index=True)
-    of_node = np.repeat(np.arange(count), n)
-    out = graphs.out_bytes.reshape(-1) ** power[0][of_node]
-    param = graphs.param_bytes.reshape(-1) ** power[1][of_node]
-    moved = out + param + np.bincount(dst, weights=out[src], minlength=count * n)
-    work = np.maximum(graphs.flops.reshape(-1) / _PEAK_FLOPS, moved / _BYTES_PER_S) ** power[2][of_node]
-    total_work = work.reshape(count, n).sum(axis=1)
-    of_tensor = makers // n
-    size = out[makers]
-    total_bytes = np.bincount(of_tensor, weights=size, minlength=count)
-    move_s = np.where(memory, 0.0, drawn.transfer * total_work / np.maximum(total_bytes, 1.0))
-    total_param = param.reshape(count, n).sum(axis=1)
-    union = StageProblem(
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edges:
+    """Edges of the disjoint union of graphs, (E,) by producer; (M,) the `makers` of tensors and their first edges."""
+
+    src: IntArray
+    dst: IntArray
+    makers: IntArray
+    first: IntArray
+
+    @classmethod
+    def of(cls, parents: IntArray) -> _Edges:
+        """Return the edges from (B, n, p) parents of each node, negative where there is none."""
+        n = parents.shape[1]
+        graph, node, slot = np.nonzero(parents >= 0)
+        src, dst = parents[graph, node, slot] + graph * n, node + graph * n
+        order = np.lexsort((dst, src))
+        makers, first = np.unique(src[order], return_index=True)
+        return cls(src[order], dst[order], makers, first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sizes:
+    """Seconds of work, parameter and output bytes of each node, and (B,) seconds that a byte takes between stages."""
+
+    work: FloatArray
+    param: FloatArray
+    out: FloatArray
+    move_s: FloatArray
+
+    @classmethod
+    def of(cls, drawn: _Drawn, edges: _Edges) -> _Sizes:
+        """Return what the draws make of the graphs."""
+        graphs, power = drawn.graphs, drawn.power
+        count, n, _ = graphs.parents.shape
+        of_node = np.repeat(np.arange(count), n)
+        out = graphs.out_bytes.reshape(-1) ** power[0][of_node]
+        param = graphs.param_bytes.reshape(-1) ** power[1][of_node]
+        moved = out + param + np.bincount(edges.dst, weights=out[edges.src], minlength=count * n)
+        work = np.maximum(graphs.flops.reshape(-1) / _PEAK_FLOPS, moved / _BYTES_PER_S) ** power[2][of_node]
+        total_work = work.reshape(count, n).sum(axis=1)
+        total_bytes = np.bincount(edges.makers // n, weights=out[edges.makers], minlength=count)
+        move_s = np.where(drawn.memory, 0.0, drawn.transfer * total_work / np.maximum(total_bytes, 1.0))
+        return cls(work, param, out, move_s)
+
+
+def _union(edges: _Edges, sizes: _Sizes, of_tensor: IntArray) -> StageProblem:
+    """Return one problem on the disjoint union of graphs; `of_tensor` (M,) is the graph of each tensor."""
+    size = sizes.out[edges.makers]
+    seconds = (size * sizes.move_s[of_tensor])[None, :]
+    return StageProblem(
         objective="pipeline",
-        work_s=work[None, :],
-        param_bytes=param,
-        tensor_src=makers.astype(np.int64),
-        tensor_indptr=np.append(first, len(src)).astype(np.int64),
-        tensor_dst=dst.astype(np.int64),
+        work_s=sizes.work[None, :],
+        param_bytes=sizes.param,
+        tensor_src=edges.makers.astype(np.int64),
+        tensor_indptr=np.append(edges.first, len(edges.src)).astype(np.int64),
+        tensor_dst=edges.dst.astype(np.int64),
         tensor_bytes=size,
-        in_s=(size * move_s[of_tensor])[None, :],
-        out_s=(size * move_s[of_tensor])[None, :],
+        in_s=seconds,
+        out_s=seconds.copy(),
         stage_class=np.zeros(1, np.int64),
         memory_bytes=np.array([np.inf]),
         cache_bytes=np.array([np.inf]),
         overflow_s_per_byte=np.zeros(1),
-        order=np.arange(count * n, dtype=np.int64),
+        order=np.arange(len(sizes.work), dtype=np.int64),
     )
+
+
+def _on_equal_stages(drawn: _Drawn) -> StageBatch:
+    """Return the problems; built as one problem on the disjoint union of graphs, whose arrays are then shared out."""
+    memory, stages = drawn.memory, drawn.stages
+    count, n, _ = drawn.graphs.parents.shape
+    edges = _Edges.of(drawn.graphs.parents)
+    sizes = _Sizes.of(drawn, edges)
+    of_tensor, of_node = edges.makers // n, np.repeat(np.arange(count), n)
+    union = _union(edges, sizes, of_tensor)
     node_ptr = np.arange(0, count * n + 1, n, dtype=np.int64)
     tensor_ptr = np.concatenate([[0], np.cumsum(np.bincount(of_tensor, minlength=count))]).astype(np.int64)
-    cache = np.where(memory | drawn.overflows, drawn.tightness * total_param / stages, np.inf)
-    overflow = np.where(drawn.overflows, move_s, 0.0)
-    shift_tensor = node_ptr[of_tensor]
+    total_param = sizes.param.reshape(count, n).sum(axis=1)
     return StageBatch(
         node_ptr=node_ptr,
         tensor_ptr=tensor_ptr,
         memory=memory,
         num_stages=stages.astype(np.int64),
-        load=np.where(memory[of_node], param, work),
-        param=param,
+        load=np.where(memory[of_node], sizes.param, sizes.work),
+        param=sizes.param,
         in_s=union.in_s[0],
         out_s=union.out_s[0],
-        tensor_bytes=size,
+        tensor_bytes=union.tensor_bytes,
         capacity=np.full(count, np.inf),
-        cache=cache,
-        overflow=overflow,
+        cache=np.where(memory | drawn.overflows, drawn.tightness * total_param / stages, np.inf),
+        overflow=np.where(drawn.overflows, sizes.move_s, 0.0),
         natural=np.arange(count * n, dtype=np.int64) % n,
         level=union.level,
-        tensor_src=union.tensor_src - shift_tensor,
+        tensor_src=union.tensor_src - node_ptr[of_tensor],
         tensor_indptr=union.tensor_indptr,
         tensor_dst=union.tensor_dst % n,
         succ_indptr=union.succ_indptr,

@@ -9,6 +9,9 @@ from rlinit.errors import InvalidPlan
 
 __all__ = ["Activity", "Link", "replay"]
 
+_END, _FLOW_START, _FLOW_END, _LANE_FREE = range(4)
+"""Kinds of events, in the order in which those of the same time happen."""
+
 
 @dataclass(slots=True)
 class Link:
@@ -69,6 +72,86 @@ class Activity:
     end_s: float = 0.0
 
 
+class _Replay:
+    """Activities on their way; see `replay`.
+
+    Events are (time, kind, activity, version). Lanes are handed on last of their time, so that all that became ready by
+    then compete.
+    """
+
+    def __init__(self, activities: list[Activity]) -> None:
+        self._activities = activities
+        self._followers: list[list[int]] = [[] for _ in activities]
+        self.waiting = [len(one.after) for one in activities]
+        for at, one in enumerate(activities):
+            for before in one.after:
+                self._followers[before].append(at)
+        self._events: list[tuple[float, int, int, int]] = []
+        self._queues: dict[str, list[tuple[float, int]]] = {}
+        self._held: set[str] = set()
+        self.num_ended = 0
+
+    def run(self) -> None:
+        """Let everything happen that can."""
+        for at, count in enumerate(self.waiting):
+            if not count:
+                self._make_ready(at, 0.0)
+        while self._events:
+            now_s, kind, at, version = heapq.heappop(self._events)
+            one = self._activities[at]
+            if kind == _LANE_FREE:
+                self._hand_on(one.lane, now_s)
+            elif one.link is None or self._flow_ended(one.link, kind, at, version, now_s):
+                self._finish(at, now_s)
+
+    def _start(self, at: int, now_s: float) -> None:
+        one = self._activities[at]
+        one.start_s = now_s
+        heapq.heappush(self._events, (now_s + one.duration_s, _END if one.link is None else _FLOW_START, at, 0))
+
+    def _make_ready(self, at: int, now_s: float) -> None:
+        lane = self._activities[at].lane
+        if not lane:
+            self._start(at, now_s)
+            return
+        heapq.heappush(self._queues.setdefault(lane, []), (now_s, at))
+        heapq.heappush(self._events, (now_s, _LANE_FREE, at, 0))
+
+    def _hand_on(self, lane: str, now_s: float) -> None:
+        """Start what waits longest for a lane, if the lane is free."""
+        if self._queues[lane] and lane not in self._held:
+            self._held.add(lane)
+            self._start(heapq.heappop(self._queues[lane])[1], now_s)
+
+    def _flow_ended(self, link: Link, kind: int, at: int, version: int, now_s: float) -> bool:
+        """Let an activity's flow start or end; return whether it has ended now."""
+        if kind == _FLOW_END and version != link.version:
+            return False
+        link.advance(now_s)
+        flows = kind == _FLOW_START and self._activities[at].flow > 0.0
+        if flows:
+            link.left[at] = self._activities[at].flow
+        else:
+            link.left.pop(at, None)
+        if link.left:
+            end_s, first = link.next_end()
+            heapq.heappush(self._events, (max(end_s, link.now_s), _FLOW_END, first, link.version))
+        return not flows
+
+    def _finish(self, at: int, now_s: float) -> None:
+        """End an activity, free its lane, and make ready what waited for it last."""
+        one = self._activities[at]
+        one.end_s = now_s
+        self.num_ended += 1
+        if one.lane:
+            self._held.discard(one.lane)
+            heapq.heappush(self._events, (now_s, _LANE_FREE, at, 0))
+        for other in self._followers[at]:
+            self.waiting[other] -= 1
+            if not self.waiting[other]:
+                self._make_ready(other, now_s)
+
+
 def replay(activities: list[Activity]) -> None:
     """Start every activity as early as possible and fill in its start and end.
 
@@ -79,70 +162,10 @@ def replay(activities: list[Activity]) -> None:
     InvalidPlan
         Activities wait for each other in a circle.
     """
-    followers: list[list[int]] = [[] for _ in activities]
-    waiting = [0] * len(activities)
-    for at, one in enumerate(activities):
-        for before in one.after:
-            followers[before].append(at)
-            waiting[at] += 1
-    # Events are (time, kind, activity, version): 0 an end, 1 a flow that starts, 2 a flow's end, 3 a lane to hand on.
-    # Kind 3 comes last of its time, so that all that became ready by then compete.
-    events: list[tuple[float, int, int, int]] = []
-    queues: dict[str, list[tuple[float, int]]] = {}
-    held: dict[str, bool] = {}
-    num_ended = 0
-
-    def begin(at: int, now_s: float) -> None:
-        one = activities[at]
-        one.start_s = now_s
-        heapq.heappush(events, (now_s + one.duration_s, 1 if one.link is not None else 0, at, 0))
-
-    def ready(at: int, now_s: float) -> None:
-        lane = activities[at].lane
-        if not lane:
-            begin(at, now_s)
-            return
-        heapq.heappush(queues.setdefault(lane, []), (now_s, at))
-        heapq.heappush(events, (now_s, 3, at, 0))
-
-    def watch(link: Link) -> None:
-        if link.left:
-            end_s, at = link.next_end()
-            heapq.heappush(events, (max(end_s, link.now_s), 2, at, link.version))
-
-    for at, count in enumerate(waiting):
-        if not count:
-            ready(at, 0.0)
-    while events:
-        now_s, kind, at, version = heapq.heappop(events)
-        one = activities[at]
-        if kind == 3:
-            queue = queues[one.lane]
-            if queue and not held.get(one.lane):
-                held[one.lane] = True
-                begin(heapq.heappop(queue)[1], now_s)
-            continue
-        if kind in (1, 2) and one.link is not None:
-            if kind == 2 and version != one.link.version:
-                continue
-            one.link.advance(now_s)
-            if kind == 1 and one.flow > 0.0:
-                one.link.left[at] = one.flow
-                watch(one.link)
-                continue
-            one.link.left.pop(at, None)
-            watch(one.link)
-        one.end_s = now_s
-        num_ended += 1
-        if one.lane:
-            held[one.lane] = False
-            heapq.heappush(events, (now_s, 3, at, 0))
-        for other in followers[at]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                ready(other, now_s)
-    if num_ended < len(activities):
-        stuck = next(at for at, count in enumerate(waiting) if count)
+    run = _Replay(activities)
+    run.run()
+    if run.num_ended < len(activities):
+        stuck = next(at for at, count in enumerate(run.waiting) if count)
         raise InvalidPlan(
             f"activity {stuck} of the plan waits for itself; the order of batches or transfers is circular"
         )

@@ -164,6 +164,55 @@ def finishes(
 
 
 @njit(cache=True, nogil=True)
+def _choose_op(
+    ready: IntArray,
+    count: int,
+    key: FloatArray,
+    place: IntArray,
+    temperature: float,
+    rng: np.random.Generator,
+    logits: FloatArray,
+) -> int:
+    """Return the index of the next op among the first `count` of `ready`; `logits` is scratch."""
+    if temperature <= 0.0:
+        return likeliest_op(ready, count, key, place)
+    for k in range(count):
+        logits[k] = key[ready[k]]
+    return draw_index(rng, logits, count, temperature)
+
+
+@njit(cache=True, nogil=True)
+def _choose_device(
+    score: FloatArray,
+    late_weight: FloatArray,
+    late: FloatArray,
+    finish: FloatArray,
+    time: FloatArray,
+    temperature: float,
+    rng: np.random.Generator,
+    logits: FloatArray,
+) -> int:
+    """Return a device that an op can end on, all arrays (d,) of this op; `logits` is scratch."""
+    d = len(finish)
+    for i in range(d):
+        logits[i] = score[i] - late_weight[i] * late[i] if finish[i] < np.inf else -np.inf
+    if temperature > 0.0:
+        return draw_index(rng, logits, d, temperature)
+    return likeliest_device(logits, finish, time, d)
+
+
+@njit(cache=True, nogil=True)
+def _release(consumers: IntArray, low: int, waiting: IntArray, ready: IntArray, count: int) -> int:
+    """Append to the `count` ready ops the consumers of an op that wait for nothing more; return how many there are."""
+    for w in consumers:
+        waiting[w - low] -= 1
+        if waiting[w - low] == 0:
+            ready[count] = w
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def _play_one(
     a: RolloutArrays,
     g: int,
@@ -186,7 +235,7 @@ def _play_one(
     widest = np.zeros((d, n // SLOT_BLOCK + 1))
     size, room = np.zeros(d, np.int64), a.capacity[a.device_ptr[g] : a.device_ptr[g + 1]].copy()
     decided, waiting = np.full(n, -1, np.int64), np.empty(n, np.int64)
-    ready, count = np.empty(n, np.int64), 0
+    ready, count, makespan = np.empty(n, np.int64), 0, 0.0
     op_logit, logit, finish = np.empty(n), np.empty(d), np.empty(d)
     for v in range(low, low + n):
         waiting[v - low] = a.pred_indptr[v + 1] - a.pred_indptr[v]
@@ -194,16 +243,9 @@ def _play_one(
             ready[count] = v
             count += 1
             first[v] = 0
-    makespan = 0.0
     for step in range(n):
-        if temperature > 0.0:
-            for k in range(count):
-                op_logit[k] = key[ready[k]]
-            at = draw_index(rng, op_logit, count, temperature)
-        else:
-            at = likeliest_op(ready, count, key, a.place)
-        v = ready[at]
-        count -= 1
+        at = _choose_op(ready, count, key, a.place, temperature, rng, op_logit)
+        v, count = ready[at], count - 1
         ready[at] = ready[count]
         chosen[v] = step
         leader = a.group[v] - low
@@ -211,16 +253,12 @@ def _play_one(
         if earliest == np.inf:
             return np.inf
         pair = a.pair_ptr[g] + (v - low) * d
+        own, late_here = slice(pair, pair + d), late[pair : pair + d]
         for i in range(d):
-            late[pair + i] = (finish[i] - earliest) / a.scale[g]
-            possible = finish[i] < np.inf
-            logit[i] = score[pair + i] - late_weight[pair + i] * late[pair + i] if possible else -np.inf
-        if forced[v] >= 0:
-            i = forced[v]
-        elif temperature > 0.0:
-            i = draw_index(rng, logit, d, temperature)
-        else:
-            i = likeliest_device(logit, finish, a.time[pair : pair + d], d)
+            late_here[i] = (finish[i] - earliest) / a.scale[g]
+        i = forced[v]
+        if i < 0:
+            i = _choose_device(score[own], late_weight[own], late_here, finish, a.time[own], temperature, rng, logit)
         if finish[i] == np.inf:
             return np.inf
         if decided[leader] < 0:
@@ -232,13 +270,9 @@ def _play_one(
         size[i] += 1
         device[v], start[v], end[v] = i, begin, begin + length
         makespan = max(makespan, begin + length)
-        for e in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
-            w = a.succ[e]
-            waiting[w - low] -= 1
-            if waiting[w - low] == 0:
-                ready[count] = w
-                count += 1
-                first[w] = step + 1
+        consumers = a.succ[a.succ_indptr[v] : a.succ_indptr[v + 1]]
+        before, count = count, _release(consumers, low, waiting, ready, count)
+        first[ready[before:count]] = step + 1
     return makespan
 
 
