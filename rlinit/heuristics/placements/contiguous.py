@@ -9,8 +9,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.heuristics.placements.common import breadth_first, placed_in_order
-from rlinit.kernels.placements.contiguous import cut_order, cut_order_in_turn
+from rlinit.heuristics.placements.common import breadth_first, placed_in_order, slices
+from rlinit.kernels.placements.contiguous import best_cuts, extend_cuts, extend_cuts_in_turn, new_cuts
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 
@@ -21,6 +21,9 @@ _EXACT_DEVICES = 6
 
 _CUTS = 256
 """Places of an order where it may be cut."""
+
+_SLICE_STEPS = 10_000_000
+"""Steps of the dynamic program between two looks at the clock: 5 to 20 ms."""
 
 
 def segments(
@@ -34,7 +37,8 @@ def segments(
     time for the whole model. Orders of more than 256 ops are cut at the 256 places with the smallest tensors, one in
     each part. Colocated ops follow the one that holds most. All shards of an op stay together.
 
-    For the parameters see `PlacementHeuristic.__call__`.
+    For the parameters see `PlacementHeuristic.__call__`; nothing is drawn, and when the budget ends, the best of what
+    was tried until then is returned.
 
     References
     ----------
@@ -43,15 +47,15 @@ def segments(
     best: Placement | None = None
     value = np.inf
     for order in (problem.order, breadth_first(problem)):
-        for device in _cut(problem, order):
+        for device in _cut(problem, order, budget):
             found = placed_in_order(problem, _masks(problem, device), order)
             if found is not None and (seconds := makespan(problem, found)) < value:
                 best, value = found, seconds
     return best
 
 
-def _cut(problem: PlacementProblem, order: IntArray) -> list[IntArray]:
-    """Return (n,) devices, for each way that devices may take turns."""
+def _cut(problem: PlacementProblem, order: IntArray, budget: Budget | None) -> list[IntArray]:
+    """Return (n,) devices, for each way that devices may take turns for which some cuts are found in time."""
     n, d = problem.num_ops, problem.num_devices
     if n == 0:
         return [np.zeros(0, np.int64)]
@@ -66,24 +70,47 @@ def _cut(problem: PlacementProblem, order: IntArray) -> list[IntArray]:
     held[1:] = np.cumsum((problem.weight_bytes + problem.num_shards * problem.shard_bytes)[order])
     volume = problem.num_shards * crossing[cuts]
     move = problem.delay_s + volume[:, None, None] * problem.s_per_byte
-    if d <= _EXACT_DEVICES:
-        turns, cut = [np.arange(d)], cut_order
-    else:
-        turns, cut = [np.arange(d), np.argsort(work[:, -1], kind="stable")], cut_order_in_turn
+    exact = d <= _EXACT_DEVICES
+    turns = [np.arange(d)] if exact else [np.arange(d), np.argsort(work[:, -1], kind="stable")]
     found = []
     for turn in turns:
-        block, seconds = cut(
+        block, seconds = _best_cuts(
+            exact,
             np.ascontiguousarray(work[turn][:, cuts]),
             np.ascontiguousarray(barred[turn][:, cuts]),
             held[cuts],
             problem.capacity_bytes[turn] * CAPACITY_SLACK,
             np.ascontiguousarray(move[:, turn][:, :, turn]),
+            budget,
         )
         if np.isfinite(seconds):
             device = np.empty(n, np.int64)
             device[order] = np.repeat(turn[block], np.diff(cuts))
             found.append(device)
     return found
+
+
+def _best_cuts(
+    exact: bool,
+    work: FloatArray,
+    barred: IntArray,
+    held: FloatArray,
+    capacity: FloatArray,
+    move: FloatArray,
+    budget: Budget | None,
+) -> tuple[IntArray, float]:
+    """Return (p,) devices of the blocks between cuts, and seconds: the best of what the budget lets be tried.
+
+    Arrays are those of `extend_cuts`; `exact`: over all subsets and turns, else for devices in the order given.
+    """
+    d, p = work.shape[0], work.shape[1] - 1
+    table = new_cuts(1 << d if exact else 1, d, p)
+    extend, first, rows = (extend_cuts, 1, (1 << d) - 1) if exact else (extend_cuts_in_turn, 0, d)
+    steps = (d if exact else 1) * d * p * p  # At most, in a row.
+    for part in slices(rows, max(1, _SLICE_STEPS // max(1, steps)), budget):
+        extend(table, first, first + part, work, barred, held, capacity, move)
+        first += part
+    return best_cuts(table)
 
 
 def _crossing_bytes(problem: PlacementProblem, order: IntArray) -> FloatArray:

@@ -14,10 +14,19 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.heuristics.placements.common import breadth_first, placed_in_order
+from rlinit.heuristics.placements.common import breadth_first, placed_in_order, slices
 from rlinit.heuristics.placements.list_scheduling import best_device, minimum_execution_time
+from rlinit.kernels.placements.annealing import cooling_factor
 from rlinit.kernels.placements.list_scheduling import DURATION, list_schedule
-from rlinit.kernels.placements.mapping_search import SearchArrays, anneal_mapping, evolve_mapping, tabu_mapping
+from rlinit.kernels.placements.mapping_search import (
+    SearchArrays,
+    anneal_mapping,
+    evolve_mapping,
+    finish_step,
+    new_mapping,
+    new_tabu,
+    tabu_mapping,
+)
 from rlinit.placements.arrays import kernel_arrays, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, shard_masks
@@ -28,8 +37,13 @@ _WORK = 50_000_000
 """Op placements of a search where nobody says how many evaluations: one or two seconds."""
 
 _MOST, _FEWEST = 200_000, 1_000
-_CHUNK = 4_000_000
-"""Op placements after which the budget is looked at."""
+"""Most and fewest changes of such a search."""
+
+_ROUND = 4_000_000
+"""Op placements after which bytes and times are summed anew, so that rounding errors do not add up."""
+
+_SLICE = 400_000
+"""Op placements between two looks at the clock: 5 to 20 ms."""
 
 _HOT, _COLD = 0.3, 1e-3
 """First temperature, relative to the mean time of an op; last, relative to the first."""
@@ -64,11 +78,13 @@ def anneal(
     for _ in range(0, moves, chunk):
         if budget is not None and budget.expired:
             break
-        here = np.empty_like(held)
-        excess, run, _ = anneal_mapping(rng, string.arrays, chunk, hot, hot * cooling, held, here)
+        state, temperature = new_mapping(string.arrays, held), hot
+        factor = cooling_factor(hot, hot * cooling, chunk)
+        for part in slices(chunk, string.slice_moves, budget):
+            temperature = anneal_mapping(rng, string.arrays, state, part, temperature, factor)
         hot *= cooling
-        if (excess, run) < value:
-            value, found = (excess, run), here
+        if tuple(state.value[1]) < value:
+            value, found = tuple(state.value[1]), state.best
     return string.placement(found)
 
 
@@ -96,7 +112,9 @@ def evolve(
     for _ in range(0, moves, chunk):
         if budget is not None and budget.expired:
             break
-        evolve_mapping(rng, string.arrays, chunk, start)
+        state = new_mapping(string.arrays, start)
+        for part in slices(chunk, string.slice_moves, budget):
+            evolve_mapping(rng, string.arrays, state, part)
     return string.placement(start)
 
 
@@ -123,16 +141,19 @@ def tabu(
     rng = np.random.default_rng(seed)
     genes = len(string.arrays.movable)
     tenure = min(7 + int(np.sqrt(genes)), max(1, genes // 3))
-    until, step = np.zeros(start.shape, np.int64), 0
+    sample = min(_SAMPLE, 2 * genes * problem.num_devices)
+    memory = new_tabu(start.shape)
     found, value = start.copy(), (np.inf, np.inf)
     for _ in range(0, moves, chunk):
         if budget is not None and budget.expired:
             break
-        here = np.empty_like(start)
-        sample = min(_SAMPLE, 2 * genes * problem.num_devices)
-        excess, run, step = tabu_mapping(rng, string.arrays, chunk, sample, tenure, start, here, until, step)
-        if (excess, run) < value:
-            value, found = (excess, run), here
+        state = new_mapping(string.arrays, start)
+        for part in slices(chunk, string.slice_moves, budget):
+            tabu_mapping(rng, string.arrays, state, memory, part, sample, tenure)
+        if memory.at[1]:
+            finish_step(rng, string.arrays, state, memory, tenure)
+        if tuple(state.value[1]) < value:
+            value, found = tuple(state.value[1]), state.best
     return string.placement(found)
 
 
@@ -185,11 +206,16 @@ class _String:
         return len(self.arrays.movable) == 0
 
     def moves(self, evaluations: int | None) -> tuple[int, int]:
-        """Return how many changes to try, and how many at a time."""
+        """Return how many changes to try, and how many in a round."""
         n = max(1, self.problem.num_ops)
         moves = evaluations or int(min(_MOST, max(_FEWEST, _WORK // n)))
-        rounds = max(1, -(-moves * n // _CHUNK))
+        rounds = max(1, -(-moves * n // _ROUND))
         return moves, -(-moves // rounds)
+
+    @property
+    def slice_moves(self) -> int:
+        """Changes between two looks at the clock."""
+        return max(1, _SLICE // max(1, self.problem.num_ops))
 
     def fastest(self) -> IntArray | None:
         """Return (m, d) counts where each op takes the least time, whatever memory and links; None if there is none."""

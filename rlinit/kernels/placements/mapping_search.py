@@ -16,11 +16,23 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.slots import bit_count
+from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count
 
-__all__ = ["SearchArrays", "anneal_mapping", "evolve_mapping", "tabu_mapping"]
+__all__ = [
+    "MappingState",
+    "SearchArrays",
+    "TabuState",
+    "anneal_mapping",
+    "evolve_mapping",
+    "finish_step",
+    "new_mapping",
+    "new_tabu",
+    "tabu_mapping",
+]
 
 _BLOCK = 64
+"""Ops between two places from which a run can go on."""
+
 _TRIES = 8
 """Changes of a split that are drawn at most until one is allowed."""
 
@@ -49,11 +61,48 @@ class SearchArrays(NamedTuple):
     movable: IntArray
 
 
+class MappingState(NamedTuple):
+    """A search's mapping, its run, and the best so far; n ops, d devices, m genes.
+
+    `mapping` (m, d) is how many shards of each gene each device runs, `best` the best of those before. `device` (n,),
+    `mask` (n, d) and `held` (d,) bytes follow from it. `end` and `free` are its run, `trial_end` and `trial_free` the
+    same but for what is being tried. `value` (2, 2) holds bytes too many and makespan, of the mapping and of the best.
+    """
+
+    mapping: IntArray
+    best: IntArray
+    device: IntArray
+    mask: IntArray
+    held: FloatArray
+    end: FloatArray
+    free: FloatArray
+    trial_end: FloatArray
+    trial_free: FloatArray
+    value: FloatArray
+
+
+class TabuState(NamedTuple):
+    """What tabu search remembers: `until` (m, d), the step until which a device is forbidden, and the step it is in.
+
+    `at` (3,) holds the number of the step, the changes drawn in it, and the gene of the best of them (-1: none yet);
+    `chosen` (d,) that change, `value` (2,) its bytes too many and its makespan.
+    """
+
+    until: IntArray
+    at: IntArray
+    chosen: IntArray
+    value: FloatArray
+
+
 @njit(cache=True, nogil=True)
 def _run_whole(
     p: SearchArrays, device: IntArray, end: FloatArray, free: FloatArray, block: int, limit: float
 ) -> tuple[float, int]:
-    """Run ops of one shard from a block on; see `_run`."""
+    """Run ops of one shard from a block on; see `_run`.
+
+    Not by `ready_time`: that adds delay and bytes first and then the end, which rounds in another way, and it branches
+    on every edge.
+    """
     n, d = len(p.tensor), len(p.capacity)
     now = free[block].copy()
     s_per_byte, delay = p.s_per_byte, p.delay
@@ -93,17 +142,7 @@ def _run_split(
             wanted = mask[v, i]
             if wanted == 0:
                 continue
-            at = now[i]
-            for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
-                u = p.pred[e]
-                for j in range(d):
-                    shared = mask[u, j] & wanted
-                    if shared:
-                        there = end[u, j]
-                        if i != j:
-                            there += p.delay[j, i] + bit_count(shared) * p.tensor[u] * p.s_per_byte[j, i]
-                        if there > at:
-                            at = there
+            at = append_start(batch_ready_time(p, v, i, wanted, mask, end), now[i])
             at += p.time[v, i, bit_count(wanted)]
             end[v, i] = at
             now[i] = at
@@ -205,10 +244,38 @@ def _propose(rng: np.random.Generator, p: SearchArrays, g: int, old: IntArray, n
 
 
 @njit(cache=True, nogil=True)
+def new_mapping(p: SearchArrays, count: IntArray) -> MappingState:
+    """Return the state of a search that begins at a mapping (m, d), which it changes in place."""
+    n, d = len(p.tensor), len(p.capacity)
+    width = 1 if p.time.shape[2] == 2 else d
+    device, mask, held = np.zeros(n, np.int64), np.zeros((n, d), np.int64), np.zeros(d)
+    _restart(p, count, device, mask, held)
+    end, free = np.zeros((n, width)), np.zeros((n // _BLOCK + 1, d))
+    makespan, _ = _run(p, device, mask, end, free, 0, np.inf)
+    value = np.empty((2, 2))
+    value[:, 0], value[:, 1] = _excess(p, held), makespan
+    return MappingState(count, count.copy(), device, mask, held, end, free, end.copy(), free.copy(), value)
+
+
+def new_tabu(shape: tuple[int, int]) -> TabuState:
+    """Return the memory of a tabu search over (m, d) mappings that has made no step."""
+    return TabuState(np.zeros(shape, np.int64), np.array([0, 0, -1]), np.zeros(shape[1], np.int64), np.full(2, np.inf))
+
+
+@njit(cache=True, nogil=True)
+def _keep_better(value: FloatArray, excess: float, makespan: float, count: IntArray, best: IntArray) -> None:
+    """Note what the mapping is worth now, and the mapping if it is the best."""
+    value[0, 0], value[0, 1] = excess, makespan
+    if excess < value[1, 0] or (excess == value[1, 0] and makespan < value[1, 1]):
+        best[:] = count
+        value[1, 0], value[1, 1] = excess, makespan
+
+
+@njit(cache=True, nogil=True)
 def anneal_mapping(
-    rng: np.random.Generator, p: SearchArrays, moves: int, hot: float, cold: float, count: IntArray, best: IntArray
-) -> tuple[float, float, int]:
-    """Anneal single-gene changes; return bytes too many and makespan of the best, and the moves made.
+    rng: np.random.Generator, p: SearchArrays, state: MappingState, moves: int, temperature: float, cooling: float
+) -> float:
+    """Anneal single-gene changes; return the temperature after the last. Calls that follow each other are as one.
 
     Parameters
     ----------
@@ -216,25 +283,17 @@ def anneal_mapping(
         Source of randomness.
     p
         The problem.
+    state
+        The mapping, replaced by the last, and the best.
     moves
         Changes to try.
-    hot, cold
-        First and last temperature in seconds, falling geometrically.
-    count, best
-        (m, d) the mapping to start from, replaced by the last, and the best on return.
+    temperature, cooling
+        Seconds before the first change, and what each multiplies them by.
     """
+    count, best, device, mask, held, end, free, trial_end, trial_free, values = state
     n, d = len(p.tensor), len(p.capacity)
-    width = 1 if p.time.shape[2] == 2 else d
-    device, mask, held = np.zeros(n, np.int64), np.zeros((n, d), np.int64), np.zeros(d)
-    _restart(p, count, device, mask, held)
-    end, free = np.zeros((n, width)), np.zeros((n // _BLOCK + 1, d))
-    makespan, _ = _run(p, device, mask, end, free, 0, np.inf)
-    trial_end, trial_free = end.copy(), free.copy()
-    excess = _excess(p, held)
-    best[:] = count
-    best_excess, best_makespan = excess, makespan
+    excess, makespan = values[0, 0], values[0, 1]
     new, old = np.zeros(d, np.int64), np.zeros(d, np.int64)
-    temperature, cooling = hot, (cold / hot) ** (1.0 / max(1, moves)) if hot > 0 else 1.0
     for _ in range(moves):
         temperature *= cooling
         g = p.movable[rng.integers(0, len(p.movable))]
@@ -255,15 +314,13 @@ def anneal_mapping(
             continue
         _copy(trial_end, trial_free, end, free, block, n)
         excess, makespan = after, value
-        if excess < best_excess or (excess == best_excess and makespan < best_makespan):
-            best[:] = count
-            best_excess, best_makespan = excess, makespan
-    return best_excess, best_makespan, moves
+        _keep_better(values, excess, makespan, count, best)
+    return temperature
 
 
 @njit(cache=True, nogil=True)
-def evolve_mapping(rng: np.random.Generator, p: SearchArrays, moves: int, count: IntArray) -> tuple[float, float, int]:
-    """Run the (1 + 1) evolutionary algorithm; return bytes too many and makespan of `count`, and the mutants tried.
+def evolve_mapping(rng: np.random.Generator, p: SearchArrays, state: MappingState, moves: int) -> None:
+    """Run the (1 + 1) evolutionary algorithm; the mapping is the best. Calls that follow each other are as one.
 
     Each gene is redrawn with probability 1/m, at least one; a mutant that is no worse replaces its parent.
 
@@ -273,19 +330,14 @@ def evolve_mapping(rng: np.random.Generator, p: SearchArrays, moves: int, count:
         Source of randomness.
     p
         The problem.
+    state
+        The parent, replaced by the last.
     moves
         Mutants to try.
-    count
-        (m, d) the mapping to start from, replaced by the best.
     """
+    count, best, device, mask, held, end, free, trial_end, trial_free, values = state
     n, d, genes = len(p.tensor), len(p.capacity), len(p.movable)
-    width = 1 if p.time.shape[2] == 2 else d
-    device, mask, held = np.zeros(n, np.int64), np.zeros((n, d), np.int64), np.zeros(d)
-    _restart(p, count, device, mask, held)
-    end, free = np.zeros((n, width)), np.zeros((n // _BLOCK + 1, d))
-    makespan, _ = _run(p, device, mask, end, free, 0, np.inf)
-    trial_end, trial_free = end.copy(), free.copy()
-    excess = _excess(p, held)
+    excess, makespan = values[0, 0], values[0, 1]
     new = np.zeros(d, np.int64)
     changed, old = np.zeros(genes, np.int64), np.zeros((genes, d), np.int64)
     logarithm = np.log1p(-1.0 / genes) if genes > 1 else -1.0
@@ -317,22 +369,21 @@ def evolve_mapping(rng: np.random.Generator, p: SearchArrays, moves: int, count:
         else:
             _copy(trial_end, trial_free, end, free, block, n)
             excess, makespan = after, value
-    return excess, makespan, moves
+    best[:] = count
+    values[:, 0], values[:, 1] = excess, makespan
 
 
 @njit(cache=True, nogil=True)
 def tabu_mapping(
     rng: np.random.Generator,
     p: SearchArrays,
+    state: MappingState,
+    tabu: TabuState,
     moves: int,
     sample: int,
     tenure: int,
-    count: IntArray,
-    best: IntArray,
-    until: IntArray,
-    since: int,
-) -> tuple[float, float, int]:
-    """Run tabu search over single-gene changes; return bytes too many and makespan of the best, and the moves tried.
+) -> None:
+    """Run tabu search over single-gene changes. Calls that follow each other are as one.
 
     In each step the best of `sample` drawn changes is made, whether or not it is better. A gene may not return to a
     device that shards of it left within the last `tenure` to 2 `tenure` steps, unless that gives the best so far.
@@ -343,68 +394,85 @@ def tabu_mapping(
         Source of randomness.
     p
         The problem.
+    state
+        The mapping, replaced by the last, and the best.
+    tabu
+        What is forbidden, and the step that the search is in.
     moves
         Changes to try.
     sample, tenure
         Changes drawn in each step, and how long devices are forbidden.
-    count, best
-        (m, d) the mapping to start from, replaced by the last, and the best on return.
-    until
-        (m, d) step until which a device is forbidden; kept from call to call.
-    since
-        Number of the first step.
     """
-    n, d = len(p.tensor), len(p.capacity)
-    width = 1 if p.time.shape[2] == 2 else d
-    device, mask, held = np.zeros(n, np.int64), np.zeros((n, d), np.int64), np.zeros(d)
-    _restart(p, count, device, mask, held)
-    end, free = np.zeros((n, width)), np.zeros((n // _BLOCK + 1, d))
-    makespan, _ = _run(p, device, mask, end, free, 0, np.inf)
-    trial_end, trial_free = end.copy(), free.copy()
-    best[:] = count
-    best_excess, best_makespan = _excess(p, held), makespan
-    new, old, chosen = np.zeros(d, np.int64), np.zeros(d, np.int64), np.zeros(d, np.int64)
-    step, tried = since, 0
-    while tried < moves:
-        chosen_gene, chosen_excess, chosen_makespan = -1, np.inf, np.inf
-        for _ in range(min(sample, moves - tried)):
-            tried += 1
-            g = p.movable[rng.integers(0, len(p.movable))]
-            old[:] = count[g]
-            if not _propose(rng, p, g, old, new):
-                continue
+    d = len(p.capacity)
+    new, old = np.zeros(d, np.int64), np.zeros(d, np.int64)
+    for _ in range(moves):
+        g = p.movable[rng.integers(0, len(p.movable))]
+        old[:] = state.mapping[g]
+        if _propose(rng, p, g, old, new):
             forbidden = False
             for i in range(d):
-                if new[i] > old[i] and until[g, i] > step:
+                if new[i] > old[i] and tabu.until[g, i] > tabu.at[0]:
                     forbidden = True
-            _set(p, g, new, count, device, mask, held)
-            excess = _excess(p, held)
-            _set(p, g, old, count, device, mask, held)
-            bar_excess, bar = (best_excess, best_makespan) if forbidden else (chosen_excess, chosen_makespan)
-            if forbidden and (chosen_excess < bar_excess or (chosen_excess == bar_excess and chosen_makespan < bar)):
-                bar_excess, bar = chosen_excess, chosen_makespan
-            if excess > bar_excess:
-                continue
-            _set(p, g, new, count, device, mask, held)
-            block = p.member[p.member_indptr[g]] // _BLOCK
-            value, stop = _run(p, device, mask, trial_end, trial_free, block, np.inf if excess < bar_excess else bar)
-            _set(p, g, old, count, device, mask, held)
-            _copy(end, free, trial_end, trial_free, block, stop)
-            if value < np.inf and (excess < bar_excess or value < bar):
-                chosen_gene, chosen_excess, chosen_makespan = g, excess, value
-                chosen[:] = new
-        step += 1
-        if chosen_gene < 0:
-            continue
-        g = chosen_gene
-        for i in range(d):
-            if chosen[i] < count[g, i]:
-                until[g, i] = step + tenure + int(rng.integers(0, tenure + 1))
-        _set(p, g, chosen, count, device, mask, held)
+            excess, makespan = _try_change(p, state, g, old, new, tabu.value, forbidden)
+            if makespan < np.inf:
+                tabu.at[2], tabu.value[0], tabu.value[1] = g, excess, makespan
+                tabu.chosen[:] = new
+        tabu.at[1] += 1
+        if tabu.at[1] == sample:
+            finish_step(rng, p, state, tabu, tenure)
+
+
+@njit(cache=True, nogil=True)
+def _try_change(
+    p: SearchArrays, state: MappingState, g: int, old: IntArray, new: IntArray, to_beat: FloatArray, forbidden: bool
+) -> tuple[float, float]:
+    """Return bytes too many and makespan with gene g changed; ``inf`` if that is no better than what it has to beat.
+
+    That is the best change of the step so far (`to_beat`), and for a forbidden change also the best mapping of all.
+    """
+    count, _, device, mask, held, end, free, trial_end, trial_free, values = state
+    least_excess, least = to_beat[0], to_beat[1]
+    if forbidden and (values[1, 0] < least_excess or (values[1, 0] == least_excess and values[1, 1] <= least)):
+        least_excess, least = values[1, 0], values[1, 1]
+    _set(p, g, new, count, device, mask, held)
+    excess = _excess(p, held)
+    _set(p, g, old, count, device, mask, held)
+    if excess > least_excess:
+        return excess, np.inf
+    _set(p, g, new, count, device, mask, held)
+    block = p.member[p.member_indptr[g]] // _BLOCK
+    limit = np.inf if excess < least_excess else least
+    value, stop = _run(p, device, mask, trial_end, trial_free, block, limit)
+    _set(p, g, old, count, device, mask, held)
+    _copy(end, free, trial_end, trial_free, block, stop)
+    return excess, value if value < limit else np.inf
+
+
+@njit(cache=True, nogil=True)
+def finish_step(rng: np.random.Generator, p: SearchArrays, state: MappingState, tabu: TabuState, tenure: int) -> None:
+    """Make the best change drawn in a step of tabu search, if there is one, and begin the next step.
+
+    Parameters
+    ----------
+    rng
+        Source of randomness.
+    p
+        The problem.
+    state, tabu
+        The mapping and what tabu search remembers, changed in place.
+    tenure
+        Steps for which the devices that shards leave are forbidden, at least.
+    """
+    count, best, device, mask, held, end, free, trial_end, trial_free, values = state
+    g, step = tabu.at[2], tabu.at[0] + 1
+    if g >= 0:
+        for i in range(len(held)):
+            if tabu.chosen[i] < count[g, i]:
+                tabu.until[g, i] = step + tenure + int(rng.integers(0, tenure + 1))
+        _set(p, g, tabu.chosen, count, device, mask, held)
         block = p.member[p.member_indptr[g]] // _BLOCK
         makespan, _ = _run(p, device, mask, end, free, block, np.inf)
-        _copy(end, free, trial_end, trial_free, block, n)
-        if chosen_excess < best_excess or (chosen_excess == best_excess and makespan < best_makespan):
-            best[:] = count
-            best_excess, best_makespan = chosen_excess, makespan
-    return best_excess, best_makespan, step
+        _copy(end, free, trial_end, trial_free, block, len(p.tensor))
+        _keep_better(values, tabu.value[0], makespan, count, best)
+    tabu.at[0], tabu.at[1], tabu.at[2] = step, 0, -1
+    tabu.value[:] = np.inf

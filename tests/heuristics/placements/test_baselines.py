@@ -19,7 +19,13 @@ from rlinit.heuristics.placements.m_sct import favourite_children, m_sct
 from rlinit.heuristics.placements.mapping_search import _String
 from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
 from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
-from rlinit.kernels.placements.mapping_search import anneal_mapping, evolve_mapping, tabu_mapping
+from rlinit.kernels.placements.mapping_search import (
+    anneal_mapping,
+    evolve_mapping,
+    new_mapping,
+    new_tabu,
+    tabu_mapping,
+)
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, timeline
@@ -453,12 +459,11 @@ def test_searches_evaluate_truly(shards: int, memory: float) -> None:
         string = _String.of(problem)
         start = string.fastest()
         assert start is not None
-        rng, annealed, last, evolved = np.random.default_rng(seed), start.copy(), start.copy(), start.copy()
-        results = [
-            (annealed, *anneal_mapping(rng, string.arrays, 2000, 0.5, 0.01, start.copy(), annealed)[:2]),
-            (evolved, *evolve_mapping(rng, string.arrays, 2000, evolved)[:2]),
-            (last, *tabu_mapping(rng, string.arrays, 2000, 32, 10, start.copy(), last, np.zeros_like(start), 0)[:2]),
-        ]
+        rng, states = np.random.default_rng(seed), [new_mapping(string.arrays, start.copy()) for _ in range(3)]
+        anneal_mapping(rng, string.arrays, states[0], 2000, 0.5, 0.998)
+        evolve_mapping(rng, string.arrays, states[1], 2000)
+        tabu_mapping(rng, string.arrays, states[2], new_tabu(start.shape), 2000, 32, 10)
+        results = [(state.best, *state.value[1]) for state in states]
         for count, excess, run in results:
             found = string.placement(count)
             assert (found is None) == (excess > 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 
+from rlinit.budget import Budget
 from rlinit.heuristics.placements.contiguous import segments
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle
@@ -73,3 +75,14 @@ def test_many_devices_take_turns() -> None:
     assert found is not None
     assert not obstacle(problem, found)
     assert len(np.unique(found.device)) >= 9
+
+
+@pytest.mark.parametrize("num_devices", [6, 30])
+def test_time_limits_hold(num_devices: int) -> None:
+    """Nothing is cut once time is up; half the time gives no better a cut than all of it."""
+    problem = chain(np.random.default_rng(0), 300, num_devices, 1.0)
+    problem = replace(problem, time_s=np.where(np.isfinite(problem.time_s), problem.time_s, 1.0))
+    assert segments(problem, budget=Budget(0.0)) is None
+    whole, part = segments(problem), segments(problem, budget=Budget(0.05))
+    assert whole is not None
+    assert part is None or makespan(problem, part) >= makespan(problem, whole)

@@ -1,0 +1,86 @@
+"""Searches over mappings: in slices as in one go, and what they say of a mapping is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlinit.heuristics.placements.mapping_search import _String
+from rlinit.kernels.placements import mapping_search as kernels
+from rlinit.placements.timeline import makespan
+from tests.placement_cases import random_placement_problem
+
+
+def anneal(rng: np.random.Generator, p: Any, state: Any, parts: list[int]) -> None:
+    """Anneal in some slices."""
+    temperature = 0.5
+    for part in parts:
+        temperature = kernels.anneal_mapping(rng, p, state, part, temperature, 0.995)
+
+
+def evolve(rng: np.random.Generator, p: Any, state: Any, parts: list[int]) -> None:
+    """Try mutants in some slices."""
+    for part in parts:
+        kernels.evolve_mapping(rng, p, state, part)
+
+
+def tabu(rng: np.random.Generator, p: Any, state: Any, parts: list[int]) -> None:
+    """Run tabu search in some slices, which end within its steps."""
+    memory = kernels.new_tabu(state.mapping.shape)
+    for part in parts:
+        kernels.tabu_mapping(rng, p, state, memory, part, 32, 5)
+    kernels.finish_step(rng, p, state, memory, 5)
+
+
+@pytest.mark.parametrize("search", [anneal, evolve, tabu])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_slices_are_as_one(search: Callable[..., None], shards: int) -> None:
+    """Where the clock is looked at changes nothing, and the best mapping is worth what is noted for it."""
+    string = _String.of(random_placement_problem(5, 90, 3, shards=shards, density=0.05, forbidden_fraction=0.0))
+    start = string.fastest()
+    assert start is not None
+    states = [kernels.new_mapping(string.arrays, start.copy()) for _ in range(2)]
+    for state, parts in zip(states, ([600], [7, 100, 1, 492]), strict=True):
+        search(np.random.default_rng(3), string.arrays, state, parts)
+    for one, other in zip(*states, strict=True):
+        np.testing.assert_array_equal(one, other)
+    found = string.placement(states[0].best)
+    assert found is not None
+    assert states[0].value[1, 0] == 0.0
+    assert makespan(string.problem, found) == pytest.approx(states[0].value[1, 1], rel=1e-12)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_follow_the_timeline(seed: int, shards: int) -> None:
+    """In the Python form: the makespan of a mapping, and none beyond a limit that is less."""
+    string = _String.of(random_placement_problem(seed, 12, 3, shards=shards, density=0.3, forbidden_fraction=0.0))
+    p, count = string.arrays, string.fastest()
+    assert count is not None
+    state = kernels.new_mapping(p, count)
+    run = kernels._run_whole.py_func if shards == 1 else kernels._run_split.py_func
+    mapping = state.device if shards == 1 else state.mask
+    value, stop = run(p, mapping, state.trial_end, state.trial_free, 0, np.inf)
+    found = string.placement(count)
+    assert stop == 12
+    assert found is not None
+    assert value == pytest.approx(makespan(string.problem, found), rel=1e-12)
+    assert run(p, mapping, state.trial_end, state.trial_free, 0, value * 0.99)[0] == np.inf
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_keep_to_what_is_allowed(seed: int) -> None:
+    """In the Python form: a change moves all shards of a gene, or some, to where they may run."""
+    string = _String.of(random_placement_problem(seed, 8, 3, shards=3, forbidden_fraction=0.4, memory_fraction=0.6))
+    p, rng, new = string.arrays, np.random.default_rng(seed), np.zeros(3, np.int64)
+    count = string.fastest()
+    assert count is not None
+    for g in p.movable:
+        for _ in range(20):
+            if kernels._propose.py_func(rng, p, g, count[g], new):
+                assert new.sum() == 3
+                assert (new != count[g]).any()
+                assert all(p.allowed[g, i, new[i]] for i in range(3) if new[i])
