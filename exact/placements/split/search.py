@@ -22,7 +22,8 @@ from scipy.optimize import linprog
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search_bounds import MAX_PRICED_DEVICES, best_price, module_tails
-from rlinit.exact.placements.split.search_kernel import sweep
+from rlinit.exact.placements.split.search_kernel import BlockBounds, sweep
+from rlinit.exact.placements.split.state_layers import BlockMemory, BlockOps
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
@@ -408,12 +409,29 @@ def advance(
     -------
     The frontier after the module, (t,) the least bound of what was dropped for the width, and the work.
     """
+    ops = BlockOps(
+        model.num_fixed, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask, model.succ_mask,
+        model.live,
+    )  # fmt: skip
+    memory = BlockMemory(
+        model.need_bytes, model.capacity_bytes, model.held_matters, model.group, model.group_mask, model.group_live
+    )
+    bounds = BlockBounds(
+        model.tail_s, model.local_tail_s, model.price, model.device_tail_s, model.after_s, scale_s, cutoff_s
+    )
+    ops = BlockOps(
+        model.num_fixed, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask, model.succ_mask,
+        model.live,
+    )  # fmt: skip
+    memory = BlockMemory(
+        model.need_bytes, model.capacity_bytes, model.held_matters, model.group, model.group_mask, model.group_live
+    )
+    bounds = BlockBounds(
+        model.tail_s, model.local_tail_s, model.price, model.device_tail_s, model.after_s, scale_s, cutoff_s
+    )
     free, end, dev, held, rank, root, dropped, work = sweep(
-        model.num_fixed, width, max_work, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask,
-        model.succ_mask, model.live, model.group, model.group_mask, model.group_live, model.need_bytes,
-        model.capacity_bytes, model.held_matters, model.tail_s, model.local_tail_s, model.price, model.device_tail_s,
-        model.after_s, scale_s, cutoff_s, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes,
-    )[1:]  # fmt: skip
+        width, max_work, ops, memory, bounds, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes
+    )
     return Frontier(free, end, dev, held, rank, root), dropped, int(work)
 
 
