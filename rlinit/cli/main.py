@@ -1,4 +1,4 @@
-"""The command line: ``rlinit schedule | bound | inspect | bench | run | measure | calibrate | export | compile``.
+"""The command line: ``rlinit schedule | bound | inspect | bench | run | measure | calibrate | export | llm | compile``.
 
 Exit codes: 0 a schedule (or figures) was printed, 2 the input is wrong, 3 proven infeasible, 4 the budget ended
 without a schedule, 130 interrupted by Ctrl-C or SIGTERM (the incumbent is printed and saved if there is one).
@@ -21,6 +21,7 @@ import rlinit
 from rlinit.cli.compare import Bench, compare_methods
 from rlinit.cli.export import Export, export_plan
 from rlinit.cli.inspect import Inspect, inspect_model
+from rlinit.cli.language_models import Llm, plan_language_model
 from rlinit.cli.output import EXIT_CODES, escape_markup
 from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.cli.schedule import Bound, Schedule, prove_bound, schedule_model
@@ -47,6 +48,7 @@ _COMMANDS: dict[str, type] = {
     "measure": Measure,
     "calibrate": Calibrate,
     "export": Export,
+    "llm": Llm,
     "compile": Compile,
 }
 
@@ -59,6 +61,7 @@ Command = (
     | Annotated[Measure, tyro.conf.subcommand("measure")]
     | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Llm, tyro.conf.subcommand("llm")]
     | Annotated[Compile, tyro.conf.subcommand("compile")]
 )
 
@@ -121,6 +124,7 @@ def _run(arguments: list[str], notes: Console) -> int:
         Measure: lambda: measure_model(command),
         Calibrate: lambda: calibrate_costs(command),
         Export: lambda: export_plan(command),
+        Llm: lambda: plan_language_model(command),
         Compile: lambda: _compile(notes),
     }
     return carry_out[type(command)]()

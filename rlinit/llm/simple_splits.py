@@ -23,8 +23,8 @@ def compare_splits(
     """Return the value of each simple split, or why it has none.
 
     ``best single device``; ``equal layers``, ``in proportion to memory`` (exo) and ``in proportion to bandwidth`` over
-    all devices in the hardware's order; ``greedy``: devices in the order of their bandwidth, each filled with whole
-    layers before the next is begun (llama.cpp's fit).
+    all devices in the hardware's order, those that have to come first before the others; ``greedy``: devices in the
+    order of their bandwidth, each filled with whole layers before the next is begun (llama.cpp's fit).
 
     Parameters
     ----------
@@ -41,8 +41,10 @@ def compare_splits(
     singles = {at: _judge(model, hardware, settings, ((at, 0, n),)) for at in range(d)}
     fitting = [value for value in singles.values() if isinstance(value, float)]
     found["best single device"] = min(fitting) if fitting else "no device holds the model"
+    order = sorted(range(d), key=lambda at: hardware.devices[at].name not in settings.first)
     for name, weights in shares.items():
-        found[name] = _judge(model, hardware, settings, split_in_proportion(n, weights))
+        spans = split_in_proportion(n, [weights[at] for at in order])
+        found[name] = _judge(model, hardware, settings, tuple((order[at], start, end) for at, start, end in spans))
     found["greedy"] = _judge(model, hardware, settings, _greedy(problem, bandwidth))
     return found
 

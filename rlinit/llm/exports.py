@@ -1,0 +1,169 @@
+"""Plans of language models in the words of other tools: accelerate, llama.cpp, vLLM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import NamedTuple
+
+from rlinit.errors import InvalidPlan
+from rlinit.llm.result import LlmPlan
+
+__all__ = ["DeviceMap", "to_device_map", "to_llama_cpp", "to_vllm"]
+
+_CPU = "CPU"
+"""What llama.cpp calls the host's memory."""
+
+
+class DeviceMap(NamedTuple):
+    """What ``accelerate.dispatch_model`` and ``from_pretrained`` take.
+
+    Parameters
+    ----------
+    device_map
+        Module path -> device.
+    max_memory
+        Device -> bytes of weights that the plan puts there.
+    """
+
+    device_map: dict[str, str]
+    max_memory: dict[str, int]
+
+
+def to_device_map(plan: LlmPlan, devices: Mapping[str, str] | None = None) -> DeviceMap:
+    """Return the device map of a plan for the modules of transformers.
+
+    Parameters
+    ----------
+    plan
+        Of a model read from a configuration.
+    devices
+        Name in the plan -> what the map shall say, such as "cuda:0"; the plan's names where not given.
+
+    Raises
+    ------
+    InvalidPlan
+        There is no split, it cuts inside a layer, or the model came from a GGUF file.
+    """
+    layers = _whole_layers(plan)
+    if plan.model.weights == "as in the file":
+        raise InvalidPlan("the plan is of a GGUF file, whose modules have no paths; plan the model's config.json")
+    names = devices or {}
+    gpt2 = plan.model.architecture.family == "gpt2"
+    root = "transformer" if gpt2 else "model"
+    before = ("wte", "wpe", "drop") if gpt2 else ("embed_tokens", "rotary_emb")
+    first, last = plan.spans[0].device, plan.spans[-1].device
+    found = {f"{root}.{module}": first for module in before}
+    found |= {f"{root}.{'h' if gpt2 else 'layers'}.{at}": device for at, device in enumerate(layers)}
+    found |= {f"{root}.{'ln_f' if gpt2 else 'norm'}": last, "lm_head": last}
+    held: dict[str, int] = {}
+    for span in plan.spans:
+        name = names.get(span.device, span.device)
+        held[name] = held.get(name, 0) + ceil(span.weight_bytes)
+    return DeviceMap({path: names.get(device, device) for path, device in found.items()}, held)
+
+
+def to_vllm(plan: LlmPlan) -> dict[str, str]:
+    """Return vLLM's environment variable and size of the pipeline: decoder layers of each rank, in order.
+
+    Ranks are the plan's spans in order; vLLM keeps the embedding with the first and the head with the last of them.
+
+    Raises
+    ------
+    InvalidPlan
+        There is no split, it cuts inside a layer, or a device has the embedding or the head alone.
+    """
+    layers = _whole_layers(plan)
+    counts = {span.device: layers.count(span.device) for span in plan.spans}
+    for device, count in counts.items():
+        if count == 0:
+            raise InvalidPlan(f"device {device!r} has no decoder layer, which a rank of vLLM has to have")
+    partition = ",".join(str(count) for count in counts.values())
+    return {"VLLM_PP_LAYER_PARTITION": partition, "--pipeline-parallel-size": str(len(counts))}
+
+
+def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
+    """Return the flags of llama.cpp: ``--device``, ``-ngl``, ``-ts`` and, where they do not suffice, ``-ot``.
+
+    llama.cpp puts the first layers on the host, the last ones on its devices in turn, and always keeps the token
+    embedding on the host; plan with ``first=("cpu",)`` to get splits that it can say without ``-ot``. What
+    ``-ot`` moves leaves its cache on the device that the layer belongs to.
+
+    Parameters
+    ----------
+    plan
+        With a split.
+    devices
+        Name in the plan -> llama.cpp's, such as "CUDA0" (``llama-cli --list-devices``); "CPU" for the host.
+
+    Raises
+    ------
+    InvalidPlan
+        There is no split, or a device has no name.
+    """
+    _require_split(plan)
+    for span in plan.spans:
+        if span.device not in devices:
+            raise InvalidPlan(f"device {span.device!r} has no name of llama.cpp; give one such as 'CUDA0'")
+    num_layers = plan.model.architecture.num_layers
+    where = [devices[plan.assignment[unit]] for unit in _cache_units(plan)]
+    where.append(devices[plan.assignment["head"]])
+    order = list(dict.fromkeys(device for device in where if device != _CPU))
+    if not order:
+        return ["-ngl", "0"]
+    host = next(at for at, device in enumerate(where) if device != _CPU)
+    owners = list(where)
+    for at in range(host, num_layers + 1):  # layers of the host behind a device's belong to it, and are moved by -ot
+        owners[at] = where[at] if where[at] != _CPU else owners[at - 1]
+    flags = ["--device", ",".join(order), "-ngl", str(num_layers + 1 - host)]
+    if len(order) > 1:
+        flags += ["-ts", ",".join(str(owners[host:].count(device)) for device in order)]
+    return flags + _overrides(plan, devices, owners)
+
+
+def _overrides(plan: LlmPlan, devices: Mapping[str, str], owners: Sequence[str]) -> list[str]:
+    """Return ``-ot`` for what does not lie where llama.cpp puts its layer."""
+    moved: dict[tuple[str, str], list[int]] = {}
+    for unit, device in plan.assignment.items():
+        layer, _, part = unit.partition(".")
+        if not layer.startswith("layer"):
+            continue
+        at = int(layer.removeprefix("layer"))
+        if devices[device] != owners[at]:
+            tensors = {"": "", "attention": "attn_", "feed_forward": "ffn_"}[part]
+            moved.setdefault((tensors, devices[device]), []).append(at)
+    patterns = [
+        rf"^blk\.({'|'.join(str(at) for at in layers)})\.{tensors}.*={device}"
+        for (tensors, device), layers in moved.items()
+    ]
+    head = devices[plan.assignment["head"]]
+    if head != owners[-1]:
+        patterns.append(rf"^output.*={head}")
+    return ["-ot", ",".join(patterns)] if patterns else []
+
+
+def _cache_units(plan: LlmPlan) -> list[str]:
+    """Return for each layer the unit that has its cache."""
+    parts = plan.settings.granularity == "part"
+    return [f"layer{at}.attention" if parts else f"layer{at}" for at in range(plan.model.architecture.num_layers)]
+
+
+def _require_split(plan: LlmPlan) -> None:
+    if not plan.spans:
+        raise InvalidPlan(f"the plan is {plan.status}; there is no split to export")
+
+
+def _whole_layers(plan: LlmPlan) -> list[str]:
+    """Return the device of each layer."""
+    _require_split(plan)
+    found: list[str] = []
+    for unit, device in plan.assignment.items():
+        match = re.match(r"layer(\d+)", unit)
+        if match is None:
+            continue
+        if int(match[1]) == len(found):
+            found.append(device)
+        elif found[-1] != device:
+            raise InvalidPlan(f"the plan cuts inside layer {match[1]}; plan with granularity='layer'")
+    return found

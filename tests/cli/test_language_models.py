@@ -1,0 +1,57 @@
+"""``rlinit llm`` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlinit.cli.main import main
+
+CONFIG = {"model_type": "llama", "num_hidden_layers": 32, "num_key_value_heads": 8}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """Return the path of a config.json."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return str(tmp_path / "config.json")
+
+
+def test_the_split_is_printed_with_its_proof(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table names the devices, the value, the bound, the comparison, and flags for other tools."""
+    names = ["--llama-cpp", "t4-0=CUDA0", "t4-1=CUDA1", "cpu=CPU"]
+    code = main(["llm", config, "--hw", "2xt4+cpu", "--context", "120000", "--dtype", "fp16", "--first", "cpu", *names])
+    out = capsys.readouterr().out
+    assert code == 0
+    for text in (
+        "t4-0",
+        "optimal",
+        "proven >=",
+        "tokens a second",
+        "equal layers",
+        "best single device",
+        "-ngl",
+        "-ts",
+    ):
+        assert text in out
+
+
+def test_json_is_the_plan(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints what --out writes, and the largest context where it is asked for."""
+    target = tmp_path / "plan.json"
+    code = main(["llm", config, "--hw", "t4", "--dtype", "int4", "--max-context", "--json", "--out", str(target)])
+    printed = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert printed.pop("largest") == 2048
+    assert printed == json.loads(target.read_text())
+
+
+def test_infeasible_and_wrong_input_have_their_exit_codes(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """3 and what is missing; 2 and what is wrong."""
+    assert main(["llm", config, "--hw", "rpi5-4g"]) == 3
+    assert "are missing" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["llm", config, "--hw", "t4", "--reserve", "much"]) == 2
+    assert "--reserve" in capsys.readouterr().err
+    assert main(["llm", "nowhere.json", "--hw", "t4"]) == 2
