@@ -21,7 +21,15 @@ from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skippe
 from rlinit.exact.stages.domains import StageDomains, bypass_edges, cover_edges, window_domains
 from rlinit.exact.stages.pipeline_milp import OPTIMAL_GAP
 from rlinit.exact.stages.variables import StageVariables
-from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, StageResult, Value, memory_value
+from rlinit.stages.problem import (
+    MemoryValue,
+    StageAssignment,
+    StageProblem,
+    StageResult,
+    Value,
+    memory_value,
+    sums_exactly,
+)
 
 __all__ = ["MemoryModel", "solve_memory_milp"]
 
@@ -167,10 +175,19 @@ class MemoryModel:
 
 
 def _quantum(values: FloatArray) -> float:
-    """Return the greatest common divisor of integral `values` below 2**53, or 0 if some are not integral."""
-    if not len(values) or not np.isfinite(values).all() or (values != np.floor(values)).any() or values.sum() >= 2**53:
+    """Return the largest number that all `values` are multiples of, or 0 where their sums may be rounded.
+
+    Every float is a whole multiple of a power of two; where sums of the values are exact, what can be reached is a
+    multiple of their greatest common divisor.
+    """
+    values = values[values > 0]
+    if not len(values) or not np.isfinite(values).all() or not sums_exactly(values):
         return 0.0
-    return float(np.gcd.reduce(values.astype(np.int64)))
+    mantissa, exponent = np.frexp(values)
+    whole = np.ldexp(mantissa, 53).astype(np.int64)
+    lowest = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
+    step = float(np.ldexp(1.0, int((exponent - 53 + lowest).min())))
+    return float(np.gcd.reduce((values / step).astype(np.int64))) * step
 
 
 def _level_quantum(problem: StageProblem, level: int) -> float:
@@ -179,8 +196,9 @@ def _level_quantum(problem: StageProblem, level: int) -> float:
         return _quantum(problem.tensor_bytes)
     if level == 0:
         return _quantum(problem.param_bytes)
-    cache = problem.cache_bytes[np.isfinite(problem.cache_bytes)]
-    return _quantum(np.concatenate([problem.param_bytes, np.minimum(cache, 2.0**50)]))
+    # A cache that holds everything hides everything.
+    cache = problem.cache_bytes[problem.cache_bytes < problem.param_bytes.sum()]
+    return _quantum(np.concatenate([problem.param_bytes, cache]))
 
 
 def _round_up(bound: float, quantum: float, unit: float = 0.0) -> float:

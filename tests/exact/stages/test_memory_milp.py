@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.stages.memory_milp import solve_memory_milp
+from rlinit.exact.stages.memory_milp import _quantum, solve_memory_milp
 from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, Value, evaluate, memory_value
 from tests.exact.stages.cases import all_in_stage, any_problem, at_most
 from tests.stage_cases import brute_force_memory, monotone_assignments, random_problem
@@ -170,3 +170,40 @@ def test_rejects_what_it_cannot_solve() -> None:
         solve_memory_milp(random_problem(0, 5, 2), budget=Budget(1))
     with pytest.raises(ValueError, match="start"):
         solve_memory_milp(random_problem(0, 5, 2, objective="memory"), free=np.ones(5, np.bool_), budget=Budget(1))
+
+
+@pytest.mark.parametrize(("seed", "max_nodes"), [(2759, 6), (57351, 7)])
+def test_small_later_levels_are_proven(seed: int, max_nodes: int) -> None:
+    """Off-cache bytes far below a stage's bytes still close: the discount is that of the rows' tolerance."""
+    problem = any_problem(seed, "memory", max_nodes=max_nodes)
+    best = brute_force_memory(problem)
+    again = solve_memory_milp(problem, cutoff=best, budget=Budget(60))
+    assert again.status in ("infeasible", "optimal")
+    start = StageAssignment(np.zeros(problem.num_nodes, np.int64), problem.stage_class)
+    for one in (None, start):
+        result = solve_memory_milp(problem, start=one, budget=Budget(60))
+        assert result.status == "optimal"
+        assert at_most(result.bound, best)
+
+
+@pytest.mark.parametrize(
+    ("values", "quantum"),
+    [
+        ([6.0, 9.0, 0.0], 3.0),
+        ([0.75, 1.5], 0.75),
+        ([3 * 2.0**-40, 5 * 2.0**-40], 2.0**-40),
+        ([2.0**60, 2.0**61], 2.0**60),
+        ([1.0, 2.0**-60], 0.0),
+        ([0.1, 0.2, 0.3], 0.0),
+        ([1e200, 1e-100], 0.0),
+        ([np.inf, 1.0], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_a_quantum_divides_every_value_exactly_or_is_none(values: list[float], quantum: float) -> None:
+    """Multiples of a power of two count as whole; where sums would be rounded nothing is claimed."""
+    found = _quantum(np.array(values))
+    assert found == quantum
+    if found:
+        assert all((value / found).is_integer() for value in values)
+        assert sum(values) / found < 2.0**53

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -19,6 +20,26 @@ from tests.exact.stages.cases import all_in_stage, any_problem, at_most, best_pi
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
 seeds = st.integers(0, 2**32 - 1)
+
+
+def test_nothing_left_proves_the_cutoff_whatever_the_unit_of_time() -> None:
+    """Where the domains alone leave nothing, the bound is the cutoff, in nanoseconds as in seconds."""
+    for seed in (745020, 3, 11):
+        problem = any_problem(seed, "pipeline")
+        best = brute_force_pipeline(problem)
+        if not 0 < best < np.inf:
+            continue
+        for scale in (1.0, 1e-9, 1e9):
+            scaled = dataclasses.replace(
+                problem,
+                work_s=problem.work_s * scale,
+                in_s=problem.in_s * scale,
+                out_s=problem.out_s * scale,
+                overflow_s_per_byte=problem.overflow_s_per_byte * scale,
+            )
+            below = solve_pipeline_milp(scaled, upper=scale * best * (1 - 1e-5), budget=Budget(60))
+            assert below.status == "infeasible"
+            assert scale * best * (1 - 2e-5) < below.bound[0] <= scale * best
 
 
 @settings(max_examples=25, deadline=None)
