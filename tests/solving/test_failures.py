@@ -16,7 +16,7 @@ from rlinit.budget import Budget
 from rlinit.errors import CheckpointError, SolverFailure
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.placements.lowering import lower_placement
-from rlinit.solving import placement_phases, stage_bounds, stage_phases
+from rlinit.solving import constraint_phase, placement_phases, stage_bounds, stage_phases
 from rlinit.solving.incumbent import for_stages
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment
@@ -85,6 +85,7 @@ def test_a_placement_survives_every_exact_part(
     """The heuristics' schedule is returned, and the notes say what failed."""
     for name in ("solve_placement_milp", "branch_and_bound", "solve_split", "sweep_placements", "memory_chain"):
         monkeypatch.setattr(placement_phases, name, failing(error))
+    monkeypatch.setattr(constraint_phase, "solve_constraints", failing(error))
     bounds = dict.fromkeys(PLACEMENT_BOUNDS, failing(error))
     monkeypatch.setattr(placement_phases, "PLACEMENT_BOUNDS", bounds)
     hardware = rlinit.Hardware.mesh([rlinit.Device("one"), rlinit.Device("two")], 2.0)
