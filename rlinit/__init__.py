@@ -20,8 +20,21 @@ if TYPE_CHECKING:
     from rlinit.importers import load_graph
     from rlinit.plan import Plan
     from rlinit.solving.api import ProvenBound, bound, schedule
+    from rlinit.sweeping.runs import sweep
 
-__all__ = ["Device", "Graph", "Hardware", "Plan", "ProvenBound", "bound", "load_graph", "run", "schedule", "verify"]
+__all__ = [
+    "Device",
+    "Graph",
+    "Hardware",
+    "Plan",
+    "ProvenBound",
+    "bound",
+    "load_graph",
+    "run",
+    "schedule",
+    "sweep",
+    "verify",
+]
 
 __version__ = "0.1.0"
 
@@ -35,6 +48,7 @@ _HOME = {
     "load_graph": "importers",
     "run": "executors",
     "schedule": "solving.api",
+    "sweep": "sweeping.runs",
     "verify": "checker",
 }
 

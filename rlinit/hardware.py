@@ -56,6 +56,8 @@ class Device:
         Supported batch sizes, without order; None: every one.
     node
         Name of the host the device sits in, or "". Hosts that hold equal devices may be exchanged for each other.
+    cost_per_hour
+        What an hour of it costs, in any currency; nothing but sweeps looks at it.
 
     Raises
     ------
@@ -74,6 +76,7 @@ class Device:
     io_bandwidth: float | None = None
     batch_sizes: tuple[int, ...] | None = None
     node: str = ""
+    cost_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         check_name("the name of a device", self.name, InvalidHardware)
@@ -84,6 +87,8 @@ class Device:
                 _check_positive(f"device {self.name!r}: {what}", getattr(self, what))
         check_number(f"device {self.name!r}: cache_bytes", self.cache_bytes, InvalidHardware, unlimited=True)
         check_number(f"device {self.name!r}: launch_s", self.launch_s, InvalidHardware)
+        if self.cost_per_hour is not None:
+            check_number(f"device {self.name!r}: cost_per_hour", self.cost_per_hour, InvalidHardware)
         if self.batch_sizes is not None and not all(
             isinstance(size, int) and 1 <= size <= LARGEST_BATCH for size in self.batch_sizes or (0,)
         ):
@@ -470,7 +475,7 @@ class Hardware:
         same = all(dataclasses.replace(device, name=first.name, node=first.node) == first for device in self.devices)
         off_diagonal = ~np.eye(self.num_devices, dtype=bool)
         rates, delays = self.bandwidth[off_diagonal], self.latency_s[off_diagonal]
-        if not same or (len(rates) and (np.ptp(rates) > 0 or np.ptp(delays) > 0)):
+        if not same or (len(rates) and (rates.max() > rates.min() or delays.max() > delays.min())):
             raise InvalidHardware(
                 f"stages is {k} but {self.name!r} has {self.num_devices} unequal devices; list the devices to use"
             )

@@ -177,7 +177,8 @@ class Plan:
     message
         Why there is no schedule, or what limited it; empty if there is nothing to say.
     notes
-        Bounds, windows and phases that failed and were passed over, and bounds that were refuted.
+        Bounds, windows and phases that failed and were passed over, bounds that were refuted, and what else to know
+        before the plan is used.
     start_s
         op name -> start of its first batch in seconds, for objectives with a timeline.
     batches, transfers, devices
@@ -194,6 +195,11 @@ class Plan:
     stage_orders
         Ops of each stage in the order that its peak of activation memory is for; empty where the cost of stages does
         not count activations.
+    baselines
+        What simple rules give on the same problem: rule -> value on the first level, by the same evaluation; None where
+        the rule gives nothing that fits. Empty where nothing was compared.
+    baseline_notes
+        rule -> the reason where its value is None, or which device it is, for ``best single device``.
     """
 
     objective: Objective
@@ -224,6 +230,8 @@ class Plan:
     modules: Mapping[str, str] = field(default_factory=dict)
     stage_orders: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    baselines: Mapping[str, float | None] = field(default_factory=dict)
+    baseline_notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
@@ -254,6 +262,21 @@ class Plan:
         if self.objective == "memory":
             raise InvalidPlan("a memory plan has no times")
         return self.inputs / self.value if self.value > 0 else float("inf")
+
+    def ratio_to(self, baseline: str) -> float | None:
+        """Return the plan's value over that of a baseline, below 1 where the plan is better; None without either.
+
+        Raises
+        ------
+        InvalidPlan
+            The plan was not compared with such a baseline; the message lists those that there are.
+        """
+        if baseline not in self.baselines:
+            raise InvalidPlan(f"no baseline {baseline!r}; expected one of {', '.join(self.baselines) or 'none'}")
+        other = self.baselines[baseline]
+        if self.values is None or other is None:
+            return None
+        return self.value / other if other > 0.0 else 1.0 if self.value == 0.0 else float("inf")
 
     @property
     def num_stages(self) -> int:

@@ -23,7 +23,7 @@ def test_folders_import_one_way() -> None:
 def test_wiring_is_imported_by_nobody() -> None:
     """`solving` and `cli` stand at the top: only the package's own lazy boundary and the command line reach them."""
     graph = folder_graph(library())
-    assert set(graph.predecessors("rlinit.solving")) <= {"rlinit.cli", "rlinit.train"}
+    assert set(graph.predecessors("rlinit.solving")) <= {"rlinit.cli", "rlinit.sweeping", "rlinit.train"}
     assert set(graph.predecessors("rlinit.cli")) <= {"rlinit.__main__"}
 
 

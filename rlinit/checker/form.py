@@ -55,6 +55,9 @@ def check_form(plan: Plan) -> None:
                 raise InvalidPlan(f"history[{at}].{what} is {numbers!r}; expected numbers")
     for phase, seconds in plan.phase_s.items():
         _check_number(f"phase_s[{phase!r}]", seconds)
+    for name, compared in plan.baselines.items():
+        if compared is not None:
+            _check_number(f"baselines[{name!r}]", compared)
     _check_count("inputs", plan.inputs, 1)
     _check_count("shard_inputs", plan.shard_inputs, 1)
     if plan.objective in ("pipeline", "memory"):

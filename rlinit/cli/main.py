@@ -1,4 +1,4 @@
-"""The command line: ``rlinit schedule | bound | inspect | bench | run | measure | calibrate | export | llm | compile``.
+"""The command line: ``rlinit schedule``, `bound`, `inspect`, `bench`, `sweep`, `llm`, `run` and the others.
 
 Exit codes: 0 a schedule (or figures) was printed, 2 the input is wrong, 3 proven infeasible, 4 the budget ended
 without a schedule, 130 interrupted by Ctrl-C or SIGTERM (the incumbent is printed and saved if there is one).
@@ -25,6 +25,7 @@ from rlinit.cli.language_models import Llm, plan_language_model
 from rlinit.cli.output import EXIT_CODES, escape_markup
 from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.cli.schedule import Bound, Schedule, prove_bound, schedule_model
+from rlinit.cli.sweep import Sweep, sweep_hardware
 from rlinit.errors import RlinitError
 from rlinit.limits import closest
 
@@ -44,6 +45,7 @@ _COMMANDS: dict[str, type] = {
     "bound": Bound,
     "inspect": Inspect,
     "bench": Bench,
+    "sweep": Sweep,
     "run": Run,
     "measure": Measure,
     "calibrate": Calibrate,
@@ -57,6 +59,7 @@ Command = (
     | Annotated[Bound, tyro.conf.subcommand("bound")]
     | Annotated[Inspect, tyro.conf.subcommand("inspect")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Run, tyro.conf.subcommand("run")]
     | Annotated[Measure, tyro.conf.subcommand("measure")]
     | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
@@ -120,6 +123,7 @@ def _run(arguments: list[str], notes: Console) -> int:
         Bound: lambda: prove_bound(command),
         Inspect: lambda: inspect_model(command),
         Bench: lambda: compare_methods(command, notes),
+        Sweep: lambda: sweep_hardware(command, notes),
         Run: lambda: run_plan(command, arguments),
         Measure: lambda: measure_model(command),
         Calibrate: lambda: calibrate_costs(command),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rlinit.comparison.baselines import baseline_lines
 from rlinit.plan import HistoryEntry, Plan
 from rlinit.units import format_bytes, format_seconds
 
@@ -68,11 +69,18 @@ def print_plan(plan: Plan) -> None:
         console.print(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second", highlight=False)
     if plan.message:
         console.print(escape_markup(plan.message), highlight=False)
+    _print_baselines(plan, console)
     _print_notes(plan, console)
 
 
+def _print_baselines(plan: Plan, console: Console) -> None:
+    """Print what the plan is worth beside what simple rules give."""
+    for line in baseline_lines(plan):
+        console.print(escape_markup(line), highlight=False)
+
+
 def _print_notes(plan: Plan, console: Console) -> None:
-    """Print what failed along the way."""
+    """Print what failed along the way, and what to know before the plan is used."""
     for note in plan.notes:
         console.print(f"[bold]note:[/] {escape_markup(note)}", highlight=False)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlinit.checker.compatibility import require_graph, require_hardware
+from rlinit.comparison.baselines import baseline_lines
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.graphviz import place_colours
 from rlinit.exporters.text import markup
@@ -103,7 +104,8 @@ def _summary(plan: Plan) -> str:
         rows.append(("transfers", plan.transfer_rule))
     if plan.message:
         rows.append(("note", plan.message))
-    rows += [("passed over", note) for note in plan.notes]
+    rows += [("compared", line) for line in baseline_lines(plan)]
+    rows += [("note", note) for note in plan.notes]
     return _table([], [[name, value] for name, value in rows])
 
 

@@ -122,6 +122,11 @@ class SolveOptions(ProblemOptions):
             raise RlinitError(f"activations is for pipeline, not for {self.objective} (--activations)")
 
     @property
+    def keeps_best(self) -> bool:
+        """Whether the plan may be a baseline, where one is better; methods asked for by name are shown as they are."""
+        return self.method in ("auto", "warm")
+
+    @property
     def timed(self) -> bool:
         """Whether a clock ends the work; otherwise counts of it do."""
         return self.time_limit_s is not None

@@ -10,6 +10,8 @@ from typing import Any
 from rlinit.agent.selection import check_names
 from rlinit.budget import Budget
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
+from rlinit.comparison.baselines import Baseline
+from rlinit.comparison.placements import placement_baselines
 from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.placements.split.search import MAX_MODULE_OPS
@@ -326,12 +328,17 @@ def solve_placement(
     problem = lowered.problem
     search = PlacementSearch.of(for_placement(problem, budget, options.gap, progress), options, start)
     incumbent = search.incumbent
+    baselines: list[Baseline[Placement]] = []
     if lowered.infeasible:
         incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
     else:
         _check_method(search)
+        baselines = placement_baselines(problem, graph, hardware, budget)
         incumbent.offer(start, "plan")
         follow(_strategy(graph, options), search)
+        if options.keeps_best:
+            for one in baselines:
+                incumbent.offer(one.schedule, one.name)
     parts: dict[str, Any] = {
         "inputs": options.inputs or 1,
         "shard_inputs": problem.shard_inputs,
@@ -340,7 +347,7 @@ def solve_placement(
     }
     if incumbent.assignment is not None:
         parts |= placement_parts(problem, incumbent.assignment, graph, hardware)
-    return Solved(incumbent, parts, search.origin)
+    return Solved(incumbent, parts, search.origin, baselines)
 
 
 def _lowered(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
+from rlinit.comparison.baselines import BEST_DEVICE, Baseline
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
@@ -20,12 +22,20 @@ __all__ = ["AnyIncumbent", "Solved", "checked_plan"]
 AnyIncumbent = StageIncumbent | PlacementIncumbent | ActivationIncumbent
 
 
+_SMALL_GAIN = 0.05
+"""Gain over the best single device below which it is said: measured costs spread by as much on a machine in use."""
+
+
 class Solved(NamedTuple):
-    """What a search ended with: the incumbent, the fields of its plan, and where its coarse schedule came from."""
+    """What a search ended with.
+
+    The incumbent, the fields of its plan, where its coarse schedule came from, and what simple rules give.
+    """
 
     incumbent: AnyIncumbent
     parts: dict[str, Any]
     origin: str
+    baselines: Sequence[Baseline[Any]] = ()
 
 
 def checked_plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan:
@@ -79,11 +89,28 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
         hardware_fingerprint=hardware.fingerprint(),
         provenance=_provenance(solved, options),
         message=message,
-        notes=tuple(dict.fromkeys(incumbent.notes)),
+        notes=tuple(dict.fromkeys([*incumbent.notes, *_small_gain(solved)])),
+        baselines={one.name: one.value for one in solved.baselines},
+        baseline_notes={one.name: one.note for one in solved.baselines if one.note},
         graph_figures=figures_of(graph),
         modules={op: path for op, path in module_paths(graph).items() if path},
         **{"assignment": None, "stages": (), **solved.parts},
     )
+
+
+def _small_gain(solved: Solved) -> list[str]:
+    """Say that a placement over several devices gains little over one of them, where it does."""
+    uses = [use for use in solved.parts.get("devices", ()) if use.num_batches]
+    values = solved.incumbent.values
+    for one in solved.baselines:
+        if one.name == BEST_DEVICE and one.value is not None and values is not None and len(uses) > 1:
+            gain = one.value / values[0] - 1.0 if values[0] > 0.0 else 0.0
+            if gain < _SMALL_GAIN:
+                return [
+                    f"everything on {one.note!r} would take only {max(gain, 0.0):.1%} longer than these {len(uses)} "
+                    "devices, less than costs are usually uncertain by"
+                ]
+    return []
 
 
 def _status(incumbent: AnyIncumbent, bounds: tuple[float, ...] | None) -> tuple[Status, str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rlinit.agent.selection import check_names
 from rlinit.budget import Budget
+from rlinit.comparison.baselines import Baseline
+from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -19,10 +22,10 @@ from rlinit.solving.plans import Solved
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch, exact_ideals
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
-from rlinit.stages.activation_problem import with_activations
+from rlinit.stages.activation_problem import activation_value, with_activations
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
-from rlinit.stages.problem import StageAssignment
+from rlinit.stages.problem import StageAssignment, evaluate
 
 __all__ = ["METHODS", "bound_stages", "check_stage_names", "explain_stages", "solve_stages", "stage_strategy"]
 
@@ -219,17 +222,23 @@ def solve_stages(
     search = StageSearch.of(for_stages(lowered.problem, budget, options.gap, progress), options, start)
     incumbent: StageIncumbent | ActivationIncumbent = search.incumbent
     strategy = stage_strategy(options.method)
+    baselines: list[Baseline[StageAssignment]] = []
     if lowered.infeasible:
         incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
     elif options.activations:
         problem = with_activations(lowered.problem, lowered.node_of_op, graph)
         incumbent = priced = for_activations(problem, budget, options.gap, progress)
+        baselines = stage_baselines(lowered, graph, hardware, partial(activation_value, problem), budget)
         solve_activations(priced, search, strategy)
     else:
+        baselines = stage_baselines(lowered, graph, hardware, partial(evaluate, lowered.problem), budget)
         search.incumbent.offer(start, "plan")
         follow(strategy, search)
+    if options.keeps_best:
+        for one in baselines:
+            incumbent.offer(one.schedule, one.name)
     parts = stage_parts(incumbent.assignment, incumbent.problem, lowered, graph, hardware)
-    return Solved(incumbent, parts, search.origin)
+    return Solved(incumbent, parts, search.origin, baselines)
 
 
 def _lowered(

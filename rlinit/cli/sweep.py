@@ -1,0 +1,162 @@
+"""``rlinit sweep``: one model on many kinds of hardware, as a table, JSON or a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+import rlinit
+from rlinit.cli.inputs import Model, ReadingOptions, check_targets, load_hardware, load_model
+from rlinit.cli.output import show_value
+from rlinit.errors import RlinitError
+from rlinit.hardware import Hardware
+from rlinit.plan import Objective
+from rlinit.sweeping.figure import draw_sweep
+from rlinit.sweeping.rows import SweepRow
+from rlinit.sweeping.runs import first_devices
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Sweep", "sweep_hardware"]
+
+_PICTURES = (".svg", ".png", ".pdf")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Schedule a model on many kinds of hardware and show side by side what each is worth."""
+
+    model: Model
+    hw: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A hardware file or preset; give --hw again for each."""
+    stages: str | None = None
+    """Instead of several --hw: the one with each of these numbers of stages, as 1..8 or 4."""
+    devices: str | None = None
+    """Instead of several --hw: the first devices of it, as 1..4."""
+    objective: Objective = "pipeline"
+    """pipeline, memory, latency or throughput, as for schedule."""
+    inputs: int | None = None
+    """For throughput: inputs to finish."""
+    method: str = "auto"
+    """As for schedule."""
+    time_limit_s: float | None = None
+    """Seconds for each hardware; without it, a fixed amount of work."""
+    seed: int = 0
+    """Seed of everything random."""
+    workers: int | None = None
+    """Schedules side by side."""
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
+    out: Path | None = None
+    """Write rows here as they come, a line of JSON each; what is there already is not solved again."""
+    plot: Path | None = None
+    """Draw the rows here (.svg, .png, .pdf)."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def sweep_hardware(command: Sweep, notes: Console) -> int:
+    """Carry out ``rlinit sweep``; return the exit code.
+
+    Parameters
+    ----------
+    command
+        What to do.
+    notes
+        Where progress is shown.
+
+    Raises
+    ------
+    RlinitError
+        The input is wrong.
+    """
+    check_targets(command.out, command.plot)
+    if command.plot is not None and command.plot.suffix not in _PICTURES:
+        raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
+    hardware = _hardware(command)
+    graph = load_model(command.model, command.objective, command.reading)
+    with notes.status(f"0 of {len(hardware)}") as status:
+        done: list[SweepRow] = []
+
+        def tell(row: SweepRow) -> None:
+            done.append(row)
+            status.update(f"{len(done)} solved of {len(hardware)}")
+
+        rows = rlinit.sweep(
+            graph,
+            hardware,
+            objective=command.objective,
+            inputs=command.inputs,
+            method=command.method,
+            time_limit_s=command.time_limit_s,
+            seed=command.seed,
+            workers=command.workers,
+            out=command.out,
+            progress=tell,
+        )
+    if command.plot is not None:
+        draw_sweep(rows, command.plot)
+    if command.json:
+        extra = [{**dataclasses.asdict(row), "speed_up": row.speed_up} for row in rows]
+        json.dump(extra, sys.stdout, indent=1)
+        print()
+    else:
+        _print_rows(rows)
+    return 0
+
+
+def _hardware(command: Sweep) -> list[Hardware]:
+    """Return the kinds of hardware a command names."""
+    if not command.hw:
+        raise RlinitError("sweep needs --hw, once for each kind of hardware, or once with --stages or --devices")
+    if command.stages is None and command.devices is None:
+        return [load_hardware(name) for name in command.hw]
+    if len(command.hw) > 1 or (command.stages is not None and command.devices is not None):
+        raise RlinitError("--stages or --devices, not both, go with one --hw")
+    base = load_hardware(command.hw[0])
+    if command.stages is not None:
+        return [base.with_stages(k) for k in _numbers("--stages", command.stages)]
+    return [first_devices(base, k) for k in _numbers("--devices", command.devices or "")]
+
+
+def _numbers(flag: str, text: str) -> range:
+    """Return the numbers that ``1..8`` or ``4`` stand for."""
+    match = re.fullmatch(r"(\d{1,4})(?:\.\.(\d{1,4}))?", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
+        raise RlinitError(f"{flag} {text!r}: expected FIRST..LAST, such as 1..8")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def _print_rows(rows: Sequence[SweepRow]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    priced = any(row.cost_per_hour is not None for row in rows)
+    headings = ("hardware", "devices", "status", "value", "bound", "speed-up", "x first")
+    table = Table(*headings, *(("an hour",) if priced else ()), title=f"{rows[0].graph}: {rows[0].objective}")
+    for row in rows:
+        cost = "-" if row.cost_per_hour is None else f"{row.cost_per_hour:,.2f}"
+        table.add_row(
+            row.hardware,
+            str(row.devices),
+            row.status,
+            "-" if row.value is None else show_value(row.value, row.objective),
+            "-" if row.bound is None else show_value(row.bound, row.objective),
+            _times(row.speed_up),
+            _times(row.over(rows[0])),
+            *((cost,) if priced else ()),
+        )
+    table.caption = "speed-up: over the best single device of the row; x first: over the first row"
+    Console().print(table)
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"

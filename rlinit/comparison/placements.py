@@ -1,0 +1,137 @@
+"""Baselines of placements: the best single device, contiguous splits in simple proportions, and HEFT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget
+from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut_in_shares
+from rlinit.graph import Graph
+from rlinit.hardware import CAPACITY_SLACK, Hardware
+from rlinit.heuristics.placements.common import placed_in_order
+from rlinit.heuristics.placements.list_scheduling import best_device, heft
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import held_bytes, makespan
+from rlinit.units import format_bytes
+
+__all__ = ["PLACEMENT_BASELINES", "placement_baselines"]
+
+PLACEMENT_BASELINES = (BEST_DEVICE, EQUAL_LAYERS, "split by speed", "split by memory", "HEFT")
+
+_TOO_LARGE = 100_000
+"""Ops times devices times shards beyond which HEFT is left out: 10,000 ops on 8 devices take 0.1 s."""
+
+_OUT_OF_TIME = "not computed: the time limit had passed"
+
+
+def placement_baselines(
+    problem: PlacementProblem, graph: Graph, hardware: Hardware, budget: Budget
+) -> list[Baseline[Placement]]:
+    """Return what the rules of `PLACEMENT_BASELINES` give, each evaluated as the plan is.
+
+    The splits cut the natural order into as many consecutive parts as there are devices, in the hardware's order;
+    colocated ops follow the first of their group, and all inputs of an op stay together.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    graph, hardware
+        Where ops and devices have their names from.
+    budget
+        A rule is not begun once it has ended.
+    """
+    rules = {
+        BEST_DEVICE: lambda: _best_device(problem, hardware),
+        EQUAL_LAYERS: lambda: _split(problem, np.ones(problem.num_ops), np.ones(problem.num_devices), graph, hardware),
+        "split by speed": lambda: _by_speed(problem, graph, hardware),
+        "split by memory": lambda: _by_memory(problem, graph, hardware),
+        "HEFT": lambda: _heft(problem),
+    }
+    found = []
+    for name in PLACEMENT_BASELINES:
+        placement, note = (None, _OUT_OF_TIME) if budget.expired else rules[name]()
+        value = None if placement is None else makespan(problem, placement)
+        found.append(Baseline(name, placement, value, note))
+    return found
+
+
+_Outcome = tuple[Placement | None, str]
+"""A feasible placement and a remark, or None and the reason."""
+
+
+def _best_device(problem: PlacementProblem, hardware: Hardware) -> _Outcome:
+    placement = best_device(problem)
+    if placement is not None:
+        return placement, hardware.devices[int(placement.device[0, 0])].name
+    able = np.isfinite(problem.op_time_s).all(axis=0)
+    if not able.any():
+        return None, "no device may run every op on all inputs at once"
+    need = held_bytes(problem, np.full((problem.num_ops, problem.num_shards), int(np.argmax(able)), np.int64)).max()
+    room = problem.capacity_bytes[able].max()
+    return None, f"no device holds the whole model: {format_bytes(need)}, the largest memory is {format_bytes(room)}"
+
+
+def _by_speed(problem: PlacementProblem, graph: Graph, hardware: Hardware) -> _Outcome:
+    """Cut the work in proportion to the devices' speed on what they may run."""
+    seconds = problem.op_time_s
+    runs = np.isfinite(seconds)
+    least = np.where(runs.any(axis=1), np.min(seconds, axis=1, where=runs, initial=np.inf), 0.0)
+    least[~np.isfinite(least)] = 0.0
+    own = np.where(runs, seconds, 0.0).sum(axis=0)
+    best = np.where(runs, least[:, None], 0.0).sum(axis=0)
+    speed = np.divide(best, own, out=np.ones_like(own), where=own > 0.0)
+    speed[~runs.any(axis=0)] = 0.0
+    if not speed.any():
+        return None, "no device may run an op on all inputs at once"
+    return _split(problem, least, speed, graph, hardware)
+
+
+def _by_memory(problem: PlacementProblem, graph: Graph, hardware: Hardware) -> _Outcome:
+    """Cut the bytes in proportion to the devices' memory."""
+    unlimited = [device.name for device in hardware.devices if not np.isfinite(device.memory_bytes)]
+    if unlimited:
+        return None, f"the memory of device {unlimited[0]!r} is not limited, so there is no proportion"
+    held = problem.weight_bytes + problem.num_shards * problem.shard_bytes
+    return _split(problem, held, problem.capacity_bytes, graph, hardware)
+
+
+def _heft(problem: PlacementProblem) -> _Outcome:
+    if problem.num_ops * problem.num_devices * problem.num_shards > _TOO_LARGE:
+        return None, f"not computed for more than {_TOO_LARGE:,} choices of device"
+    placement = heft(problem)
+    return placement, "" if placement is not None else "it runs out of memory or of links on the way"
+
+
+def _split(
+    problem: PlacementProblem, weight: FloatArray, shares: FloatArray, graph: Graph, hardware: Hardware
+) -> _Outcome:
+    """Cut the natural order into consecutive parts of given shares of a weight, one for each device."""
+    device = np.empty(problem.num_ops, np.int64)
+    device[problem.order] = cut_in_shares(weight[problem.order], shares)
+    device = device[problem.group]
+    mask = np.zeros((problem.num_ops, problem.num_devices), np.int64)
+    mask[np.arange(problem.num_ops), device] = (1 << problem.num_shards) - 1
+    placement = placed_in_order(problem, mask, problem.order)
+    if placement is not None:
+        return placement, ""
+    return None, _reason(problem, device, graph.names, [one.name for one in hardware.devices])
+
+
+def _reason(problem: PlacementProblem, device: IntArray, ops: Sequence[str], devices: Sequence[str]) -> str:
+    """Return why ops may not be where they are."""
+    stuck = np.flatnonzero(~np.isfinite(problem.op_time_s[np.arange(problem.num_ops), device]))
+    if len(stuck):
+        return f"op {ops[stuck[0]]!r} may not run on device {devices[device[stuck[0]]]!r} for all inputs at once"
+    held = held_bytes(problem, np.repeat(device[:, None], problem.num_shards, axis=1))
+    full = np.flatnonzero(held > problem.capacity_bytes * CAPACITY_SLACK)
+    if len(full):
+        room = problem.capacity_bytes[full[0]]
+        return f"device {devices[full[0]]!r} would hold {format_bytes(held[full[0]])} of {format_bytes(room)}"
+    for u, v in problem.edges:
+        if not np.isfinite(problem.delay_s[device[u], device[v]]):
+            return f"there is no link from device {devices[device[u]]!r} to {devices[device[v]]!r}"
+    return "it does not fit"

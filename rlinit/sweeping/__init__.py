@@ -1,0 +1,1 @@
+"""Sweeps: one model on many kinds of hardware, side by side."""

@@ -1,0 +1,63 @@
+"""The picture of a sweep: value and proven bound of each hardware, and the best single device beside them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlinit.errors import RlinitError
+from rlinit.exporters.text import printable
+from rlinit.files import write_atomically
+from rlinit.sweeping.rows import SweepRow
+from rlinit.units import format_bytes, format_seconds
+
+__all__ = ["draw_sweep"]
+
+
+def draw_sweep(rows: Sequence[SweepRow], path: str | Path) -> None:
+    """Draw the rows of a sweep into a file.
+
+    Parameters
+    ----------
+    rows
+        What `rlinit.sweep` returned.
+    path
+        Where to write; the suffix (.svg, .png, .pdf) chooses the format. Written atomically.
+
+    Raises
+    ------
+    RlinitError
+        No rows, or the suffix is none of these.
+    """
+    kind = Path(path).suffix.lstrip(".")
+    if kind not in ("svg", "png", "pdf") or not rows:
+        raise RlinitError(f"cannot draw {len(rows)} rows to {path}; expected rows and a name in .svg, .png or .pdf")
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    show = format_bytes if rows[0].objective == "memory" else format_seconds
+    nothing = float("nan")
+    at = range(len(rows))
+    buffer = io.BytesIO()
+    with rc_context({"text.parse_math": False}):  # a dollar in a name is a dollar
+        figure = Figure(figsize=(max(6.0, min(1.1 * len(rows) + 3.0, 24.0)), 4.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.bar(at, [nothing if row.value is None else row.value for row in rows], color="#3182bd", label="plan")
+        for label, style, values in (
+            ("proven bound", "_", [row.bound for row in rows]),
+            ("best single device", "o", [row.single for row in rows]),
+        ):
+            heights = [nothing if value is None else value for value in values]
+            axes.plot(at, heights, style, markersize=9, markeredgewidth=2, label=label)
+        axes.set_xticks(at, [printable(f"{row.hardware}\n{row.devices} devices") for row in rows], fontsize=8)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: show(float(y))))
+        axes.set_ylim(bottom=0.0)
+        axes.set_title(printable(f"{rows[0].graph}: {rows[0].objective}"), fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, frameon=False)
+        figure.savefig(buffer, format=kind, dpi=130)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,118 @@
+"""`sweep`: one model on many kinds of hardware, on joblib, resumed from what a killed sweep left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rlinit.errors import InvalidHardware, RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Objective, Plan
+from rlinit.solving.api import schedule
+from rlinit.solving.options import SolveOptions
+from rlinit.sweeping.rows import SweepRow, append_row, key_of, read_rows, row_of
+
+__all__ = ["first_devices", "sweep"]
+
+
+def sweep(
+    graph: Graph,
+    hardware: Sequence[Hardware],
+    *,
+    objective: Objective = "pipeline",
+    inputs: int | None = None,
+    method: str = "auto",
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    progress: Callable[[SweepRow], None] | None = None,
+) -> list[SweepRow]:
+    """Schedule a model on each of several kinds of hardware and return a row for each, in their order.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    hardware
+        The kinds of hardware; of equal ones, the first is solved and stands for all.
+    objective, inputs, method, time_limit_s, seed
+        As for `rlinit.schedule`.
+    workers
+        Schedules side by side, as joblib's ``n_jobs``. None: what ``joblib.parallel_config`` says, one by default, so
+        that its backends (``"dask"``, Ray's) carry the sweep over a cluster.
+    out
+        Write rows here, a line of JSON each, as they come, and do not solve again what it already has.
+    progress
+        Called with every row that was solved.
+
+    Raises
+    ------
+    RlinitError
+        No hardware, an argument out of range, or an `out` that is not of a sweep.
+    KeyboardInterrupt
+        Ctrl-C; the rows so far are in `out`.
+    """
+    if not hardware:
+        raise RlinitError("sweep needs at least one kind of hardware")
+    options = SolveOptions(objective=objective, inputs=inputs, method=method, time_limit_s=time_limit_s, seed=seed)
+    path = None if out is None else Path(out)
+    rows = {} if path is None else read_rows(path)
+    keys = [key_of(graph, one, options) for one in hardware]
+    left = {key: one for key, one in zip(reversed(keys), reversed(hardware), strict=True) if key not in rows}
+    tasks = [(key, left[key]) for key in dict.fromkeys(keys) if key in left]
+    for row in _solved(graph, tasks, options, workers):
+        if path is not None:
+            append_row(path, row)
+        rows[row.key] = row
+        if progress is not None:
+            progress(row)
+    return [rows[key] for key in keys]
+
+
+def first_devices(hardware: Hardware, count: int) -> Hardware:
+    """Return hardware of its first devices.
+
+    Parameters
+    ----------
+    hardware
+        The hardware.
+    count
+        How many devices, at least 1.
+
+    Raises
+    ------
+    InvalidHardware
+        It has fewer.
+    """
+    if not 1 <= count <= hardware.num_devices:
+        raise InvalidHardware(f"{hardware.name!r} has {hardware.num_devices} devices; expected 1 to that, got {count}")
+    name = hardware.name if count == hardware.num_devices else f"{hardware.name}, first {count}"
+    links = (slice(count), slice(count))
+    return Hardware(hardware.devices[:count], hardware.bandwidth[links], hardware.latency_s[links], name)
+
+
+def _solved(
+    graph: Graph, tasks: list[tuple[str, Hardware]], options: SolveOptions, workers: int | None
+) -> Iterator[SweepRow]:
+    """Return the rows of what is left to solve, as they come."""
+    from joblib import Parallel, delayed
+
+    pool = Parallel(n_jobs=workers, return_as="generator_unordered")
+    return pool(delayed(_solve)(graph, key, one, options) for key, one in tasks)  # type: ignore[no-any-return]
+
+
+def _solve(graph: Graph, key: str, hardware: Hardware, options: SolveOptions) -> SweepRow:
+    plan: Plan = schedule(
+        graph,
+        hardware,
+        objective=options.objective,
+        inputs=options.inputs,
+        method=options.method,
+        time_limit_s=options.time_limit_s,
+        seed=options.seed,
+    )
+    if plan.provenance["interrupted"]:
+        raise KeyboardInterrupt
+    return row_of(key, plan, hardware)
