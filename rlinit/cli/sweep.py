@@ -118,13 +118,20 @@ def _hardware(command: Sweep) -> list[Hardware]:
     if not command.hw:
         raise RlinitError("sweep needs --hw, once for each kind of hardware, or once with --stages or --devices")
     if command.stages is None and command.devices is None:
-        return [load_hardware(name) for name in command.hw]
+        return [_told_apart(name) for name in command.hw]
     if len(command.hw) > 1 or (command.stages is not None and command.devices is not None):
         raise RlinitError("--stages or --devices, not both, go with one --hw")
     base = load_hardware(command.hw[0])
     if command.stages is not None:
         return [base.with_stages(k) for k in _numbers("--stages", command.stages)]
     return [first_devices(base, k) for k in _numbers("--devices", command.devices or "")]
+
+
+def _told_apart(name: str) -> Hardware:
+    """Return a preset or a file's hardware, called after the file where it has no name of its own."""
+    hardware = load_hardware(name)
+    unnamed = hardware.name == Hardware.__dataclass_fields__["name"].default
+    return dataclasses.replace(hardware, name=Path(name).stem) if unnamed else hardware
 
 
 def _numbers(flag: str, text: str) -> range:

@@ -181,7 +181,7 @@ def test_an_exported_agent_decides_as_the_trained_network(tmp_path: Path) -> Non
 
 def test_parameters_out_of_range_are_refused() -> None:
     """Bad parameters are errors that name the field."""
-    with pytest.raises(InvalidConfig, match="stages go from 3 to 2"):
+    with pytest.raises(InvalidConfig, match="least_stages is 3, most_stages 2"):
         ProblemParams(least_stages=3, most_stages=2)
     for name, value in (("least_transfer", 0.0), ("memory_share", 2.0), ("least_power", 0.0), ("draws", 0)):
         with pytest.raises(InvalidConfig, match=name.removeprefix("least_")):
