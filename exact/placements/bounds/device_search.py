@@ -24,6 +24,9 @@ _FRACTIONAL = 1e-6
 _FRACTIONAL_COUNT = 1e-3
 _STEP = 1.05
 
+_LEAST_STEP = 1e-3
+"""Part of the upper bound by which a ceiling rises at least: from a bound of 0, steps of 5% would never arrive."""
+
 
 class DeviceSearch:
     """Best-first search of a `latency` problem that can be continued; :attr:`bound_s` is a lower bound at all times.
@@ -97,13 +100,19 @@ class DeviceSearch:
     def _open_root(self, budget: Budget) -> None:
         """Start again at the root with a higher ceiling."""
         if self.nodes:
-            self.ceiling = min(self.upper, max(self.bound_s * _STEP, np.nextafter(self.bound_s, np.inf)))
+            self.ceiling = self._next_ceiling()
         d = self.problem.num_devices
         counts = np.stack([np.zeros(d), np.full(d, float(self.problem.num_ops))])
         self._expand(self.allowed, counts, self.bound_s, budget, _ROOT_ROUNDS)
         if self._open and self.ceiling == self.upper:
             self.bound_s = max(self.bound_s, self._open[0][0])
-            self.ceiling = min(self.upper, self.bound_s * _STEP)
+            self.ceiling = self._next_ceiling()
+
+    def _next_ceiling(self) -> float:
+        """Return a ceiling above the bound: by a step, and by no less than a small part of the value to reach."""
+        least = _LEAST_STEP * self.upper if np.isfinite(self.upper) else 0.0
+        above = max(self.bound_s * _STEP, self.bound_s + least, np.nextafter(self.bound_s, np.inf))
+        return float(min(self.upper, above))
 
     def _expand(
         self, allowed: NDArray[np.bool_], counts: FloatArray, floor: float, budget: Budget, rounds: int
