@@ -12,9 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from rlinit.exact.solvers.quantum import exact_quantum
+from rlinit.exact.placements.bounds.rounding import makespan_quantum
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["IntegerTimes"]
@@ -56,10 +54,7 @@ class IntegerTimes:
         reached_s
             A makespan that is reached.
         """
-        linked = np.isfinite(problem.delay_s) & ~np.eye(problem.num_devices, dtype=np.bool_)
-        lags = problem.delay_s[linked] + np.outer(problem.tensor_bytes, problem.s_per_byte[linked])
-        seconds = np.concatenate([problem.op_time_s.ravel(), lags.ravel()])
-        quantum = exact_quantum(seconds[np.isfinite(seconds)])
+        quantum = makespan_quantum(problem)
         if quantum > 0 and reached_s / quantum < 2.0**_MOST_BITS:
             return cls(quantum, True)
         unit = 2.0 ** (math.floor(math.log2(reached_s)) - _STEPS_BITS) if reached_s > 0 else 1.0
