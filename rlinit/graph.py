@@ -33,6 +33,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.files import read_json, write_json
 from rlinit.limits import LARGEST, LARGEST_BATCH, check_name, check_number, closest
 from rlinit.tensors import FurtherTensors, Label, Tensors, collect_tensors, ports_of
+from rlinit.units import compute_type
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -398,6 +399,10 @@ class Graph:
             digest.update("\0".join(self.further.port).encode())
             for array in (self.further.op, self.further.size_bytes, self.edge_tensor):
                 digest.update(np.ascontiguousarray(array).tobytes())
+        # Bytes tell types apart but for those that are as wide as a more usual one.
+        types = {v: dtype for v, row in self.extras.items() if (dtype := compute_type(row)) in ("tf32", "bf16", "fp8")}
+        if types:
+            digest.update(" ".join(types.get(v, "") for v in range(self.num_ops)).encode())
         return digest.hexdigest()
 
     # -- construction ------------------------------------------------------------------------------------------

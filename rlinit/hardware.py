@@ -9,7 +9,7 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
 from rlinit.hardware_presets import compose, kinds
-from rlinit.limits import LARGEST, LARGEST_BATCH, MAX_DEVICES, check_name, check_number
-from rlinit.units import parse_quantity
+from rlinit.limits import LARGEST, LARGEST_BATCH, MAX_DEVICES, check_name, check_number, closest
+from rlinit.units import DTYPES, parse_quantity, rate_for
 
 __all__ = ["CAPACITY_SLACK", "Device", "Hardware"]
 
@@ -48,7 +48,9 @@ class Device:
     cache_bytes
         Fast memory in bytes; parameters beyond it are streamed on every input. inf: all fits.
     flops_per_s, bytes_per_s, launch_s
-        Peak rates and the fixed cost of an op for the roofline model; None: no such model for this device.
+        Peak rates and the fixed cost of an op for the roofline model; None: no such model for this device. Operations a
+        second are one number for all, or a mapping from the type of numbers ("fp32", "tf32", "fp16", "bf16", "fp8",
+        "int8", "int4"); see `rate`.
     io_bandwidth
         Bytes a second in and out of the device as a pipeline stage; inf: it pays no transfer; None: the slowest of
         its links.
@@ -62,15 +64,15 @@ class Device:
     Raises
     ------
     InvalidHardware
-        A name that is no text or empty, a rate or memory that is not a number above 0, a cache or launch time below 0,
-        or batch sizes that are not positive integers.
+        A name that is no text or empty, a rate or memory that is not a number above 0, an unknown type of numbers, a
+        cache or launch time below 0, or batch sizes that are not positive integers.
     """
 
     name: str
     kind: str = ""
     memory_bytes: float = math.inf
     cache_bytes: float = math.inf
-    flops_per_s: float | None = None
+    flops_per_s: float | Mapping[str, float] | None = field(default=None, hash=False)
     bytes_per_s: float | None = None
     launch_s: float = 0.0
     io_bandwidth: float | None = None
@@ -82,9 +84,10 @@ class Device:
         check_name("the name of a device", self.name, InvalidHardware)
         for what in ("kind", "node"):
             check_name(f"device {self.name!r}: {what}", getattr(self, what), InvalidHardware, empty=True)
-        for what in ("memory_bytes", "flops_per_s", "bytes_per_s", "io_bandwidth"):
+        for what in ("memory_bytes", "bytes_per_s", "io_bandwidth"):
             if getattr(self, what) is not None:
                 _check_positive(f"device {self.name!r}: {what}", getattr(self, what))
+        self._check_rates()
         check_number(f"device {self.name!r}: cache_bytes", self.cache_bytes, InvalidHardware, unlimited=True)
         check_number(f"device {self.name!r}: launch_s", self.launch_s, InvalidHardware)
         if self.cost_per_hour is not None:
@@ -96,6 +99,27 @@ class Device:
                 f"device {self.name!r}: batch_sizes is {str(self.batch_sizes)[:60]}; "
                 f"expected integers from 1 to {LARGEST_BATCH}"
             )
+
+    def _check_rates(self) -> None:
+        """Check the operations a second, and keep a copy of them where they go by type."""
+        what, rates = f"device {self.name!r}: flops_per_s", self.flops_per_s
+        if not isinstance(rates, Mapping):
+            if rates is not None:
+                _check_positive(what, rates)
+            return
+        unknown = [one for one in rates if one not in DTYPES]
+        if unknown or not rates:
+            said = f"the unknown type {unknown[0]!r}{closest(str(unknown[0]), DTYPES)}" if unknown else "no rate"
+            raise InvalidHardware(f"{what} has {said}; expected some of {', '.join(DTYPES)}")
+        checked = {one: _check_positive(f"{what} of {one}", rates[one]) for one in DTYPES if one in rates}
+        object.__setattr__(self, "flops_per_s", checked)
+
+    def rate(self, dtype: str = "") -> float | None:
+        """Return the operations a second on numbers of a type ("fp16"), or of the next wider one there is a rate for.
+
+        "" stands for FP32, or the widest type there is. None: no rate for the type or a wider one.
+        """
+        return rate_for(self.flops_per_s, dtype)
 
 
 def _check_positive(what: str, value: object) -> float:
@@ -137,7 +161,6 @@ _MOIRAI = {
     ),
 }
 _PRESETS = "edge-tpu-K (such as edge-tpu-4), cpu-t4-a100, moirai-inter, moirai-intra, gpt3-nodes"
-_WHOLE = ("cpu-t4-a100", *_MOIRAI, "gpt3-nodes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,8 +328,11 @@ class Hardware:
         return cls.mesh(tpus, 320e6, name=f"edge-tpu-{k}")
 
     @classmethod
-    def preset(cls, name: str, *, dtype: str = "fp32") -> Hardware:
-        """Return hardware by name. Peak rates are those of the vendors' data sheets, FP32 by default.
+    def preset(cls, name: str) -> Hardware:
+        """Return hardware by name. Peak rates are those of the vendors' data sheets.
+
+        Joined devices have a rate for each type of numbers. The named wholes have one rate, that of FP32, and Edge TPUs
+        that of INT8, whatever a graph's numbers are, as in the papers they are from.
 
         ==================  ========================================================================================
         name                hardware
@@ -325,22 +351,17 @@ class Hardware:
         ----------
         name
             One of these.
-        dtype
-            Whose rates joined devices have: "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4". The named wholes
-            have FP32 rates, Edge TPUs INT8; they take no other.
 
         Raises
         ------
         InvalidHardware
-            An unknown name or dtype, or a name whose devices have other rates.
+            An unknown name.
 
         References
         ----------
         Moirai, table III. DIVIML: section V-A, and the thesis's section 5.2.
         """
         prefix, _, count = name.rpartition("-")
-        if dtype != "fp32" and (prefix == "edge-tpu" or name in _WHOLE):
-            raise InvalidHardware(f"preset {name!r} has no rates for {dtype}; join devices, such as 't4+a100+cpu'")
         if prefix == "edge-tpu" and count.isdecimal() and len(count) < 10:
             return cls.edge_tpus(int(count))
         if name == "cpu-t4-a100":
@@ -349,7 +370,7 @@ class Hardware:
             return cls._moirai(name)
         if name == "gpt3-nodes":
             return cls._nodes(6, name)
-        composed = compose(name, dtype)
+        composed = compose(name)
         if composed is None:
             raise InvalidHardware(
                 f"unknown preset {name!r}; expected one of {_PRESETS}, or devices joined as in '2xrtx3090+cpu', of "
@@ -502,8 +523,11 @@ def _expand(row: Mapping[str, Any]) -> list[Device]:
     if values.get("batch_sizes") is not None:
         values["batch_sizes"] = tuple(values["batch_sizes"])
     for key, unit in _MEASURES.items():
-        if key in values:
-            values[key] = _quantity(f"device {row['name']!r}: {key}", values[key], unit)
+        value, what = values.get(key), f"device {row['name']!r}: {key}"
+        if isinstance(value, Mapping):
+            values[key] = {dtype: _quantity(f"{what} of {dtype}", rate, unit) for dtype, rate in value.items()}
+        elif value is not None:
+            values[key] = _quantity(what, value, unit)
     device = Device(**values)
     if "count" not in row:
         return [device]

@@ -18,13 +18,7 @@ from rlinit.errors import InvalidHardware
 from rlinit.limits import MAX_DEVICES, closest
 from rlinit.units import parse_quantity
 
-__all__ = ["DTYPES", "compose", "kinds"]
-
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
-"""What rates are given for."""
-
-_WIDER = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16", "int4": "int8"}
-"""Numbers of a type that a device has no units for are widened to this one, bytes in memory aside."""
+__all__ = ["compose", "kinds"]
 
 _NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8}
 _PEERS = ("nvlink", "xgmi")
@@ -41,24 +35,15 @@ def kinds() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(resources.files("rlinit").joinpath("hardware_presets.toml").read_text(encoding="utf-8"))
 
 
-def compose(name: str, dtype: str) -> dict[str, Any] | None:
+def compose(name: str) -> dict[str, Any] | None:
     """Return the JSON form of hardware from its name; None where a part of the name is no device.
-
-    Parameters
-    ----------
-    name
-        As the module says.
-    dtype
-        Whose rates the devices have; where a device has no units for it, those of the next wider type.
 
     Raises
     ------
     InvalidHardware
-        An unknown dtype or variant, a link that no two devices have, hosts without a network, or devices in the host of
+        An unknown variant, a link that no two devices have, hosts without a network, or devices in the host of
         one that is a host by itself.
     """
-    if dtype not in DTYPES:
-        raise InvalidHardware(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     hosts, networks, peers = [], [], set()
     for text in name.lower().split("/"):
         rows: list[dict[str, Any]] = []
@@ -68,7 +53,7 @@ def compose(name: str, dtype: str) -> dict[str, Any] | None:
             elif token in _PEERS:
                 peers.add(token)
             else:
-                found = _devices(token, dtype)
+                found = _devices(token)
                 if found is None:
                     return None
                 rows += found
@@ -90,7 +75,7 @@ def compose(name: str, dtype: str) -> dict[str, Any] | None:
     return {"name": name, "device": [{key: row[key] for key in kept} for row in devices], "link": links}
 
 
-def _devices(token: str, dtype: str) -> list[dict[str, Any]] | None:
+def _devices(token: str) -> list[dict[str, Any]] | None:
     """Return the devices of ``COUNTxKIND-VARIANT``; None where there is no such kind."""
     match = re.fullmatch(r"(?:(\d{1,4})x)?(.+)", token)
     if match is None:
@@ -113,9 +98,9 @@ def _devices(token: str, dtype: str) -> list[dict[str, Any]] | None:
         figures |= {"memory_bytes": f"{variant[:-1]}GiB"} | figures.get("of_variant", {}).get(variant, {})
     row = {
         "kind": kind,
-        "memory_bytes": parse_quantity(figures["memory_bytes"], "bytes"),
+        "memory_bytes": parse_quantity(figures["memory_bytes"], "bytes") * figures.get("usable_share", 1.0),
         "bytes_per_s": parse_quantity(figures["bytes_per_s"], "bytes/s"),
-        "flops_per_s": _rate(figures["flops_per_s"], dtype),
+        "flops_per_s": dict(figures["flops_per_s"]),
         "launch_s": figures.get("launch_s", _LAUNCH_S),
         "host": figures.get("host", False),
         "bus": parse_quantity(figures["bus_bytes_per_s"], "bytes/s") if "bus_bytes_per_s" in figures else None,
@@ -128,12 +113,6 @@ def _devices(token: str, dtype: str) -> list[dict[str, Any]] | None:
 def _known(text: str) -> str | None:
     """Return the kind that a text names, with or without the maker's prefix."""
     return next((kind for kind in (text, f"rtx{text}") if kind in kinds()), None)
-
-
-def _rate(rates: Mapping[str, float], dtype: str) -> float:
-    while dtype not in rates:
-        dtype = _WIDER[dtype]
-    return float(rates[dtype])
 
 
 def _hosts(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -1,11 +1,34 @@
-"""Seconds, bytes and rates as people write and read them."""
+"""Seconds, bytes and rates as people write and read them, and the types of numbers that bytes and rates go by."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["format_bytes", "format_seconds", "parse_quantity"]
+__all__ = [
+    "BITS",
+    "DTYPES",
+    "PRECISION",
+    "compute_type",
+    "format_bytes",
+    "format_seconds",
+    "parse_quantity",
+    "rate_for",
+]
+
+BITS: Mapping[str, int] = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
+"""Bits of a number in memory, by type; a TF32 number is stored as FP32."""
+
+DTYPES = tuple(BITS)
+"""What models are counted in and devices have rates for."""
+
+PRECISION = "precision"
+"""The extra of an op that says what weights and activations are counted in, a pair; None: as in the file."""
+
+_WIDER = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16", "int4": "int8"}
+_FILES = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8", "int4": "int4", "uint4": "int4"}
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {f"{prefix}i": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T", "P"), start=1)}
@@ -84,3 +107,51 @@ def parse_quantity(text: str, unit: str) -> float:
         return number
     except ValueError:
         raise ValueError(f"expected {unit} as a number or such as '{_EXAMPLES[unit]}', got {text[:40]!r}") from None
+
+
+def rate_for(rates: float | Mapping[str, float] | None, dtype: str) -> float | None:
+    """Return the operations a second on numbers of a type.
+
+    Numbers of a type that a device has no rate for are widened to the next type that it has one for.
+
+    Parameters
+    ----------
+    rates
+        One for all types, or by type; None: not known.
+    dtype
+        One of `DTYPES`, or "" where nobody said: FP32, or the widest type there is a rate for.
+
+    Returns
+    -------
+    float or None
+        None without a rate for the type or a wider one.
+    """
+    if not isinstance(rates, Mapping):
+        return rates
+    if not dtype:
+        return next(rates[one] for one in DTYPES if one in rates)
+    while dtype not in rates and dtype in _WIDER:
+        dtype = _WIDER[dtype]
+    return rates.get(dtype)
+
+
+def compute_type(extras: Mapping[str, Any]) -> str:
+    """Return the type an op computes in: the wider one of its weights and activations; "" where nothing is said.
+
+    Weights that are kept in fewer bits than activations are widened as they are read. What an importer was told wins
+    over the type of the op's first output in the file; other types than those of `DTYPES` (FP64, integers that count
+    something) go as FP32.
+
+    Parameters
+    ----------
+    extras
+        The op's, as an importer fills them: ``precision`` and ``outputs``.
+    """
+    weights, activations = extras.get(PRECISION) or (None, None)
+    outputs = extras.get("outputs")
+    if activations is None and outputs:
+        stored = str(outputs[0][0])
+        activations = "fp8" if stored.startswith("float8") else _FILES.get(stored, "fp32")
+    if weights is None or activations is None:
+        return str(activations or weights or "")
+    return str(weights if BITS[weights] > BITS[activations] else activations)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from rlinit.errors import InvalidHardware
-from rlinit.hardware import Hardware
-from rlinit.hardware_presets import DTYPES, kinds
+from rlinit.costs.roofline import op_times, roofline
+from rlinit.errors import InvalidGraph, InvalidHardware
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
+from rlinit.hardware_presets import kinds
+from rlinit.units import DTYPES
 
 
 @pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kind_has_rates_for_every_dtype(kind: str, dtype: str) -> None:
     """A kind alone is hardware, no slower for narrower numbers than for FP32, and reads back as it was."""
-    hardware = Hardware.preset(kind, dtype=dtype)
-    wide = Hardware.preset(kind).devices[0].flops_per_s or math.inf
-    assert (hardware.devices[0].flops_per_s or 0.0) >= wide
+    hardware = Hardware.preset(kind)
+    rate, wide = hardware.devices[0].rate(dtype), hardware.devices[0].rate("fp32")
+    assert rate is not None
+    assert wide is not None
+    assert rate >= wide
     assert Hardware.from_dict(hardware.to_dict()) == hardware
 
 
@@ -50,8 +57,11 @@ def test_hosts_are_joined_by_a_network() -> None:
 
 def test_rates_are_widened_where_there_are_no_units() -> None:
     """A T4 has no BF16, an A100 no FP8: they work on the next wider type."""
-    assert Hardware.preset("t4", dtype="bf16").devices[0].flops_per_s == 8.1e12
-    assert Hardware.preset("a100", dtype="fp8").devices[0].flops_per_s == 312e12
+    assert Hardware.preset("t4").devices[0].rate("bf16") == 8.1e12
+    assert Hardware.preset("a100").devices[0].rate("fp8") == 312e12
+    assert Device("x", flops_per_s=3.0).rate("int4") == 3.0
+    assert Device("x", flops_per_s={"int8": 3.0}).rate("fp32") is None
+    assert Device("x", flops_per_s={"int8": 3.0}).rate() == 3.0
 
 
 @pytest.mark.parametrize(
@@ -73,9 +83,63 @@ def test_wrong_names_are_told(name: str, said: str) -> None:
         Hardware.preset(name)
 
 
-def test_wholes_have_the_rates_of_their_papers() -> None:
-    """A dtype is for joined devices; the presets of papers say so, and so does an unknown dtype."""
-    with pytest.raises(InvalidHardware, match="no rates for fp16"):
-        Hardware.preset("cpu-t4-a100", dtype="fp16")
-    with pytest.raises(InvalidHardware, match="expected one of fp32"):
-        Hardware.preset("t4", dtype="fp17")
+def test_memory_is_what_the_device_may_take() -> None:
+    """A variant replaces the memory and what goes with it; unified memory is shared with the system."""
+    large, small = Hardware.preset("m3-max").devices[0], Hardware.preset("m3-max-36g").devices[0]
+    assert (large.memory_bytes, large.bytes_per_s) == (96 * 2**30, 400e9)
+    assert (small.memory_bytes, small.bytes_per_s) == (27 * 2**30, 300e9)
+    assert small.rate("fp16") == 10.7e12
+
+
+def typed(precision: list[str | None] | None, output: str | None = None) -> Graph:
+    """Return a graph of one op that computes and one that only moves, with what is said of their numbers."""
+    row = {"flops": 1e9, "param_bytes": 1e3, "out_bytes": 1e3}
+    said = {"precision": precision} if precision else {}
+    graph = Graph.build([("a", row | said), ("b", row | said | {"flops": 0.0})], [("a", "b")])
+    if output is None:
+        return graph
+    return dataclasses.replace(graph, extras={v: {**graph.extras.get(v, {}), "outputs": [[output, 4]]} for v in (0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("graph", "rate"),
+    [
+        (typed(["int4", "fp16"]), 65e12),
+        (typed(["int8", "int8"]), 130e12),
+        (typed(["fp16", "int8"]), 65e12),
+        (typed(["int4", None], "float16"), 65e12),
+        (typed(None, "uint8"), 130e12),
+        (typed(None, "float64"), 8.1e12),
+        (typed(None), 8.1e12),
+    ],
+)
+def test_an_op_runs_at_the_rate_of_its_numbers(graph: Graph, rate: float) -> None:
+    """The wider type of weights and activations counts, as chosen or as in the file; nothing said goes as FP32."""
+    device = dataclasses.replace(Hardware.preset("t4").devices[0], bytes_per_s=None)
+    assert roofline(graph, device) == pytest.approx(np.array([1e9 / rate, 0.0]) + device.launch_s)
+
+
+def test_a_type_without_a_rate_is_told() -> None:
+    """An op in FP32 has no time on a device for INT8 alone, and its graph is another one than in INT8."""
+    device = Device("npu", flops_per_s={"int8": 1e12})
+    with pytest.raises(InvalidGraph, match="no flops_per_s for fp32 or a wider type"):
+        op_times(typed(None, "float32"), device)
+    assert op_times(typed(["int8", "int8"]), device)[0] == 1e-3
+    assert typed(["fp16", "fp16"]).fingerprint() != typed(["bf16", "bf16"]).fingerprint()
+
+
+def test_rates_by_type_are_read_from_files(tmp_path: Path) -> None:
+    """TOML takes a table of rates with units, JSON gives it back, and unknown types are named."""
+    path = tmp_path / "hw.toml"
+    text = '[[device]]\nname = "g"\nflops_per_s = {{ fp32 = "8.1 TFLOPS", {} = 65e12 }}\n'
+    path.write_text(text.format("fp16"), encoding="utf-8")
+    hardware = Hardware.load(path)
+    assert hardware.devices[0].flops_per_s == {"fp32": 8.1e12, "fp16": 65e12}
+    hardware.save(tmp_path / "hw.json")
+    assert Hardware.load(tmp_path / "hw.json") == hardware
+    assert hash(hardware) == hash(Hardware.load(path))
+    path.write_text(text.format("fp61"), encoding="utf-8")
+    with pytest.raises(InvalidHardware, match=r"'fp61'.*'fp16'"):
+        Hardware.load(path)
+    with pytest.raises(InvalidHardware, match="no rate"):
+        Device("g", flops_per_s={})

@@ -47,7 +47,7 @@ NAMES: tuple[str, ...] = (
 """Every network that can be loaded."""
 
 
-def load(name: str, *, dtype: Dtype = None) -> Graph:
+def load(name: str, *, dtype: Dtype = "int8") -> Graph:
     """Return a network's graph from its file, for batch 1.
 
     Parameters
@@ -55,7 +55,8 @@ def load(name: str, *, dtype: Dtype = None) -> Graph:
     name
         One of `NAMES`, in whatever case.
     dtype
-        What its numbers are counted in; see `rlinit.load_graph`. None: one byte each, as in Inc-ILP ("int8").
+        What its numbers are counted in; see `rlinit.load_graph`. By default and for None one byte each, as on the Edge
+        TPUs of Inc-ILP; choose "fp32" or another for devices that compute in it.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def load(name: str, *, dtype: Dtype = None) -> Graph:
     """
     name = _canonical(name)
     with resources.as_file(resources.files("rlinit.datasets").joinpath("graphs", f"{name}.json.gz")) as path:
-        return rescaled(load_graph(path), dtype, bits=8)
+        return rescaled(load_graph(path), dtype or "int8", bits=8)
 
 
 def build(name: str) -> Graph:
@@ -84,8 +85,8 @@ def build(name: str) -> Graph:
     name = _canonical(name)
     keras = import_keras()
     keras.backend.clear_session()
-    graph = from_keras(getattr(keras.applications, name)(weights=None), name=name)
-    return replace(graph, extras={})  # ops bear their layers' names; the files say nothing twice
+    graph = from_keras(getattr(keras.applications, name)(weights=None), name=name, dtype="int8")
+    return rescaled(replace(graph, extras={}), "int8", bits=8)  # ops bear their layers' names; files say nothing twice
 
 
 def _canonical(name: str) -> str:
@@ -101,7 +102,7 @@ def _write_all() -> None:
     folder = Path(__file__).resolve().parent.parent / "graphs"
     folder.mkdir(exist_ok=True)
     for name in NAMES:
-        graph = build(name)
+        graph = replace(build(name), extras={})
         text = json.dumps(graph.to_dict(), separators=(",", ":"), allow_nan=False)
         content = gzip.compress(text.encode(), 9, mtime=0)
         write_atomically(folder / f"{name}.json.gz", content)

@@ -63,8 +63,8 @@ def compare_methods(command: Bench, notes: Console) -> int:
         The input is wrong.
     """
     objective = command.problem.objective
-    graph = load_model(command.model, objective, command.reading)
     hardware = load_hardware(command.hw)
+    graph = load_model(command.model, objective, command.reading, hardware)
     plans: dict[str, Plan] = {}
     for method in command.methods or (_PLACEMENT_METHODS if places_ops(objective) else _STAGE_METHODS):
         with live_line(notes, objective) as line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass, field
@@ -102,7 +103,9 @@ def export_plan(command: Export) -> int:
 
 
 def _graph(command: Export, model: str, plan: Plan) -> Graph:
-    return load_model(model, plan.objective, command.reading)
+    chosen = command.reading.dtype or plan.provenance.get("dtype")
+    reading = dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
+    return load_model(model, plan.objective, reading)
 
 
 def _hardware(command: Export) -> Hardware:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,7 +43,7 @@ HardwareName = Annotated[
     str,
     tyro.conf.arg(
         help="A hardware file (.toml, .json) or a preset (edge-tpu-K, cpu-t4-a100, moirai-inter, moirai-intra, "
-        "gpt3-nodes)."
+        "gpt3-nodes, or devices joined as in 2xrtx3090+cpu)."
     ),
 ]
 
@@ -68,14 +68,29 @@ class ReadingOptions:
     costs: Path | None = None
     """Times of ops from this cost table (.csv, .json), as measure and calibrate write them."""
     dtype: str | None = None
-    """What a model's numbers are counted in: fp32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as
-    int4/fp16. By default what the file says; .keras files and the zoo: int8."""
+    """What a model's numbers are counted in: fp32, tf32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as
+    int4/fp16. By default what the file says; for the zoo and .keras files fp32, but int8 on Edge TPUs."""
 
     @property
     def numbers(self) -> Any:
         """What `load_graph` takes for `dtype`."""
         weights, _, activations = (self.dtype or "").partition("/")
         return (weights, activations) if activations else self.dtype
+
+    def on(self, model: str, hardware: Hardware | None = None) -> ReadingOptions:
+        """Return the options with a dtype, where none was chosen and the model's own says little of how it will run.
+
+        Parameters
+        ----------
+        model
+            The file, or zoo:NAME, which are in FP32 as they were trained, or quantised to INT8 for Edge TPUs.
+        hardware
+            What it is for.
+        """
+        if self.dtype is not None or not (model.startswith("zoo:") or model.lower().endswith(".keras")):
+            return self
+        quantised = hardware is not None and all(device.kind == "edge-tpu" for device in hardware.devices)
+        return replace(self, dtype="int8" if quantised else "fp32")
 
 
 def chosen_sharing(choice: SharingChoice, objective: str) -> Literal["colocate", "copy"]:
@@ -97,7 +112,7 @@ def chosen_sharing(choice: SharingChoice, objective: str) -> Literal["colocate",
     return "copy" if objective in ("pipeline", "memory") else "colocate"
 
 
-def load_model(model: str, objective: str, options: ReadingOptions) -> Graph:
+def load_model(model: str, objective: str, options: ReadingOptions, hardware: Hardware | None = None) -> Graph:
     """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``.
 
     Parameters
@@ -108,12 +123,15 @@ def load_model(model: str, objective: str, options: ReadingOptions) -> Graph:
         What ``auto`` sharing goes by.
     options
         How to read it.
+    hardware
+        What it is for, where that is known: the dtype may go by it, see `ReadingOptions.on`.
 
     Raises
     ------
     RlinitError
         There is no such file or network, or options do not apply to it.
     """
+    options = options.on(model, hardware)
     if model.startswith("zoo:"):
         graph = _zoo_network(model.removeprefix("zoo:"), options)
     else:

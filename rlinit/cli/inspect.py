@@ -1,18 +1,23 @@
-"""``rlinit inspect``: what a model's graph looks like."""
+"""``rlinit inspect``: what a model's graph looks like, and where its costs come from."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
 
-from rlinit.cli.inputs import Model, ReadingOptions, load_model
+from rlinit.cli.inputs import Model, ReadingOptions, load_hardware, load_model
+from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.units import format_bytes
+from rlinit.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rlinit.costs.sources import CostSource
 
 __all__ = ["Inspect", "inspect_model"]
 
@@ -23,6 +28,9 @@ class Inspect:
 
     model: Model
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
+    hw: str | None = None
+    """Hardware, as for schedule: also say where the seconds of ops come from on each kind of device, and how sure they
+    are."""
     ideal_cap: int = 1_000_000
     """Stop counting ideals here."""
     json: bool = False
@@ -41,10 +49,11 @@ def inspect_model(command: Inspect) -> int:
     from rlinit.importers.common.precision import precision_of
     from rlinit.stages.lowering import lower_stages
 
-    graph = load_model(command.model, "latency", command.reading)
+    hardware = None if command.hw is None else load_hardware(command.hw)
+    graph = load_model(command.model, "latency", command.reading, hardware)
     problem = lower_stages(graph, Hardware.pipeline(1), "memory").problem
     ideals = count_ideals(problem, command.ideal_cap)
-    row: dict[str, str | int | float] = {
+    row: dict[str, Any] = {
         "name": graph.name,
         "ops": graph.num_ops,
         "edges": graph.num_edges,
@@ -54,19 +63,46 @@ def inspect_model(command: Inspect) -> int:
         "ideals": ideals if ideals <= command.ideal_cap else f"over {command.ideal_cap}",
         "param_bytes": float(np.nansum(graph.param_bytes)),
         "flops": float(np.nansum(graph.flops)),
-        "numbers": "weights int8, activations int8"
-        if command.model.startswith("zoo:") and not command.reading.dtype
-        else precision_of(graph),
+        "numbers": precision_of(graph),
     }
+    sources = [] if hardware is None else _sources(graph, hardware, command.reading)
     if command.json:
-        json.dump(row, sys.stdout)
+        json.dump(row | {"costs": [dataclasses.asdict(source) for source in sources]}, sys.stdout)
         print()
     else:
         _print_row(row)
+        _print_sources(sources)
     return 0
 
 
-def _print_row(row: dict[str, str | int | float]) -> None:
+def _sources(graph: Graph, hardware: Hardware, reading: ReadingOptions) -> list[CostSource]:
+    """Return the sources of costs, of devices that differ in nothing but their name once."""
+    from rlinit.costs.sources import cost_sources
+    from rlinit.costs.table import CostTable
+
+    table = None if reading.costs is None else CostTable.load(reading.costs)
+    timed = {device for device, _ in graph.times}
+    kinds = {
+        repr(dataclasses.replace(device, name=device.name if device.name in timed else "x", node="")): device
+        for device in reversed(hardware.devices)
+    }
+    return [row for device in reversed(kinds.values()) for row in cost_sources(graph, device, table)]
+
+
+def _print_sources(sources: list[CostSource]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not sources:
+        return
+    table = Table("device", "ops", "seconds in all", "from", "how sure", title="costs")
+    for row in sources:
+        seconds = "-" if np.isnan(row.seconds) else format_seconds(row.seconds)
+        table.add_row(row.device, f"{row.num_ops:,}", seconds, row.source, row.sure)
+    Console().print(table)
+
+
+def _print_row(row: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 

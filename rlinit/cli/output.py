@@ -67,6 +67,8 @@ def print_plan(plan: Plan) -> None:
     )
     if plan.objective == "throughput":
         console.print(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second", highlight=False)
+    if "numbers" in plan.provenance:
+        console.print(f"numbers: {plan.provenance['numbers']}", highlight=False)
     if plan.message:
         console.print(escape_markup(plan.message), highlight=False)
     _print_baselines(plan, console)

@@ -5,6 +5,7 @@ They read ``.pt2`` files, whose weights are loaded without opening a pickle (see
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -292,7 +293,8 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        reading = command.reading
+        chosen = command.reading.dtype or plan.provenance.get("dtype")
+        reading = dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
         dims = dimension_sizes(reading.dims)
         sharing = chosen_sharing(reading.sharing, plan.objective)
         graph = from_program(

@@ -82,8 +82,8 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     options = command.solving
-    graph = load_model(command.model, options.objective, command.reading)
     hardware = load_hardware(command.hw)
+    graph = load_model(command.model, options.objective, command.reading, hardware)
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     if command.explain:
         from rlinit.solving.api import explain
@@ -129,8 +129,8 @@ def prove_bound(command: Bound) -> int:
         The input is wrong.
     """
     objective = command.problem.objective
-    graph = load_model(command.model, objective, command.reading)
     hardware = load_hardware(command.hw)
+    graph = load_model(command.model, objective, command.reading, hardware)
     proven = rlinit.bound(
         graph,
         hardware,

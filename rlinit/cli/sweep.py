@@ -82,7 +82,7 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     hardware = _hardware(command)
-    graph = load_model(command.model, command.objective, command.reading)
+    graph = load_model(command.model, command.objective, command.reading, hardware[0])
     with notes.status(f"0 of {len(hardware)}") as status:
         done: list[SweepRow] = []
 

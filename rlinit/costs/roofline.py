@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Device
+from rlinit.units import DTYPES, compute_type
 
 __all__ = ["held_tensors", "known_bytes", "may_run", "moved_bytes", "op_times", "roofline"]
 
@@ -56,8 +59,9 @@ def held_tensors(graph: Graph) -> NDArray[np.float64]:
 def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64]:
     """Return (n,) seconds by the roofline model; NaN for ops whose `flops` were not given.
 
-    The time of an op is the larger of its operations over ``flops_per_s`` and its bytes over ``bytes_per_s`` (where
-    the device gives that), plus ``launch_s``. Operations and tensors grow with the batch, parameters are read once. A
+    The time of an op is the larger of its operations over the device's rate for the type of numbers it computes in
+    (`Device.rate`, `rlinit.units.compute_type`) and its bytes over ``bytes_per_s`` (where the device gives that),
+    plus ``launch_s``. Operations and tensors grow with the batch, parameters are read once. A
     view of a tensor (``view`` in the op's extras, as importers note it) takes no time: it only says how to read what
     is there.
 
@@ -66,7 +70,7 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     graph
         Its ops, of which views are timed even without `flops`.
     device
-        NaN for all ops without its ``flops_per_s``.
+        NaN for ops whose type of numbers it has no ``flops_per_s`` for.
     batch
         Inputs at once, >= 1.
 
@@ -76,13 +80,22 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     """
     if device.flops_per_s is None:
         return np.full(graph.num_ops, np.nan)
-    seconds = batch * graph.flops / device.flops_per_s
+    seconds = batch * graph.flops / _rates(graph, device)
     if device.bytes_per_s is not None:
         moved_s = moved_bytes(graph, batch) / device.bytes_per_s
         seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_s))
     seconds = seconds + device.launch_s
     seconds[[v for v, row in graph.extras.items() if row.get("view")]] = 0.0
     return seconds
+
+
+def _rates(graph: Graph, device: Device) -> NDArray[np.float64] | float:
+    """Return the device's operations a second for each op's type of numbers; NaN where it has none."""
+    if not isinstance(device.flops_per_s, Mapping):
+        return np.nan if device.flops_per_s is None else device.flops_per_s
+    rates = {dtype: device.rate(dtype) for dtype in ("", *DTYPES)}
+    row = [rates[compute_type(graph.extras.get(v, {}))] for v in range(graph.num_ops)]
+    return np.array([np.nan if rate is None else rate for rate in row])
 
 
 def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64]:
@@ -121,7 +134,8 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     missing = np.flatnonzero(np.isnan(seconds))
     if len(missing):
         op = graph.names[missing[0]]
-        why = "gives no flops" if device.flops_per_s is not None else "and the device gives no flops_per_s"
+        dtype = compute_type(graph.extras.get(int(missing[0]), {}))
+        why = "gives no flops" if device.rate(dtype) is not None else f"and the device gives no flops_per_s{_of(dtype)}"
         if any(not np.isnan(given[missing[0]]) for given in graph.times.values()):
             why = "but has times elsewhere"
         raise InvalidGraph(
@@ -129,3 +143,7 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
             f"({len(missing)} ops in all); give time_s, or flops with a device that has flops_per_s"
         )
     return seconds
+
+
+def _of(dtype: str) -> str:
+    return f" for {dtype} or a wider type" if dtype else ""

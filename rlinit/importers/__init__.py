@@ -40,7 +40,7 @@ def load_graph(
     ``.pt2``        a program saved by `torch.export.save`, its weights not read (``rlinit[torch]``)
     ``.tflite``     a TensorFlow Lite model (``rlinit[tflite]``)
     ``.csv``        a profile: ``op,after,seconds[,bytes]``, see `rlinit.importers.profile_csv`
-    ``.keras``      a Keras 3 model for one sample, one byte a number unless `dtype` says more (``rlinit[keras]``)
+    ``.keras``      a Keras 3 model for one sample (``rlinit[keras]``)
     ==============  ==============================================================================================
 
     No code in a file is run and no pickle opened.
@@ -58,8 +58,8 @@ def load_graph(
         ONNX, TFLite and ``.pt2``: whether ops that share a parameter stay together ("colocate") or hold a copy
         each ("copy", which pipelines over tied embeddings want).
     dtype
-        Model files: what floating-point numbers are counted in, "fp32", "fp16", "bf16", "fp8", "int8", "int4", or a
-        pair of these for weights and activations. None: what the file says; of ``.keras`` files "int8".
+        Model files: what floating-point numbers are counted in, "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4",
+        or a pair of these for weights and activations. None: what the file says.
 
     Raises
     ------

@@ -106,7 +106,7 @@ def lower_chain(
     InvalidHardware
         A device without rates, or an unknown name in `Settings.first`.
     """
-    _check_devices(hardware, settings.first)
+    _check_devices(model, hardware, settings.first)
     units = model.units(settings.granularity)
     passes = passes_of(model, settings.objective)
     held = [sum(model.weight_bytes(p) + batches * model.kv_bytes(p) for p in parts) for _, parts in units]
@@ -122,14 +122,17 @@ def lower_chain(
     )
 
 
-def _check_devices(hardware: Hardware, first: Collection[str]) -> None:
+def _check_devices(model: LanguageModel, hardware: Hardware, first: Collection[str]) -> None:
     names = [device.name for device in hardware.devices]
     for name in first:
         if name not in names:
             raise InvalidHardware(f"there is no device {name!r} to come first; expected one of {', '.join(names)}")
     for device in hardware.devices:
-        if device.flops_per_s is None or device.bytes_per_s is None:
-            raise InvalidHardware(f"device {device.name!r} has no flops_per_s or bytes_per_s; costs come from both")
+        if device.rate(model.compute_dtype) is None or device.bytes_per_s is None:
+            raise InvalidHardware(
+                f"device {device.name!r} has no flops_per_s for {model.compute_dtype} or no bytes_per_s; "
+                "costs come from both"
+            )
 
 
 def _unit_seconds(
@@ -145,7 +148,7 @@ def _unit_seconds(
         alike = (
             part.kind, part.params, part.active, part.stored_bytes, part.kv_numbers, part.window, part.pair_flops,
             part.experts, part.experts_per_token, part.shares, phase,
-            device.flops_per_s, device.bytes_per_s, device.launch_s,
+            device.rate(model.compute_dtype), device.bytes_per_s, device.launch_s,
         )  # fmt: skip
         if alike not in known:
             known[alike] = model.seconds(part, device, phase)

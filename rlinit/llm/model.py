@@ -18,13 +18,12 @@ from rlinit.hardware import Device
 from rlinit.llm.architecture import Architecture, Part
 from rlinit.llm.families import architecture_of
 from rlinit.llm.gguf_file import read_gguf
+from rlinit.units import BITS, PRECISION, compute_type
 
-__all__ = ["DTYPES", "LanguageModel", "Phase", "Workload", "load"]
+__all__ = ["LanguageModel", "Phase", "Workload", "load"]
 
 Phase = Literal["prefill", "decode"]
 
-DTYPES: Mapping[str, int] = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
-"""Bits of a number."""
 
 _PROMPT, _OUTPUT = 512, 128
 """Tokens of a request where nothing is said: a question and a paragraph."""
@@ -81,7 +80,7 @@ class LanguageModel:
     architecture, workload
         Its parts, and how it is used.
     weights, activations
-        Keys of `DTYPES`; the cache has the type of the activations. Parts whose file says their bytes keep them.
+        Types of `rlinit.units`; the cache has the type of the activations. Parts whose file says their bytes keep them.
     """
 
     name: str
@@ -89,6 +88,11 @@ class LanguageModel:
     workload: Workload
     weights: str = "bf16"
     activations: str = "bf16"
+
+    @property
+    def compute_dtype(self) -> str:
+        """The type of numbers that products are taken in: the wider one of weights and activations."""
+        return compute_type({PRECISION: (self.weights if self.weights in BITS else None, self.activations)})
 
     @property
     def num_params(self) -> int:
@@ -99,7 +103,7 @@ class LanguageModel:
         """Return the bytes of a part's tensors."""
         if part.stored_bytes is not None:
             return part.stored_bytes
-        return (part.params * DTYPES[self.weights] + 7) // 8
+        return (part.params * BITS[self.weights] + 7) // 8
 
     @property
     def tied_bytes(self) -> int:
@@ -109,18 +113,18 @@ class LanguageModel:
         head = self.architecture.parts[-1]
         norms = head.params - head.active
         if head.stored_bytes is None:
-            return (head.active * DTYPES[self.weights] + 7) // 8
+            return (head.active * BITS[self.weights] + 7) // 8
         return head.stored_bytes - 4 * norms  # norms of GGUF files are FP32
 
     def kv_bytes(self, part: Part) -> int:
         """Return the bytes of a part's cache: every sequence's, up to the context or the window."""
         kept = self.workload.context if part.window is None else min(self.workload.context, part.window)
-        return self.workload.batch * kept * ((part.kv_numbers * DTYPES[self.activations] + 7) // 8)
+        return self.workload.batch * kept * ((part.kv_numbers * BITS[self.activations] + 7) // 8)
 
     def cut_bytes(self, phase: Phase) -> int:
         """Return the bytes that pass a cut between layers: one vector a token."""
         tokens = self.workload.batch * (self.workload.prompt if phase == "prefill" else 1)
-        return tokens * ((self.architecture.hidden * DTYPES[self.activations] + 7) // 8)
+        return tokens * ((self.architecture.hidden * BITS[self.activations] + 7) // 8)
 
     def seconds(self, part: Part, device: Device, phase: Phase) -> float:
         """Return the seconds of a pass over one part, by the roofline of a device; of decode the mean of its passes.
@@ -135,7 +139,7 @@ class LanguageModel:
             Prefill of all prompts, or one token for each sequence.
         """
         flops, moved = self.prefill_costs(part) if phase == "prefill" else self.decode_costs(part)
-        rate, bandwidth = float(device.flops_per_s or 0.0), float(device.bytes_per_s or 0.0)
+        rate, bandwidth = float(device.rate(self.compute_dtype) or 0.0), float(device.bytes_per_s or 0.0)
         return float(np.mean(np.maximum(flops / rate, moved / bandwidth))) + device.launch_s
 
     def prefill_costs(self, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -149,7 +153,7 @@ class LanguageModel:
         window = min(work.prompt, part.window or work.prompt)
         pairs = work.batch * (window * (window + 1) // 2 + (work.prompt - window) * window)
         flops = 2.0 * part.active * tokens + part.pair_flops[0] * pairs
-        moved = self._read_bytes(part, tokens) + tokens * part.kv_numbers * DTYPES[self.activations] / 8
+        moved = self._read_bytes(part, tokens) + tokens * part.kv_numbers * BITS[self.activations] / 8
         return np.array([flops]), np.array([moved])
 
     def decode_costs(self, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -161,7 +165,7 @@ class LanguageModel:
         if not part.kv_numbers:
             lengths = lengths[:1]
         flops = work.batch * (2.0 * part.active + part.pair_flops[1] * lengths)
-        cache = work.batch * part.kv_numbers * DTYPES[self.activations] / 8 * lengths
+        cache = work.batch * part.kv_numbers * BITS[self.activations] / 8 * lengths
         return flops, self._read_bytes(part, work.batch) + cache
 
     def _read_bytes(self, part: Part, tokens: int) -> float:
@@ -292,9 +296,9 @@ def _dtypes(dtype: str | tuple[str, str] | None) -> tuple[str, str]:
         pair = weights, activations or ("fp16" if weights == "int4" else weights)
     else:
         pair = dtype
-    if len(pair) != 2 or not all(one in DTYPES for one in pair):
+    if len(pair) != 2 or not all(one in BITS for one in pair):
         raise InvalidConfig(
-            f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}, or WEIGHTS/ACTIVATIONS such as int4/fp16"
+            f"dtype is {dtype!r}; expected one of {', '.join(BITS)}, or WEIGHTS/ACTIVATIONS such as int4/fp16"
         )
     return pair
 

@@ -72,7 +72,7 @@ def plan(
     InvalidConfig
         An unknown objective or granularity.
     """
-    devices = resolve_hardware(model, hardware)
+    devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
     settings = Settings(objective, granularity, reserve_bytes, tuple(first))
     started = time.perf_counter()
     problem, solution = _solve(model, devices, settings)
@@ -89,19 +89,6 @@ def plan(
     if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
         raise SolverFailure(f"the dynamic program's cost {solution.cost} is not that of its spans, {value}")
     return made
-
-
-def resolve_hardware(model: LanguageModel, hardware: Hardware | str) -> Hardware:
-    """Return hardware by name, with the rates of the model's activations, or as it is.
-
-    Parameters
-    ----------
-    model
-        Says the dtype.
-    hardware
-        Ready, or the name of a preset.
-    """
-    return Hardware.preset(hardware, dtype=model.activations) if isinstance(hardware, str) else hardware
 
 
 def _solve(model: LanguageModel, hardware: Hardware, settings: Settings) -> tuple[ChainProblem, ChainSolution]:
@@ -204,7 +191,7 @@ def _largest(
     resized: Callable[[int], LanguageModel], least: int, most: int, hardware: Hardware | str, settings: Settings
 ) -> Limit:
     """Bisect for the largest size that fits; memory grows with the size."""
-    devices = resolve_hardware(resized(least), hardware)
+    devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
 
     def planned(size: int) -> LlmPlan:
         return plan(

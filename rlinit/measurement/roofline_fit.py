@@ -1,12 +1,13 @@
 """A device's roofline figures from measured seconds, to estimate models that were not measured.
 
-A `Device` has one peak rate, and real ones have a rate for each data type. So fit a device on a model of the data type
-in question, and keep one hardware file for each: rates fitted on float32 say nothing of bfloat16 or int8.
+Rates fitted on float32 say nothing of bfloat16 or int8: fit a device on a model of each type in question. What is
+fitted replaces the rate of that type and leaves the device's other rates.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rlinit.costs.roofline import moved_bytes
 from rlinit.costs.table import CostTable, InvalidCostTable
 from rlinit.graph import Graph
 from rlinit.hardware import Device
+from rlinit.units import compute_type
 
 __all__ = ["fitted_device"]
 
@@ -53,7 +55,19 @@ def fitted_device(graph: Graph, table: CostTable, device: Device) -> Device:
     fits = [_fit(flops, moved, seconds, start) for start in _starts(flops, moved, seconds)]
     _, best = min(fits, key=lambda fit: fit[0])
     flops_per_s, bytes_per_s, launch_s = np.exp(best).tolist()
-    return dataclasses.replace(device, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, launch_s=launch_s)
+    rates = _with_rate(graph, device, flops_per_s)
+    return dataclasses.replace(device, flops_per_s=rates, bytes_per_s=bytes_per_s, launch_s=launch_s)
+
+
+def _with_rate(graph: Graph, device: Device, rate: float) -> float | Mapping[str, float]:
+    """Return the device's rates with that of the type that most of the graph's operations are in."""
+    if not isinstance(device.flops_per_s, Mapping):
+        return rate
+    share: dict[str, float] = {}
+    for v in range(graph.num_ops):
+        dtype = compute_type(graph.extras.get(v, {})) or "fp32"
+        share[dtype] = share.get(dtype, 0.0) + float(np.nan_to_num(graph.flops[v]))
+    return {**device.flops_per_s, max(share, key=lambda dtype: share[dtype]): rate}
 
 
 def _samples(

@@ -13,6 +13,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.importers.common.precision import chosen_dtype, precision_of
 from rlinit.plan import Plan, Status, is_closed
 from rlinit.solving.incumbent import ActivationIncumbent, PlacementIncumbent, StageIncumbent, strict
 from rlinit.solving.options import SolveOptions
@@ -87,7 +88,7 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
         graph_fingerprint=graph.fingerprint(),
         hardware=hardware.name,
         hardware_fingerprint=hardware.fingerprint(),
-        provenance=_provenance(solved, options),
+        provenance={**_provenance(solved, options), "dtype": chosen_dtype(graph), "numbers": precision_of(graph)},
         message=message,
         notes=tuple(dict.fromkeys([*incumbent.notes, *_small_gain(solved)])),
         baselines={one.name: one.value for one in solved.baselines},

@@ -111,7 +111,7 @@ def test_hundred_layers_on_eight_unlike_devices_in_a_second(objective: Objective
 def test_equal_devices_are_one_class() -> None:
     """Sixteen equal GPUs are seventeen sets, not 65,536; an odd link makes its ends unlike."""
     model = big(20)
-    hardware = Hardware.preset("16xt4+cpu", dtype="fp16")
+    hardware = Hardware.preset("16xt4+cpu")
     problem = lower_chain(model, hardware, Settings())
     assert [len(group) for group in exchangeable_classes(problem)] == [16, 1]
     links = problem.transfer_s.copy()

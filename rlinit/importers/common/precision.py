@@ -10,17 +10,15 @@ import numpy as np
 
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
+from rlinit.units import BITS, PRECISION
 
-__all__ = ["Dtype", "NumberType", "Precision", "precision_of", "rescaled"]
+__all__ = ["Dtype", "NumberType", "Precision", "chosen_dtype", "precision_of", "rescaled"]
 
-NumberType = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
+NumberType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4"]
 Dtype = NumberType | tuple[NumberType, NumberType] | None
 """What weights and activations are kept in, or each of the two; None: what the file says."""
 
-_BITS: dict[str, int] = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-_KEY = "precision"
-"""The extra of an op that keeps the choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Precision:
     """Types of weights and of activations; only floating-point tensors change, so that tokens stay integers.
 
     Sizes are packed: two numbers of four bits to a byte. What quantisation adds beside (scales, zero points) is not
-    counted. Operations stay as they are; a device's rate is the one its hardware gives.
+    counted. Operations stay as they are; a device's rate for them is that of the wider of the two types.
 
     Parameters
     ----------
@@ -71,20 +69,21 @@ class Precision:
             Whether it is stored with the model.
         """
         chosen = self.weights if is_weight else self.activations
-        return (count * (_BITS[chosen] if chosen and is_float else bits) + 7) // 8
+        return (count * (BITS[chosen] if chosen and is_float else bits) + 7) // 8
 
-    def noted(self) -> dict[str, str]:
+    def noted(self) -> dict[str, list[str | None]]:
         """Return the extra by which `precision_of` tells it; empty where everything is as in the file."""
         if self.weights is None and self.activations is None:
             return {}
-        return {_KEY: f"weights {self.weights or 'as in the file'}, activations {self.activations or 'as in the file'}"}
+        return {PRECISION: [self.weights, self.activations]}
 
 
 def precision_of(graph: Graph) -> str:
     """Return what a graph's bytes stand for: the types that were chosen, or the usual type of its tensors."""
     for row in graph.extras.values():
-        if _KEY in row:
-            return str(row[_KEY])
+        if PRECISION in row:
+            weights, activations = (one or "as in the file" for one in row[PRECISION])
+            return f"weights {weights}, activations {activations}"
     types = [str(output[0]) for row in graph.extras.values() for output in row.get("outputs", ()) if output]
     if not types:
         return "not said"
@@ -112,7 +111,7 @@ def rescaled(graph: Graph, dtype: Dtype, *, bits: int) -> Graph:
     chosen = Precision.of(dtype)
     if not chosen.noted():
         return graph
-    weights, activations = (_BITS[one] / bits if one else 1.0 for one in (chosen.weights, chosen.activations))
+    weights, activations = (BITS[one] / bits if one else 1.0 for one in (chosen.weights, chosen.activations))
     extras = {i: {**graph.extras.get(i, {}), **chosen.noted()} for i in range(graph.num_ops)}
     return replace(
         graph,
@@ -121,3 +120,11 @@ def rescaled(graph: Graph, dtype: Dtype, *, bits: int) -> Graph:
         further=replace(graph.further, size_bytes=np.ceil(graph.further.size_bytes * activations)),
         extras=extras,
     )
+
+
+def chosen_dtype(graph: Graph) -> str | None:
+    """Return the types an importer was told to count a graph in, as the command line writes them; None: the file's."""
+    for row in graph.extras.values():
+        if PRECISION in row and None not in row[PRECISION]:
+            return "/".join(dict.fromkeys(row[PRECISION]))
+    return None

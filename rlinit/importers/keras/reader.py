@@ -21,7 +21,7 @@ from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.graph import Graph
-from rlinit.importers.common.precision import Dtype, Precision
+from rlinit.importers.common.precision import Dtype, NumberType, Precision
 from rlinit.importers.keras.flops import layer_flops
 
 __all__ = ["from_keras", "import_keras", "load_keras"]
@@ -43,6 +43,8 @@ _VIEWS = frozenset(
 _COMPUTED = ("frame_length", "fft_length")
 """Sizes of weights that layers compute when they are made, on any device."""
 _MAX_COMPUTED = 1 << 13
+_POLICIES: dict[str, NumberType] = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}
+"""Types of numbers that dtype policies name, beside FP32."""
 
 
 def import_keras() -> Any:
@@ -161,20 +163,11 @@ def _check(config: dict[str, Any], path: str | Path, keras: Any) -> None:
                 raise InvalidGraph(f"{path}: {key} is {size}; expected <= {_MAX_COMPUTED}, since it makes weights")
 
 
-def from_keras(
-    model: Any,
-    *,
-    name: str | None = None,
-    bytes_per_param: float = 1,
-    bytes_per_element: float = 1,
-    dtype: Dtype = None,
-) -> Graph:
+def from_keras(model: Any, *, name: str | None = None, dtype: Dtype = None) -> Graph:
     """Return the computation graph of a functional or sequential Keras 3 model, one op for each layer call.
 
     Ops are named by their layers, `op` is the layer's class, `flops` follows `keras_flops`, and everything is for
-    ONE sample: the first dimension of every shape is the batch and counts as 1. The defaults are those of INT8
-    inference, as in Inc-ILP (Table II): one byte for each parameter and each output element; `precision_of` says so of
-    the graph. Parameters are all of
+    ONE sample: the first dimension of every shape is the batch and counts as 1. Parameters are all of
     a layer's weights, moving statistics included. An op with several outputs has one tensor as large as all of them.
 
     A layer called several times gives several ops (``name``, ``name/call1``, ...) colocated in one group; the first
@@ -189,10 +182,9 @@ def from_keras(
         not matter.
     name
         The graph's name, by default the model's.
-    bytes_per_param, bytes_per_element
-        Bytes of a parameter, and of an element of an output tensor.
     dtype
-        The same by the name of a type, or of two; see `Precision`. It wins over the bytes.
+        What floating-point weights and activations are counted in; see `Precision`. None: as each layer's dtype policy
+        says, which is FP32 unless it was set; INT8 inference, as on Edge TPUs, is "int8". `precision_of` says which.
 
     Raises
     ------
@@ -200,10 +192,7 @@ def from_keras(
         A model without a layer graph (subclassed, or sequential and not built), or an output shape that is not
         fixed; the message says what to do.
     """
-    precision = Precision.of(dtype)
-    if dtype is None and (bytes_per_param, bytes_per_element) == (1, 1):
-        precision = Precision.of("int8")
-    walk = _Walk(bytes_per_param, bytes_per_element, precision)
+    walk = _Walk(Precision.of(dtype))
     walk.open_model(model, None, "")
     return Graph.build(walk.ops, walk.edges, name=name or str(model.name))
 
@@ -237,12 +226,19 @@ def _elements(tensors: Sequence[Any], label: str) -> int:
     return total
 
 
+def _kept_in(operation: Any, chosen: Precision) -> Precision:
+    """Return the types of a layer's weights and activations: those chosen, or else those of its dtype policy."""
+    weights, activations = (
+        _POLICIES.get(str(getattr(operation, which, "float32")), "fp32")
+        for which in ("variable_dtype", "compute_dtype")
+    )
+    return Precision(chosen.weights or weights, chosen.activations or activations)
+
+
 @dataclass(slots=True)
 class _Walk:
     """Collects ops and edges while models are opened up."""
 
-    bytes_per_param: float
-    bytes_per_element: float
     precision: Precision
     ops: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     edges: list[tuple[str, str]] = field(default_factory=list)
@@ -271,13 +267,6 @@ class _Walk:
             made.update((id(tensor), op) for tensor, op in zip(node.output_tensors, producers, strict=True))
         return [made[id(tensor)] for tensor in functional.outputs]
 
-    def _bytes(self, count: int, is_weight: bool) -> float:
-        """Return the bytes of so many numbers."""
-        chosen = self.precision.weights if is_weight else self.precision.activations
-        if chosen is None:
-            return count * (self.bytes_per_param if is_weight else self.bytes_per_element)
-        return self.precision.bytes_of(count, 0, is_float=True, is_weight=is_weight)
-
     def _free_name(self, label: str) -> str:
         """Return the label, numbered where it is taken, and take it."""
         name, call = label, 0
@@ -291,14 +280,16 @@ class _Walk:
         """Add the op of one call and return its name."""
         operation, name = node.operation, self._free_name(label)
         elements = _elements(node.output_tensors, name)
+        kept = _kept_in(operation, self.precision)
+        num_params = sum(math.prod(w.shape) for w in getattr(operation, "weights", ()))
         row: dict[str, Any] = {
             "op": type(operation).__name__,
-            "param_bytes": self._bytes(sum(math.prod(w.shape) for w in getattr(operation, "weights", ())), True),
-            "out_bytes": self._bytes(elements, False),
+            "param_bytes": kept.bytes_of(num_params, 0, is_float=True, is_weight=True),
+            "out_bytes": kept.bytes_of(elements, 0, is_float=True, is_weight=False),
             "flops": layer_flops(operation, [_elements([t], name) for t in node.input_tensors], elements),
             "node": label,
             **({"view": True} if type(operation).__name__ in _VIEWS else {}),
-            **self.precision.noted(),
+            **kept.noted(),
         }
         first = self.first_op.setdefault(id(operation), len(self.ops))
         if first < len(self.ops):

@@ -51,7 +51,7 @@ def test_a_small_network_in_full(keras: Any) -> None:
     d = layers.Add(name="sum")([a, c])
     e = layers.GlobalAveragePooling2D(name="pool")(d)
     f = layers.Dense(10, activation="softmax", name="head")(e)
-    graph = from_keras(keras.Model(x, f, name="tiny"), bytes_per_param=4, bytes_per_element=2)
+    graph = from_keras(keras.Model(x, f, name="tiny"), dtype=("fp32", "fp16"))
     assert graph.name == "tiny"
     assert graph.names == ("image", "conv", "norm", "relu", "sum", "pool", "head")
     assert row(graph, "image") == ("InputLayer", 0, 2 * 192, 0)
@@ -100,7 +100,7 @@ def test_operations_of_each_sort_of_layer(keras: Any, make: Any, shape: tuple[in
     x = keras.Input(shape)
     graph = from_keras(keras.Model(x, layer(x)))
     assert graph.flops.tolist() == [0, flops]
-    assert graph.param_bytes[1] == layer.count_params()
+    assert graph.param_bytes[1] == 4 * layer.count_params()
 
 
 def test_merges_count_their_inputs(keras: Any) -> None:
@@ -108,7 +108,7 @@ def test_merges_count_their_inputs(keras: Any) -> None:
     inputs = [keras.Input((4,)) for _ in range(3)]
     assert layer_flops(keras.layers.Average(), [4, 4, 4], 4) == 8
     graph = from_keras(keras.Model(inputs, keras.layers.Concatenate(name="join")(inputs)))
-    assert row(graph, "join") == ("Concatenate", 0, 12, 0)
+    assert row(graph, "join") == ("Concatenate", 0, 48, 0)
 
 
 def test_a_tensor_used_twice_by_one_layer_is_one_edge(keras: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_shared_layer_is_one_op_a_call(keras: Any) -> None:
     graph = from_keras(keras.Model([a, b], y))
     calls = ["shared", "shared/call1", "shared/call2"]
     assert sorted(name for name in graph.names if name.startswith("shared")) == calls
-    assert sorted(graph.param_bytes[graph.index(name)] for name in calls) == [0, 0, 20]
+    assert sorted(graph.param_bytes[graph.index(name)] for name in calls) == [0, 0, 4 * 20]
     assert {int(graph.colocation[graph.index(name)]) for name in calls} == {0}
     assert graph.groups == ("shared",)
     assert graph.colocation[graph.index("join")] == -1
@@ -160,7 +160,7 @@ def test_nested_models_are_opened(keras: Any) -> None:
         ("stack/call1/relu", "sum"),
         ("x", "sum"),
     }
-    assert graph.param_bytes.sum() == 20
+    assert graph.param_bytes.sum() == 4 * 20
     assert (
         graph.colocation[graph.index("stack/inner/dense")] == graph.colocation[graph.index("stack/call1/inner/dense")]
     )
@@ -182,9 +182,11 @@ def test_numbers_of_other_types(keras: Any, tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((4, 4, 2)), keras.layers.Flatten(), keras.layers.Dense(3, name="dense")])
     model.save(tmp_path / "net.keras")
     usual, wide = from_keras(model), load_graph(tmp_path / "net.keras", dtype=("fp32", "fp16"))
-    assert np.array_equal(wide.param_bytes, 4 * usual.param_bytes)
-    assert np.array_equal(wide.out_bytes, 2 * usual.out_bytes)
-    assert precision_of(usual) == "weights int8, activations int8"
+    assert np.array_equal(wide.param_bytes, usual.param_bytes)
+    assert np.array_equal(2 * wide.out_bytes, usual.out_bytes)
+    assert precision_of(usual) == "weights fp32, activations fp32"
+    half = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, dtype="mixed_float16", name="dense")])
+    assert (from_keras(half).param_bytes[1], from_keras(half).out_bytes[1]) == (4 * 15, 2 * 3)
     assert [row.get("view", False) for row in wide.extras.values()] == [False, True, False]
 
 
@@ -193,7 +195,7 @@ def test_a_layer_with_several_outputs_has_one_tensor(keras: Any) -> None:
     x = keras.Input((5, 3), name="x")
     y, h, c = keras.layers.LSTM(4, return_sequences=True, return_state=True, name="lstm")(x)
     graph = from_keras(keras.Model(x, [y, keras.layers.Add(name="sum")([h, c])]))
-    assert graph.out_bytes[graph.index("lstm")] == 5 * 4 + 4 + 4
+    assert graph.out_bytes[graph.index("lstm")] == 4 * (5 * 4 + 4 + 4)
     assert edges(graph) == {("x", "lstm"), ("lstm", "sum")}
 
 
@@ -251,7 +253,7 @@ def test_weights_of_a_file_are_not_allocated(keras: Any, tmp_path: Path) -> None
         archive.writestr("config.json", json.dumps(keras.saving.serialize_keras_object(model)))
         archive.writestr("model.weights.h5", b"junk")
     graph = load_graph(tmp_path / "m.keras")
-    assert graph.param_bytes.tolist() == [0, 1e11 + 1e8]
+    assert graph.param_bytes.tolist() == [0, 4 * (1e11 + 1e8)]
     assert graph.extras[1]["node"] == "huge"
 
 
