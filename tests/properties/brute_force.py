@@ -37,6 +37,16 @@ def _seconds(graph: Graph, hardware: Hardware, v: int, device: int, batch: int) 
     raise AssertionError("every op of a case has a time everywhere")
 
 
+def _tensors(graph: Graph) -> list[tuple[int, float, tuple[int, ...]]]:
+    """Return every tensor as its producer, bytes and readers: main outputs first, then the further ones."""
+    makers = [*range(graph.num_ops), *graph.further.op.tolist()]
+    sizes = [*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist()]
+    read: dict[int, list[int]] = {}
+    for (_, v), tensor in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
+        read.setdefault(tensor, []).append(v)
+    return [(u, _bytes(size), tuple(read.get(at, ()))) for at, (u, size) in enumerate(zip(makers, sizes, strict=True))]
+
+
 def _groups_hold(graph: Graph, where: Sequence[object]) -> bool:
     leader: dict[int, object] = {}
     groups = graph.colocation.tolist()
@@ -71,6 +81,7 @@ def _stage_value(
     devices: Sequence[int],
 ) -> tuple[float, ...] | None:
     params, off_cache, sent, times = [], [], [], []
+    tensors = _tensors(graph)
     for j, i in enumerate(devices):
         members = [v for v in range(graph.num_ops) if stage[v] == j]
         if any(math.isinf(_seconds(graph, hardware, v, i, 1)) for v in members):
@@ -78,18 +89,18 @@ def _stage_value(
         param = math.fsum(_bytes(graph.param_bytes[v]) for v in members)
         if param > hardware.devices[i].memory_bytes * SLACK:
             return None
-        entering = {u for u, v in graph.edges.tolist() if stage[v] == j and stage[u] != j}
-        leaving = {u for u, v in graph.edges.tolist() if stage[u] == j and stage[v] != j}
+        entering = [size for u, size, to in tensors if stage[u] != j and any(stage[v] == j for v in to)]
+        leaving = [size for u, size, to in tensors if stage[u] == j and any(stage[v] != j for v in to)]
         peak = _least_peak(graph, members) if activations else 0.0
         over = max(0.0, param + peak - hardware.devices[i].cache_bytes)
         rate_in, rate_out, delay_in, delay_out = _stage_rates(hardware, i)
         params.append(param)
         off_cache.append(over)
-        sent.append(math.fsum(_bytes(graph.out_bytes[u]) for u in leaving))
+        sent.append(math.fsum(leaving))
         times.append(
             math.fsum(_seconds(graph, hardware, v, i, 1) for v in members)
-            + math.fsum(_bytes(graph.out_bytes[u]) / rate_in + delay_in for u in entering)
-            + math.fsum(_bytes(graph.out_bytes[u]) / rate_out + delay_out for u in leaving)
+            + math.fsum(size / rate_in + delay_in for size in entering)
+            + math.fsum(size / rate_out + delay_out for size in leaving)
             + over / rate_in
         )
     return (max(times),) if objective == "pipeline" else (max(params), math.fsum(off_cache), max(sent))
@@ -166,13 +177,14 @@ def _assignments(graph: Graph, hardware: Hardware, num_shards: int) -> Iterator[
 
 def _fits(graph: Graph, hardware: Hardware, where: Sequence[Sequence[int]], shard_inputs: int, resident: str) -> bool:
     counted = shard_inputs if resident == "tensors" else 0
+    tensors = _tensors(graph)
     for i, device in enumerate(hardware.devices):
         held = 0.0
         for v in range(graph.num_ops):
             count = sum(at == i for at in where[v])
             if count:
-                read = math.fsum(_bytes(graph.out_bytes[u]) for u, w in graph.edges.tolist() if w == v)
-                held += _bytes(graph.param_bytes[v]) + count * counted * (read + _bytes(graph.out_bytes[v]))
+                near = math.fsum(size * ((u == v) + (v in to)) for u, size, to in tensors)
+                held += _bytes(graph.param_bytes[v]) + count * counted * near
         if held > device.memory_bytes * SLACK:
             return False
     return True
@@ -190,22 +202,23 @@ def _tasks(
         seconds[v, i] = _seconds(graph, hardware, v, i, len(held) * shard_inputs)
         if math.isinf(seconds[v, i]):
             return None
+    tensors = _tensors(graph)
     needs: dict[tuple[int, int], list[tuple[int, int, set[int]]]] = {key: [] for key in shards}
     moved: dict[tuple[int, int, int], set[int]] = {}
-    for u, v in graph.edges.tolist():
+    for tensor, (u, _, readers) in enumerate(tensors):
         for (a, i), (b, j) in itertools.product(shards, repeat=2):
             common = shards[a, i] & shards[b, j]
-            if (a, b) == (u, v) and common:
-                needs[b, j].append((a, i, common))
+            if a == u and b in readers and common:
+                needs[b, j].append((tensor, i, common))
                 if i != j:
-                    moved.setdefault((a, i, j), set()).update(common)
+                    moved.setdefault((tensor, i, j), set()).update(common)
     if any(hardware.bandwidth[i, j] == 0 for _, i, j in moved):
         return None
 
-    def delay(op: int, i: int, j: int, count: int) -> float:
+    def delay(tensor: int, i: int, j: int, count: int) -> float:
         if i == j:
             return 0.0
-        size = count * shard_inputs * _bytes(graph.out_bytes[op])
+        size = count * shard_inputs * tensors[tensor][1]
         return float(hardware.latency_s[i, j]) + size / float(hardware.bandwidth[i, j])
 
     number = {key: at for at, key in enumerate(shards)}
@@ -213,13 +226,16 @@ def _tasks(
     tasks = []
     for (v, i), before in needs.items():
         after = [
-            (sent[u, at, i], 0.0) if (u, at, i) in sent else (number[u, at], delay(u, at, i, len(common)))
-            for u, at, common in before
+            (sent[tensor, at, i], 0.0)
+            if (tensor, at, i) in sent
+            else (number[tensors[tensor][0], at], delay(tensor, at, i, len(common)))
+            for tensor, at, common in before
         ]
         tasks.append(_Task(("device", i), seconds[v, i], tuple(after)))
-    for u, i, j in sent:
+    for tensor, i, j in sent:
         resource = ("link", i, j) if transfers == "exclusive" else ("device", j)
-        tasks.append(_Task(resource, delay(u, i, j, len(moved[u, i, j])), ((number[u, i], 0.0),)))
+        seconds_moving = delay(tensor, i, j, len(moved[tensor, i, j]))
+        tasks.append(_Task(resource, seconds_moving, ((number[tensors[tensor][0], i], 0.0),)))
     return tasks
 
 
