@@ -1,4 +1,4 @@
-"""The phases of solving a placement problem: coarse start, local search, modules, windows, programs and bounds.
+"""The phases of solving a placement problem: coarse start, local search, blocks, windows, programs and bounds.
 
 Every phase takes the search, improves the incumbent's value or bound, and returns when it is done, when the gap is
 closed or when the budget is spent. Phases know nothing of graphs, files or plans.
@@ -42,12 +42,12 @@ __all__ = [
     "full_program",
     "learned",
     "local_search",
-    "memory_prices",
+    "memory_multipliers",
     "named_start",
     "run_heuristic",
     "search_from_assembled",
-    "single_op_modules",
-    "split_modules",
+    "single_op_blocks",
+    "split_blocks",
     "unordered_program",
     "windows",
 ]
@@ -58,7 +58,7 @@ _STARTS = ("heft", "greedy", "best-device", "met", "segments")
 _NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
 _SPLIT_OPS = 3_000
-"""Ops up to which the modules of a graph are solved on their own."""
+"""Ops up to which the blocks of a graph are solved on their own."""
 
 _WINDOW_OPS = 12
 """Ops that a window frees at first; doubled while windows find nothing better."""
@@ -67,7 +67,7 @@ _WINDOW_SHARE = 0.2
 """Of the time left, what one window may take."""
 
 _GUARANTEE_SHARE = 0.3
-"""Of the time left, what the guarantee of modules in a row may take."""
+"""Of the time left, what the guarantee of blocks in a row may take."""
 
 _SERVED_SHARE = 0.5
 """Of the time left, what the program first come, first served may take before that of any order of transfers."""
@@ -87,17 +87,17 @@ class PlacementLimits:
     ----------
     window_nodes, full_nodes
         Branch-and-bound nodes of the program of a window, and of the full one.
-    priced_nodes, priced_rounds
-        Ops placed in partial choices of devices in a round with memory at prices, and such rounds.
+    multiplier_nodes, multiplier_rounds
+        Ops placed in partial choices of devices in a round with multipliers on memory, and such rounds.
     split_work
-        Partial schedules extended in modules.
+        Partial schedules extended in blocks.
     rounds
         Times that all windows are gone through.
     """
 
     window_nodes: int | None = 500
-    priced_nodes: int = 1_000_000
-    priced_rounds: int = 5
+    multiplier_nodes: int = 1_000_000
+    multiplier_rounds: int = 5
     full_nodes: int | None = 20_000
     split_work: int = 3_000_000
     rounds: int = 1
@@ -120,7 +120,7 @@ class PlacementSearch:
     origin
         Where the coarse schedule came from.
     assembled
-        What was put together from memory prices, worth a search of its own even where it is worse.
+        What was put together from memory multipliers, worth a search of its own even where it is worse.
     """
 
     incumbent: PlacementIncumbent
@@ -145,7 +145,7 @@ class PlacementSearch:
         start
             The schedule of a plan to refine, or None.
         """
-        timed = PlacementLimits(full_nodes=None, priced_rounds=1 << 30, split_work=_UNLIMITED, rounds=1 << 30)
+        timed = PlacementLimits(full_nodes=None, multiplier_rounds=1 << 30, split_work=_UNLIMITED, rounds=1 << 30)
         limits = timed if options.timed else PlacementLimits()
         return cls(incumbent, options, start, limits, "none" if start is None else "plan")
 
@@ -162,12 +162,12 @@ class PlacementSearch:
         return self._binds
 
     @property
-    def largest_module(self) -> float:
-        """Ops of the largest module that single ops separate; ``inf`` where modules are not to be searched."""
+    def largest_block(self) -> float:
+        """Ops of the largest block that single ops separate; ``inf`` where blocks are not to be searched."""
         if self._largest < 0:
             searched = self.problem.num_shards == 1 and self.problem.num_ops <= _SPLIT_OPS
-            modules = channel_cuts(self.problem, 1) if searched else []
-            self._largest = max(map(len, modules)) if searched else np.inf
+            blocks = channel_cuts(self.problem, 1) if searched else []
+            self._largest = max(map(len, blocks)) if searched else np.inf
         return self._largest
 
 
@@ -279,41 +279,41 @@ def local_search(search: PlacementSearch, seed: int = 0, start: Placement | None
             incumbent.offer(found, "sweep")
 
 
-def memory_prices(search: PlacementSearch) -> None:
-    """Bound by a chain of parts with memory at prices; keep what was cheapest for its parts, put together."""
+def memory_multipliers(search: PlacementSearch) -> None:
+    """Bound by a chain of segments with multipliers on memory; keep what was cheapest for them, put together."""
     incumbent, limits = search.incumbent, search.limits
     if incumbent.finished or incumbent.values is None:
         return
-    with incumbent.in_phase("memory prices"):
+    with incumbent.in_phase("memory multipliers"):
         chain = memory_chain(incumbent.problem, incumbent.values[0])
-        rounds = limits.priced_rounds
+        rounds = limits.multiplier_rounds
         while chain is not None and rounds > 0 and not incumbent.finished:
             chain.upper = min(chain.upper, incumbent.values[0])
-            incumbent.raise_bound((chain.run(limits.priced_nodes, incumbent.budget),), "memory")
+            incumbent.raise_bound((chain.run(limits.multiplier_nodes, incumbent.budget),), "memory")
             search.assembled = assemble(chain) or search.assembled
-            incumbent.offer(search.assembled, "memory prices")
+            incumbent.offer(search.assembled, "memory multipliers")
             rounds = 0 if chain.exhausted else rounds - 1
 
 
 def search_from_assembled(search: PlacementSearch) -> None:
-    """Search from what memory prices put together, whose order is poor, and from the incumbent where there is none."""
+    """Search from what memory multipliers put together, whose order is poor, or else from the incumbent."""
     local_search(search, 3, search.assembled)
 
 
-def split_modules(search: PlacementSearch) -> None:
-    """Solve module by module, where as many channels as need be join them; note how good that is at least."""
+def split_blocks(search: PlacementSearch) -> None:
+    """Solve block by block, where as many channels as need be join them; note how good that is at least."""
     result = _split(search, "auto")
     if result is not None and not search.incumbent.finished:
-        _guarantee(search.incumbent, result.modules)
+        _guarantee(search.incumbent, result.blocks)
 
 
-def single_op_modules(search: PlacementSearch) -> None:
-    """Solve module by module, where single ops separate them, which is exact for one input."""
+def single_op_blocks(search: PlacementSearch) -> None:
+    """Solve block by block, where single ops separate them, which is exact for one input."""
     _split(search, 1)
 
 
 def _split(search: PlacementSearch, channels: Literal[1, "auto"]) -> SplitResult | None:
-    """Solve module by module; with one channel and one shard that is exact, and in any case it bounds the whole."""
+    """Solve block by block; with one channel and one shard that is exact, and in any case it bounds the whole."""
     incumbent = search.incumbent
     if incumbent.finished:
         return None
@@ -334,16 +334,16 @@ def _split(search: PlacementSearch, channels: Literal[1, "auto"]) -> SplitResult
     return result
 
 
-def _guarantee(incumbent: PlacementIncumbent, modules: list[IntArray]) -> None:
-    """Note how far modules scheduled one after another can be from the optimum (thesis, Table 3.1)."""
-    if len(modules) < 2 or incumbent.problem.num_ops > _SPLIT_OPS:
+def _guarantee(incumbent: PlacementIncumbent, blocks: list[IntArray]) -> None:
+    """Note how far blocks scheduled one after another can be from the optimum (thesis, Table 3.1)."""
+    if len(blocks) < 2 or incumbent.problem.num_ops > _SPLIT_OPS:
         return
     with incumbent.in_phase("guarantee"), incumbent.within(_GUARANTEE_SHARE):
-        report = guarantee(incumbent.problem, modules, budget=incumbent.budget)
+        report = guarantee(incumbent.problem, blocks, budget=incumbent.budget)
         incumbent.raise_bound((report.bound_s,), "split")
         factors = [pair.factor for pair in report.pairs]
         incumbent.note = (
-            f"{len(modules)} modules; neighbours one after the other are within {min(factors):.3f} to "
+            f"{len(blocks)} blocks; neighbours one after the other are within {min(factors):.3f} to "
             f"{max(factors):.3f} times their optimum, all within {report.factor:.3f} (transfers between them apart)"
         )
 

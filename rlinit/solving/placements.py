@@ -14,7 +14,7 @@ from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.placements import placement_baselines
 from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
-from rlinit.exact.placements.split.search import MAX_MODULE_OPS
+from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
@@ -44,8 +44,8 @@ __all__ = [
 _PROGRAM_OPS = 60
 """Ops (times shards) up to which the full program is worth its time, unless it is asked for by name."""
 
-_EASY_MODULE_OPS = 24
-"""Ops of the largest module up to which modules are mostly searched to the end, which leaves nothing to do."""
+_EASY_BLOCK_OPS = 24
+"""Ops of the largest block up to which blocks are mostly searched to the end, which leaves nothing to do."""
 
 _WINDOW_PROGRAM_OPS = 5_000
 """Ops up to which windows of the whole are solved on SCIP, unless it is asked for by name."""
@@ -68,7 +68,7 @@ def _num_timed(search: PlacementSearch) -> int:
 
 def _easy(search: PlacementSearch) -> bool:
     parallel = search.problem.transfers == "parallel"
-    return search.largest_module <= _EASY_MODULE_OPS and not search.memory_binds and parallel
+    return search.largest_block <= _EASY_BLOCK_OPS and not search.memory_binds and parallel
 
 
 _NO_PLAN: Condition[PlacementSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
@@ -81,11 +81,11 @@ _BINDS: Condition[PlacementSearch] = Condition("memory binds", lambda search: se
 _PARALLEL: Condition[PlacementSearch] = Condition(
     "transfers do not queue", lambda search: search.problem.transfers == "parallel"
 )
-_PRICED: Condition[PlacementSearch] = Condition(
+_BINDS_OR_QUEUES: Condition[PlacementSearch] = Condition(
     "memory binds or transfers queue", lambda search: search.memory_binds or search.problem.transfers != "parallel"
 )
 _EASY: Condition[PlacementSearch] = Condition(
-    f"modules of at most {_EASY_MODULE_OPS} ops, memory that does not bind, no queues", _easy
+    f"blocks of at most {_EASY_BLOCK_OPS} ops, memory that does not bind, no queues", _easy
 )
 _NOT_EASY: Condition[PlacementSearch] = Condition(f"not: {_EASY.text}", lambda search: not _easy(search))
 _TIGHT: Condition[PlacementSearch] = Condition(
@@ -95,8 +95,8 @@ _NOT_TIGHT: Condition[PlacementSearch] = Condition(
     "memory does not bind or ops are split",
     lambda search: not (search.memory_binds and search.problem.num_shards == 1),
 )
-_MODULES: Condition[PlacementSearch] = Condition(
-    f"modules of at most {MAX_MODULE_OPS} ops", lambda search: search.largest_module <= MAX_MODULE_OPS
+_BLOCKS: Condition[PlacementSearch] = Condition(
+    f"blocks of at most {MAX_BLOCK_OPS} ops", lambda search: search.largest_block <= MAX_BLOCK_OPS
 )
 _SMALL_PROGRAM: Condition[PlacementSearch] = Condition(
     f"at most {_PROGRAM_OPS} ops times shards",
@@ -175,13 +175,13 @@ _AUTO: Strategy[PlacementSearch] = (
         (_BINDS, _SHARDS),
         "moves of single shards stall where devices are full; evolution changes many ops at once",
     ),
-    Phase("local search", phases.local_search, 0.05, (_EASY,), "modules will be searched to the end"),
+    Phase("local search", phases.local_search, 0.05, (_EASY,), "blocks will be searched to the end"),
     Phase(
         "local search",
         phases.local_search,
         0.1,
         (_NOT_EASY, _TIGHT),
-        "memory prices begin from it and give a better start for the next search",
+        "memory multipliers begin from it and give a better start for the next search",
     ),
     Phase(
         "local search",
@@ -199,15 +199,15 @@ _AUTO: Strategy[PlacementSearch] = (
         "(benchmarks.families.task_graphs)",
     ),
     Phase(
-        "memory prices",
-        phases.memory_prices,
+        "memory multipliers",
+        phases.memory_multipliers,
         0.4,
-        (_ONE_SHARD, _PRICED),
-        "relaxations that mix devices leave gaps above 10% where memory is tight; prices of whole choices keep what "
-        "switching costs (benchmarks.papers.moirai --part instances)",
+        (_ONE_SHARD, _BINDS_OR_QUEUES),
+        "relaxations that mix devices leave gaps above 10% where memory is tight; multipliers of whole choices keep "
+        "what switching costs (benchmarks.papers.moirai --part instances)",
     ),
     Phase(
-        "local search from memory prices",
+        "local search from memory multipliers",
         phases.search_from_assembled,
         0.3,
         (_TIGHT,),
@@ -215,16 +215,14 @@ _AUTO: Strategy[PlacementSearch] = (
         "1.355 ms (benchmarks.papers.moirai --part instances)",
     ),
     Phase(
-        "modules",
-        phases.single_op_modules,
+        "blocks",
+        phases.single_op_blocks,
         0.7,
-        (_MODULES, _EASY),
-        "exact where modules are searched to the end: 30 of 30 networks in 2.4 s at most "
+        (_BLOCKS, _EASY),
+        "exact where blocks are searched to the end: 30 of 30 networks in 2.4 s at most "
         "(benchmarks.papers.diviml --part small)",
     ),
-    Phase(
-        "modules", phases.single_op_modules, 0.35, (_MODULES, _NOT_EASY), "bounds the whole even where it is not exact"
-    ),
+    Phase("blocks", phases.single_op_blocks, 0.35, (_BLOCKS, _NOT_EASY), "bounds the whole even where it is not exact"),
     Phase(
         "program without orders",
         phases.unordered_program,
@@ -267,8 +265,8 @@ METHODS: dict[str, Strategy[PlacementSearch]] = {
     ),
     "milp": (Phase("full program", phases.full_program, because="it was asked for by name"),),
     "split": (
-        Phase("heuristic heft", _heuristic("heft"), because="its value leaves out what cannot matter in a module"),
-        Phase("modules", phases.split_modules, because="it was asked for by name"),
+        Phase("heuristic heft", _heuristic("heft"), because="its value leaves out what cannot matter in a block"),
+        Phase("blocks", phases.split_blocks, because="it was asked for by name"),
     ),
     "cp-sat": (Phase("constraint program", constraint_program, because="it was asked for by name"),),
     "branch-and-bound": (Phase("branch and bound", phases.branch, because="it was asked for by name"),),

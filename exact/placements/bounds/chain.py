@@ -1,8 +1,8 @@
 """A lower bound from a chain of ops: what lies between two of its neighbours runs between them, and is bounded alone.
 
 For a_1 < ... < a_k on a path of the graph, the ops between a_j and a_{j+1} start when a_j has ended and end before
-a_{j+1} starts. So ``start(a_{j+1}) - start(a_j)`` is at least the makespan of the problem *hop j*: these ops with a_j,
-and with a_{j+1} taking no time, given the devices of both ends; also from the start to a_1, and from a_k to the
+a_{j+1} starts. So ``start(a_{j+1}) - start(a_j)`` is at least the makespan of the problem *segment j*: these ops with
+a_j, and with a_{j+1} taking no time, given the devices of both ends; also from the start to a_1, and from a_k to the
 makespan. The bound is the least sum over the devices of the chain, a shortest path. Where the chain's ops separate the
 graph (modules joined by one channel) nothing is lost but transfers that overlap; elsewhere what is not between any two
 neighbours is left out.
@@ -28,7 +28,7 @@ from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["ChainBound", "best_chain", "hop_problem"]
+__all__ = ["ChainBound", "best_chain", "segment_problem"]
 
 _STRIDE = 12
 
@@ -52,7 +52,7 @@ def best_chain(
     most
         Most ops between neighbours.
     gain
-        What another op of the chain must add, relative to a mean op: parts that are not cut up are bounded better.
+        What another op of the chain must add, relative to a mean op: segments that are not cut up are bounded better.
     """
     n = problem.num_ops
     reach_f = reach.astype(np.float64)
@@ -92,7 +92,7 @@ def _longest_between(problem: PlacementProblem, least: FloatArray) -> FloatArray
     return path
 
 
-def hop_problem(
+def segment_problem(
     problem: PlacementProblem, window: ShardWindows, reach: NDArray[np.bool_], before: int, after: int
 ) -> tuple[PlacementProblem, IntArray]:
     """Return the `latency` problem of one shard of the ops between two ops, with these, and its ops in the whole.
@@ -118,7 +118,7 @@ def hop_problem(
     edges = problem.edges[inside[problem.edges].all(axis=1)]
     leader: dict[int, int] = {}
     group = np.array([leader.setdefault(int(problem.group[v]), k) for k, v in enumerate(ops)], np.int64)
-    hop = dataclasses.replace(
+    segment = dataclasses.replace(
         problem,
         objective="latency",
         time_s=time_s,
@@ -129,17 +129,17 @@ def hop_problem(
         order=local[problem.order[inside[problem.order]]],
         group=group,
     )
-    return hop, ops
+    return segment, ops
 
 
-class _Hop:
-    """Bounds of one hop for each pair of devices of its ends (device 0 stands for the start and for the end)."""
+class _Segment:
+    """Bounds of one segment for each pair of devices of its ends (device 0 stands for the start and for the end)."""
 
     def __init__(
         self, problem: PlacementProblem, window: ShardWindows, reach: NDArray[np.bool_], before: int, after: int
     ) -> None:
         self.before, self.after = before, after
-        self.problem, self.ops = hop_problem(problem, window, reach, before, after)
+        self.problem, self.ops = segment_problem(problem, window, reach, before, after)
         d = problem.num_devices
         rows = np.isfinite(window.least_s[before]) if before >= 0 else np.arange(d) == 0
         columns = np.isfinite(window.least_s[after]) if after >= 0 else np.arange(d) == 0
@@ -162,7 +162,7 @@ class _Hop:
 
 
 class ChainBound:
-    """The bound of a chain, made better hop by hop; :attr:`bound_s` is a lower bound at all times.
+    """The bound of a chain, made better segment by segment; :attr:`bound_s` is a lower bound at all times.
 
     Parameters
     ----------
@@ -178,31 +178,31 @@ class ChainBound:
         reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         ends = [-1, *chain, -1]
         self.upper = upper
-        self.hops = [_Hop(problem, window, reach, a, b) for a, b in itertools.pairwise(ends)]
+        self.segments = [_Segment(problem, window, reach, a, b) for a, b in itertools.pairwise(ends)]
         self.bound_s = 0.0
 
     @property
     def nodes(self) -> int:
         """Relaxations solved so far."""
-        return sum(search.nodes for hop in self.hops for search in hop.searches.values())
+        return sum(search.nodes for segment in self.segments for search in segment.searches.values())
 
     @property
     def gaps(self) -> list[tuple[int, int, FloatArray]]:
         """Bounds on the time between neighbours by their devices, for a `PlacementLP`."""
-        return [(hop.before, hop.after, hop.bound_s) for hop in self.hops]
+        return [(segment.before, segment.after, segment.bound_s) for segment in self.segments]
 
     def outlook(self, budget: Budget) -> float:
-        """Return the bound from one relaxation a hop with free devices, to compare chains by."""
+        """Return the bound from one relaxation a segment with free devices, to compare chains by."""
         total = 0.0
-        for hop in self.hops:
-            total += DeviceSearch(hop.problem).run(1, budget)
+        for segment in self.segments:
+            total += DeviceSearch(segment.problem).run(1, budget)
         self.bound_s = max(self.bound_s, min(self.upper, total))
         return total
 
     def run(self, nodes: int, budget: Budget) -> float:
         """Solve at most about `nodes` more relaxations and return the bound.
 
-        Each round improves the hop on the shortest path that had the fewest nodes.
+        Each round improves the segment on the shortest path that had the fewest nodes.
         """
         last = self.nodes + nodes
         while True:
@@ -214,33 +214,33 @@ class ChainBound:
             if chosen is None:
                 return self.bound_s
             k, pair = chosen
-            hop = self.hops[k]
+            segment = self.segments[k]
             others = float(forward[k][pair[0]] + backward[k + 1][pair[1]])
-            search = hop.search(pair, self.upper - others if self.upper < np.inf else np.inf)
-            hop.bound_s[pair] = search.run(1 if search.nodes == 0 else _STRIDE, budget)
+            search = segment.search(pair, self.upper - others if self.upper < np.inf else np.inf)
+            segment.bound_s[pair] = search.run(1 if search.nodes == 0 else _STRIDE, budget)
 
     def _shortest(self) -> tuple[list[FloatArray], list[FloatArray], list[tuple[int, int]]]:
         """Return least sums up to and from each op of the chain by device, and the pairs of a shortest path."""
-        d = len(self.hops[0].bound_s)
+        d = len(self.segments[0].bound_s)
         forward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
-        for hop in self.hops:
-            forward.append((forward[-1][:, None] + hop.bound_s).min(axis=0))
+        for segment in self.segments:
+            forward.append((forward[-1][:, None] + segment.bound_s).min(axis=0))
         backward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
-        for hop in reversed(self.hops):
-            backward.append((hop.bound_s + backward[-1][None, :]).min(axis=1))
+        for segment in reversed(self.segments):
+            backward.append((segment.bound_s + backward[-1][None, :]).min(axis=1))
         backward.reverse()
         device, path = 0, []
-        for k, hop in enumerate(self.hops):
-            following = int(np.argmin(hop.bound_s[device] + backward[k + 1]))
+        for k, segment in enumerate(self.segments):
+            following = int(np.argmin(segment.bound_s[device] + backward[k + 1]))
             path.append((device, following))
             device = following
         return forward, backward, path
 
     def _weakest(self, path: list[tuple[int, int]]) -> tuple[int, tuple[int, int]] | None:
-        """Return the hop of the path with the fewest nodes whose search can go on."""
+        """Return the segment of the path with the fewest nodes whose search can go on."""
         best: tuple[int, int] | None = None
-        for k, (hop, pair) in enumerate(zip(self.hops, path, strict=True)):
-            search = hop.searches.get(pair)
+        for k, (segment, pair) in enumerate(zip(self.segments, path, strict=True)):
+            search = segment.searches.get(pair)
             if search is not None and (search.exhausted or search.bound_s >= search.upper):
                 continue
             key = (search.nodes if search is not None else 0, k)

@@ -1,19 +1,19 @@
-"""A lower bound that knows memory and order together: a chain of hops with the memory of the devices at a price.
+"""A lower bound that knows memory and order together: a chain of segments, with multipliers on the devices' memory.
 
-For prices mu >= 0 every placement that fits has ``C >= C + mu . (held - capacity)``, and what lies between two ops of a
-chain runs between them (:mod:`rlinit.exact.placements.bounds.chain`). Hence
+For multipliers mu >= 0 every placement that fits has ``C >= C + mu . (held - capacity)``, and what lies between two ops
+of a chain runs between them (:mod:`rlinit.exact.placements.bounds.chain`). Hence
 
-``C >= sum over hops of cost(arc, mu) + sum over other ops of min_i mu_i held(v) - mu . capacity``
+``C >= sum over segments of cost(arc, mu) + sum over other ops of min_i mu_i held(v) - mu . capacity``
 
 for the arcs of a placement, those with its devices of the chain's ops. Each mu gives a shortest path; but as a
-placement has one path for all prices, the bound is the least over paths of the largest over prices, which A* finds on
-labels that are vectors, one sum for each mu. The path it returns decides what is done next: more prices, the best for
-this very path, by a linear program over columns; and where they are known, an arc of it is halved on a device of one of
-its ops. So the bound goes up to the least length of a choice of devices that fits the memory.
+placement has one path for all multipliers, the bound is the least over paths of the largest over multipliers, which A*
+finds on labels that are vectors, one sum for each mu. The path it returns decides what is done next: more multipliers,
+the best for this very path, by a linear program over columns; and where they are known, an arc of it is halved on a
+device of one of its ops. So the bound goes up to the least length of a choice of devices that fits the memory.
 
 References
 ----------
-Held and Karp (1970) for prices that are raised until the relaxed solution respects them; Handler and Zang, "A dual
+Held and Karp (1970) for multipliers that are raised until the relaxed solution respects them; Handler and Zang, "A dual
 algorithm for the constrained shortest path problem" (Networks, 1980).
 """
 
@@ -34,14 +34,14 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end
 from rlinit.exact.placements.bounds.chain import best_chain
-from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, PricedHop
+from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, LagrangianSegment
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["PricedChain", "priced_chain"]
+__all__ = ["LagrangianChain", "lagrangian_chain"]
 
 _ROUNDING = 1e-12
-_HOP_NODES = 200_000
+_SEGMENT_NODES = 200_000
 _PROGRAM_NODES = 4_000  # What a linear program counts for, by its time.
 _LABELS = 20_000
 _COMPARED = 200
@@ -50,18 +50,18 @@ _CLOSE, _GAIN = 1e-3, 1e-4
 _CHAINS = ((66, 0.2), (30, 0.05), (14, 0.02))  # Most ops between neighbours, and what a further op must gain.
 _MOST_OPS = 3_000
 _EASY_NODES = 20_000
-"""Ops placed within which an arc without prices has to be solved; else shorter hops are tried."""
-_STEADY = 0.7  # How far prices move towards those of the linear program.
-_LARGEST_PRICE, _HIGHEST_PRICE = 16.0, 1e6  # At first, and where only that shows that something does not fit.
+"""Ops placed within which an arc without multipliers has to be solved; else shorter segments are tried."""
+_STEADY = 0.7  # How far multipliers move towards those of the linear program.
+_LARGEST_MULTIPLIER, _HIGHEST_MULTIPLIER = 16.0, 1e6  # At first, and where only that shows that something does not fit.
 _WHOLE = 1e-6
 _SOLVED = 1.0 - 1e-9
 _TINY = 1e-9  # Ops that hold nothing are halved after all others.
 
 Path = list[int]
-"""The index of an arc for each hop."""
+"""The index of an arc for each segment."""
 
 
-class PricedChain:
+class LagrangianChain:
     """The bound, made better step by step; :attr:`bound_s` is a lower bound at all times.
 
     Parameters
@@ -85,18 +85,19 @@ class PricedChain:
         self.upper = upper
         self.num_devices = problem.num_devices
         ends = [-1, *chain, -1]
-        self.hops = [PricedHop(problem, window, reach, a, b, held) for a, b in itertools.pairwise(ends)]
+        self.segments = [LagrangianSegment(problem, window, reach, a, b, held) for a, b in itertools.pairwise(ends)]
         inside = np.zeros(problem.num_ops, np.bool_)
-        for hop in self.hops:
-            inside[hop.ops[hop.ops >= 0]] = True
+        for segment in self.segments:
+            inside[segment.ops[segment.ops >= 0]] = True
         self.beside = np.flatnonzero(~inside)
         self._beside_held = held[self.beside]
         self._beside_able = np.isfinite(window.least_s[self.beside])
         self._beside_columns: list[FloatArray] = []
-        self.arcs: list[list[Arc]] = [hop.arcs() for hop in self.hops]
-        self.prices: list[FloatArray] = []
+        self.arcs: list[list[Arc]] = [segment.arcs() for segment in self.segments]
+        self.multipliers: list[FloatArray] = []
         self.base = np.zeros(0)
-        # (arcs, prices) costs of the arcs of each hop, and whether they are more than what a parent's cost proves.
+        # (arcs, multipliers) costs of the arcs of each segment, and whether they are more than what a parent's cost
+        # proves.
         self._cost: list[FloatArray] = [np.zeros((len(arcs), 0)) for arcs in self.arcs]
         self._known: list[NDArray[np.bool_]] = [np.zeros((len(arcs), 0), np.bool_) for arcs in self.arcs]
         least = window.least_s.min(axis=1)
@@ -109,7 +110,7 @@ class PricedChain:
     def run(self, nodes: int, budget: Budget) -> float:
         """Place at most about `nodes` more ops and return the bound."""
         last = self.nodes + nodes
-        if not self.prices:
+        if not self.multipliers:
             self._root(last, budget)
         while not self._ended(last, budget):
             path = self._least_path()
@@ -121,9 +122,9 @@ class PricedChain:
     def is_easy(self) -> bool:
         """Return whether every arc is solved within few nodes while memory is free; the choices found are kept."""
         free = np.zeros(self.num_devices)
-        for hop, arcs in zip(self.hops, self.arcs, strict=True):
+        for segment, arcs in zip(self.segments, self.arcs, strict=True):
             for arc in arcs:
-                bound, nodes = hop.cost(arc, free, _EASY_NODES)
+                bound, nodes = segment.cost(arc, free, _EASY_NODES)
                 self.nodes += nodes
                 if nodes >= _EASY_NODES or bound < arc.least(free) * _SOLVED:
                     return False
@@ -136,51 +137,51 @@ class PricedChain:
         self.bound_s = max(self.bound_s, min(self.upper, bound))
 
     def _root(self, last: int, budget: Budget) -> None:
-        """Find the best prices for all paths together by cutting planes."""
-        price, best, ceiling = np.zeros(self.num_devices), -np.inf, np.inf
-        best_price = price
+        """Find the best multipliers for all paths together by cutting planes."""
+        multiplier, best, ceiling = np.zeros(self.num_devices), -np.inf, np.inf
+        best_multiplier = multiplier
         for _ in range(_ROUNDS):
-            value = self._add_price(price)
+            value = self._add_multiplier(multiplier)
             if value > best:
-                best, best_price = value, price
+                best, best_multiplier = value, multiplier
             self._raise(value)
             if self._ended(last, budget):
                 return
             proposal = self._master([list(range(len(arcs))) for arcs in self.arcs])
             if proposal is None:
                 return
-            ceiling, price, _ = proposal
+            ceiling, multiplier, _ = proposal
             if ceiling <= best + _CLOSE * abs(best):
                 return
-            price = _STEADY * price + (1.0 - _STEADY) * best_price
+            multiplier = _STEADY * multiplier + (1.0 - _STEADY) * best_multiplier
 
-    def _add_price(self, price: FloatArray) -> float:
-        """Compute the costs of all arcs under new prices, drop the arcs that are hopeless, return the bound."""
-        base, held = self._beside(price)
+    def _add_multiplier(self, multiplier: FloatArray) -> float:
+        """Compute the costs of all arcs under new multipliers, drop the arcs that are hopeless, return the bound."""
+        base, held = self._beside(multiplier)
         self._beside_columns.append(held)
-        self.prices.append(price)
-        dear = float(price @ self.capacity)
+        self.multipliers.append(multiplier)
+        dear = float(multiplier @ self.capacity)
         self.base = np.append(self.base, base - dear - _ROUNDING * (2.0 * dear + self._longest))
         for k, arcs in enumerate(self.arcs):
-            cost = np.array([self._solve(k, arc, price) for arc in arcs])
+            cost = np.array([self._solve(k, arc, multiplier) for arc in arcs])
             self._cost[k] = np.column_stack([self._cost[k], cost])
             self._known[k] = np.column_stack([self._known[k], np.ones(len(arcs), np.bool_)])
-        return self._drop(len(self.prices) - 1)
+        return self._drop(len(self.multipliers) - 1)
 
-    def _solve(self, k: int, arc: Arc, price: FloatArray) -> float:
-        bound, nodes = self.hops[k].cost(arc, price, _HOP_NODES)
+    def _solve(self, k: int, arc: Arc, multiplier: FloatArray) -> float:
+        bound, nodes = self.segments[k].cost(arc, multiplier, _SEGMENT_NODES)
         self.nodes += nodes
         return bound
 
-    def _beside(self, price: FloatArray) -> tuple[float, FloatArray]:
+    def _beside(self, multiplier: FloatArray) -> tuple[float, FloatArray]:
         """Return what the ops beside the chain cost at least, and (d,) what each device holds of them then."""
-        each = np.where(self._beside_able, self._beside_held[:, None] * price, np.inf)
+        each = np.where(self._beside_able, self._beside_held[:, None] * multiplier, np.inf)
         choice = each.argmin(axis=1)
         held = np.bincount(choice, weights=self._beside_held, minlength=self.num_devices).astype(np.float64)
         return float(each.min(axis=1).sum()), held
 
     def _drop(self, y: int) -> float:
-        """Drop the arcs through which every path is above the upper value by prices y, and return the least path."""
+        """Drop the arcs through which every path is above the upper value by multipliers y; return the least path."""
         costs = [cost[:, y] for cost in self._cost]
         forward, backward = self._sums(costs)
         for k, arcs in enumerate(self.arcs):
@@ -209,14 +210,14 @@ class PricedChain:
         return forward, backward
 
     def behind(self) -> list[FloatArray]:
-        """Return (prices, d) least costs from each op of the chain, by its device, to the end."""
-        rest = [self._sums([cost[:, y] for cost in self._cost])[1] for y in range(len(self.prices))]
-        return [np.array([sums[k] for sums in rest]) for k in range(len(self.hops) + 1)]
+        """Return (multipliers, d) least costs from each op of the chain, by its device, to the end."""
+        rest = [self._sums([cost[:, y] for cost in self._cost])[1] for y in range(len(self.multipliers))]
+        return [np.array([sums[k] for sums in rest]) for k in range(len(self.segments) + 1)]
 
     def _least_path(self) -> Path | None:
-        """Return the path whose largest bound over the prices is least, which is the bound then; None if none is left.
+        """Return the path whose largest bound over the multipliers is least, which is the bound; None if none is left.
 
-        Best first, on labels that are sums of costs by every price; of the labels at one op and device those that
+        Best first, on labels that are sums of costs by every multiplier; of the labels at one op and device those that
         another one is nowhere above are dropped. After too many labels the bound holds but no path is known.
         """
         behind = self.behind()
@@ -233,7 +234,7 @@ class PricedChain:
                 return None
             sums, path = labels[number]
             k = -minus_k
-            if k == len(self.hops):
+            if k == len(self.segments):
                 return path
             others = seen.setdefault((k, device), [])
             if others and bool((np.array(others[-_COMPARED:]) <= sums).all(axis=1).any()):
@@ -254,69 +255,69 @@ class PricedChain:
         return None
 
     def _refine(self, path: Path, last: int, budget: Budget) -> None:
-        """Make the bound of a path better: by its costs, by better prices for it, or by halving one of its arcs."""
+        """Make the bound of a path better: by its costs, by better multipliers, or by halving one of its arcs."""
         sums = self.base + np.sum([self._cost[k][a] for k, a in enumerate(path)], axis=0)
         y = int(np.argmax(sums))
         before = float(sums[y])
         if self._look_up(path, y) > before + _GAIN * abs(before):
             return
-        best, best_price, weights = self._price_path(path, y, last, budget)
+        best, best_multiplier, weights = self._multiplier_path(path, y, last, budget)
         if best > max(before, 0.0) + _GAIN * abs(before):
-            self._raise_for(best_price)
+            self._raise_for(best_multiplier)
             return
         if weights is None or not self._halve(path, y, weights):
             self.exhausted = True
 
     def _look_up(self, path: Path, y: int) -> float:
-        """Compute the costs of a path's arcs by prices y where a parent's stood in for them; return the sum."""
+        """Compute the costs of a path's arcs by multipliers y where a parent's stood in for them; return the sum."""
         total = float(self.base[y])
         for k, a in enumerate(path):
             if not self._known[k][a, y]:
-                self._cost[k][a, y] = max(self._cost[k][a, y], self._solve(k, self.arcs[k][a], self.prices[y]))
+                self._cost[k][a, y] = max(self._cost[k][a, y], self._solve(k, self.arcs[k][a], self.multipliers[y]))
                 self._known[k][a, y] = True
             total += float(self._cost[k][a, y])
         return total
 
-    def _raise_for(self, price: FloatArray) -> None:
-        self._raise(self._add_price(price))
+    def _raise_for(self, multiplier: FloatArray) -> None:
+        self._raise(self._add_multiplier(multiplier))
 
-    def _price_path(
+    def _multiplier_path(
         self, path: Path, y: int, last: int, budget: Budget
     ) -> tuple[float, FloatArray, list[FloatArray] | None]:
-        """Return the best bound of one path, its prices, and how much of each column the linear program takes."""
+        """Return the best bound of one path, its multipliers, and how much of each column the linear program takes."""
         best = -np.inf
-        price = best_price = self.prices[y]
-        weights, largest = None, _LARGEST_PRICE
+        multiplier = best_multiplier = self.multipliers[y]
+        weights, largest = None, _LARGEST_MULTIPLIER
         chosen = [[a] for a in path]
         for _ in range(_PATH_ROUNDS):
-            base, held = self._beside(price)
+            base, held = self._beside(multiplier)
             self._beside_columns.append(held)
-            value = base - float(price @ self.capacity)
-            value += sum(self._solve(k, self.arcs[k][a], price) for k, a in enumerate(path))
+            value = base - float(multiplier @ self.capacity)
+            value += sum(self._solve(k, self.arcs[k][a], multiplier) for k, a in enumerate(path))
             if value > best:
-                best, best_price = value, price
+                best, best_multiplier = value, multiplier
             proposal = self._master(chosen, largest)
             if proposal is None:
                 break
-            ceiling, price, weights = proposal
-            if price.max() >= largest * self._scale * _SOLVED and largest < _HIGHEST_PRICE:
-                largest *= _LARGEST_PRICE
+            ceiling, multiplier, weights = proposal
+            if multiplier.max() >= largest * self._scale * _SOLVED and largest < _HIGHEST_MULTIPLIER:
+                largest *= _LARGEST_MULTIPLIER
             elif best >= self.upper or ceiling <= best + 0.5 * _GAIN * abs(best) or self._ended(last, budget):
                 break
-            price = _STEADY * price + (1.0 - _STEADY) * best_price
-        return best, best_price, weights
+            multiplier = _STEADY * multiplier + (1.0 - _STEADY) * best_multiplier
+        return best, best_multiplier, weights
 
     def _master(
-        self, chosen: list[list[int]], largest: float = _LARGEST_PRICE
+        self, chosen: list[list[int]], largest: float = _LARGEST_MULTIPLIER
     ) -> tuple[float, FloatArray, list[FloatArray]] | None:
-        """Return the best bound that the columns of the chosen arcs allow, its prices and the weights of the columns.
+        """Return the best bound that the columns of the chosen arcs allow, its multipliers, and weights of the columns.
 
         Maximises ``p[end] - p[start] + r - mu . capacity`` over mu and potentials p of (op of the chain, device) with
         ``p[b, j] - p[a, i] <= length + mu . held`` for every column, and ``r <= mu . held`` for what is beside.
         """
         self.nodes += _PROGRAM_NODES
-        d, hops = self.num_devices, len(self.hops)
-        size = (hops + 1) * d + 1 + d
+        d, segments = self.num_devices, len(self.segments)
+        size = (segments + 1) * d + 1 + d
         mu = size - d
         rows: list[tuple[int, int, Column]] = [
             (k * d + self.arcs[k][a].source, (k + 1) * d + self.arcs[k][a].target, column)
@@ -342,7 +343,7 @@ class PricedChain:
         ]
         lengths = np.array([row[2].length_s for row in rows]) / self._scale
         gain = np.zeros(size)
-        gain[0], gain[hops * d], gain[mu - 1], gain[mu:] = -1.0, 1.0, 1.0, -self.capacity
+        gain[0], gain[segments * d], gain[mu - 1], gain[mu:] = -1.0, 1.0, 1.0, -self.capacity
         box = [(0.0, 0.0)] + [(-1e6, 1e6)] * (mu - 1) + [(0.0, largest)] * d
         limit = np.append(lengths, np.zeros(len(beside)))
         matrix: Any = scipy.sparse.bmat(blocks, format="csr")
@@ -351,8 +352,8 @@ class PricedChain:
             return None
         weight = -np.asarray(result.ineqlin.marginals, np.float64)
         split = np.cumsum([sum(len(self.arcs[k][a].columns) for a in choice) for k, choice in enumerate(chosen)])
-        price = np.maximum(np.asarray(result.x[mu:], np.float64), 0.0) * self._scale
-        return float(gain @ result.x) * self._scale, price, np.split(weight[: len(rows)], split[:-1])
+        multiplier = np.maximum(np.asarray(result.x[mu:], np.float64), 0.0) * self._scale
+        return float(gain @ result.x) * self._scale, multiplier, np.split(weight[: len(rows)], split[:-1])
 
     def _halve(self, path: Path, y: int, weights: list[FloatArray]) -> bool:
         """Halve the arc of a path whose columns disagree most on what an op holds; return whether any do."""
@@ -363,7 +364,7 @@ class PricedChain:
                 continue
             devices = np.array([column.device for column in columns])
             share = np.stack([(weight[:, None] * (devices == i)).sum(axis=0) for i in range(self.num_devices)], axis=1)
-            score = np.minimum(share, 1.0 - share) * (self.hops[k].held[:, None] + _TINY)
+            score = np.minimum(share, 1.0 - share) * (self.segments[k].held[:, None] + _TINY)
             op, device = divmod(int(np.argmax(score)), self.num_devices)
             if share[op, device] > _WHOLE and score[op, device] > best:
                 best, where = float(score[op, device]), (k, op, device)
@@ -375,12 +376,12 @@ class PricedChain:
         self._replace(k, parent, arcs)
         for number in range(len(arcs)):
             at = len(self.arcs[k]) - 1 - number
-            self._cost[k][at, y] = max(self._cost[k][at, y], self._solve(k, self.arcs[k][at], self.prices[y]))
+            self._cost[k][at, y] = max(self._cost[k][at, y], self._solve(k, self.arcs[k][at], self.multipliers[y]))
             self._known[k][at, y] = True
         return True
 
     def _replace(self, k: int, parent: int, arcs: list[Arc]) -> None:
-        """Put arcs in the place of one of hop k; its costs hold for them."""
+        """Put arcs in the place of one of segment k; its costs hold for them."""
         keep = np.arange(len(self.arcs[k])) != parent
         inherited = np.repeat(self._cost[k][parent][None, :], len(arcs), axis=0)
         self.arcs[k] = [arc for arc, wanted in zip(self.arcs[k], keep.tolist(), strict=True) if wanted] + arcs
@@ -388,15 +389,15 @@ class PricedChain:
         self._known[k] = np.concatenate([self._known[k][keep], np.zeros(inherited.shape, np.bool_)])
 
 
-def priced_chain(problem: PlacementProblem, window: ShardWindows, upper: float) -> PricedChain | None:
-    """Return the chain with the longest hops that are solved with little work; None where none is known.
+def lagrangian_chain(problem: PlacementProblem, window: ShardWindows, upper: float) -> LagrangianChain | None:
+    """Return the chain with the longest segments that are solved with little work; None where none is known.
 
     Only for problems of one shard, more than one device and at most 3,000 ops.
 
     Parameters
     ----------
     problem, window, upper
-        As for :class:`PricedChain`.
+        As for :class:`LagrangianChain`.
     """
     if problem.num_shards > 1 or problem.num_devices == 1 or not 0 < problem.num_ops <= _MOST_OPS:
         return None
@@ -408,7 +409,7 @@ def priced_chain(problem: PlacementProblem, window: ShardWindows, upper: float) 
         if ops in tried or not (ops or problem.num_ops <= most):
             continue
         tried.append(ops)
-        chain = PricedChain(problem, window, ops, upper)
+        chain = LagrangianChain(problem, window, ops, upper)
         if chain.is_easy():
             return chain
     return None

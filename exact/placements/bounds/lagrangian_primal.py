@@ -1,4 +1,4 @@
-"""Placements from the columns of a priced chain: choices of devices for its hops that fit the memory together."""
+"""Placements from the columns of a Lagrangian chain: devices for its segments that fit the memory together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain
+from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain
 from rlinit.exact.placements.bounds.lagrangian_segments import Column
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -21,11 +21,11 @@ _CELLS = 64
 _TRIED = 12
 
 
-def assemble(chain: PricedChain) -> Placement | None:
-    """Return the best placement that a beam over the hops finds; None where no choice of columns fits.
+def assemble(chain: LagrangianChain) -> Placement | None:
+    """Return the best placement that a beam over the segments finds; None where no choice of columns fits.
 
-    Labels are sums of lengths and of what the devices hold, ranked by the largest bound over the prices, one kept for
-    each cell of a grid of what is held. The last ones get ops beside the chain where there is room, and an order.
+    Labels are sums of lengths and of what the devices hold, ranked by the largest bound over the multipliers, one kept
+    for each cell of a grid of what is held. The last ones get ops beside the chain where there is room, and an order.
     """
     problem = chain.problem
     best, value = None, np.inf
@@ -40,16 +40,16 @@ def assemble(chain: PricedChain) -> Placement | None:
     return best
 
 
-def _choices(chain: PricedChain) -> Iterator[IntArray]:
-    """Yield (n,) devices of the ops of the chain's hops, best first; -1 for ops beside."""
-    price = np.array(chain.prices)
-    if not len(price):
+def _choices(chain: LagrangianChain) -> Iterator[IntArray]:
+    """Yield (n,) devices of the ops of the chain's segments, best first; -1 for ops beside."""
+    multiplier = np.array(chain.multipliers)
+    if not len(multiplier):
         return
     behind = chain.behind()
     length, held, device = np.zeros(1), np.zeros((1, chain.num_devices)), np.zeros(1, np.int64)
     steps: list[tuple[IntArray, IntArray, list[Column]]] = []
-    for k in range(len(chain.hops)):
-        columns, source, target = _columns(chain, k, price)
+    for k in range(len(chain.segments)):
+        columns, source, target = _columns(chain, k, multiplier)
         if not columns:
             return
         of_column = np.array([column.length_s for column in columns])
@@ -59,7 +59,7 @@ def _choices(chain: PricedChain) -> Iterator[IntArray]:
         holds = held[label] + held_by[column]
         to = target[column]
         fits = np.flatnonzero((holds <= chain.capacity).all(axis=1))
-        rank = (total[fits, None] + holds[fits] @ price.T + chain.base + behind[k + 1][:, to[fits]].T).max(axis=1)
+        rank = (total[fits, None] + holds[fits] @ multiplier.T + chain.base + behind[k + 1][:, to[fits]].T).max(axis=1)
         chosen = fits[_distinct(rank, to[fits], holds[fits])]
         length, held, device = total[chosen], holds[chosen], to[chosen]
         steps.append((label[chosen], column[chosen], columns))
@@ -67,14 +67,14 @@ def _choices(chain: PricedChain) -> Iterator[IntArray]:
         result, at = np.full(chain.problem.num_ops, -1, np.int64), last
         for k in reversed(range(len(steps))):
             before, which, columns = steps[k]
-            own = np.flatnonzero(chain.hops[k].ops[:-1] >= 0)
-            result[chain.hops[k].ops[own]] = columns[which[at]].device[own]
+            own = np.flatnonzero(chain.segments[k].ops[:-1] >= 0)
+            result[chain.segments[k].ops[own]] = columns[which[at]].device[own]
             at = int(before[at])
         yield result
 
 
-def _columns(chain: PricedChain, k: int, price: FloatArray) -> tuple[list[Column], IntArray, IntArray]:
-    """Return the columns of a hop without repetition, the cheapest `_COLUMNS` of each pair, and their end devices."""
+def _columns(chain: LagrangianChain, k: int, multiplier: FloatArray) -> tuple[list[Column], IntArray, IntArray]:
+    """Return the distinct columns of a segment, the cheapest `_COLUMNS` of each pair, and their end devices."""
     pairs: dict[tuple[int, int], dict[bytes, Column]] = {}
     for arc in chain.arcs[k]:
         known = pairs.setdefault((arc.source, arc.target), {})
@@ -82,7 +82,7 @@ def _columns(chain: PricedChain, k: int, price: FloatArray) -> tuple[list[Column
             known.setdefault(column.device.tobytes(), column)
     columns, source, target = [], [], []
     for (i, j), known in sorted(pairs.items()):
-        ranked = sorted(known.values(), key=lambda column: float((column.length_s + price @ column.held).mean()))
+        ranked = sorted(known.values(), key=lambda column: float((column.length_s + multiplier @ column.held).mean()))
         columns += ranked[:_COLUMNS]
         source += [i] * min(_COLUMNS, len(ranked))
         target += [j] * min(_COLUMNS, len(ranked))

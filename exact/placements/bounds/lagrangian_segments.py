@@ -1,9 +1,9 @@
-"""The parts of a chain with memory at a price: for each pair of end devices, the cheapest devices of what lies between.
+"""The segments of a chain with multipliers on memory: the cheapest devices of what lies between two end devices.
 
-A *hop* is what :func:`~rlinit.exact.placements.bounds.chain.hop_problem` cuts out. An *arc* of it fixes the devices of
-both ends, and may forbid more. For prices mu of the devices' memory, the *cost* of an arc is the least length of its
-ops, plus mu times what they hold, over all choices of devices. A choice that was cheapest once is kept as a *column*:
-its cost under other prices takes one product.
+A *segment* is what :func:`~rlinit.exact.placements.bounds.chain.segment_problem` cuts out. An *arc* of it fixes the
+devices of both ends, and may forbid more. For multipliers mu of the devices' memory, the *cost* of an arc is the least
+length of its ops, plus mu times what they hold, over all choices of devices. A choice that was cheapest once is kept as
+a *column*: its cost under other multipliers takes one product.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
-from rlinit.exact.placements.bounds.chain import hop_problem
+from rlinit.exact.placements.bounds.chain import segment_problem
 from rlinit.exact.placements.bounds.segment_kernel import cheapest_devices
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["Arc", "Column", "PricedHop"]
+__all__ = ["Arc", "Column", "LagrangianSegment"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Column:
 
 @dataclass(slots=True, eq=False)
 class Arc:
-    """A hop with devices of its ends.
+    """A segment with devices of its ends.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ class Arc:
     time_s: FloatArray
     columns: list[Column] = field(default_factory=list)
 
-    def least(self, price: FloatArray) -> float:
+    def least(self, multiplier: FloatArray) -> float:
         """Return the least cost of a column, ``inf`` without one."""
-        return min((column.length_s + float(price @ column.held) for column in self.columns), default=np.inf)
+        return min((column.length_s + float(multiplier @ column.held) for column in self.columns), default=np.inf)
 
     def halves(self, op: int, device: int) -> list[Arc]:
         """Return the arcs with an op on a device, and with it elsewhere; none that leaves it nowhere."""
@@ -71,7 +71,7 @@ class Arc:
         return arcs
 
 
-class PricedHop:
+class LagrangianSegment:
     """The ops from one op of a chain to the next, in topological order; -1 stands for the start and for the end.
 
     Parameters
@@ -81,7 +81,7 @@ class PricedHop:
     reach
         (n, n) whether a path leads from row to column.
     before, after
-        Ops, or -1. The last op takes no time and holds nothing: it is the first of the next hop.
+        Ops, or -1. The last op takes no time and holds nothing: it is the first of the next segment.
     held
         (n,) what each op of the whole problem holds.
     """
@@ -95,14 +95,14 @@ class PricedHop:
         after: int,
         held: FloatArray,
     ) -> None:
-        hop, ops = hop_problem(problem, window, reach, before, after)
-        order, d = hop.order, problem.num_devices
+        segment, ops = segment_problem(problem, window, reach, before, after)
+        order, d = segment.order, problem.num_devices
         first, last = int(before < 0), int(after < 0)
         n = len(order) + first + last
         self.ops = np.concatenate([np.full(first, -1), ops[order], np.full(last, -1)])
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order)) + first
-        edges = place[hop.edges].reshape(-1, 2)
+        edges = place[segment.edges].reshape(-1, 2)
         inner = np.arange(first, n - last)
         if before < 0:
             sources = np.setdiff1d(inner, edges[:, 1])
@@ -110,11 +110,11 @@ class PricedHop:
         sinks = np.setdiff1d(inner, edges[:, 0]) if after < 0 else inner[:0]
         edges = np.concatenate([edges, np.column_stack([sinks, np.full(len(sinks), n - 1)])])
         self.time_s = np.zeros((n, d))
-        self.time_s[inner] = hop.time_s[order, :, 1]
+        self.time_s[inner] = segment.time_s[order, :, 1]
         for end in [0] * first + [n - 1] * last:
             self.time_s[end, 1:] = np.inf
         self.comm_s = np.zeros((n, d, d))
-        self.comm_s[inner] = hop.delay_s + hop.tensor_bytes[order, None, None] * hop.s_per_byte
+        self.comm_s[inner] = segment.delay_s + segment.tensor_bytes[order, None, None] * segment.s_per_byte
         self.comm_s[sinks] = 0.0
         self.held = np.zeros(n)
         self.held[inner] = held[self.ops[inner]]
@@ -141,17 +141,17 @@ class PricedHop:
                 result.append(Arc(i, j, time_s))
         return result
 
-    def cost(self, arc: Arc, price: FloatArray, node_limit: int) -> tuple[float, int]:
+    def cost(self, arc: Arc, multiplier: FloatArray, node_limit: int) -> tuple[float, int]:
         """Return a lower bound on the cost of an arc, its cost if the limit allows, and the ops placed for it.
 
         The cheapest choice joins the columns of the arc.
         """
         device = np.empty(len(self.ops), np.int64)
-        cutoff = arc.least(price)
+        cutoff = arc.least(multiplier)
         bound, value, length, nodes = cheapest_devices(
             arc.time_s,
             self.comm_s,
-            self.held[:, None] * price,
+            self.held[:, None] * multiplier,
             self.pred_indptr,
             self.pred,
             self.succ_indptr,
@@ -162,6 +162,6 @@ class PricedHop:
             device,
         )
         if value < cutoff:
-            held = np.bincount(device, weights=self.held, minlength=len(price)).astype(np.float64)
+            held = np.bincount(device, weights=self.held, minlength=len(multiplier)).astype(np.float64)
             arc.columns.append(Column(length, held, device))
         return bound, nodes

@@ -65,8 +65,10 @@ def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     held = held[:, capped] / capacity[:, None]
     useful = np.isfinite(seconds[:, :, 1:])
     mean = np.where(useful, seconds[:, :, 1:], 0.0).sum(axis=(0, 2)) / np.maximum(1, useful.sum(axis=(0, 2)))
-    price = np.where(mean > 0, 1.0 / np.where(mean > 0, mean, 1.0), 0.0)
-    weight = price / price.sum() if price.sum() > 0 and np.isfinite(price.sum()) else np.full(d, 1.0 / d)
+    multiplier = np.where(mean > 0, 1.0 / np.where(mean > 0, mean, 1.0), 0.0)
+    weight = (
+        multiplier / multiplier.sum() if multiplier.sum() > 0 and np.isfinite(multiplier.sum()) else np.full(d, 1.0 / d)
+    )
     best = LoadBound(0.0, weight)
     toll = np.zeros(len(capped))
     most = max(float(np.where(useful, seconds[:, :, 1:], 0.0).max(axis=(1, 2)).sum()), 1e-300)

@@ -9,11 +9,10 @@ limited by counts of relaxations, and the result is deterministic.
 path               longest path, with the best devices and the transfers these need; linear
 load               fractional assignment of loads and memory, with the best split of each op
 around             for each op, what must run before it and what after it, each as `load`; quadratic in bits
-relaxation         the linear relaxation with rows for what lies between ops, see
-:mod:`rlinit.exact.placements.bounds.lp_relaxation` chain              branch and bound over the devices of parts of the
-network, see :mod:`rlinit.exact.placements.bounds.chain` memory             devices of the parts of a chain, searched
-with memory at prices, see :mod:`rlinit.exact.placements.bounds.lagrangian_chain` joined             the relaxation with
-what the chain proves
+relaxation         the linear relaxation with rows for what lies between ops: `lp_relaxation`
+chain              branch and bound over the devices of segments of the network: `chain`
+memory             devices of the segments of a chain, searched with multipliers on memory: `lagrangian_chain`
+joined             the relaxation with what the chain proves
 =================  ================================================================================================
 """
 
@@ -31,7 +30,7 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
 from rlinit.exact.placements.bounds.chain import ChainBound, best_chain
-from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain, priced_chain
+from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lagrangian_chain
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
 from rlinit.placements.problem import PlacementProblem
@@ -174,9 +173,9 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
 
 
 def memory_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
-    """Return the bound of a chain of parts with memory at prices, or of `load_bound` where that is better.
+    """Return the bound of a chain of segments with multipliers on memory, or of `load_bound` where that is better.
 
-    Only for problems of one shard and at most 3,000 ops of which some chain has parts that are searched with little
+    Only for problems of one shard and at most 3,000 ops of which some chain has segments that are searched with little
     work; it is the best bound here where memory binds and most of the network lies on such a chain.
 
     Parameters
@@ -191,16 +190,16 @@ def memory_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
     if start is None:
         return upper
     bound = start.bound_s
-    chain = None if bound >= upper or limited.expired else priced_chain(problem, start.window, upper)
+    chain = None if bound >= upper or limited.expired else lagrangian_chain(problem, start.window, upper)
     if chain is not None:
         bound = max(bound, chain.run(_MEMORY_NODES if limited.remaining_s == np.inf else _NO_LIMIT, limited))
     return upper if bound > latest_end(problem, start.window.allowed) * _OUT_OF_REACH else min(bound, upper)
 
 
-def memory_chain(problem: PlacementProblem, upper: float) -> PricedChain | None:
+def memory_chain(problem: PlacementProblem, upper: float) -> LagrangianChain | None:
     """Return the chain of `memory_bound` for placements better than `upper`; None where that does not apply."""
     window = shard_windows(problem, upper, possible_batches(problem))
-    return None if window is None else priced_chain(problem, window, upper)
+    return None if window is None else lagrangian_chain(problem, window, upper)
 
 
 def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:

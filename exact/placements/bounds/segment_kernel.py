@@ -1,4 +1,4 @@
-"""Compiled search for the devices of the ops of one hop, under prices of devices: depth first, order relaxed.
+"""Compiled search for the devices of the ops of one segment, under multipliers of devices: depth first, order relaxed.
 
 The *length* of a choice of devices is a lower bound on the makespan of any order: the longest path with transfers, and
 for each device what starts no earlier than h and leaves at least q behind it, ``h + load + q``.
@@ -18,9 +18,9 @@ __all__ = ["cheapest_devices"]
 def _remaining(
     time_s: FloatArray, comm_s: FloatArray, excess: FloatArray, succ_indptr: IntArray, succ: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (n, d) least time and least time with prices after an op, and the latter (m, d) by edge from its start."""
+    """Return (n, d) least time and least weighted time after an op, and the latter (m, d) by edge from its start."""
     n, d = time_s.shape
-    tail, priced = np.zeros((n, d)), np.zeros((n, d))
+    tail, weighted = np.zeros((n, d)), np.zeros((n, d))
     step = np.zeros((len(succ), d))
     for v in range(n - 1, -1, -1):
         for i in range(d):
@@ -31,11 +31,11 @@ def _remaining(
                     if time_s[w, j] < np.inf:
                         reach = comm_s[v, i, j] + time_s[w, j]
                         shortest = min(shortest, reach + tail[w, j])
-                        cheapest = min(cheapest, reach + excess[w, j] + priced[w, j])
+                        cheapest = min(cheapest, reach + excess[w, j] + weighted[w, j])
                 step[e, i] = cheapest
                 tail[v, i] = max(tail[v, i], shortest)
-                priced[v, i] = max(priced[v, i], cheapest)
-    return tail, priced, step
+                weighted[v, i] = max(weighted[v, i], cheapest)
+    return tail, weighted, step
 
 
 @njit(cache=True, nogil=True)
@@ -106,7 +106,7 @@ def _length(
 def cheapest_devices(
     time_s: FloatArray,
     comm_s: FloatArray,
-    price: FloatArray,
+    multiplier: FloatArray,
     pred_indptr: IntArray,
     pred: IntArray,
     succ_indptr: IntArray,
@@ -116,7 +116,7 @@ def cheapest_devices(
     node_limit: int,
     best: IntArray,
 ) -> tuple[float, float, float, int]:
-    """Minimise length plus prices over the devices of the ops of a hop.
+    """Minimise length plus multipliers over the devices of the ops of a segment.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def cheapest_devices(
         (n, d) seconds of ops in topological order, ``inf`` where one may not run.
     comm_s
         (n, d, d) seconds to move each op's output.
-    price
+    multiplier
         (n, d) seconds, at least 0, that an op costs on a device besides its time.
     pred_indptr, pred, succ_indptr, succ
         The edges.
@@ -148,13 +148,13 @@ def cheapest_devices(
         least = np.inf
         for i in range(d):
             if time_s[v, i] < np.inf:
-                least = min(least, price[v, i])
+                least = min(least, multiplier[v, i])
         if least == np.inf:
             return cutoff, cutoff, np.inf, 0
         base += least
         for i in range(d):
-            excess[v, i] = price[v, i] - least
-    tail, priced, step = _remaining(time_s, comm_s, excess, succ_indptr, succ)
+            excess[v, i] = multiplier[v, i] - least
+    tail, weighted, step = _remaining(time_s, comm_s, excess, succ_indptr, succ)
     dev = np.full(n, -1, np.int64)
     head, end, behind = np.zeros(n), np.zeros(n), np.empty(n)
     spent = np.zeros(n + 1)
@@ -179,7 +179,7 @@ def cheapest_devices(
                 for e in range(pred_indptr[v], pred_indptr[v + 1]):
                     u = pred[e]
                     ready = max(ready, end[u] + comm_s[u, dev[u], i])
-                least = max(waiting, ready + time_s[v, i] + priced[v, i])
+                least = max(waiting, ready + time_s[v, i] + weighted[v, i])
                 paid = spent[v] + excess[v, i] + base
                 if least + paid < value:
                     least = _with_intervals(least, v, i, ready, time_s, head, tail, dev)

@@ -132,7 +132,7 @@ def solve_constraints(
 
 
 class _Found:
-    """The best placement and bound so far, and who is told of better ones."""
+    """The best placement and bound so far, and the callback that hears of better ones."""
 
     def __init__(
         self,

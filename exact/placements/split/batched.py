@@ -1,10 +1,10 @@
-"""MILP-SPLIT for `throughput`: which shards of a module's ops go where, module by module.
+"""MILP-SPLIT for `throughput`: which shards of a block's ops go where, block by block.
 
-In place of a pair of devices a module has a *split*, how many shards each device takes. The restriction that keeps them
-few: within a module every op is split alike (or as a given solver of the module alone says), shards are dealt to
-devices in order, and a split has only batch sizes that every op of the module allows there. Shards are alike, so
-dealing them in another order only matters between modules of different splits. Partial placements are carried from
-module to module and compared by the timeline of the ops placed so far, hence modules overlap. It is a heuristic with a
+In place of a pair of devices a block has a *split*, how many shards each device takes. The restriction that keeps them
+few: within a block every op is split alike (or as a given solver of the block alone says), shards are dealt to
+devices in order, and a split has only batch sizes that every op of the block allows there. Shards are alike, so
+dealing them in another order only matters between blocks of different splits. Partial placements are carried from
+block to block and compared by the timeline of the ops placed so far, hence blocks overlap. It is a heuristic with a
 bound, that of :mod:`rlinit.exact.placements.split.bounds`.
 
 References
@@ -22,7 +22,7 @@ import numpy as np
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.bounds import split_bound
-from rlinit.exact.placements.split.chain_dp import EXACT, ModuleSolver
+from rlinit.exact.placements.split.chain_dp import EXACT, BlockSolver
 from rlinit.exact.placements.split.separators import channel_cuts, induced
 from rlinit.exact.placements.split.solve import SplitResult
 from rlinit.placements.problem import PlacementProblem
@@ -59,12 +59,12 @@ def solve_split_batched(
     *,
     budget: Budget,
     channels: int | Literal["auto"] = "auto",
-    module_solver: ModuleSolver | None = None,
+    block_solver: BlockSolver | None = None,
     width: int = 8,
     min_ops: int = 4,
     max_splits: int = _MAX_SPLITS,
 ) -> SplitResult:
-    """Place a problem with any number of shards module by module.
+    """Place a problem with any number of shards block by block.
 
     Parameters
     ----------
@@ -73,42 +73,42 @@ def solve_split_batched(
     budget
         Wall-clock limit. Once it is over, the best partial placement alone is carried on.
     channels
-        Tensors that may pass between modules; ``auto`` is 2.
-    module_solver
-        Its placement of each module by itself is tried beside the splits.
+        Tensors that may pass between blocks; ``auto`` is 2.
+    block_solver
+        Its placement of each block by itself is tried beside the splits.
     width
-        Partial placements carried from one module to the next.
+        Partial placements carried from one block to the next.
     min_ops
-        Least size of a module.
+        Least size of a block.
     max_splits
-        Most splits tried of a module.
+        Most splits tried of a block.
 
     Returns
     -------
     The best placement met, by the timeline of the whole, and a proven bound. ``None`` where every way fails (memory,
-    batch sizes that fit no split alike, groups across modules): nothing is proven by that.
+    batch sizes that fit no split alike, groups across blocks): nothing is proven by that.
     """
     n, s, d = problem.num_ops, problem.num_shards, problem.num_devices
-    modules = channel_cuts(problem, 2 if channels == "auto" else channels, min_ops)
+    blocks = channel_cuts(problem, 2 if channels == "auto" else channels, min_ops)
     ways = [np.repeat(np.arange(d), row) for row in splits(s, d, max_splits)]
-    order = np.concatenate(modules)
+    order = np.concatenate(blocks)
     rank = np.empty(n, np.float64)
     rank[order] = np.arange(n)
     carried: list[IntArray] = [np.full((n, s), -1, np.int64)]
     done, work = 0, 0
-    for module in modules:
-        done += len(module)
+    for block in blocks:
+        done += len(block)
         before = order[:done]
         part = induced(problem, before)
         scored: list[tuple[float, int, IntArray]] = []
-        tried = [np.tile(way, (len(module), 1)) for way in ways]
-        if module_solver is not None and not budget.expired:
-            result = module_solver(induced(problem, module), np.inf, budget)
+        tried = [np.tile(way, (len(block), 1)) for way in ways]
+        if block_solver is not None and not budget.expired:
+            result = block_solver(induced(problem, block), np.inf, budget)
             tried += [result.placement.device] if result.placement is not None else []
         for base in carried[: 1 if budget.expired else width]:
             for device in tried:
                 whole = base.copy()
-                whole[module] = device
+                whole[block] = device
                 placement = placement_from_priority(part, whole[before], rank[before])
                 value = makespan(part, placement)
                 work += 1
@@ -118,12 +118,12 @@ def solve_split_batched(
         carried = _distinct([whole for _, _, whole in scored], order[:done], d, width)
         if not carried:
             break
-    bound = split_bound(problem, modules, budget=budget)
+    bound = split_bound(problem, blocks, budget=budget)
     if not carried:
-        return SplitResult(None, None, bound, False, modules, work)
+        return SplitResult(None, None, bound, False, blocks, work)
     placement = placement_from_priority(problem, carried[0], rank)
     value = makespan(problem, placement)
-    return SplitResult(placement, value, min(bound, value), value <= bound * EXACT, modules, work)
+    return SplitResult(placement, value, min(bound, value), value <= bound * EXACT, blocks, work)
 
 
 def _distinct(found: list[IntArray], ops: IntArray, num_devices: int, width: int) -> list[IntArray]:

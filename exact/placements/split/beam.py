@@ -1,6 +1,6 @@
-"""Carry partial schedules from module to module, as many as a width allows, so that modules overlap in time.
+"""Carry partial schedules from block to block, as many as a width allows, so that blocks overlap in time.
 
-A device runs what it runs of a module before what it runs of the next one.
+A device runs what it runs of a block before what it runs of the next one.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from rlinit.exact.placements.split.separators import separators
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import placement_from_priority
 
-__all__ = ["ModuleBeam"]
+__all__ = ["BlockBeam"]
 
 _CHUNK_OPS = 40
 
 
-class ModuleBeam:
-    """Carries partial schedules from module to module.
+class BlockBeam:
+    """Carries partial schedules from block to block.
 
     Attributes
     ----------
     complete
         Whether the last run dropped nothing but what could not end below its cutoff.
     is_exact
-        Whether every schedule is one that runs module after module on each device, up to transfers that exclude others:
-        where each module but the last ends with a separator.
+        Whether every schedule is one that runs block after block on each device, up to transfers that exclude others:
+        where each block but the last ends with a separator.
     work
         Partial schedules the last run extended.
     """
 
-    def __init__(self, problem: PlacementProblem, comm: FloatArray, modules: list[IntArray]) -> None:
+    def __init__(self, problem: PlacementProblem, comm: FloatArray, blocks: list[IntArray]) -> None:
         self.problem, self.comm = problem, comm
         self.tail = _tails(problem, comm)
-        self.order = np.concatenate(modules)
-        self.chunks = [part for module in modules for part in np.array_split(module, -(-len(module) // _CHUNK_OPS))]
+        self.order = np.concatenate(blocks)
+        self.chunks = [part for block in blocks for part in np.array_split(block, -(-len(block) // _CHUNK_OPS))]
         position = np.empty(problem.num_ops, np.int64)
         position[self.order] = np.arange(problem.num_ops)
         self.last_use = position.copy()

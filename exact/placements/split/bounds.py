@@ -1,4 +1,4 @@
-"""Lower bounds of a graph from its modules, and how far the modules' schedules one after another are from the optimum.
+"""Lower bounds of a graph from its blocks, and how far the blocks' schedules one after another are from the optimum.
 
 The *span* of some ops (and shards) in a schedule is from the first start to the last end among them. It is at least the
 optimum of the problem induced on them (:func:`rlinit.exact.placements.split.separators.induced`), for any kind of
@@ -12,7 +12,7 @@ in G starts after M' ended, hence ``span(S) >= span(M') + min over x of span(des
 leads to: ``span(S) >= span(M') + min over y of span(ancestors of y in the rest)``, y being led to by no other op of M'.
 
 DIVIML (section IV-B, Remark) states both with M for M'. **That does not hold**: on two devices let a (1 s) lead to b
-(10 s) and let x (10 s) stand alone; with modules {a, x} and {b} the remark gives 10 + 10 s, the optimum is 11 s. It
+(10 s) and let x (10 s) stand alone; with blocks {a, x} and {b} the remark gives 10 + 10 s, the optimum is 11 s. It
 holds as printed where every op of M leads to an output. The minimum may be taken over the ops x, whose descendants hold
 those of each input they feed, which is no weaker than over the inputs. Transfers between M' and G only add to the right
 side's slack; so ``opt(A + B) = opt(A) + opt(B)`` of thesis case (a) is, with transfers, only ``>=``.
@@ -43,7 +43,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search import (
-    MAX_MODULE_OPS,
+    MAX_BLOCK_OPS,
     Frontier,
     SearchResult,
     Target,
@@ -58,8 +58,8 @@ __all__ = [
     "GuaranteeReport",
     "LowerBound",
     "PairGuarantee",
+    "block_bound",
     "guarantee",
-    "module_bound",
     "quick_bound",
     "split_bound",
 ]
@@ -71,8 +71,8 @@ LowerBound = Callable[[PlacementProblem], float]
 def quick_bound(problem: PlacementProblem) -> float:
     """Return a lower bound from the longest path of one shard, with transfers, and from the work.
 
-    The work bound is, for prices y >= 0 of the devices that sum to 1, ``sum over ops of min over splits c of
-    sum_i y_i time_i(c_i)``, for equal prices and for some that even out the devices' mean speeds.
+    The work bound is, for multipliers y >= 0 of the devices that sum to 1, ``sum over ops of min over splits c of
+    sum_i y_i time_i(c_i)``, for equal multipliers and for some that even out the devices' mean speeds.
     """
     n, s = problem.num_ops, problem.num_shards
     if n == 0:
@@ -85,9 +85,9 @@ def quick_bound(problem: PlacementProblem) -> float:
             end[v] = np.maximum(end[v], (end[u][:, None] + one[u]).min(axis=0))
         end[v] += least[v]
     bound = float(end.min(axis=1).max())
-    for price in _even_prices(problem):
+    for multiplier in _even_multipliers(problem):
         cost = np.zeros((n, 1))
-        for i, y in enumerate(price):
+        for i, y in enumerate(multiplier):
             part = np.where(
                 np.isfinite(problem.time_s[:, i]), y * np.nan_to_num(problem.time_s[:, i], posinf=0.0), np.inf
             )
@@ -100,18 +100,18 @@ def quick_bound(problem: PlacementProblem) -> float:
     return bound
 
 
-def _even_prices(problem: PlacementProblem) -> list[FloatArray]:
+def _even_multipliers(problem: PlacementProblem) -> list[FloatArray]:
     d = problem.num_devices
     times = problem.time_s[:, :, 1]
     scale = times[np.isfinite(times)].max(initial=0.0)
-    prices = [np.full(d, 1.0 / d)]
+    multipliers = [np.full(d, 1.0 / d)]
     if scale > 0:
         mean = np.where(np.isfinite(times), times / scale, 1.0).mean(axis=0) + 1e-6
-        prices.append((1.0 / mean) / (1.0 / mean).sum())
-    return prices
+        multipliers.append((1.0 / mean) / (1.0 / mean).sum())
+    return multipliers
 
 
-def module_bound(budget: Budget, *, max_ops: int = 24, max_work: int = 200_000) -> LowerBound:
+def block_bound(budget: Budget, *, max_ops: int = 24, max_work: int = 200_000) -> LowerBound:
     """Return a bound that searches problems of up to `max_ops` ops and one shard, and is quick on others.
 
     Exact where the search ends within `max_work` partial schedules, transfers are parallel and memory fits.
@@ -119,7 +119,7 @@ def module_bound(budget: Budget, *, max_ops: int = 24, max_work: int = 200_000) 
 
     def bound(problem: PlacementProblem) -> float:
         floor = quick_bound(problem)
-        if problem.num_shards > 1 or not 0 < problem.num_ops <= min(max_ops, MAX_MODULE_OPS) or budget.expired:
+        if problem.num_shards > 1 or not 0 < problem.num_ops <= min(max_ops, MAX_BLOCK_OPS) or budget.expired:
             return floor
         return max(floor, float(_searched(problem, budget, max_work).bound_s[0]))
 
@@ -138,38 +138,38 @@ def _searched(problem: PlacementProblem, budget: Budget, max_work: int) -> Searc
 
 def split_bound(
     problem: PlacementProblem,
-    modules: Sequence[IntArray],
+    blocks: Sequence[IntArray],
     *,
     budget: Budget,
     lower_bound: LowerBound | None = None,
     max_sets: int = 4096,
 ) -> float:
-    """Return a lower bound of the optimum in seconds from bounds of parts of single modules.
+    """Return a lower bound of the optimum in seconds from bounds of parts of single blocks.
 
     Parameters
     ----------
     problem
         Of either objective, with transfers of any kind.
-    modules
+    blocks
         Which together hold every op once, with no edge from a later one to an earlier one.
     budget
         Beyond it what is left is bounded by :func:`quick_bound`.
     lower_bound
-        Of the problems induced on parts of modules and some shards; None for :func:`module_bound`.
+        Of the problems induced on parts of blocks and some shards; None for :func:`block_bound`.
     max_sets
-        Sets of ops spanning several modules that are split; beyond it they too are bounded quickly.
+        Sets of ops spanning several blocks that are split; beyond it they too are bounded quickly.
 
     Returns
     -------
-    The greatest of what both inequalities, applied recursively to the first and the last module, and
+    The greatest of what both inequalities, applied recursively to the first and the last block, and
     :func:`quick_bound` of the whole give.
 
     Notes
     -----
-    Where c ops connect neighbours, q modules have some (c q)^2 sets. The sum of k bounds is rounded; its relative error
+    Where c ops connect neighbours, q blocks have some (c q)^2 sets. The sum of k bounds is rounded; its relative error
     is below k times 1e-16.
     """
-    recursion = _Recursion(problem, modules, lower_bound or module_bound(budget), budget, max_sets)
+    recursion = _Recursion(problem, blocks, lower_bound or block_bound(budget), budget, max_sets)
     everything = (1 << problem.num_ops) - 1
     return max(quick_bound(problem), recursion.span(everything, problem.num_shards))
 
@@ -180,13 +180,13 @@ class _Recursion:
     def __init__(
         self,
         problem: PlacementProblem,
-        modules: Sequence[IntArray],
+        blocks: Sequence[IntArray],
         lower_bound: LowerBound,
         budget: Budget,
         max_sets: int,
     ) -> None:
         self.problem, self.lower_bound, self.budget, self.max_sets = problem, lower_bound, budget, max_sets
-        self.modules = [sum(1 << int(v) for v in module) for module in modules]
+        self.blocks = [sum(1 << int(v) for v in block) for block in blocks]
         self.below = descendants(problem)
         self.above = [0] * problem.num_ops
         for v in map(int, problem.order):
@@ -197,7 +197,7 @@ class _Recursion:
         self.num_sets = 0
 
     def part(self, ops: int, shards: int) -> float:
-        """Return the given lower bound of some ops, those of one module or a part of it."""
+        """Return the given lower bound of some ops, those of one block or a part of it."""
         if ops == 0 or shards == 0:
             return 0.0
         if (ops, shards) not in self.parts:
@@ -210,7 +210,7 @@ class _Recursion:
         """Return a lower bound on the span of some shards of some ops."""
         if ops == 0 or shards == 0:
             return 0.0
-        present = [module & ops for module in self.modules if module & ops]
+        present = [block & ops for block in self.blocks if block & ops]
         if len(present) == 1:
             return self.part(ops, shards)
         if (ops, shards) not in self.spans:
@@ -224,13 +224,13 @@ class _Recursion:
             self.spans[ops, shards] = value
         return self.spans[ops, shards]
 
-    def _split(self, ops: int, module: int, beyond: list[int], before: list[int], shards: int) -> float:
+    def _split(self, ops: int, block: int, beyond: list[int], before: list[int], shards: int) -> float:
         """Return the forward inequality's right side, or the backward one's with `beyond` and `before` exchanged."""
-        rest = ops & ~module
-        linked = sum(1 << v for v in _members(module) if beyond[v] & rest)
+        rest = ops & ~block
+        linked = sum(1 << v for v in _members(block) if beyond[v] & rest)
         outer = [v for v in _members(linked) if not beyond[v] & linked]
         follow = _minimal({beyond[v] & rest for v in outer})
-        best = self.part(module, shards)
+        best = self.part(block, shards)
         if not outer:
             return max(best, self.span(rest, shards))
         common = rest
@@ -267,7 +267,7 @@ def _members(bits: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class PairGuarantee:
-    """How far two neighbouring modules A and B, scheduled one after the other, are from their optimum together.
+    """How far two neighbouring blocks A and B, scheduled one after the other, are from their optimum together.
 
     Parameters
     ----------
@@ -290,18 +290,18 @@ class PairGuarantee:
 
 @dataclass(frozen=True, slots=True)
 class GuaranteeReport:
-    """Guarantee factors of each pair of neighbouring modules, and of all.
+    """Guarantee factors of each pair of neighbouring blocks, and of all.
 
     Parameters
     ----------
     pairs
         One for each pair of neighbours.
     total_s
-        The sum of the modules' optima (upper bounds of them where they are not known).
+        The sum of the blocks' optima (upper bounds of them where they are not known).
     bound_s
         A lower bound on the optimum of the whole.
     factor
-        ``total_s / bound_s``: how far the modules one after another, without the transfers between them, are from the
+        ``total_s / bound_s``: how far the blocks one after another, without the transfers between them, are from the
         optimum; 1 where both are zero.
     """
 
@@ -313,13 +313,13 @@ class GuaranteeReport:
 
 def guarantee(
     problem: PlacementProblem,
-    modules: Sequence[IntArray],
+    blocks: Sequence[IntArray],
     *,
     budget: Budget,
     lower_bound: LowerBound | None = None,
     upper_bound: LowerBound | None = None,
 ) -> GuaranteeReport:
-    """Return the guarantee factors of scheduling modules one after another.
+    """Return the guarantee factors of scheduling blocks one after another.
 
     With ``opt(A + B) >= opt(A') + min alpha * opt(B)``, ``opt(A') = linked_a * opt(A)`` and ``opt(A + B)`` at least
     each of opt(A) and opt(B), ``opt(A) + opt(B) <= (3 - linked_a - min alpha) * opt(A + B)``, the same with beta, and a
@@ -330,53 +330,53 @@ def guarantee(
     ----------
     problem
         A `latency` problem (or a `throughput` problem taken with all of its shards).
-    modules
+    blocks
         As for :func:`split_bound`.
     budget
         Wall-clock limit.
     lower_bound, upper_bound
-        Of the optimum of a problem; equal where it is exact. None: :func:`module_bound`, and what it finds (a serial
+        Of the optimum of a problem; equal where it is exact. None: :func:`block_bound`, and what it finds (a serial
         schedule on the best device, where it does not search or transfers exclude others).
 
     Returns
     -------
-    The report. Transfers between the modules are not part of the left side.
+    The report. Transfers between the blocks are not part of the left side.
 
     References
     ----------
     Thesis section 3.3.3, Table 3.1.
     """
-    lower = lower_bound or module_bound(budget)
-    upper = upper_bound or (lambda part: _module_value(part, budget))
+    lower = lower_bound or block_bound(budget)
+    upper = upper_bound or (lambda part: _block_value(part, budget))
     shards = problem.num_shards
-    recursion = _Recursion(problem, modules, lower, budget, 1 << 30)
-    tops = [upper(induced(problem, np.asarray(module))) for module in modules]
+    recursion = _Recursion(problem, blocks, lower, budget, 1 << 30)
+    tops = [upper(induced(problem, np.asarray(block))) for block in blocks]
     pairs = []
-    for a, b, top_a, top_b in zip(recursion.modules, recursion.modules[1:], tops, tops[1:], strict=False):
+    for a, b, top_a, top_b in zip(recursion.blocks, recursion.blocks[1:], tops, tops[1:], strict=False):
         alpha, linked_a = _shares(recursion, a, b, recursion.below, top_a, top_b, shards)
         beta, linked_b = _shares(recursion, b, a, recursion.above, top_b, top_a, shards)
         factor = min(2.0, 3.0 - linked_a - min(alpha, default=0.0), 3.0 - linked_b - min(beta, default=0.0))
         pairs.append(PairGuarantee(alpha, beta, linked_a, linked_b, factor))
-    total, bound = float(sum(tops)), split_bound(problem, modules, budget=budget, lower_bound=lower)
+    total, bound = float(sum(tops)), split_bound(problem, blocks, budget=budget, lower_bound=lower)
     whole = total / bound if bound > 0 else (1.0 if total == 0 else np.inf)
     return GuaranteeReport(tuple(pairs), total, bound, float(whole))
 
 
 def _shares(
-    recursion: _Recursion, module: int, other: int, beyond: list[int], top: float, other_top: float, shards: int
+    recursion: _Recursion, block: int, other: int, beyond: list[int], top: float, other_top: float, shards: int
 ) -> tuple[tuple[float, ...], float]:
-    """Return the alphas (or betas) of a module, and how much of it is linked to the other one."""
+    """Return the alphas (or betas) of a block, and how much of it is linked to the other one."""
 
     def over(part: float, whole: float) -> float:
         return min(1.0, part / whole) if whole > 0 else 1.0
 
-    linked = sum(1 << v for v in _members(module) if beyond[v] & other)
+    linked = sum(1 << v for v in _members(block) if beyond[v] & other)
     outer = [v for v in _members(linked) if not beyond[v] & linked]
     shares = tuple(over(recursion.part(beyond[v] & other, shards), other_top) for v in outer)
     return shares, over(recursion.part(linked, shards), top)
 
 
-def _module_value(problem: PlacementProblem, budget: Budget) -> float:
+def _block_value(problem: PlacementProblem, budget: Budget) -> float:
     """Return the makespan of some schedule, the best one where the problem is small, ``inf`` if none is found."""
     serial = _serial(problem)
     searchable = problem.num_shards == 1 and problem.transfers == "parallel" and 0 < problem.num_ops <= 24

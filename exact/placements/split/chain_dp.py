@@ -1,7 +1,7 @@
-"""The modules between separators, with the least time of each for every pair of devices of its two ends.
+"""The blocks between separators, with the least time of each for every pair of devices of its two ends.
 
 A pair is solved only where it lies on the shortest path of the chain by lower bounds; the others stay as they are, for
-they cannot lead to anything better. Modules that are copies of each other share what is known of them.
+they cannot lead to anything better. Blocks that are copies of each other share what is known of them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rlinit.exact.placements.split.separators import induced, separators
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import placement_from_priority, timeline
 
-__all__ = ["EXACT", "ModuleChain", "ModuleSolver"]
+__all__ = ["EXACT", "BlockChain", "BlockSolver"]
 
-ModuleSolver = Callable[[PlacementProblem, float, Budget], PlacementResult]
-"""Solves a module as a problem of its own: of interest is only what is below the given seconds."""
+BlockSolver = Callable[[PlacementProblem, float, Budget], PlacementResult]
+"""Solves a block as a problem of its own: of interest is only what is below the given seconds."""
 
 EXACT = 1.0 + 1e-9
 """Bound and value this close are one and the same sum, rounded in different orders."""
@@ -39,7 +39,7 @@ _LEVELS: tuple[tuple[int, ...], ...] = ((16,), (16, 256), (16, 256, 4096), (256,
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class _Segment:
     """The ops from one separator (excluded; -1: the beginning) to the next (included; -1: the end).
 
     Parameters
@@ -64,18 +64,18 @@ class _Part:
     level: IntArray
 
 
-class ModuleChain:
-    """The parts between separators, with what is known of each pair of devices; parts alike share one entry."""
+class BlockChain:
+    """The segments between separators, with what is known of each pair of devices; segments alike share one entry."""
 
     def __init__(
         self,
         problem: PlacementProblem,
         comm: FloatArray,
-        module_solver: ModuleSolver | None,
+        block_solver: BlockSolver | None,
         jobs: int,
         max_work: int,
     ) -> None:
-        self.problem, self.comm, self.module_solver = problem, comm, module_solver
+        self.problem, self.comm, self.block_solver = problem, comm, block_solver
         self.jobs, self.max_work, self.work = jobs, max_work, 0
         position = np.empty(problem.num_ops, np.int64)
         position[problem.order] = np.arange(problem.num_ops)
@@ -86,21 +86,21 @@ class ModuleChain:
         starts_with = [-1, *cuts.tolist()]
         self.inner: list[IntArray] = []
         self.sinks: list[int] = []
-        self.parts: list[_Part] = []
-        alike: dict[bytes, _Part] = {}
+        self.segments: list[_Segment] = []
+        alike: dict[bytes, _Segment] = {}
         for begin, finish, source, sink in zip(begins, finishes, starts_with, ends_with, strict=True):
             if sink < 0 and begin == finish:
                 continue
             inner = problem.order[begin:finish]
             key = self._key(source, inner, sink)
             if key not in alike:
-                alike[key] = self._part(source, inner, sink)
+                alike[key] = self._segment(source, inner, sink)
             self.inner.append(inner)
             self.sinks.append(sink)
-            self.parts.append(alike[key])
+            self.segments.append(alike[key])
 
     def _key(self, source: int, inner: IntArray, sink: int) -> bytes:
-        """Return what the costs of a part depend on; equal for parts that are copies of each other."""
+        """Return what the costs of a segment depend on; equal for segments that are copies of each other."""
         problem = self.problem
         ops = [*([source] if source >= 0 else []), *inner.tolist(), *([sink] if sink >= 0 else [])]
         index = {v: i for i, v in enumerate(ops)}
@@ -116,7 +116,7 @@ class ModuleChain:
         head = np.array([source >= 0, sink >= 0, len(ops), *group, *(x for edge in edges for x in edge)], np.int64)
         return head.tobytes() + timed.tobytes() + problem.tensor_bytes[ops].tobytes()
 
-    def _part(self, source: int, inner: IntArray, sink: int) -> _Part:
+    def _segment(self, source: int, inner: IntArray, sink: int) -> _Segment:
         d = self.problem.num_devices
         externals = np.array([source] if source >= 0 else [], np.int64)
         targets = [Target(sink, q) for q in range(d)] if sink >= 0 else [Target(-1, -1)]
@@ -135,7 +135,7 @@ class ModuleChain:
             if source >= 0 and sink >= 0 and self.problem.group[source] == self.problem.group[sink]:
                 lower[u, np.arange(d) != u] = np.inf
         value = np.full(lower.shape, np.inf)
-        return _Part(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
+        return _Segment(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
 
     def adopt(self, placement: Placement) -> None:
         """Take what a schedule does between separators as values of its pairs of devices."""
@@ -146,17 +146,17 @@ class ModuleChain:
         where = placement.device[:, 0]
         begin = 0.0
         u = 0
-        for part, inner, sink in zip(self.parts, self.inner, self.sinks, strict=True):
+        for segment, inner, sink in zip(self.segments, self.inner, self.sinks, strict=True):
             v = int(where[sink]) if sink >= 0 else 0
             end = float(times.end_s[sink, v]) if sink >= 0 else times.makespan_s
-            if end - begin < part.value[u, v] and problem.transfers == "parallel":
-                part.value[u, v] = end - begin
-                part.solution[u, v] = (where[inner], np.argsort(np.argsort(rank[inner])))
+            if end - begin < segment.value[u, v] and problem.transfers == "parallel":
+                segment.value[u, v] = end - begin
+                segment.solution[u, v] = (where[inner], np.argsort(np.argsort(rank[inner])))
             begin, u = end, v
 
     def solve(self, upper: float, budget: Budget) -> tuple[float, Placement | None]:
         """Return the bound and the placement of the shortest path, solving the pairs on it until both agree."""
-        for effort in range(len(_LEVELS) if self.module_solver is None else 1):
+        for effort in range(len(_LEVELS) if self.block_solver is None else 1):
             while True:
                 forward, backward = self._distances("lower")
                 best = min(upper, float(self._distances("value")[0][-1].min()))
@@ -171,7 +171,7 @@ class ModuleChain:
 
     def _distances(self, which: str) -> tuple[list[FloatArray], list[FloatArray]]:
         """Return shortest distances from the beginning to, and to the end from, each separator's devices."""
-        costs = [getattr(part, which) for part in self.parts]
+        costs = [getattr(segment, which) for segment in self.segments]
         forward, backward = [np.zeros(1)], [np.zeros(costs[-1].shape[1])]
         for cost in costs:
             forward.append((forward[-1][:, None] + cost).min(axis=0))
@@ -180,8 +180,8 @@ class ModuleChain:
         return forward, backward[::-1]
 
     def _path(self, which: str) -> list[tuple[int, int]]:
-        """Return the pair of devices of each part on the shortest path."""
-        costs = [getattr(part, which) for part in self.parts]
+        """Return the pair of devices of each segment on the shortest path."""
+        costs = [getattr(segment, which) for segment in self.segments]
         forward = self._distances(which)[0]
         v = int(forward[-1].argmin())
         pairs: list[tuple[int, int]] = []
@@ -191,70 +191,70 @@ class ModuleChain:
             v = u
         return pairs[::-1]
 
-    def _open_rows(self, effort: int) -> list[tuple[_Part, int]]:
-        """Return the (part, device) pairs of the shortest path by bounds that less than `effort` was spent on."""
-        rows: dict[tuple[int, int], tuple[_Part, int]] = {}
-        for part, (u, v) in zip(self.parts, self._path("lower"), strict=True):
-            if part.lower[u, v] * EXACT < part.value[u, v] and part.level[u] <= effort:
-                rows[id(part), u] = (part, u)
+    def _open_rows(self, effort: int) -> list[tuple[_Segment, int]]:
+        """Return the (segment, device) pairs of the shortest path by bounds that less than `effort` was spent on."""
+        rows: dict[tuple[int, int], tuple[_Segment, int]] = {}
+        for segment, (u, v) in zip(self.segments, self._path("lower"), strict=True):
+            if segment.lower[u, v] * EXACT < segment.value[u, v] and segment.level[u] <= effort:
+                rows[id(segment), u] = (segment, u)
         return list(rows.values())
 
     def _cutoffs(self, forward: list[FloatArray], backward: list[FloatArray], best: float) -> dict[int, FloatArray]:
-        """Return for each distinct part the costs of its pairs below which some path beats `best`."""
+        """Return for each distinct segment the costs of its pairs below which some path beats `best`."""
         cutoffs: dict[int, FloatArray] = {}
-        for t, part in enumerate(self.parts):
+        for t, segment in enumerate(self.segments):
             with np.errstate(invalid="ignore"):
                 room = best - forward[t][:, None] - backward[t + 1][None, :]
             room = np.where(np.isnan(room), -np.inf, room)
-            cutoffs[id(part)] = np.maximum(cutoffs.get(id(part), np.full(room.shape, -np.inf)), room)
+            cutoffs[id(segment)] = np.maximum(cutoffs.get(id(segment), np.full(room.shape, -np.inf)), room)
         return cutoffs
 
     def _refine(
-        self, todo: list[tuple[_Part, int]], cutoffs: dict[int, FloatArray], effort: int, budget: Budget
+        self, todo: list[tuple[_Segment, int]], cutoffs: dict[int, FloatArray], effort: int, budget: Budget
     ) -> None:
         """Solve rows further."""
 
-        def one(part: _Part, u: int) -> SearchResult:
-            closed = part.lower[u] * EXACT >= part.value[u]
-            limit = np.minimum(cutoffs[id(part)][u] * EXACT, part.value[u])
-            limit = np.where(closed | (part.lower[u] >= limit), -np.inf, limit)
-            if self.module_solver is not None:
-                return self._solve_module(part, u, limit, budget)
+        def one(segment: _Segment, u: int) -> SearchResult:
+            closed = segment.lower[u] * EXACT >= segment.value[u]
+            limit = np.minimum(cutoffs[id(segment)][u] * EXACT, segment.value[u])
+            limit = np.where(closed | (segment.lower[u] >= limit), -np.inf, limit)
+            if self.block_solver is not None:
+                return self._solve_block(segment, u, limit, budget)
             left = self.max_work - self.work
-            return search(part.models[u], part.starts[u], limit, budget, widths=_LEVELS[effort], max_work=left)
+            return search(segment.models[u], segment.starts[u], limit, budget, widths=_LEVELS[effort], max_work=left)
 
         if self.jobs == 1:
-            results = [one(part, u) for part, u in todo]
+            results = [one(segment, u) for segment, u in todo]
         else:
-            results = Parallel(n_jobs=self.jobs, prefer="threads")(delayed(one)(part, u) for part, u in todo)
-        for (part, u), result in zip(todo, results, strict=True):
+            results = Parallel(n_jobs=self.jobs, prefer="threads")(delayed(one)(segment, u) for segment, u in todo)
+        for (segment, u), result in zip(todo, results, strict=True):
             self.work += result.work
-            part.level[u] = effort + 1
-            part.lower[u] = np.maximum(part.lower[u], result.bound_s)
-            for v in np.flatnonzero((result.value_s < part.value[u]) & (part.lower[u] < np.inf)):
-                part.value[u, v] = result.value_s[v]
-                part.solution[u, int(v)] = (result.device[v], result.rank[v])
-            part.lower[u] = np.minimum(part.lower[u], part.value[u])
+            segment.level[u] = effort + 1
+            segment.lower[u] = np.maximum(segment.lower[u], result.bound_s)
+            for v in np.flatnonzero((result.value_s < segment.value[u]) & (segment.lower[u] < np.inf)):
+                segment.value[u, v] = result.value_s[v]
+                segment.solution[u, int(v)] = (result.device[v], result.rank[v])
+            segment.lower[u] = np.minimum(segment.lower[u], segment.value[u])
 
-    def _solve_module(self, part: _Part, u: int, limit: FloatArray, budget: Budget) -> SearchResult:
+    def _solve_block(self, segment: _Segment, u: int, limit: FloatArray, budget: Budget) -> SearchResult:
         """Solve a row by the given solver: one problem for each sink device, with the source as an op of no time."""
-        head = [part.source] if part.source >= 0 else []
-        ops = np.array([*head, *part.inner.tolist(), *([part.sink] if part.sink >= 0 else [])], np.int64)
-        columns, inner = len(limit), len(part.inner)
+        head = [segment.source] if segment.source >= 0 else []
+        ops = np.array([*head, *segment.inner.tolist(), *([segment.sink] if segment.sink >= 0 else [])], np.int64)
+        columns, inner = len(limit), len(segment.inner)
         value, bound = np.full(columns, np.inf), np.full(columns, -np.inf)
         device, rank = np.full((columns, inner), -1, np.int64), np.zeros((columns, inner), np.int64)
         work = 0
         d = self.problem.num_devices
         for v in range(columns):
-            if not limit[v] > -np.inf or self.module_solver is None:
+            if not limit[v] > -np.inf or self.block_solver is None:
                 continue
-            module = induced(self.problem, ops)
-            time_s = module.time_s.copy()
+            block = induced(self.problem, ops)
+            time_s = block.time_s.copy()
             if head:
                 time_s[0, :, 1] = np.where(np.arange(d) == u, 0.0, np.inf)
-            if part.sink >= 0:
+            if segment.sink >= 0:
                 time_s[-1, np.arange(d) != v, 1] = np.inf
-            result = self.module_solver(dataclasses.replace(module, time_s=time_s), float(limit[v]), budget)
+            result = self.block_solver(dataclasses.replace(block, time_s=time_s), float(limit[v]), budget)
             work += result.work + 1
             bound[v] = limit[v] if result.status == "infeasible" else min(result.bound, limit[v])
             if result.placement is not None and result.value is not None:
@@ -275,8 +275,10 @@ class ModuleChain:
         n = self.problem.num_ops
         device, rank = np.zeros((n, 1), np.int64), np.zeros(n)
         done = 0
-        for part, inner, sink, (u, v) in zip(self.parts, self.inner, self.sinks, self._path("value"), strict=True):
-            where, place = part.solution[u, v]
+        for segment, inner, sink, (u, v) in zip(
+            self.segments, self.inner, self.sinks, self._path("value"), strict=True
+        ):
+            where, place = segment.solution[u, v]
             device[inner, 0], rank[inner] = where, done + place
             done += len(inner)
             if sink >= 0:

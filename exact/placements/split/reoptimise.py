@@ -1,12 +1,12 @@
 """Solve parts of a schedule's sequence again, each exactly between what runs before it and what runs after it.
 
-Modules joined by several channels are scheduled one into the other with guesses of what is to come. Once there is a
-schedule there is no need to guess: for a stretch of its sequence, everything before gives when devices are free and
+Blocks joined by several channels are scheduled one into the other with guesses of what is to come. Once there is a
+schedule there is no need to guess: for a subsequence of its sequence, everything before gives when devices are free and
 when tensors arrive where, everything after, left on its devices in its order, gives for each device and each tensor how
-long the longest path from it to the end is. The best schedule of the stretch between the two is what
+long the longest path from it to the end is. The best schedule of the subsequence between the two is what
 :mod:`rlinit.exact.placements.split.search` finds, and only what ends earlier than the whole schedule does is searched
-for. Stretches are taken from the last to the first, overlapping by half so that the ends of modules are inside of one,
-until a round over the sequence finds nothing better.
+for. Subsequencees are taken from the last to the first, overlapping by half so that the ends of blocks are inside of
+one, until a round over the sequence finds nothing better.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.search import Frontier, Target, advance, even_prices, root_bound, search_model
+from rlinit.exact.placements.split.search import Frontier, Target, advance, even_multipliers, root_bound, search_model
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority, timeline
 
-__all__ = ["resolve_modules"]
+__all__ = ["resolve_blocks"]
 
 _STRICTLY = 1.0 - 1e-9
 """What is found has to be this much better: sums in another order are no improvement."""
 
 
-def resolve_modules(
+def resolve_blocks(
     problem: PlacementProblem,
     comm_s: FloatArray,
     placement: Placement,
@@ -37,7 +37,7 @@ def resolve_modules(
     budget: Budget,
     max_work: int,
 ) -> tuple[Placement, int]:
-    """Improve a schedule of a `latency` problem stretch by stretch.
+    """Improve a schedule of a `latency` problem subsequence by subsequence.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def resolve_modules(
     placement
         Of one shard.
     size
-        Ops of a stretch, 2 to `MAX_MODULE_OPS`.
+        Ops of a subsequence, 2 to `MAX_BLOCK_OPS`.
     width
         Partial schedules kept of each layer.
     budget, max_work
@@ -89,7 +89,7 @@ class _Sequence:
         self.order: IntArray = placement.sequence // problem.num_devices
         self.device: IntArray = placement.device[:, 0].copy()
         self.need = problem.weight_bytes + problem.shard_bytes
-        self.price = even_prices(problem.op_time_s)
+        self.multiplier = even_multipliers(problem.op_time_s)
 
     def rank(self) -> FloatArray:
         """Return (n,) the place of each op in the order."""
@@ -98,11 +98,11 @@ class _Sequence:
         return rank
 
     def sweep(self, size: int, stride: int, shift: int, width: int, budget: Budget, max_work: int) -> int:
-        """Solve all stretches once, the last one first; return the work."""
+        """Solve all subsequences once, the last one first; return the work."""
         problem = self.problem
         times = timeline(problem, placement_from_priority(problem, self.device[:, None], self.rank()))
         self.value = times.makespan_s
-        # What runs before a stretch stays as it is until that stretch's turn comes.
+        # What runs before a subsequence stays as it is until that subsequence's turn comes.
         end_s = times.end_s[np.arange(problem.num_ops), self.device]
         after = _After(self)
         work = 0
@@ -118,7 +118,7 @@ class _Sequence:
         return work
 
     def _solve(self, begin: int, stop: int, end_s: FloatArray, after: _After, width: int, max_work: int) -> int:
-        """Solve one stretch of the order; return the work."""
+        """Solve one subsequence of the order; return the work."""
         problem = self.problem
         ops = self.order[begin:stop].copy()
         inside = np.zeros(problem.num_ops, np.bool_)
@@ -130,7 +130,7 @@ class _Sequence:
         tail_s[local] = after.tails(local)
         until_s = tail_s[local]
         tail_s[ops] = np.maximum(tail_s[ops], after.device_s)
-        model = search_model(problem, self.comm_s, externals, ops, [Target(-1, -1)], tail_s, price=self.price)
+        model = search_model(problem, self.comm_s, externals, ops, [Target(-1, -1)], tail_s, multiplier=self.multiplier)
         model = dataclasses.replace(model, time_s=self._pinned(model.time_s, k, ops))
         start = self._start(begin, stop, externals, end_s)
         cutoff = np.array([self.value * _STRICTLY])
@@ -149,7 +149,7 @@ class _Sequence:
         return work + 1
 
     def _start(self, begin: int, stop: int, externals: IntArray, end_s: FloatArray) -> Frontier:
-        """Return what has run before a stretch, with all that the rest of the schedule holds."""
+        """Return what has run before a subsequence, with all that the rest of the schedule holds."""
         d, n = self.problem.num_devices, len(externals) + stop - begin
         before = self.order[:begin]
         outside = np.concatenate([before, self.order[stop:]])
@@ -161,7 +161,7 @@ class _Sequence:
         return Frontier(free, end, device, held, np.zeros((1, n), np.int8), np.zeros(1, np.int64))
 
     def _pinned(self, time_s: FloatArray, num_fixed: int, ops: IntArray) -> FloatArray:
-        """Return times that leave ops with group members outside of the stretch where they are."""
+        """Return times that leave ops with group members outside of the subsequence where they are."""
         group = self.problem.group
         members = np.bincount(group, minlength=self.problem.num_ops)
         bound = members[group[ops]] > np.bincount(group[ops], minlength=self.problem.num_ops)[group[ops]]
@@ -173,7 +173,7 @@ class _Sequence:
 
 
 class _After:
-    """What runs after a stretch: longest paths from there to the end of everything.
+    """What runs after a subsequence: longest paths from there to the end of everything.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Exact search for the best schedules of a module of some ten to forty ops, towards several targets at once.
+"""Exact search for the best schedules of a block of some ten to forty ops, towards several targets at once.
 
 The schedules of `latency` with parallel transfers are all reached by appending ready ops to devices. The search keeps,
 layer by layer, the partial schedules that none dominates and whose lower bound is below what is wanted, in passes of
@@ -6,7 +6,7 @@ growing width. A pass that never had to drop a state for its width proves what i
 bound of what it dropped, which is a bound all the same.
 
 Three bounds prune: the longest path that remains, with transfers between the best devices; the same for each ready op
-from where it could start now; and prices y >= 0 of the devices that sum to 1, under which the makespan C satisfies
+from where it could start now; and multipliers y >= 0 of the devices that sum to 1, under which the makespan C satisfies
 ``C >= sum_i y_i C_i >= sum_i y_i busy_i + sum over ops left of min_i y_i time_i`` (the dual of the relaxed assignment).
 """
 
@@ -21,7 +21,7 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.search_bounds import MAX_PRICED_DEVICES, best_price, module_tails
+from rlinit.exact.placements.split.search_bounds import MAX_MULTIPLIER_DEVICES, best_multiplier, block_tails
 from rlinit.exact.placements.split.search_kernel import BlockBounds, sweep
 from rlinit.exact.placements.split.state_layers import BlockMemory, BlockOps
 from rlinit.hardware import CAPACITY_SLACK
@@ -29,22 +29,22 @@ from rlinit.placements.problem import PlacementProblem
 
 __all__ = [
     "EXPANSIONS_PER_S",
-    "MAX_MODULE_OPS",
+    "MAX_BLOCK_OPS",
     "Frontier",
     "SearchModel",
     "SearchResult",
     "Target",
     "advance",
-    "even_prices",
+    "even_multipliers",
     "search",
     "transfer_times",
 ]
 
-MAX_MODULE_OPS = 60
-"""Ops of a module are held as the bits of one signed 64-bit integer."""
+MAX_BLOCK_OPS = 60
+"""Ops of a block are held as the bits of one signed 64-bit integer."""
 
-_MAX_PRICED = 80
-"""Ops beyond which prices are those that even out the devices' mean speeds, without an LP."""
+_MAX_MULTIPLIER_OPS = 80
+"""Ops beyond which multipliers are those that even out the devices' mean speeds, without an LP."""
 _PLAIN_WIDTH = 16
 _WIDTHS = (16, 256, 4096, 32768)
 EXPANSIONS_PER_S = 20_000.0
@@ -68,7 +68,7 @@ class Frontier:
     free_s, held_bytes
         (i, d) when each device is free, and what it holds.
     end_s, device, rank
-        (i, n) end, device (-1: not run yet) and place in the order of the module's ops.
+        (i, n) end, device (-1: not run yet) and place in the order of the block's ops.
     root
         (i,) index of the schedule each began with.
     """
@@ -83,24 +83,24 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchModel:
-    """A module as the kernel wants it. Local ops are the externals, then the ops in topological order.
+    """A block as the kernel wants it. Local ops are the externals, then the ops in topological order.
 
     Parameters
     ----------
     num_fixed
-        Number of externals, ops that ran before and have consumers in the module or after it.
+        Number of externals, ops that ran before and have consumers in the block or after it.
     time_s, comm_s
         (n, d) and (n, d, d) seconds of ops and of transfers.
     live, group_live
-        (n,) whether an op has consumers, a group members, beyond the module.
+        (n,) whether an op has consumers, a group members, beyond the block.
     need_bytes, capacity_bytes, held_matters
         Memory of ops and devices, and whether it can bind.
     tail_s
         (t, n, d) seconds at least from the end of an op on a device to the end of each target.
     local_tail_s
-        (n, d) seconds at least from the end of an op to that of the module, if schedules are ranked by it; else (0, d).
-    price, priced_s, after_s
-        The priced bound: (y, d), (y, n) and (y,) for what is after the module.
+        (n, d) seconds at least from the end of an op to that of the block, if schedules are ranked by it; else (0, d).
+    multiplier, weighted_s, after_s
+        The weighted bound: (y, d), (y, n) and (y,) for what is after the block.
     device_tail_s
         (t, d) seconds at least from the last end of an op on a device to the end of each target.
     sink_arrival_s
@@ -127,8 +127,8 @@ class SearchModel:
     held_matters: bool
     tail_s: FloatArray
     local_tail_s: FloatArray
-    price: FloatArray
-    priced_s: FloatArray
+    multiplier: FloatArray
+    weighted_s: FloatArray
     after_s: FloatArray
     device_tail_s: FloatArray
     sink_arrival_s: FloatArray
@@ -173,28 +173,28 @@ def search_model(
     targets: list[Target],
     tail_after: FloatArray | None = None,
     work_after_s: FloatArray | None = None,
-    price: FloatArray | None = None,
+    multiplier: FloatArray | None = None,
 ) -> SearchModel:
-    """Return the model of a module.
+    """Return the model of a block.
 
     Parameters
     ----------
     problem
-        What the module is part of.
+        What the block is part of.
     comm_s
         (num_ops, d, d) from :func:`transfer_times`.
     externals, ops
-        Indices of ops that ran before, and of those of the module in topological order; the sink is in neither. With
-        more than `MAX_MODULE_OPS` ops the model serves :func:`root_bound` alone.
+        Indices of ops that ran before, and of those of the block in topological order; the sink is in neither. With
+        more than `MAX_BLOCK_OPS` ops the model serves :func:`root_bound` alone.
     targets
         What is timed.
     tail_after
-        (num_ops, d) seconds at least from the end of an op to the end of everything; None: what is after the module
+        (num_ops, d) seconds at least from the end of an op to the end of everything; None: what is after the block
         does not count.
     work_after_s
-        (k, d) times of the ops after the module, which the one target without sink then waits for too.
-    price
-        (y, d) prices of the devices, each row at least 0 and with the sum 1; None: those of the assignment LP.
+        (k, d) times of the ops after the block, which the one target without sink then waits for too.
+    multiplier
+        (y, d) multipliers of the devices, each row at least 0 and with the sum 1; None: those of the assignment LP.
     """
     local = np.concatenate([externals, ops])
     k, sink = len(externals), targets[0].sink
@@ -205,14 +205,14 @@ def search_model(
     base = np.maximum(arrival, 0.0 if sink < 0 else -np.inf)
     if tail_after is not None:
         base = np.maximum(base, tail_after[local])
-    if price is None:
-        price = _prices(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
-    priced = _priced(time_s, price)
-    tail, device_tail = _tails(k, edges.succs, time_s, local_comm, base, priced)
-    after, local_tail = np.zeros(len(price)), np.zeros((0, problem.num_devices))
+    if multiplier is None:
+        multiplier = _multipliers(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
+    weighted = _weighted(time_s, multiplier)
+    tail, device_tail = _tails(k, edges.succs, time_s, local_comm, base, weighted)
+    after, local_tail = np.zeros(len(multiplier)), np.zeros((0, problem.num_devices))
     if work_after_s is not None:
-        after, device_tail = _priced(work_after_s, price).sum(axis=1), np.zeros_like(device_tail)
-        local_tail = _tails(k, edges.succs, time_s, local_comm, np.zeros((1, *time_s.shape)), priced)[0][0]
+        after, device_tail = _weighted(work_after_s, multiplier).sum(axis=1), np.zeros_like(device_tail)
+        local_tail = _tails(k, edges.succs, time_s, local_comm, np.zeros((1, *time_s.shape)), weighted)[0][0]
     group, group_mask, group_live = _groups(problem, local, k)
     need = problem.weight_bytes + problem.num_shards * problem.shard_bytes
     sink_time = [0.0 if sink < 0 else float(problem.op_time_s[sink, target.device]) for target in targets]
@@ -233,8 +233,8 @@ def search_model(
         held_matters=bool((need.sum() > problem.capacity_bytes).any()),
         tail_s=tail,
         local_tail_s=local_tail,
-        price=price,
-        priced_s=priced,
+        multiplier=multiplier,
+        weighted_s=weighted,
         after_s=after,
         device_tail_s=device_tail,
         sink_arrival_s=arrival,
@@ -245,7 +245,7 @@ def search_model(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Edges:
-    """Edges of a module by local op, also as masks of module ops, and whether an op has consumers beyond the module."""
+    """Edges of a block by local op, also as masks of block ops, and whether an op has consumers beyond the block."""
 
     preds: list[list[int]]
     succs: list[list[int]]
@@ -255,9 +255,9 @@ class _Edges:
 
 
 def _local_edges(problem: PlacementProblem, local: IntArray, k: int) -> _Edges:
-    """Return the edges into the ops of a module, which follow k externals; masks of large modules are just nonzero."""
+    """Return the edges into the ops of a block, which follow k externals; masks of large blocks are just nonzero."""
     n = len(local)
-    searchable = n - k <= MAX_MODULE_OPS
+    searchable = n - k <= MAX_BLOCK_OPS
     index = {int(v): i for i, v in enumerate(local)}
     preds = [[index[u] for u in _preds(problem, int(v)) if u in index] if i >= k else [] for i, v in enumerate(local)]
     succs: list[list[int]] = [[] for _ in range(n)]
@@ -291,13 +291,13 @@ def _succs(problem: PlacementProblem, v: int) -> list[int]:
 
 
 def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
-    """Return the local groups, their module ops as masks, and whether they have members after the module."""
+    """Return the local groups, their block ops as masks, and whether they have members after the block."""
     n = len(local)
     first: dict[int, int] = {}
     group = np.array([first.setdefault(int(problem.group[v]), i) for i, v in enumerate(local)], np.int64).reshape(n)
     mask, live = np.zeros(n, np.int64), np.zeros(n, np.bool_)
     for i in range(k, n):
-        mask[group[i]] |= 1 << min(i - k, MAX_MODULE_OPS)
+        mask[group[i]] |= 1 << min(i - k, MAX_BLOCK_OPS)
     present = set(map(int, local))
     for v in np.flatnonzero(np.isin(problem.group, list(first))):
         if int(v) not in present:
@@ -305,8 +305,8 @@ def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArra
     return group, mask, live
 
 
-def even_prices(time_s: FloatArray) -> FloatArray:
-    """Return (y, d) prices of the devices: equal ones and, if speeds differ, those that even out the mean speeds."""
+def even_multipliers(time_s: FloatArray) -> FloatArray:
+    """Return (y, d) multipliers of the devices: equal ones and, if speeds differ, those that even them out."""
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
     if time_s.shape[1] == 1 or largest <= 0.0:
@@ -315,20 +315,20 @@ def even_prices(time_s: FloatArray) -> FloatArray:
     return np.stack([np.full(len(speed), 1.0 / len(speed)), speed / speed.sum()])
 
 
-def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArray:
-    """Return prices of the devices: equal ones, and those of the assignment LP's dual.
+def _multipliers(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArray:
+    """Return multipliers of the devices: equal ones, and those of the assignment LP's dual.
 
     Where `around_s` ((y, d) seconds before and after a device's work) is given there is a dual for each of its rows.
     """
     n, d = time_s.shape
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
-    if d == 1 or largest <= 0.0 or n > _MAX_PRICED:
-        return even_prices(time_s)
+    if d == 1 or largest <= 0.0 or n > _MAX_MULTIPLIER_OPS:
+        return even_multipliers(time_s)
     arounds = np.zeros((1, d)) if around_s is None else around_s
-    if d <= MAX_PRICED_DEVICES:
+    if d <= MAX_MULTIPLIER_DEVICES:
         scaled = np.ascontiguousarray(time_s / largest)
-        return np.stack([np.full(d, 1.0 / d), *(best_price(scaled, around / largest) for around in arounds)])
+        return np.stack([np.full(d, 1.0 / d), *(best_multiplier(scaled, around / largest) for around in arounds)])
     ops, devices = np.nonzero(finite)
     rows = np.zeros((len(ops), n + d))
     rows[np.arange(len(ops)), ops] = 1.0
@@ -336,18 +336,18 @@ def _prices(time_s: FloatArray, around_s: FloatArray | None = None) -> FloatArra
     cost = np.concatenate([-finite.any(axis=1).astype(np.float64), np.zeros(d)])
     total = np.concatenate([np.zeros(n), np.ones(d)])[None]
     bounds = [(0.0, 1.0)] * (n + d)
-    prices = [np.full((1, d), 1.0 / d)]
+    multipliers = [np.full((1, d), 1.0 / d)]
     for around in arounds:
         cost[n:] = -around / largest
         result = linprog(cost, A_ub=rows, b_ub=np.zeros(len(ops)), A_eq=total, b_eq=[1.0], bounds=bounds)
         if result.x is not None:
-            price = np.maximum(result.x[n:], 0.0)
-            prices.append(price[None] / price.sum())
-    return np.concatenate(prices)
+            multiplier = np.maximum(result.x[n:], 0.0)
+            multipliers.append(multiplier[None] / multiplier.sum())
+    return np.concatenate(multipliers)
 
 
-def _repriced(model: SearchModel, start: Frontier, limit_s: FloatArray) -> SearchModel:
-    """Return the model with prices for what can be run where, if one of the targets is to end below its limit."""
+def _reweighted(model: SearchModel, start: Frontier, limit_s: FloatArray) -> SearchModel:
+    """Return the model with multipliers for what can be run where, if one of the targets is to end below its limit."""
     k, n = model.num_fixed, len(model.time_s)
     head = np.zeros_like(model.time_s)
     for v in range(k, n):
@@ -363,27 +363,27 @@ def _repriced(model: SearchModel, start: Frontier, limit_s: FloatArray) -> Searc
     ends_s = head[k:] + model.time_s[k:] + model.tail_s[active, k:]
     able = (ends_s < limit_s[active, None, None]).any(axis=0)
     around = head[k:].min(axis=0, initial=np.inf) + model.device_tail_s[active]
-    price = _prices(np.where(able, model.time_s[k:], np.inf), around)
-    # Targets are searched for without what is after the module.
-    return dataclasses.replace(model, price=price, after_s=np.zeros(len(price)))
+    multiplier = _multipliers(np.where(able, model.time_s[k:], np.inf), around)
+    # Targets are searched for without what is after the block.
+    return dataclasses.replace(model, multiplier=multiplier, after_s=np.zeros(len(multiplier)))
 
 
-def _priced(time_s: FloatArray, price: FloatArray) -> FloatArray:
-    """Return (y, n) the least priced time of each op; 0 for ops that may run nowhere."""
+def _weighted(time_s: FloatArray, multiplier: FloatArray) -> FloatArray:
+    """Return (y, n) the least weighted time of each op; 0 for ops that may run nowhere."""
     with np.errstate(invalid="ignore"):
-        products = np.where(np.isfinite(time_s), price[:, None, :] * time_s, np.inf)
+        products = np.where(np.isfinite(time_s), multiplier[:, None, :] * time_s, np.inf)
     least = products.min(axis=2, initial=np.inf)
     return np.where(np.isfinite(least), least, 0.0)
 
 
 def _tails(
-    k: int, succs: list[list[int]], time_s: FloatArray, comm_s: FloatArray, base: FloatArray, priced: FloatArray
+    k: int, succs: list[list[int]], time_s: FloatArray, comm_s: FloatArray, base: FloatArray, weighted: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return (t, n, d) least seconds from an op's end to each target's, and (t, d) from the last op's of a device."""
     n, d = time_s.shape
     indptr = np.cumsum([0, *map(len, succs)]).astype(np.int64)
     succ = np.array([w for each in succs for w in each], np.int64)
-    tail = module_tails(indptr, succ, time_s, comm_s, np.ascontiguousarray(base), priced, n - k <= MAX_MODULE_OPS)
+    tail = block_tails(indptr, succ, time_s, comm_s, np.ascontiguousarray(base), weighted, n - k <= MAX_BLOCK_OPS)
     device_tail = tail[:, k:].min(axis=1, initial=np.inf) if k < n else np.zeros((len(tail), d))
     return tail, np.where(np.isfinite(device_tail), device_tail, 0.0)
 
@@ -396,7 +396,7 @@ def advance(
     width: int,
     max_work: int,
 ) -> tuple[Frontier, FloatArray, int]:
-    """Run every schedule of the frontier through the module, keeping at most `width` of each layer.
+    """Run every schedule of the frontier through the block, keeping at most `width` of each layer.
 
     Parameters
     ----------
@@ -407,7 +407,7 @@ def advance(
 
     Returns
     -------
-    The frontier after the module, (t,) the least bound of what was dropped for the width, and the work.
+    The frontier after the block, (t,) the least bound of what was dropped for the width, and the work.
     """
     ops = BlockOps(
         model.num_fixed, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask, model.succ_mask,
@@ -417,7 +417,7 @@ def advance(
         model.need_bytes, model.capacity_bytes, model.held_matters, model.group, model.group_mask, model.group_live
     )
     bounds = BlockBounds(
-        model.tail_s, model.local_tail_s, model.price, model.device_tail_s, model.after_s, scale_s, cutoff_s
+        model.tail_s, model.local_tail_s, model.multiplier, model.device_tail_s, model.after_s, scale_s, cutoff_s
     )
     ops = BlockOps(
         model.num_fixed, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask, model.succ_mask,
@@ -427,7 +427,7 @@ def advance(
         model.need_bytes, model.capacity_bytes, model.held_matters, model.group, model.group_mask, model.group_live
     )
     bounds = BlockBounds(
-        model.tail_s, model.local_tail_s, model.price, model.device_tail_s, model.after_s, scale_s, cutoff_s
+        model.tail_s, model.local_tail_s, model.multiplier, model.device_tail_s, model.after_s, scale_s, cutoff_s
     )
     free, end, dev, held, rank, root, dropped, work = sweep(
         width, max_work, ops, memory, bounds, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes
@@ -457,7 +457,7 @@ def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
         done: FloatArray = ends(model, frontier).min(axis=0)
         return done
     least = np.full(len(model.target_device), np.inf)
-    left = model.priced_s[:, k:].sum(axis=1) + model.after_s
+    left = model.weighted_s[:, k:].sum(axis=1) + model.after_s
     for i in range(len(frontier.root)):
         best = np.zeros(len(least))
         for v in range(k, n):
@@ -468,7 +468,7 @@ def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
                 start = np.maximum(start, frontier.end_s[i, u] + model.comm_s[u, frontier.device[i, u]])
             best = np.maximum(best, (start + model.time_s[v] + model.tail_s[:, v]).min(axis=1))
         busy = np.minimum(frontier.free_s[i] + model.device_tail_s, best[:, None])
-        least = np.minimum(least, np.maximum(best, (left + busy @ model.price.T).max(axis=1)))
+        least = np.minimum(least, np.maximum(best, (left + busy @ model.multiplier.T).max(axis=1)))
     return least
 
 
@@ -486,7 +486,7 @@ def search(
     Parameters
     ----------
     model, start
-        The module, and a frontier of one schedule.
+        The block, and a frontier of one schedule.
     cutoff_s
         (t,) only ends below it are of interest; ``-inf`` drops a target.
     budget
@@ -508,13 +508,13 @@ def search(
     rank = np.zeros_like(device)
     scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
     work = 0
-    for width in widths if len(model.time_s) - k <= MAX_MODULE_OPS else ():
+    for width in widths if len(model.time_s) - k <= MAX_BLOCK_OPS else ():
         limit = np.minimum(cutoff_s, value)
         if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
             break
         affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * EXPANSIONS_PER_S)))
-        priced = _repriced(model, start, limit) if width > _PLAIN_WIDTH else model
-        after, dropped, extended = advance(priced, start, limit, scale, width, affordable)
+        weighted = _reweighted(model, start, limit) if width > _PLAIN_WIDTH else model
+        after, dropped, extended = advance(weighted, start, limit, scale, width, affordable)
         work += extended + 1
         finish = ends(model, after)
         for t in range(targets):

@@ -1,4 +1,4 @@
-"""Compiled parts of a module's model: prices of the devices, and longest paths to what a module is timed by."""
+"""Compiled parts of a block's model: multipliers of the devices, and longest paths to what a block is timed by."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["MAX_PRICED_DEVICES", "best_price", "module_tails"]
+__all__ = ["MAX_MULTIPLIER_DEVICES", "best_multiplier", "block_tails"]
 
-MAX_PRICED_DEVICES = 3
-"""Devices for which the best prices are found by a search in one dimension within another."""
+MAX_MULTIPLIER_DEVICES = 3
+"""Devices for which the best multipliers are found by a search in one dimension within another."""
 
 _STEPS = 40
 _GOLDEN = 0.6180339887498949
 
 
 @njit(cache=True, nogil=True)
-def _priced_work(time_s: FloatArray, around_s: FloatArray, price: FloatArray) -> float:
+def _weighted_work(time_s: FloatArray, around_s: FloatArray, multiplier: FloatArray) -> float:
     total = 0.0
-    for j in range(len(price)):
+    for j in range(len(multiplier)):
         if around_s[j] < np.inf:
-            total += price[j] * around_s[j]
+            total += multiplier[j] * around_s[j]
     for v in range(len(time_s)):
         least = np.inf
-        for j in range(len(price)):
+        for j in range(len(multiplier)):
             if time_s[v, j] < np.inf:
-                least = min(least, price[j] * time_s[v, j])
+                least = min(least, multiplier[j] * time_s[v, j])
         if least < np.inf:
             total += least
     return total
 
 
 @njit(cache=True, nogil=True)
-def _split_rest(time_s: FloatArray, around_s: FloatArray, price: FloatArray, a: int, b: int, rest: float) -> float:
-    """Share `rest` between devices a and b for the most priced work, by golden section (it is concave)."""
+def _split_rest(time_s: FloatArray, around_s: FloatArray, multiplier: FloatArray, a: int, b: int, rest: float) -> float:
+    """Share `rest` between devices a and b for the most weighted work, by golden section (it is concave)."""
     low, high = 0.0, rest
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    price[a], price[b] = left, rest - left
-    at_left = _priced_work(time_s, around_s, price)
-    price[a], price[b] = right, rest - right
-    at_right = _priced_work(time_s, around_s, price)
+    multiplier[a], multiplier[b] = left, rest - left
+    at_left = _weighted_work(time_s, around_s, multiplier)
+    multiplier[a], multiplier[b] = right, rest - right
+    at_right = _weighted_work(time_s, around_s, multiplier)
     for _ in range(_STEPS):
         if at_left >= at_right:
             high, right, at_right = right, left, at_left
             left = high - _GOLDEN * (high - low)
-            price[a], price[b] = left, rest - left
-            at_left = _priced_work(time_s, around_s, price)
+            multiplier[a], multiplier[b] = left, rest - left
+            at_left = _weighted_work(time_s, around_s, multiplier)
         else:
             low, left, at_left = left, right, at_right
             right = low + _GOLDEN * (high - low)
-            price[a], price[b] = right, rest - right
-            at_right = _priced_work(time_s, around_s, price)
+            multiplier[a], multiplier[b] = right, rest - right
+            at_right = _weighted_work(time_s, around_s, multiplier)
     middle = (low + high) / 2
-    price[a], price[b] = middle, rest - middle
-    return _priced_work(time_s, around_s, price)
+    multiplier[a], multiplier[b] = middle, rest - middle
+    return _weighted_work(time_s, around_s, multiplier)
 
 
 @njit(cache=True, nogil=True)
-def best_price(time_s: FloatArray, around_s: FloatArray) -> FloatArray:
-    """Return (d,) prices, at least 0 and of sum 1, under which the work is worth nearly the most.
+def best_multiplier(time_s: FloatArray, around_s: FloatArray) -> FloatArray:
+    """Return (d,) multipliers, at least 0 and of sum 1, under which the work is worth nearly the most.
 
     Parameters
     ----------
@@ -71,51 +71,51 @@ def best_price(time_s: FloatArray, around_s: FloatArray) -> FloatArray:
 
     Notes
     -----
-    The priced work ``sum over j of y_j around_j + sum over v of min over j of y_j time_vj`` is concave in y, and its
+    The weighted work ``sum over j of y_j around_j + sum over v of min over j of y_j time_vj`` is concave in y, and its
     maximum is that of the assignment LP's dual. Of one to three devices; O(n) evaluations, some 1,600 for three.
     """
     d = time_s.shape[1]
-    price = np.full(d, 1.0 / d)
+    multiplier = np.full(d, 1.0 / d)
     if d == 2:
-        _split_rest(time_s, around_s, price, 0, 1, 1.0)
+        _split_rest(time_s, around_s, multiplier, 0, 1, 1.0)
     if d == 3:
         low, high = 0.0, 1.0
         left, right = 1.0 - _GOLDEN, _GOLDEN
-        price[0] = left
-        at_left = _split_rest(time_s, around_s, price, 1, 2, 1.0 - left)
-        price[0] = right
-        at_right = _split_rest(time_s, around_s, price, 1, 2, 1.0 - right)
+        multiplier[0] = left
+        at_left = _split_rest(time_s, around_s, multiplier, 1, 2, 1.0 - left)
+        multiplier[0] = right
+        at_right = _split_rest(time_s, around_s, multiplier, 1, 2, 1.0 - right)
         for _ in range(_STEPS):
             if at_left >= at_right:
                 high, right, at_right = right, left, at_left
                 left = high - _GOLDEN * (high - low)
-                price[0] = left
-                at_left = _split_rest(time_s, around_s, price, 1, 2, 1.0 - left)
+                multiplier[0] = left
+                at_left = _split_rest(time_s, around_s, multiplier, 1, 2, 1.0 - left)
             else:
                 low, left, at_left = left, right, at_right
                 right = low + _GOLDEN * (high - low)
-                price[0] = right
-                at_right = _split_rest(time_s, around_s, price, 1, 2, 1.0 - right)
-        price[0] = (low + high) / 2
-        _split_rest(time_s, around_s, price, 1, 2, 1.0 - price[0])
-    kept: FloatArray = np.maximum(price, 0.0)
+                multiplier[0] = right
+                at_right = _split_rest(time_s, around_s, multiplier, 1, 2, 1.0 - right)
+        multiplier[0] = (low + high) / 2
+        _split_rest(time_s, around_s, multiplier, 1, 2, 1.0 - multiplier[0])
+    kept: FloatArray = np.maximum(multiplier, 0.0)
     kept /= kept.sum()
     return kept
 
 
 @njit(cache=True, nogil=True)
-def module_tails(
+def block_tails(
     succ_indptr: IntArray,
     succ: IntArray,
     time_s: FloatArray,
     comm_s: FloatArray,
     base_s: FloatArray,
-    priced_s: FloatArray,
+    weighted_s: FloatArray,
     with_work: bool,
 ) -> FloatArray:
     """Return (t, n, d) least seconds from an op's end on a device to each target's end.
 
-    After an op come its successors, and, `with_work`, all its descendants, whose priced work is done by when the last
+    After an op come its successors, and, `with_work`, all its descendants, whose weighted work is done by when the last
     of them ends.
 
     Parameters
@@ -126,8 +126,8 @@ def module_tails(
         (n, d) and (n, d, d) seconds.
     base_s
         (t, n, d) what is known of the tails otherwise.
-    priced_s
-        (y, n) least priced time of each op.
+    weighted_s
+        (y, n) least weighted time of each op.
     """
     num_targets, n, d = base_s.shape
     tail = base_s.copy()
@@ -146,19 +146,19 @@ def module_tails(
                         least = min(least, comm_s[v, j, q] + time_s[w, q] + tail[t, w, q])
                     tail[t, v, j] = max(tail[t, v, j], least)
         if with_work and succ_indptr[v] < succ_indptr[v + 1]:
-            _raise_by_work(tail, below[v], priced_s, v)
+            _raise_by_work(tail, below[v], weighted_s, v)
     return tail
 
 
 @njit(cache=True, nogil=True)
-def _raise_by_work(tail: FloatArray, below: NDArray[np.bool_], priced_s: FloatArray, v: int) -> None:
-    """Raise the tail of op v to its descendants' priced work and the least tail among them."""
+def _raise_by_work(tail: FloatArray, below: NDArray[np.bool_], weighted_s: FloatArray, v: int) -> None:
+    """Raise the tail of op v to its descendants' weighted work and the least tail among them."""
     work = 0.0
-    for y in range(len(priced_s)):
+    for y in range(len(weighted_s)):
         total = 0.0
         for x in range(v + 1, len(below)):
             if below[x]:
-                total += priced_s[y, x]
+                total += weighted_s[y, x]
         work = max(work, total)
     for t in range(len(tail)):
         rest = np.inf

@@ -1,10 +1,10 @@
-"""Where a graph falls into modules that talk through few ops, and the sub-problem on some of the ops.
+"""Where a graph falls into blocks that talk through few ops, and the sub-problem on some of the ops.
 
 A *separator* is an op through which every path from a source to a sink passes: in any topological order no edge jumps
 over it (a graph with several sources or sinks has a virtual one before or after them). It is the articulation point,
 or the end of a bridge, of DIVIML that also cuts the directed graph; an undirected articulation point where a side
-branch hangs on does not order what lies on its two sides, and no chain of modules follows from it. The dummy node with
-a zero-cost edge is implicit: a separator ends one module and is, at no cost and on the same device, what the next one
+branch hangs on does not order what lies on its two sides, and no chain of blocks follows from it. The dummy node with
+a zero-cost edge is implicit: a separator ends one block and is, at no cost and on the same device, what the next one
 starts from.
 
 With more channels a cut is a place in a topological order over which few tensors pass.
@@ -68,23 +68,23 @@ def channel_counts(problem: PlacementProblem, order: IntArray) -> IntArray:
 
 
 def channel_cuts(problem: PlacementProblem, channels: int, min_ops: int = 1) -> list[IntArray]:
-    """Return modules that talk through at most `channels` tensors, in topological order.
+    """Return blocks that talk through at most `channels` tensors, in topological order.
 
     Parameters
     ----------
     problem
         n ops.
     channels
-        1: a module ends with each separator (one with nothing after it ends the last), and each module knows only the
-        separator before it. More: a module ends where at most so many tensors pass, of the two topological orders
+        1: a block ends with each separator (one with nothing after it ends the last), and each block knows only the
+        separator before it. More: a block ends where at most so many tensors pass, of the two topological orders
         (natural and depth first) in the one with more such places.
     min_ops
-        Least number of ops of a module (but of the only one): places are passed over, of those within one more
-        `min_ops` the one with the fewest tensors is taken, and a short rest joins the last module.
+        Least number of ops of a block (but of the only one): places are passed over, of those within one more
+        `min_ops` the one with the fewest tensors is taken, and a short rest joins the last block.
 
     Returns
     -------
-    Arrays of ops, each in topological order, which together hold every op once. No edge leads from a later module to an
+    Arrays of ops, each in topological order, which together hold every op once. No edge leads from a later block to an
     earlier one.
 
     Raises

@@ -1,4 +1,4 @@
-"""MILP-SPLIT: schedule a modular graph module by module, exactly where single ops join the modules.
+"""MILP-SPLIT: schedule a modular graph block by block, exactly where single ops join the blocks.
 
 With one channel (separators, :mod:`rlinit.exact.placements.split.separators`) the part from one separator to the next
 depends on the rest through the two devices alone, with transfers of any kind: everything before a separator ended, and
@@ -10,11 +10,11 @@ separator t+1 on v,
 is the optimum of `latency` where memory does not bind (DIVIML section IV-B, with com(t, v', u) inside c). The same sum
 over lower bounds of c is a lower bound of the optimum, and memory, exclusive links or blocking transfers only raise
 that, so `bound` holds for those too. Only the pairs on the shortest path by lower bounds are solved, the others stay as
-they are: they cannot lead to anything better. Modules alike share their solutions.
+they are: they cannot lead to anything better. Blocks alike share their solutions.
 
-With more channels, and where memory binds, a few partial schedules are carried from module to module
-(:mod:`rlinit.exact.placements.split.beam`), and what they end in is solved again, module by module and across the ends
-of modules, between what runs before and what runs after (:mod:`rlinit.exact.placements.split.reoptimise`). The bound is
+With more channels, and where memory binds, a few partial schedules are carried from block to block
+(:mod:`rlinit.exact.placements.split.beam`), and what they end in is solved again, block by block and across the ends
+of blocks, between what runs before and what runs after (:mod:`rlinit.exact.placements.split.reoptimise`). The bound is
 that of :mod:`rlinit.exact.placements.split.bounds`, or of the longest path and the work.
 """
 
@@ -27,39 +27,39 @@ import numpy as np
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.beam import ModuleBeam
+from rlinit.exact.placements.split.beam import BlockBeam
 from rlinit.exact.placements.split.bounds import split_bound
-from rlinit.exact.placements.split.chain_dp import EXACT, ModuleChain, ModuleSolver
-from rlinit.exact.placements.split.reoptimise import resolve_modules
+from rlinit.exact.placements.split.chain_dp import EXACT, BlockChain, BlockSolver
+from rlinit.exact.placements.split.reoptimise import resolve_blocks
 from rlinit.exact.placements.split.search import transfer_times
 from rlinit.exact.placements.split.separators import channel_cuts
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 
-__all__ = ["ModuleSolver", "SplitResult", "solve_split"]
+__all__ = ["BlockSolver", "SplitResult", "solve_split"]
 
 _SEARCHED_OPS = 40
-"""Modules of up to so many ops are searched; larger ones are cut at more channels where the caller leaves it open."""
+"""Blocks of up to so many ops are searched; larger ones are cut at more channels where the caller leaves it open."""
 _RECURSION_OPS = 4000
 _BEAM_WIDTHS = (16, 256, 4096)
-_STRETCHES = ((12, 16), (24, 64), (30, 128))
-"""Ops of a stretch that is solved again, and partial schedules kept: about a module, then about two."""
+_SUBSEQUENCES = ((12, 16), (24, 64), (30, 128))
+"""Ops of a subsequence that is solved again, and partial schedules kept: about a block, then about two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitResult:
-    """What the modules gave.
+    """What the blocks gave.
 
     Parameters
     ----------
     placement, value
         The best placement and its makespan in seconds, by the timeline of the whole problem; None where none was found.
     bound
-        A proven lower bound in seconds on the optimum of the whole problem, whatever the modules.
+        A proven lower bound in seconds on the optimum of the whole problem, whatever the blocks.
     exact
         Whether value is the optimum.
-    modules
-        The ops of each module.
+    blocks
+        The ops of each block.
     work
         Deterministic count of the effort spent.
     """
@@ -68,7 +68,7 @@ class SplitResult:
     value: float | None
     bound: float
     exact: bool
-    modules: list[IntArray]
+    blocks: list[IntArray]
     work: int
 
 
@@ -77,13 +77,13 @@ def solve_split(
     *,
     budget: Budget,
     channels: int | Literal["auto"] = "auto",
-    module_solver: ModuleSolver | None = None,
+    block_solver: BlockSolver | None = None,
     jobs: int = 1,
     upper: float = np.inf,
     min_ops: int = 4,
     max_work: int = 1 << 62,
 ) -> SplitResult:
-    """Schedule a `latency` problem module by module.
+    """Schedule a `latency` problem block by block.
 
     Parameters
     ----------
@@ -92,16 +92,16 @@ def solve_split(
     budget
         Wall-clock limit.
     channels
-        Tensors that may pass between modules; ``auto`` takes one where that gives modules that can be searched, else
+        Tensors that may pass between blocks; ``auto`` takes one where that gives blocks that can be searched, else
         the fewest of 2 to 8 that do.
-    module_solver
-        Solves the modules of one channel instead of the built-in search.
+    block_solver
+        Solves the blocks of one channel instead of the built-in search.
     jobs
-        Modules solved at once.
+        Blocks solved at once.
     upper
         A known makespan in seconds; pairs that cannot beat it are not solved.
     min_ops
-        Least size of a module with more than one channel.
+        Least size of a block with more than one channel.
     max_work
         Partial schedules extended at most, as a limit that does not depend on the machine.
 
@@ -122,21 +122,21 @@ def solve_split(
         raise ValueError(
             f"expected a latency problem (1 shard), got {problem.num_shards} shards; use solve_split_batched"
         )
-    modules = _modules(problem, channels, min_ops)
+    blocks = _blocks(problem, channels, min_ops)
     best = _Best(problem, upper, max_work, budget)
-    beam = ModuleBeam(problem, best.comm_s, modules)
+    beam = BlockBeam(problem, best.comm_s, blocks)
     best.carry(beam, _BEAM_WIDTHS[0])
-    best.resolve(*_STRETCHES[0])
-    chain = ModuleChain(problem, best.comm_s, module_solver, jobs, max_work - best.work)
+    best.resolve(*_SUBSEQUENCES[0])
+    chain = BlockChain(problem, best.comm_s, block_solver, jobs, max_work - best.work)
     if best.placement is not None:
         chain.adopt(best.placement)
     best.bound, found = chain.solve(best.limit, budget)
     best.work += chain.work
     best.offer(found)
-    if not best.closed and len(modules) > 1 and problem.num_ops <= _RECURSION_OPS and not beam.is_exact:
+    if not best.closed and len(blocks) > 1 and problem.num_ops <= _RECURSION_OPS and not beam.is_exact:
         share = budget.share(0.5 * min(budget.remaining_s, 1e9))
-        best.bound = max(best.bound, split_bound(problem, modules, budget=share))
-    for size, width in _STRETCHES[1:]:
+        best.bound = max(best.bound, split_bound(problem, blocks, budget=share))
+    for size, width in _SUBSEQUENCES[1:]:
         best.resolve(size, width)
     # Wider beams are for what cannot be solved again, and for what they may prove.
     if beam.is_exact or problem.transfers != "parallel" or best.placement is None:
@@ -146,9 +146,9 @@ def solve_split(
     if beam.complete and beam.is_exact:
         best.bound = max(best.bound, best.limit)
     if best.placement is None:
-        return SplitResult(None, None, best.bound, False, modules, best.work)
+        return SplitResult(None, None, best.bound, False, blocks, best.work)
     exact = best.value <= best.bound * EXACT
-    return SplitResult(best.placement, best.value, min(best.bound, best.value), exact, modules, best.work)
+    return SplitResult(best.placement, best.value, min(best.bound, best.value), exact, blocks, best.work)
 
 
 class _Best:
@@ -182,7 +182,7 @@ class _Best:
         if value < self.value:
             self.placement, self.value = found, value
 
-    def carry(self, beam: ModuleBeam, width: int) -> None:
+    def carry(self, beam: BlockBeam, width: int) -> None:
         """Run a beam, the narrowest one in any case."""
         if width > _BEAM_WIDTHS[0] and (self.closed or self.budget.expired or self.work >= self.max_work):
             return
@@ -190,10 +190,10 @@ class _Best:
         self.work += beam.work
 
     def resolve(self, size: int, width: int) -> None:
-        """Solve stretches of the best schedule again."""
+        """Solve subsequences of the best schedule again."""
         if self.placement is None or self.closed or self.work >= self.max_work:
             return
-        found, work = resolve_modules(
+        found, work = resolve_blocks(
             self.problem,
             self.comm_s,
             self.placement,
@@ -206,12 +206,12 @@ class _Best:
         self.offer(found)
 
 
-def _modules(problem: PlacementProblem, channels: int | Literal["auto"], min_ops: int) -> list[IntArray]:
+def _blocks(problem: PlacementProblem, channels: int | Literal["auto"], min_ops: int) -> list[IntArray]:
     if channels != "auto":
         return channel_cuts(problem, channels, min_ops if channels > 1 else 1)
     best = channel_cuts(problem, 1)
     for count in range(2, 9):
-        if max(len(module) for module in best) <= _SEARCHED_OPS:
+        if max(len(block) for block in best) <= _SEARCHED_OPS:
             break
         best = channel_cuts(problem, count, min_ops)
     return best

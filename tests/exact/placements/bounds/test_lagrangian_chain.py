@@ -1,4 +1,4 @@
-"""Memory at a price along a chain: never above the optimum, sharp where order does not matter, placements that fit."""
+"""Memory multipliers along a chain: never above the optimum, sharp where order does not matter, placements that fit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import possible_batches, shard_windows
-from rlinit.exact.placements.bounds.lagrangian_chain import PricedChain, priced_chain
+from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lagrangian_chain
 from rlinit.exact.placements.bounds.lagrangian_primal import assemble
-from rlinit.exact.placements.bounds.lagrangian_segments import PricedHop
+from rlinit.exact.placements.bounds.lagrangian_segments import LagrangianSegment
 from rlinit.exact.placements.bounds.registry import load_bound, memory_bound
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
@@ -26,9 +26,9 @@ CLOSE = 1.0 + 1e-9
 WORK = 200_000
 
 
-def _chain(problem: PlacementProblem, ops: list[int], upper: float = np.inf) -> PricedChain | None:
+def _chain(problem: PlacementProblem, ops: list[int], upper: float = np.inf) -> LagrangianChain | None:
     window = shard_windows(problem, upper, possible_batches(problem))
-    return None if window is None else PricedChain(problem, window, ops, upper)
+    return None if window is None else LagrangianChain(problem, window, ops, upper)
 
 
 def _path(seed: int, memory_fraction: float) -> PlacementProblem:
@@ -87,7 +87,7 @@ def test_the_bound_of_any_chain_is_at_most_the_least_makespan(
 
 @pytest.mark.parametrize("memory_fraction", [0.55, 0.7, np.inf])
 def test_where_ops_follow_one_another_the_bound_is_the_optimum(memory_fraction: float) -> None:
-    """On a path of ops, whatever the chain, halving arcs closes what prices alone leave open."""
+    """On a path of ops, whatever the chain, halving arcs closes what multipliers alone leave open."""
     for seed in range(4):
         problem = _path(seed, memory_fraction)
         least = brute_force_placement(problem)
@@ -98,26 +98,26 @@ def test_where_ops_follow_one_another_the_bound_is_the_optimum(memory_fraction: 
                 assert chain.run(4 * WORK, Budget()) >= least * (1.0 - 2e-3), (seed, ops)
 
 
-def test_what_a_hop_costs_is_the_least_over_all_devices() -> None:
-    """Along a path the cost of an arc is the least time with transfers and prices, by enumeration."""
+def test_what_a_segment_costs_is_the_least_over_all_devices() -> None:
+    """Along a path the cost of an arc is the least time with transfers and multipliers, by enumeration."""
     problem = _path(3, np.inf)
     window = shard_windows(problem, np.inf, possible_batches(problem))
     assert window is not None
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
     held = problem.weight_bytes + problem.shard_bytes
-    hop, price = PricedHop(problem, window, reach, 0, 5, held), np.array([0.3, 0.1])
+    segment, multiplier = LagrangianSegment(problem, window, reach, 0, 5, held), np.array([0.3, 0.1])
     time_s = problem.op_time_s
-    for arc in hop.arcs():
+    for arc in segment.arcs():
         least = np.inf
         for inner in itertools.product(range(2), repeat=4):
             device = (arc.source, *inner, arc.target)
-            total = sum(time_s[v, device[v]] + price[device[v]] * held[v] for v in range(5))
+            total = sum(time_s[v, device[v]] + multiplier[device[v]] * held[v] for v in range(5))
             total += sum(problem.transfer_s(v, device[v], device[v + 1]) for v in range(5))
             least = min(least, total)
-        cost, _ = hop.cost(arc, price, WORK)
+        cost, _ = segment.cost(arc, multiplier, WORK)
         assert cost == pytest.approx(least)
-        assert hop.cost(dataclasses.replace(arc, columns=[]), price, 2)[0] <= least * CLOSE
-        assert arc.least(price) == pytest.approx(least)
+        assert segment.cost(dataclasses.replace(arc, columns=[]), multiplier, 2)[0] <= least * CLOSE
+        assert arc.least(multiplier) == pytest.approx(least)
 
 
 @settings(max_examples=15, deadline=None)
@@ -126,7 +126,7 @@ def test_what_is_put_together_fits(seed: int, memory: float) -> None:
     """A placement from the columns breaks no constraint, and is not better than the bound."""
     problem = random_placement_problem(seed, num_ops=14, density=0.25, memory_fraction=memory, group_fraction=0.1)
     window = shard_windows(problem, np.inf, possible_batches(problem))
-    chain = None if window is None else priced_chain(problem, window, np.inf)
+    chain = None if window is None else lagrangian_chain(problem, window, np.inf)
     if chain is not None:
         bound = chain.run(WORK, Budget())
         found = assemble(chain)
@@ -141,7 +141,7 @@ def test_the_same_problem_gives_the_same_bound() -> None:
     for _ in range(2):
         window = shard_windows(problem, np.inf, possible_batches(problem))
         assert window is not None
-        chain = priced_chain(problem, window, np.inf)
+        chain = lagrangian_chain(problem, window, np.inf)
         assert chain is not None
         bound, found = chain.run(WORK, Budget()), assemble(chain)
         runs.append((bound, chain.nodes, None if found is None else found.sequence.tolist()))

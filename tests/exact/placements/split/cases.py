@@ -1,4 +1,4 @@
-"""Placement problems with and without module structure, and their optimum by enumeration."""
+"""Placement problems with and without block structure, and their optimum by enumeration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import Transfers
 
-__all__ = ["any_placement_problem", "brute_force", "chain_of_modules", "make_problem"]
+__all__ = ["any_placement_problem", "brute_force", "chain_of_blocks", "make_problem"]
 
 
 def make_problem(
@@ -78,7 +78,7 @@ def _costs(rng: np.random.Generator, n: int, d: int, shards: int, scale: float) 
 def any_placement_problem(
     seed: int, max_ops: int = 7, *, shards: int = 1, chain: bool = False, memory: bool = False, groups: bool = True
 ) -> PlacementProblem:
-    """Return a small problem of any magnitude; with `chain` a random DAG that falls into modules."""
+    """Return a small problem of any magnitude; with `chain` a random DAG that falls into blocks."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(1, max_ops + 1)), int(rng.integers(1, 4))
     scale = float(rng.choice([1e-9, 1.0, 1e12]))
@@ -120,11 +120,11 @@ def _with_separators(rng: np.random.Generator, n: int, edges: list[tuple[int, in
     return edges
 
 
-def chain_of_modules(
+def chain_of_blocks(
     seed: int,
     *,
-    num_modules: int,
-    module_ops: int,
+    num_blocks: int,
+    block_ops: int,
     num_devices: int,
     channels: int = 1,
     probability: float = 0.2,
@@ -132,23 +132,23 @@ def chain_of_modules(
 ) -> PlacementProblem:
     """Return stacked random graphs (RWNN, ER(0.2)); with one channel each has one input op and one output op."""
     rng = np.random.default_rng(seed)
-    n = num_modules * module_ops
+    n = num_blocks * block_ops
     edges: list[tuple[int, int]] = []
     speed = np.array([7.1, 1.26, 1.0, 2.0, 1.5, 3.0])[:num_devices]
     parts = []
     shape_seed = int(rng.integers(1 << 30))
-    for m in range(num_modules):
+    for m in range(num_blocks):
         own = np.random.default_rng(shape_seed) if same else rng
-        base = m * module_ops
-        inside = {(v, w) for v, w in itertools.combinations(range(module_ops), 2) if own.random() < probability}
+        base = m * block_ops
+        inside = {(v, w) for v, w in itertools.combinations(range(block_ops), 2) if own.random() < probability}
         if channels == 1:
             has_pred, has_succ = {w for _, w in inside}, {v for v, _ in inside}
-            inside |= {(0, w) for w in range(1, module_ops) if w not in has_pred}
-            inside |= {(v, module_ops - 1) for v in range(module_ops - 1) if v not in has_succ}
+            inside |= {(0, w) for w in range(1, block_ops) if w not in has_pred}
+            inside |= {(v, block_ops - 1) for v in range(block_ops - 1) if v not in has_succ}
         edges += [(base + v, base + w) for v, w in inside]
         if m > 0:
             edges += [(base - 1 - c, base + c) for c in range(channels)]
-        parts.append(own.uniform(0.5, 1.5, (module_ops, 1)) * speed * own.uniform(0.9, 1.1, (module_ops, num_devices)))
+        parts.append(own.uniform(0.5, 1.5, (block_ops, 1)) * speed * own.uniform(0.9, 1.1, (block_ops, num_devices)))
     rate = np.full((num_devices, num_devices), 0.3)
     np.fill_diagonal(rate, 0.0)
     return make_problem(np.concatenate(parts), edges, s_per_byte=rate, tensor_bytes=np.ones(n))

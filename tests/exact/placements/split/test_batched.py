@@ -43,8 +43,8 @@ def test_value_and_bound_enclose_the_optimum(seed: int, transfers: str, min_ops:
         assert makespan(problem, result.placement) == result.value
 
 
-def test_modules_may_be_split_differently() -> None:
-    """A module that is fast on one device runs there whole; one that two devices share is shared."""
+def test_blocks_may_be_split_differently() -> None:
+    """A block that is fast on one device runs there whole; one that two devices share is shared."""
     count = np.arange(3.0)
     fast, even = np.outer([1.0, 50.0], count), np.outer([4.0, 4.0], count)
     problem = make_problem(np.stack([fast, fast, even, even]), [(0, 1), (1, 2), (2, 3)])

@@ -1,4 +1,4 @@
-"""Properties of the chain of modules between separators."""
+"""Properties of the chain of blocks between separators."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.chain_dp import ModuleChain
+from rlinit.exact.placements.split.chain_dp import BlockChain
 from rlinit.exact.placements.split.search import search, transfer_times
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
-from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_modules, make_problem
+from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_blocks, make_problem
 
 
-def _chain(problem: PlacementProblem) -> ModuleChain:
-    return ModuleChain(problem, transfer_times(problem), None, 1, 1 << 62)
+def _chain(problem: PlacementProblem) -> BlockChain:
+    return BlockChain(problem, transfer_times(problem), None, 1, 1 << 62)
 
 
 def _all_pairs(problem: PlacementProblem) -> tuple[float, int]:
-    """Return the chain's optimum from every pair of every module, and the work."""
+    """Return the chain's optimum from every pair of every block, and the work."""
     chain = _chain(problem)
     work = 0
     best = np.zeros(1)
-    for part in chain.parts:
+    for part in chain.segments:
         costs = []
         for model, start, lower in zip(part.models, part.starts, part.lower, strict=True):
             found = search(model, start, np.full(len(lower), np.inf), Budget())
@@ -39,7 +39,7 @@ def _all_pairs(problem: PlacementProblem) -> tuple[float, int]:
 def test_pairs_on_the_path_are_enough(seed: int, groups: bool) -> None:
     """Solving only what lies on shortest paths by bounds gives what solving every pair gives.
 
-    That is the optimum, but where an op of a module has to be with the separator that ends it: then it is a bound.
+    That is the optimum, but where an op of a block has to be with the separator that ends it: then it is a bound.
     """
     problem = any_placement_problem(seed, max_ops=7, chain=True, groups=groups)
     full, _ = _all_pairs(problem)
@@ -64,8 +64,8 @@ def test_separators_of_one_group_share_a_device() -> None:
 
 
 def test_less_is_solved_than_all_pairs() -> None:
-    """Six modules of three devices are proven with less than half of the work of all pairs."""
-    problem = chain_of_modules(4, num_modules=6, module_ops=8, num_devices=3)
+    """Six blocks of three devices are proven with less than half of the work of all pairs."""
+    problem = chain_of_blocks(4, num_blocks=6, block_ops=8, num_devices=3)
     full, full_work = _all_pairs(problem)
     chain = _chain(problem)
     bound, _ = chain.solve(np.inf, Budget())

@@ -1,4 +1,4 @@
-"""Properties of solving stretches of a schedule again."""
+"""Properties of solving subsequences of a schedule again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.reoptimise import resolve_modules
+from rlinit.exact.placements.split.reoptimise import resolve_blocks
 from rlinit.exact.placements.split.search import transfer_times
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
-from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_modules
+from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_blocks
 from tests.placement_cases import random_placement_problem
 
 
 def _resolve(problem: PlacementProblem, start: Placement, size: int, width: int = 64) -> tuple[float, int]:
-    found, work = resolve_modules(
+    found, work = resolve_blocks(
         problem, transfer_times(problem), start, size=size, width=width, budget=Budget(), max_work=1 << 62
     )
     return makespan(problem, found), work
@@ -45,8 +45,8 @@ def test_never_worse_and_never_below_the_optimum(seed: int, memory: bool, size: 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
-def test_a_stretch_of_everything_is_the_whole_problem(seed: int, memory: bool) -> None:
-    """Where one stretch holds all ops, and none of its states is dropped, the optimum is found."""
+def test_a_subsequence_of_everything_is_the_whole_problem(seed: int, memory: bool) -> None:
+    """Where one subsequence holds all ops, and none of its states is dropped, the optimum is found."""
     problem = any_placement_problem(seed, max_ops=6, memory=memory)
     start = _random_start(problem, seed)
     if not makespan(problem, start) < np.inf:
@@ -55,9 +55,9 @@ def test_a_stretch_of_everything_is_the_whole_problem(seed: int, memory: bool) -
     assert after == pytest.approx(brute_force(problem), rel=1e-8)
 
 
-def test_modules_overlap_where_they_meet() -> None:
-    """A module's end and the next one's beginning are improved together, and the result repeats."""
-    problem = chain_of_modules(5, num_modules=6, module_ops=8, num_devices=3, channels=2)
+def test_blocks_overlap_where_they_meet() -> None:
+    """A block's end and the next one's beginning are improved together, and the result repeats."""
+    problem = chain_of_blocks(5, num_blocks=6, block_ops=8, num_devices=3, channels=2)
     start = _random_start(problem, 0)
     first, second = (_resolve(problem, start, 12, 16) for _ in range(2))
     assert first == second

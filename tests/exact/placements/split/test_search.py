@@ -1,4 +1,4 @@
-"""Properties of the exact search over the schedules of one module."""
+"""Properties of the exact search over the schedules of one block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of the prices by which a module's work is bounded."""
+"""Properties of the multipliers by which a block's work is bounded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray
-from rlinit.exact.placements.split.search_bounds import best_price
+from rlinit.exact.placements.split.search_bounds import best_multiplier
 
 
 def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:
-    """Return the optimum of the assignment LP whose dual the prices are, in units of all loads being even."""
+    """Return the optimum of the assignment LP whose dual the multipliers are, in units of all loads being even."""
     n, d = time_s.shape
     loads = np.zeros((d, n * d + 1))
     whole = np.zeros((n, n * d + 1))
@@ -34,8 +34,8 @@ def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
-def test_prices_are_the_dual_of_the_assignment(seed: int, d: int, gaps: bool) -> None:
-    """The priced work is the optimum of the fractional assignment, and the prices sum to 1."""
+def test_multipliers_are_the_dual_of_the_assignment(seed: int, d: int, gaps: bool) -> None:
+    """The weighted work is the optimum of the fractional assignment, and the multipliers sum to 1."""
     rng = np.random.default_rng(seed)
     time_s = rng.uniform(0.0, 1.0, (int(rng.integers(1, 9)), d))
     if gaps:
@@ -43,8 +43,8 @@ def test_prices_are_the_dual_of_the_assignment(seed: int, d: int, gaps: bool) ->
         lost[:, 0] = False
         time_s[lost] = np.inf
     around_s = rng.choice([0.0, 0.5, 2.0], d)
-    price = best_price(time_s, around_s)
-    assert (price >= 0).all()
-    assert price.sum() == pytest.approx(1.0)
-    worth = float(price @ around_s + np.where(np.isfinite(time_s), price * time_s, np.inf).min(axis=1).sum())
+    multiplier = best_multiplier(time_s, around_s)
+    assert (multiplier >= 0).all()
+    assert multiplier.sum() == pytest.approx(1.0)
+    worth = float(multiplier @ around_s + np.where(np.isfinite(time_s), multiplier * time_s, np.inf).min(axis=1).sum())
     assert worth == pytest.approx(_least_makespan(time_s, around_s), abs=1e-6)

@@ -1,4 +1,4 @@
-"""Properties of the modules of a graph."""
+"""Properties of the blocks of a graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlinit.exact.placements.split.separators import channel_counts, channel_cuts, descendants, induced, separators
 from rlinit.placements.problem import PlacementProblem
-from tests.exact.placements.split.cases import any_placement_problem, chain_of_modules
+from tests.exact.placements.split.cases import any_placement_problem, chain_of_blocks
 
 
 def _graph(problem: PlacementProblem) -> nx.DiGraph[int]:
@@ -45,32 +45,32 @@ def test_every_path_passes_a_separator(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5))
-def test_modules_partition_the_ops_in_order(seed: int, channels: int, min_ops: int) -> None:
-    """Modules hold every op once, no edge goes back, few tensors pass between them, and none is too small."""
+def test_blocks_partition_the_ops_in_order(seed: int, channels: int, min_ops: int) -> None:
+    """Blocks hold every op once, no edge goes back, few tensors pass between them, and none is too small."""
     problem = any_placement_problem(seed, max_ops=14)
-    modules = channel_cuts(problem, channels, min_ops)
-    order = np.concatenate(modules)
+    blocks = channel_cuts(problem, channels, min_ops)
+    order = np.concatenate(blocks)
     assert sorted(order.tolist()) == list(range(problem.num_ops))
     position = np.argsort(order)
     assert (position[problem.edges[:, 0]] < position[problem.edges[:, 1]]).all()
-    if len(modules) > 1:
-        assert min(len(module) for module in modules) >= min_ops
+    if len(blocks) > 1:
+        assert min(len(block) for block in blocks) >= min_ops
     if channels > 1:
-        ends = np.cumsum([len(module) for module in modules])[:-1]
+        ends = np.cumsum([len(block) for block in blocks])[:-1]
         assert (channel_counts(problem, order)[ends - 1] <= channels).all()
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
-def test_stacked_modules_are_found(channels: int) -> None:
-    """Modules stacked through c channels are cut at every junction."""
-    problem = chain_of_modules(3, num_modules=6, module_ops=8, num_devices=2, channels=channels)
-    modules = channel_cuts(problem, channels, min_ops=4)
-    assert len(modules) >= 6
+def test_stacked_blocks_are_found(channels: int) -> None:
+    """Blocks stacked through c channels are cut at every junction."""
+    problem = chain_of_blocks(3, num_blocks=6, block_ops=8, num_devices=2, channels=channels)
+    blocks = channel_cuts(problem, channels, min_ops=4)
+    assert len(blocks) >= 6
 
 
 def test_large_graphs_do_not_hang() -> None:
     """A chain of 50,000 ops is cut within seconds."""
-    problem = chain_of_modules(1, num_modules=500, module_ops=100, num_devices=2, channels=2)
+    problem = chain_of_blocks(1, num_blocks=500, block_ops=100, num_devices=2, channels=2)
     assert problem.num_ops == 50_000
     begin = time.monotonic()
     assert len(channel_cuts(problem, 1)) >= 1

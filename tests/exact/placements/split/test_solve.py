@@ -1,4 +1,4 @@
-"""Properties of splitting a problem into modules."""
+"""Properties of splitting a problem into blocks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.search import MAX_MODULE_OPS
+from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.exact.placements.split.solve import solve_split
 from rlinit.placements.problem import PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
-from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_modules, make_problem
+from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_blocks, make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 TIGHT = 1 + 1e-12
@@ -52,7 +52,7 @@ def test_value_and_bound_enclose_the_optimum(seed: int, channels: int, chain: bo
     if result.exact:
         assert result.value == pytest.approx(best, rel=1e-9)
     if channels == 1:
-        # Modules end with separators, so that the schedules carried along cover every schedule there is.
+        # Blocks end with separators, so that the schedules carried along cover every schedule there is.
         assert result.bound == pytest.approx(best, rel=1e-9)
 
 
@@ -98,7 +98,7 @@ def test_bound_holds_when_work_ends(seed: int, max_work: int) -> None:
 
 
 def _solver(problem: PlacementProblem, upper: float, budget: Budget) -> PlacementResult:
-    """Solve a module by searching all of it at once, by the rules of a module solver."""
+    """Solve a block by searching all of it at once, by the rules of a block solver."""
     del budget
     result = solve_split(problem, budget=Budget(), channels=1)
     if result.value is None or result.value >= upper:
@@ -108,30 +108,30 @@ def _solver(problem: PlacementProblem, upper: float, budget: Budget) -> Placemen
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6))
-def test_module_solver_is_used(seed: int) -> None:
-    """A given solver of the modules leads to the same optimum."""
+def test_block_solver_is_used(seed: int) -> None:
+    """A given solver of the blocks leads to the same optimum."""
     problem = any_placement_problem(seed, max_ops=7, chain=True)
     mine = solve_split(problem, budget=Budget(), channels=1)
-    theirs = solve_split(problem, budget=Budget(), channels=1, module_solver=_solver)
+    theirs = solve_split(problem, budget=Budget(), channels=1, block_solver=_solver)
     assert theirs.bound == pytest.approx(mine.bound, rel=1e-9)
     assert (theirs.value is None) == (mine.value is None)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_ten_modules_are_proven(jobs: int) -> None:
-    """Ten random modules of eight ops on three devices are proven, with threads as without."""
-    problem = chain_of_modules(4, num_modules=10, module_ops=8, num_devices=3)
+def test_ten_blocks_are_proven(jobs: int) -> None:
+    """Ten random blocks of eight ops on three devices are proven, with threads as without."""
+    problem = chain_of_blocks(4, num_blocks=10, block_ops=8, num_devices=3)
     result = solve_split(problem, budget=Budget(), jobs=jobs)
     assert result.exact
     assert result.value == solve_split(problem, budget=Budget(), jobs=1).value
-    assert len(result.modules) >= 10
+    assert len(result.blocks) >= 10
 
 
-def test_copies_of_a_module_are_solved_once() -> None:
-    """Twenty copies of a module take hardly more work than two."""
+def test_copies_of_a_block_are_solved_once() -> None:
+    """Twenty copies of a block take hardly more work than two."""
     work = []
     for count in (3, 20):
-        problem = chain_of_modules(4, num_modules=count, module_ops=9, num_devices=3, same=True)
+        problem = chain_of_blocks(4, num_blocks=count, block_ops=9, num_devices=3, same=True)
         result = solve_split(problem, budget=Budget())
         assert result.exact
         work.append(result.work)
@@ -139,16 +139,16 @@ def test_copies_of_a_module_are_solved_once() -> None:
 
 
 def test_parts_too_large_to_search_have_a_schedule_and_a_bound() -> None:
-    """A module beyond what can be searched is still scheduled and bounded."""
-    problem = chain_of_modules(2, num_modules=2, module_ops=MAX_MODULE_OPS + 30, num_devices=2)
+    """A block beyond what can be searched is still scheduled and bounded."""
+    problem = chain_of_blocks(2, num_blocks=2, block_ops=MAX_BLOCK_OPS + 30, num_devices=2)
     result = solve_split(problem, budget=Budget(5.0), max_work=50_000)
     assert result.value is not None
     assert 0 < result.bound <= result.value
 
 
 def test_several_channels() -> None:
-    """Modules joined by two tensors are scheduled one into the other, within the guarantee of the bound."""
-    problem = chain_of_modules(5, num_modules=4, module_ops=8, num_devices=2, channels=2)
+    """Blocks joined by two tensors are scheduled one into the other, within the guarantee of the bound."""
+    problem = chain_of_blocks(5, num_blocks=4, block_ops=8, num_devices=2, channels=2)
     result = solve_split(problem, budget=Budget(5.0), channels=2, max_work=100_000)
     assert result.value is not None
     assert result.value <= 2 * result.bound
@@ -180,7 +180,7 @@ def test_batches_are_refused() -> None:
 
 def test_results_repeat() -> None:
     """The same problem gives the same placement."""
-    problem = chain_of_modules(6, num_modules=5, module_ops=9, num_devices=3)
+    problem = chain_of_blocks(6, num_blocks=5, block_ops=9, num_devices=3)
     first, second = (solve_split(dataclasses.replace(problem), budget=Budget()) for _ in range(2))
     assert first.placement is not None
     assert second.placement is not None
