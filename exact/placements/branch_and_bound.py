@@ -8,16 +8,16 @@ same live tensors on the same devices and is nowhere later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.symmetry import alike_devices
-from rlinit.exact.placements.analysis.time_windows import batch_windows, horizon_s
+from rlinit.exact.placements.analysis.time_windows import BatchWindows, batch_windows, horizon_s
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
@@ -32,52 +32,89 @@ _CHUNK = 20_000
 _MEMO_BYTES = 128 * 2**20
 _ROUNDING = 1e-12
 
-_DEPTH, _NODES, _STORED, _FOUND = range(4)
+_DEPTH, _NODES, _FOUND = range(3)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tree:
+class _Data(NamedTuple):
+    """A problem as the kernels read it: n ops, d devices.
+
+    ``time``, ``allowed`` and ``tail`` are (n, d), the tail from the start of an op to the makespan; ``need`` (n,) bytes
+    an op holds and ``kind`` (d,) the first of the devices alike to each.
+    """
+
+    time: FloatArray
+    allowed: BoolArray
+    tail: FloatArray
+    size: FloatArray
+    rate: FloatArray
+    delay: FloatArray
+    need: FloatArray
+    capacity: FloatArray
+    order: IntArray
+    group: IntArray
+    succ_indptr: IntArray
+    succ: IntArray
+    pred_indptr: IntArray
+    pred: IntArray
+    kind: IntArray
+
+
+class _Node(NamedTuple):
+    """The partial schedule at one depth of the search, and room to work in.
+
+    ``free`` and ``held`` (d,) are when each device is free and the bytes it holds; ``device`` and ``end`` (n,) are of
+    the ops done, ``place`` and ``placed`` the device of each group and how many of its ops are done. ``live`` (n,),
+    ``earliest`` (n,), ``used`` (d,) and ``score`` (n * d,) are rewritten at every node.
+    """
+
+    free: FloatArray
+    held: FloatArray
+    device: IntArray
+    place: IntArray
+    placed: IntArray
+    end: FloatArray
+    live: NDArray[np.int8]
+    earliest: FloatArray
+    used: BoolArray
+    score: FloatArray
+
+
+class _Memo(NamedTuple):
+    """Explored nodes.
+
+    ``slot`` and ``following`` are heads and links of the lists of stored nodes with one hash, ``stored`` (1,) counts
+    them. Of each are kept the ops done, (n,) the devices of what is live (-1 for the rest), and (d + d + n,) when
+    devices are free, the bytes they hold, and the ends.
+    """
+
+    slot: IntArray
+    following: IntArray
+    stored: IntArray
+    done: IntArray
+    device: NDArray[np.int8]
+    state: FloatArray
+
+
+class _Tree(NamedTuple):
     """The state of a search between two calls of the kernel: one row for each depth, and the memory of explored nodes.
 
-    Parameters
-    ----------
-    counter
-        (4,) depth, nodes, explored nodes stored, and whether a better leaf than the value to beat was found.
-    value
-        (1,) makespan to beat.
-    done, free_s, held
-        (n + 1,) ops done as bits; (n + 1, d) when each device is free, and bytes it holds.
-    choice
-        (n, n * d) children of a depth that are left, as op * d + device, best first; ``choices`` and ``taken`` count.
-    device, end_s, sequence
-        (n,) of the ops done, and the ops in order; ``place`` and ``placed`` are the device of each group and how many
-        of its ops are done; ``best_device`` and ``best_sequence`` of the best leaf.
-    slot, following
-        Heads and links of the lists of stored nodes with one hash.
-    seen_done, seen_device, seen_s
-        Stored nodes: ops done, (n,) devices of what is live (-1 for the rest), (d + d + n,) free, held and ends.
+    ``counter`` (3,) holds depth, nodes, and whether a better leaf than the value to beat was found; ``value`` (1,) that
+    value. ``done``, ``free``, ``held`` (n + 1, ...) are as in a node, by depth. ``choice`` (n + 1, n * d) are the
+    children of a depth, as op * d + device, best first; ``choices`` and ``taken`` count. ``sequence`` (n,) are the ops
+    done in order, ``best_device`` and ``best_sequence`` those of the best leaf.
     """
 
     counter: IntArray
     value: FloatArray
     done: IntArray
-    free_s: FloatArray
+    free: FloatArray
     held: FloatArray
     choice: IntArray
     choices: IntArray
     taken: IntArray
-    device: IntArray
-    place: IntArray
-    placed: IntArray
-    end_s: FloatArray
     sequence: IntArray
     best_device: IntArray
     best_sequence: IntArray
-    slot: IntArray
-    following: IntArray
-    seen_done: IntArray
-    seen_device: NDArray[np.int8]
-    seen_s: FloatArray
 
 
 def branch_and_bound(
@@ -126,64 +163,78 @@ def branch_and_bound(
     if windows.empty:
         return PlacementResult(None, None, upper, "infeasible", 0)
     root = float((windows.head_s + windows.rest_s).min(axis=1, where=windows.allowed, initial=np.inf).max(initial=0.0))
-    kind = np.arange(d)
-    for members in alike_devices(problem):
-        for member in members:
-            kind[member[0]] = members[0][0]
-    tree = _open_tree(n, d, upper)
-    data: tuple[Any, ...] = (
-        problem.time_s[:, :, 1].copy(),
-        windows.allowed & np.isfinite(problem.time_s[:, :, 1]),
-        windows.rest_s,
-        problem.tensor_bytes,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.weight_bytes + problem.shard_bytes,
-        problem.capacity_bytes * CAPACITY_SLACK,
-        problem.order.astype(np.int64),
-        problem.group,
-        problem.succ_indptr,
-        problem.succ,
-        problem.pred_indptr,
-        problem.pred,
-        kind,
-    )
-    state: tuple[Any, ...] = (
-        tree.counter, tree.value, tree.done, tree.free_s, tree.held, tree.choice, tree.choices, tree.taken,
-        tree.device, tree.place, tree.placed, tree.end_s, tree.sequence, tree.best_device, tree.best_sequence,
-        tree.slot, tree.following, tree.seen_done, tree.seen_device, tree.seen_s,
-    )  # fmt: skip
+    data, node, memo, tree = _data(problem, windows), _empty_node(n, d), _empty_memo(n, d), _open_tree(n, d, upper)
     complete = False
     most = np.iinfo(np.int64).max if node_limit is None else node_limit
     while not complete and not budget.expired and tree.counter[_NODES] < most:
-        complete = _search(min(int(tree.counter[_NODES]) + _CHUNK, most), *data, *state)
+        complete = _search(min(int(tree.counter[_NODES]) + _CHUNK, most), data, node, memo, tree)
     return _result(problem, tree, complete, root, upper)
 
 
-def _open_tree(n: int, d: int, upper: float) -> _Tree:
+def _data(problem: PlacementProblem, windows: BatchWindows) -> _Data:
+    kind = np.arange(problem.num_devices)
+    for members in alike_devices(problem):
+        for member in members:
+            kind[member[0]] = members[0][0]
+    return _Data(
+        time=problem.time_s[:, :, 1].copy(),
+        allowed=windows.allowed & np.isfinite(problem.time_s[:, :, 1]),
+        tail=windows.rest_s,
+        size=problem.tensor_bytes,
+        rate=problem.s_per_byte,
+        delay=problem.delay_s,
+        need=problem.weight_bytes + problem.shard_bytes,
+        capacity=problem.capacity_bytes * CAPACITY_SLACK,
+        order=problem.order.astype(np.int64),
+        group=problem.group,
+        succ_indptr=problem.succ_indptr,
+        succ=problem.succ,
+        pred_indptr=problem.pred_indptr,
+        pred=problem.pred,
+        kind=kind,
+    )
+
+
+def _empty_node(n: int, d: int) -> _Node:
+    return _Node(
+        free=np.zeros(d),
+        held=np.zeros(d),
+        device=np.full(n, -1, np.int64),
+        place=np.full(n, -1, np.int64),
+        placed=np.zeros(n, np.int64),
+        end=np.zeros(n),
+        live=np.empty(n, np.int8),
+        earliest=np.zeros(n),
+        used=np.zeros(d, np.bool_),
+        score=np.zeros(n * d),
+    )
+
+
+def _empty_memo(n: int, d: int) -> _Memo:
     entries = max(1, min(_MEMO_BYTES // (8 * (n + 2 * d) + n + 24), 2**20))
-    slots = 1 << int(entries).bit_length()
+    return _Memo(
+        slot=np.full(1 << int(entries).bit_length(), -1, np.int64),
+        following=np.full(entries, -1, np.int64),
+        stored=np.zeros(1, np.int64),
+        done=np.zeros(entries, np.int64),
+        device=np.zeros((entries, n), np.int8),
+        state=np.zeros((entries, n + 2 * d)),
+    )
+
+
+def _open_tree(n: int, d: int, upper: float) -> _Tree:
     return _Tree(
-        counter=np.array([-1, 0, 0, 0], np.int64),
+        counter=np.array([-1, 0, 0], np.int64),
         value=np.array([upper]),
         done=np.zeros(n + 1, np.int64),
-        free_s=np.zeros((n + 1, d)),
+        free=np.zeros((n + 1, d)),
         held=np.zeros((n + 1, d)),
         choice=np.zeros((n + 1, n * d), np.int64),
         choices=np.zeros(n + 1, np.int64),
         taken=np.zeros(n + 1, np.int64),
-        device=np.full(n, -1, np.int64),
-        place=np.full(n, -1, np.int64),
-        placed=np.zeros(n, np.int64),
-        end_s=np.zeros(n),
         sequence=np.zeros(n, np.int64),
         best_device=np.zeros(n, np.int64),
         best_sequence=np.zeros(n, np.int64),
-        slot=np.full(slots, -1, np.int64),
-        following=np.full(entries, -1, np.int64),
-        seen_done=np.zeros(entries, np.int64),
-        seen_device=np.zeros((entries, n), np.int8),
-        seen_s=np.zeros((entries, n + 2 * d)),
     )
 
 
@@ -204,297 +255,267 @@ def _result(problem: PlacementProblem, tree: _Tree, complete: bool, root: float,
     )
 
 
-@njit(cache=True, nogil=True)
+def _inlined(function: Callable[..., Any]) -> Any:
+    """Compile a kernel that makes no arrays into its callers; a call copies some two hundred words of its bundles."""
+    options: dict[str, Any] = {"cache": True, "nogil": True, "forceinline": True, "_nrt": False}
+    return njit(**options)(function)
+
+
+@_inlined
 def _arrival(
     u: int, i: int, device: IntArray, end: FloatArray, size: FloatArray, rate: FloatArray, delay: FloatArray
 ) -> float:
+    """Return when the output of op u, which is done, can be on device i."""
     j = device[u]
     at: float = end[u] if j == i else end[u] + (delay[j, i] + size[u] * rate[j, i])
     return at
 
 
-@njit(cache=True, nogil=True)
-def _bound(
-    done: int,
-    free: FloatArray,
-    device: IntArray,
-    end: FloatArray,
-    earliest: FloatArray,
-    time: FloatArray,
-    allowed: NDArray[np.bool_],
-    tail: FloatArray,
-    size: FloatArray,
-    rate: FloatArray,
-    delay: FloatArray,
-    order: IntArray,
-    group: IntArray,
-    place: IntArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-) -> float:
+@_inlined
+def _start(data: _Data, node: _Node, v: int, i: int) -> float:
+    """Return when op v, whose producers are done, can start on device i."""
+    device, end, size, rate, delay = node.device, node.end, data.size, data.rate, data.delay
+    start: float = node.free[i]
+    for q in range(data.pred_indptr[v], data.pred_indptr[v + 1]):
+        start = max(start, _arrival(data.pred[q], i, device, end, size, rate, delay))
+    return start
+
+
+@_inlined
+def _bound(data: _Data, node: _Node, done: int) -> float:
     """Return a bound on every leaf below: each op's earliest start with its tail, and the average load."""
+    device, end, size, rate, delay = node.device, node.end, data.size, data.rate, data.delay
+    pred_indptr, pred, free, earliest = data.pred_indptr, data.pred, node.free, node.earliest
     d = len(free)
     bound, load = 0.0, 0.0
     for i in range(d):
         load += free[i]
         bound = max(bound, free[i])
-    for v in order:
+    for v in data.order:
         if done >> v & 1:
             continue
         soonest, through, least = np.inf, np.inf, np.inf
+        place = node.place[data.group[v]]
         for i in range(d):
-            if not allowed[v, i] or (place[group[v]] >= 0 and place[group[v]] != i):
+            if not data.allowed[v, i] or (place >= 0 and place != i):
                 continue
             start = free[i]
             for q in range(pred_indptr[v], pred_indptr[v + 1]):
                 u = pred[q]
                 at = _arrival(u, i, device, end, size, rate, delay) if done >> u & 1 else earliest[u]
                 start = max(start, at)
-            soonest = min(soonest, start + time[v, i])
-            through = min(through, start + tail[v, i])
-            least = min(least, time[v, i])
+            soonest = min(soonest, start + data.time[v, i])
+            through = min(through, start + data.tail[v, i])
+            least = min(least, data.time[v, i])
         earliest[v] = soonest
         bound = max(bound, through)
         load += least
     return max(bound, load / d)
 
 
-@njit(cache=True, nogil=True)
-def _seen(
-    done: int,
-    free: FloatArray,
-    held: FloatArray,
-    device: IntArray,
-    end: FloatArray,
-    group: IntArray,
-    place: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    live: NDArray[np.int8],
-    counter: IntArray,
-    slot: IntArray,
-    following: IntArray,
-    seen_done: IntArray,
-    seen_device: NDArray[np.int8],
-    seen_s: FloatArray,
-) -> bool:
+@_inlined
+def _find_live(data: _Data, node: _Node, done: int) -> None:
+    """Set the device of each op whose output or group is still needed, -1 for the others."""
+    for v in range(len(node.device)):
+        node.live[v] = -1
+        if done >> v & 1:
+            for q in range(data.succ_indptr[v], data.succ_indptr[v + 1]):
+                if not done >> data.succ[q] & 1:
+                    node.live[v] = node.device[v]
+                    break
+        else:  # What is left of a group must follow its members.
+            node.live[v] = node.place[data.group[v]]
+
+
+@_inlined
+def _hash(memo: _Memo, node: _Node, done: int) -> np.int64:
+    """Return the list of stored nodes that a node belongs to."""
+    key = np.uint64(done) * np.uint64(0x9E3779B97F4A7C15)
+    for v in range(len(node.live)):
+        key = (key ^ np.uint64(node.live[v] + 1)) * np.uint64(0x100000001B3)
+    key ^= key >> np.uint64(29)
+    return np.int64(key & np.uint64(len(memo.slot) - 1))
+
+
+@_inlined
+def _as_good(memo: _Memo, at: int, node: _Node, done: int) -> bool:
+    """Return whether a stored node has done the same, and is nowhere later or fuller."""
+    if memo.done[at] != done:
+        return False
+    d = len(node.free)
+    for i in range(d):
+        if memo.state[at, i] > node.free[i] or memo.state[at, d + i] > node.held[i]:
+            return False
+    for v in range(len(node.live)):
+        later = bool(done >> v & 1) and node.live[v] >= 0 and memo.state[at, 2 * d + v] > node.end[v]
+        if later or memo.device[at, v] != node.live[v]:
+            return False
+    return True
+
+
+@_inlined
+def _store(memo: _Memo, home: int, node: _Node, done: int) -> None:
+    """Store a node if there is room."""
+    at = memo.stored[0]
+    if at == len(memo.following):
+        return
+    memo.stored[0] += 1
+    memo.following[at] = memo.slot[home]
+    memo.slot[home] = at
+    memo.done[at] = done
+    d = len(node.free)
+    for i in range(d):
+        memo.state[at, i] = node.free[i]
+        memo.state[at, d + i] = node.held[i]
+    for v in range(len(node.live)):
+        memo.device[at, v] = node.live[v]
+        memo.state[at, 2 * d + v] = node.end[v]
+
+
+@_inlined
+def _is_dominated(data: _Data, memo: _Memo, node: _Node, done: int) -> bool:
     """Return whether a stored node is at least as good as this one; store this one if none is and there is room.
 
     A node that was stored has been explored: nodes of one size are not nested in each other.
     """
-    n, d = len(device), len(free)
-    key = np.uint64(done) * np.uint64(0x9E3779B97F4A7C15)
-    for v in range(n):
-        live[v] = -1
-    for v in range(n):
-        if done >> v & 1:
-            for q in range(succ_indptr[v], succ_indptr[v + 1]):
-                if not done >> succ[q] & 1:
-                    live[v] = device[v]
-                    break
-        else:  # What is left of a group must follow its members.
-            live[v] = place[group[v]]
-    for v in range(n):
-        key = (key ^ np.uint64(live[v] + 1)) * np.uint64(0x100000001B3)
-    key ^= key >> np.uint64(29)
-    home = np.int64(key & np.uint64(len(slot) - 1))
-    at = slot[home]
+    _find_live(data, node, done)
+    home = _hash(memo, node, done)
+    at = memo.slot[home]
     while at >= 0:
-        if seen_done[at] == done:
-            better = True
-            for i in range(d):
-                if seen_s[at, i] > free[i] or seen_s[at, d + i] > held[i]:
-                    better = False
-                    break
-            if better:
-                for v in range(n):
-                    later = bool(done >> v & 1) and live[v] >= 0 and seen_s[at, 2 * d + v] > end[v]
-                    if later or seen_device[at, v] != live[v]:
-                        better = False
-                        break
-            if better:
-                return True
-        at = following[at]
-    if counter[_STORED] < len(following):
-        at = counter[_STORED]
-        counter[_STORED] += 1
-        following[at] = slot[home]
-        slot[home] = at
-        seen_done[at] = done
-        seen_s[at, :d] = free
-        seen_s[at, d : 2 * d] = held
-        for v in range(n):
-            seen_device[at, v] = live[v]
-            seen_s[at, 2 * d + v] = end[v]
+        if _as_good(memo, at, node, done):
+            return True
+        at = memo.following[at]
+    _store(memo, home, node, done)
     return False
 
 
-@njit(cache=True, nogil=True)
-def _children(
-    done: int,
-    free: FloatArray,
-    held: FloatArray,
-    device: IntArray,
-    end: FloatArray,
-    time: FloatArray,
-    allowed: NDArray[np.bool_],
-    tail: FloatArray,
-    size: FloatArray,
-    rate: FloatArray,
-    delay: FloatArray,
-    need: FloatArray,
-    capacity: FloatArray,
-    group: IntArray,
-    place: IntArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    kind: IntArray,
-    value: float,
-    choice: IntArray,
-) -> int:
-    """Fill in the children that may lead below the value, ops with the longest way to go first; return how many.
+@_inlined
+def _is_copy(used: BoolArray, kind: IntArray, i: int) -> bool:
+    """Return whether a device holds nothing, like one alike to it that comes before."""
+    copy = False
+    for j in range(i):
+        copy = copy or (not used[i] and not used[j] and kind[i] == kind[j])
+    return copy
 
-    Of alike devices that hold nothing yet only the first is tried.
+
+@_inlined
+def _is_ready(pred_indptr: IntArray, pred: IntArray, done: int, v: int) -> bool:
+    ready = not done >> v & 1
+    for q in range(pred_indptr[v], pred_indptr[v + 1]):
+        ready = ready and bool(done >> pred[q] & 1)
+    return ready
+
+
+@_inlined
+def _children(data: _Data, node: _Node, done: int, value: float, choice: IntArray) -> int:
+    """Fill in the children that may lead below the value, with scores; return how many.
+
+    Ops with the longest way to go come first. Of alike devices that hold nothing yet only the first is tried.
     """
-    n, d = time.shape
+    device, end, size, rate, delay = node.device, node.end, data.size, data.rate, data.delay
+    pred_indptr, pred, used = data.pred_indptr, data.pred, node.used
+    n, d = data.time.shape
     count = 0
-    score = np.empty(n * d)
-    used = np.zeros(d, np.bool_)
+    for i in range(d):
+        used[i] = False
     for v in range(n):
         if done >> v & 1:
             used[device[v]] = True
     for v in range(n):
-        ready = not done >> v & 1
-        for q in range(pred_indptr[v], pred_indptr[v + 1]):
-            ready = ready and bool(done >> pred[q] & 1)
-        if not ready:
+        if not _is_ready(pred_indptr, pred, done, v):
             continue
         longest = 0.0
         for i in range(d):
-            if allowed[v, i]:
-                longest = max(longest, tail[v, i])
+            if data.allowed[v, i]:
+                longest = max(longest, data.tail[v, i])
+        place = node.place[data.group[v]]
         for i in range(d):
-            if not allowed[v, i] or (place[group[v]] >= 0 and place[group[v]] != i):
+            if not data.allowed[v, i] or (place >= 0 and place != i) or _is_copy(used, data.kind, i):
                 continue
-            if held[i] + need[v] > capacity[i]:
+            if node.held[i] + data.need[v] > data.capacity[i]:
                 continue
-            twin = False
-            for j in range(i):
-                twin = twin or (not used[i] and not used[j] and kind[i] == kind[j])
-            if twin:
-                continue
-            start = free[i]
+            start = node.free[i]
             for q in range(pred_indptr[v], pred_indptr[v + 1]):
                 start = max(start, _arrival(pred[q], i, device, end, size, rate, delay))
-            if start + tail[v, i] >= value:
-                continue
-            choice[count] = v * d + i
-            score[count] = start + time[v, i] - longest
-            count += 1
-    best = np.argsort(score[:count], kind="mergesort")
-    choice[:count] = choice[:count][best]
+            if start + data.tail[v, i] < value:
+                choice[count] = v * d + i
+                node.score[count] = start + data.time[v, i] - longest
+                count += 1
     return count
 
 
+@njit(cache=True, nogil=True, forceinline=True)
+def _open_node(data: _Data, node: _Node, memo: _Memo, tree: _Tree, depth: int) -> None:
+    """Take a leaf as the best one; or find the children of a node, unless it is pruned."""
+    tree.counter[_NODES] += 1
+    tree.choices[depth], tree.taken[depth] = 0, 0
+    done, value, choice = tree.done[depth], tree.value[0], tree.choice[depth]
+    if depth == len(node.device):
+        tree.value[0] = node.free.max() if len(node.free) else 0.0
+        tree.counter[_FOUND] = 1
+        tree.best_device[:] = node.device
+        tree.best_sequence[:] = tree.sequence
+    elif _bound(data, node, done) < value and not _is_dominated(data, memo, node, done):
+        count = _children(data, node, done, value, choice)
+        choice[:count] = choice[np.argsort(node.score[:count], kind="mergesort")]
+        tree.choices[depth] = count
+
+
+@_inlined
+def _descend(data: _Data, node: _Node, tree: _Tree, depth: int) -> bool:
+    """Append the next child's op to the schedule; return whether it may lead below the value."""
+    d = len(node.free)
+    code = tree.choice[depth, tree.taken[depth]]
+    v, i = code // d, code % d
+    tree.taken[depth] += 1
+    start = _start(data, node, v, i)
+    if start + data.tail[v, i] >= tree.value[0]:
+        return False
+    for j in range(d):
+        tree.free[depth, j] = node.free[j]
+        tree.held[depth, j] = node.held[j]
+    tree.sequence[depth] = v
+    tree.done[depth + 1] = tree.done[depth] | (np.int64(1) << v)
+    node.end[v] = start + data.time[v, i]
+    node.device[v] = i
+    node.place[data.group[v]] = i
+    node.placed[data.group[v]] += 1
+    node.free[i] = node.end[v]
+    node.held[i] += data.need[v]
+    return True
+
+
+@_inlined
+def _ascend(data: _Data, node: _Node, tree: _Tree, depth: int) -> None:
+    """Take the last op off the schedule, back to the node at a depth."""
+    v = tree.sequence[depth]
+    node.device[v] = -1
+    node.placed[data.group[v]] -= 1
+    if node.placed[data.group[v]] == 0:
+        node.place[data.group[v]] = -1
+    for j in range(len(node.free)):
+        node.free[j] = tree.free[depth, j]
+        node.held[j] = tree.held[depth, j]
+
+
 @njit(cache=True, nogil=True)
-def _search(
-    node_limit: int,
-    time: FloatArray,
-    allowed: NDArray[np.bool_],
-    tail: FloatArray,
-    size: FloatArray,
-    rate: FloatArray,
-    delay: FloatArray,
-    need: FloatArray,
-    capacity: FloatArray,
-    order: IntArray,
-    group: IntArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    kind: IntArray,
-    counter: IntArray,
-    value: FloatArray,
-    done: IntArray,
-    free: FloatArray,
-    held: FloatArray,
-    choice: IntArray,
-    choices: IntArray,
-    taken: IntArray,
-    device: IntArray,
-    place: IntArray,
-    placed: IntArray,
-    end: FloatArray,
-    sequence: IntArray,
-    best_device: IntArray,
-    best_sequence: IntArray,
-    slot: IntArray,
-    following: IntArray,
-    seen_done: IntArray,
-    seen_device: NDArray[np.int8],
-    seen_s: FloatArray,
-) -> bool:
+def _search(node_limit: int, data: _Data, node: _Node, memo: _Memo, tree: _Tree) -> bool:
     """Search depth first until the tree is done (True) or has `node_limit` nodes, from where the last call ended."""
-    n, d = time.shape
-    live = np.empty(n, np.int8)
-    earliest = np.zeros(n)
-    depth = counter[_DEPTH]
-    opened = depth < 0
-    if opened:
+    depth = tree.counter[_DEPTH]
+    if depth < 0:
         depth = 0
+        _open_node(data, node, memo, tree, depth)
     while True:
-        if opened:
-            opened = False
-            counter[_NODES] += 1
-            choices[depth], taken[depth] = 0, 0
-            if depth == n:
-                value[0] = free[n].max() if d else 0.0
-                counter[_FOUND] = 1
-                best_device[:] = device
-                best_sequence[:] = sequence
-            else:
-                bound = _bound(
-                    done[depth], free[depth], device, end, earliest, time, allowed, tail, size, rate, delay, order,
-                    group, place, pred_indptr, pred,
-                )  # fmt: skip
-                if bound < value[0] and not _seen(
-                    done[depth], free[depth], held[depth], device, end, group, place, succ_indptr, succ, live,
-                    counter, slot, following, seen_done, seen_device, seen_s,
-                ):  # fmt: skip
-                    choices[depth] = _children(
-                        done[depth], free[depth], held[depth], device, end, time, allowed, tail, size, rate, delay,
-                        need, capacity, group, place, pred_indptr, pred, kind, value[0], choice[depth],
-                    )  # fmt: skip
-        if taken[depth] < choices[depth]:
-            if counter[_NODES] >= node_limit:
-                counter[_DEPTH] = depth
+        if tree.taken[depth] < tree.choices[depth]:
+            if tree.counter[_NODES] >= node_limit:
+                tree.counter[_DEPTH] = depth
                 return False
-            v, i = choice[depth, taken[depth]] // d, choice[depth, taken[depth]] % d
-            taken[depth] += 1
-            start = free[depth, i]
-            for q in range(pred_indptr[v], pred_indptr[v + 1]):
-                start = max(start, _arrival(pred[q], i, device, end, size, rate, delay))
-            if start + tail[v, i] >= value[0]:
-                continue
-            sequence[depth] = v
-            end[v] = start + time[v, i]
-            device[v], place[group[v]] = i, i
-            placed[group[v]] += 1
-            done[depth + 1] = done[depth] | (np.int64(1) << v)
-            free[depth + 1] = free[depth]
-            held[depth + 1] = held[depth]
-            free[depth + 1, i] = end[v]
-            held[depth + 1, i] += need[v]
-            depth += 1
-            opened = True
+            if _descend(data, node, tree, depth):
+                depth += 1
+                _open_node(data, node, memo, tree, depth)
         else:
             if depth == 0:
-                counter[_DEPTH] = 0
+                tree.counter[_DEPTH] = 0
                 return True
             depth -= 1
-            v = sequence[depth]
-            device[v] = -1
-            placed[group[v]] -= 1
-            if placed[group[v]] == 0:
-                place[group[v]] = -1
+            _ascend(data, node, tree, depth)
