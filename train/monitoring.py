@@ -75,7 +75,15 @@ class Watcher:
             self.pending[name].append(value)
 
     def flush(self, step: int, more: Mapping[str, float]) -> None:
-        """Plot what was added since, averaged, and `more` (rates) as it is."""
+        """Plot what was added since, averaged, and `more` (rates) as it is.
+
+        Parameters
+        ----------
+        step
+            Step of the training.
+        more
+            Rates by name, which are plotted as they are.
+        """
         means = {name: float(np.mean(values)) for name, values in self.pending.items()} | dict(more)
         self.pending.clear()
         for name, value in means.items():
@@ -89,7 +97,17 @@ class Watcher:
         self._show(step)
 
     def validation(self, step: int, measures: Measures, seconds: float) -> None:
-        """Plot the measures of every validation set, and say the selection's."""
+        """Plot the measures of every validation set, and say the selection's.
+
+        Parameters
+        ----------
+        step
+            Step of the training.
+        measures
+            Figures by validation set and name.
+        seconds
+            Since the training began.
+        """
         for name, found in measures.items():
             for measure, value in found.items():
                 self.writer.add_scalar(f"validation_{measure}/{name}", value, step)
@@ -114,7 +132,19 @@ class Watcher:
         self.line.update(self.bar, completed=step, said="  |  ".join(filter(None, self.said.values())))
 
     def pictures(self, step: int, task: AnyTask, learner: Learner, batch: Batch, count: int) -> None:
-        """Draw the greedy schedules of a batch's first problems, as files and in TensorBoard."""
+        """Draw the greedy schedules of a batch's first problems, as files and in TensorBoard.
+
+        Parameters
+        ----------
+        step
+            Step of the training.
+        task, learner
+            Who plays.
+        batch
+            Problems, of which the first are drawn.
+        count
+            How many; 0: none.
+        """
         from matplotlib.image import imread
 
         if count == 0:
@@ -130,7 +160,17 @@ class Watcher:
             self.writer.add_image(f"schedule/problem-{problem}", imread(path), step, dataformats="HWC")
 
     def embeddings(self, step: int, task: AnyTask, learner: Learner, batch: Batch) -> None:
-        """Write the embeddings of a batch's nodes for TensorBoard's projector, if the network has any."""
+        """Write the embeddings of a batch's nodes for TensorBoard's projector, if the network has any.
+
+        Parameters
+        ----------
+        step
+            Step of the training.
+        task, learner
+            Whose embeddings.
+        batch
+            Problems; the first nodes are shown.
+        """
         with torch.no_grad(), learner.autocast():
             outputs = task.forward(learner.evaluated, batch, learner.group.device)
             found: tuple[FloatArray, list[str]] | None = task.embeddings(batch, outputs)
@@ -141,7 +181,15 @@ class Watcher:
             )
 
     def hyperparameters(self, config: Mapping[str, Any], outcome: Mapping[str, float]) -> None:
-        """Write the configuration beside what it led to, for TensorBoard's table of runs."""
+        """Write the configuration beside what it led to, for TensorBoard's table of runs.
+
+        Parameters
+        ----------
+        config
+            Nested settings of the run.
+        outcome
+            Its best scores by name.
+        """
         self.writer.add_hparams(dict(_flat(config)), dict(outcome), run_name=".")
 
 

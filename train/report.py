@@ -23,7 +23,17 @@ _COLUMNS = (
 
 
 def training_card(config: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
-    """Return what a checkpoint's card says of its training."""
+    """Return what a checkpoint's card says of its training.
+
+    Parameters
+    ----------
+    config
+        The run's configuration as plain data.
+    command
+        The command line that began it.
+    progress
+        How far it came.
+    """
     return {
         "command": command,
         "config": dict(config),
@@ -36,7 +46,19 @@ def training_card(config: Mapping[str, Any], command: str, progress: Progress) -
 
 
 def write_report(folder: Path, config: Mapping[str, Any], command: str, progress: Progress) -> None:
-    """Write ``report.json`` and ``report.md`` into the run's folder."""
+    """Write ``report.json`` and ``report.md`` into the run's folder.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    config
+        The run's configuration as plain data.
+    command
+        The command line that began it.
+    progress
+        How far it came, with every validation.
+    """
     first = progress.history[0]
     best = next(entry for entry in progress.history if entry["step"] == progress.best_step)
     card = training_card(config, command, progress)

@@ -71,5 +71,13 @@ def _mean(gap: FloatArray) -> float:
 
 
 def score(measures: Mapping[str, Mapping[str, float]], selection: tuple[str, ...]) -> float:
-    """Return what the best checkpoint is chosen by, more is better: mean greedy reward over the selection's sets."""
+    """Return what the best checkpoint is chosen by, more is better: mean greedy reward over the selection's sets.
+
+    Parameters
+    ----------
+    measures
+        Figures by validation set and name; of each set in the selection there is ``reward``.
+    selection
+        Names of sets, at least one.
+    """
     return float(np.mean([measures[name]["reward"] for name in selection]))

@@ -54,7 +54,22 @@ def checkpoint_names(problem: str | None = None) -> list[str]:
 
 
 def check_names(method: str, agent: str, methods: Collection[str], heuristics: Collection[str], problem: str) -> None:
-    """Raise RlinitError for a method or agent that does not exist for a kind of problem, listing those that do."""
+    """Raise RlinitError for a method or agent that does not exist for a kind of problem, listing those that do.
+
+    Parameters
+    ----------
+    method, agent
+        What was asked for.
+    methods, heuristics
+        The names there are; a path ending in ``.safetensors`` is an agent's, too.
+    problem
+        ``stages`` or ``latency``: whose shipped checkpoints are agents.
+
+    Raises
+    ------
+    RlinitError
+        One is unknown, or `method` is ``agent`` and `agent` a heuristic.
+    """
     if method not in methods:
         raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
     if agent in heuristics and method == "agent":

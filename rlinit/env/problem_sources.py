@@ -62,7 +62,13 @@ class OneProblem(Generic[P]):
 
 
 def limits_of(problem: StageProblem | PlacementProblem) -> Limits:
-    """Return the size of a problem."""
+    """Return the size of a problem.
+
+    Raises
+    ------
+    RlinitError
+        A placement of several inputs: environments are about latency.
+    """
     if isinstance(problem, StageProblem):
         return Limits(problem.num_nodes, len(problem.succ))
     if problem.num_shards != 1:

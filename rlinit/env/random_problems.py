@@ -57,6 +57,11 @@ class RandomlyWired:
         Size.
     hardware
         Preset whose devices have the kinds ``cpu``, ``t4`` or ``a100``.
+
+    Raises
+    ------
+    RlinitError
+        Fewer than one module, or than six nodes a module.
     """
 
     num_modules: int = 1

@@ -42,7 +42,13 @@ def _stage_loads(episodes: StageEpisodes) -> tuple[FloatArray, FloatArray]:
 
 
 def text_of(episodes: Episodes[Any]) -> str:
-    """Return the first row's episode as lines of text."""
+    """Return the first row's episode as lines of text.
+
+    Raises
+    ------
+    TypeError
+        Episodes of another kind than stages and placements.
+    """
     if isinstance(episodes, StageEpisodes):
         return _stages_text(episodes)
     if isinstance(episodes, PlacementEpisodes):
@@ -82,7 +88,13 @@ def _ending(episodes: Episodes[Any], show: Callable[[float], str]) -> str:
 
 
 def picture_of(episodes: Episodes[Any]) -> NDArray[np.uint8]:
-    """Return the first row's episode as an (h, w, 3) picture: costs of stages, or a Gantt chart."""
+    """Return the first row's episode as an (h, w, 3) picture: costs of stages, or a Gantt chart.
+
+    Raises
+    ------
+    TypeError
+        Episodes of another kind than stages and placements.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -41,7 +41,13 @@ _DYNAMIC = 3
 
 
 def improvement(value: float, reference: float) -> float:
-    """Return ``(reference - value) / max(reference, value)``; 0 where both are 0 or both infinite."""
+    """Return ``(reference - value) / max(reference, value)``; 0 where both are 0 or both infinite.
+
+    Parameters
+    ----------
+    value, reference
+        At least 0, perhaps infinite; seconds or bytes.
+    """
     if value == reference:
         return 0.0
     if np.isinf(value):
@@ -116,6 +122,13 @@ class Episodes(ABC, Generic[P]):
 
     def load(self, row: int, problem: P) -> None:
         """Begin an episode of a problem in a row.
+
+        Parameters
+        ----------
+        row
+            From 0 to the number of episodes - 1.
+        problem
+            Within the limits.
 
         Raises
         ------

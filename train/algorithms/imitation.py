@@ -19,7 +19,13 @@ class Imitation:
         self.learner = learner
 
     def learn(self, minibatches: list[Minibatch]) -> dict[str, float]:
-        """Take one step from one labelled batch; return what to plot."""
+        """Take one step from one labelled batch; return what to plot.
+
+        Raises
+        ------
+        TypeError
+            The batch has no labels.
+        """
         (minibatch,) = minibatches
         learner = self.learner
         with learner.autocast():

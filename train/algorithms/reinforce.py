@@ -69,6 +69,17 @@ def choice_weights(choices: Choices, advantage: FloatArray, *, credited: bool, n
     """Return (C,) how much each choice is to be reinforced: its own credit where the task tells and `credited` holds.
 
     Otherwise every choice has its trajectory's `advantage` (B, S). With `normalise`, credits have unit size on average.
+
+    Parameters
+    ----------
+    choices
+        C choices of B * S trajectories.
+    advantage
+        (B, S) of trajectories.
+    credited
+        Whether credits count where there are any.
+    normalise
+        Whether credits are divided by their root mean square.
     """
     if choices.credit is None or not credited:
         return torch.from_numpy(advantage.ravel()).to(choices.log_prob.detach())[choices.trajectory]

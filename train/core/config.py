@@ -214,6 +214,13 @@ def smoke(config: TrainConfig[P]) -> TrainConfig[P]:
 def read_config(path: Path, task: str | None = None, network: str | None = None) -> TrainConfig[Any]:
     """Return the configuration in a .toml or .json file; `task` and `network` override the file's.
 
+    Parameters
+    ----------
+    path
+        A ``.json`` file, else TOML.
+    task, network
+        In place of the file's; None: the file's.
+
     Raises
     ------
     InvalidConfig
@@ -231,7 +238,20 @@ def read_config(path: Path, task: str | None = None, network: str | None = None)
 
 
 def config_from_dict(data: dict[str, Any], source: str) -> TrainConfig[Any]:
-    """Return the configuration that plain data describe; fields left out have their defaults."""
+    """Return the configuration that plain data describe; fields left out have their defaults.
+
+    Parameters
+    ----------
+    data
+        Plain data, nested as the configuration is.
+    source
+        What messages call them: a path, as a rule.
+
+    Raises
+    ------
+    InvalidConfig
+        A key that is no field, a value of the wrong type or out of range, or an unknown task or network.
+    """
     try:
         params = task_class(data.get("task", "stages"), data.get("network", "oneshot")).params_class
     except ValueError as problem:

@@ -50,7 +50,17 @@ def batch_seed(*entropy: int) -> int:
 
 
 def request(config: CurriculumConfig, progress: float, seed: int) -> Request:
-    """Return the request for a batch at `progress` (0 to 1) whose seed is `seed`."""
+    """Return the request for a batch at `progress` (0 to 1) whose seed is `seed`.
+
+    Parameters
+    ----------
+    config
+        Sizes, and when they join.
+    progress
+        Share of the training that is done, from 0 to 1.
+    seed
+        Of the batch; draws its size, too.
+    """
     joined = len(config.sizes)
     if config.ramp > 0 and joined > 1:
         joined = min(joined, 1 + int(progress / config.ramp * (joined - 1) + 1e-9))

@@ -35,7 +35,17 @@ class Asked:
 
 
 def make_batch(task: AnyTask, shards: Shards | None, asked: Asked) -> tuple[Batch, Labels | None]:
-    """Return the problems asked for, and their labels if they are a shard's. Loads no torch."""
+    """Return the problems asked for, and their labels if they are a shard's. Loads no torch.
+
+    Parameters
+    ----------
+    task
+        Makes the problems.
+    shards
+        Where labels are; None: there are none.
+    asked
+        What is asked for.
+    """
     if shards is not None and asked.shard is not None:
         return shards.load(asked.shard)
     return task.generate(asked.request.seed, asked.request.size, asked.request.count), None

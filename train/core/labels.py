@@ -148,7 +148,15 @@ class Shards:
 
 
 def shards_of(config: TrainConfig[Any], task: AnyTask) -> Shards:
-    """Return the shards a run learns from, sizes taking turns; their folder's name says what they depend on."""
+    """Return the shards a run learns from, sizes taking turns; their folder's name says what they depend on.
+
+    Parameters
+    ----------
+    config
+        Of the run: its sizes, seed and folder of labels.
+    task
+        Makes the problems, and labels them.
+    """
     curriculum = config.curriculum
     requests = []
     for shard in range(config.imitation.shards):
@@ -161,6 +169,16 @@ def shards_of(config: TrainConfig[Any], task: AnyTask) -> Shards:
 
 
 def shard_at(place: int, num_shards: int, seed: int) -> int:
-    """Return the shard at a place in the endless sequence of shards: every round is a permutation of its own."""
+    """Return the shard at a place in the endless sequence of shards: every round is a permutation of its own.
+
+    Parameters
+    ----------
+    place
+        At least 0: how many shards came before.
+    num_shards
+        Number of shards, at least 1.
+    seed
+        Of the run; draws the permutations.
+    """
     turn, at = divmod(place, num_shards)
     return int(np.random.default_rng(batch_seed(seed, 4, turn)).permutation(num_shards)[at])

@@ -24,7 +24,15 @@ _SKIPS = 50
 
 
 def rate_share(config: OptimiserConfig, progress: float) -> float:
-    """Return the learning rate at `progress` (0 to 1) as a share of the highest: warm-up, then half a cosine."""
+    """Return the learning rate at `progress` (0 to 1) as a share of the highest: warm-up, then half a cosine.
+
+    Parameters
+    ----------
+    config
+        Its warm-up (a share of the training) and the share of the rate at the end.
+    progress
+        Share of the training that is done, from 0 to 1.
+    """
     if progress < config.warmup:
         return (progress + 1e-3) / (config.warmup + 1e-3)
     rest = min(1.0, (progress - config.warmup) / max(1e-12, 1.0 - config.warmup))
@@ -90,6 +98,13 @@ class Learner:
 
     def update(self, loss: Tensor, step: int, seed: int) -> float:
         """Take one step down the gradient of a loss; return the gradient's norm before clipping.
+
+        Parameters
+        ----------
+        loss
+            Scalar, with gradients.
+        step, seed
+            Of the batch, for the message of a failure.
 
         Raises
         ------

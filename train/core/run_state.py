@@ -68,6 +68,17 @@ class Progress:
 def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], progress: Progress) -> None:
     """Write the full state into a run's folder.
 
+    Parameters
+    ----------
+    folder
+        Of the run.
+    learner
+        Network, average, optimiser and scaler.
+    others
+        Further networks of the algorithm, by name.
+    progress
+        How far the run is.
+
     Raises
     ------
     TrainingFailure
@@ -100,6 +111,15 @@ def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], pro
 def load_state(folder: Path, learner: Learner, others: dict[str, nn.Module]) -> Progress:
     """Put a run's full state back into a learner and the algorithm's other networks.
 
+    Parameters
+    ----------
+    folder
+        Of the run.
+    learner
+        Of the architecture that was saved; is filled.
+    others
+        Further networks of the algorithm, by name; are filled.
+
     Raises
     ------
     CheckpointError
@@ -130,6 +150,13 @@ def _with_average(learner: Learner, others: dict[str, nn.Module]) -> dict[str, n
 
 def load_weights(source: Path, network: nn.Module) -> None:
     """Put weights into a network: the last average of a run's folder, or those of a checkpoint's file.
+
+    Parameters
+    ----------
+    source
+        A run's folder, or a ``.safetensors`` file.
+    network
+        Of the architecture that was saved; is filled.
 
     Raises
     ------

@@ -18,6 +18,12 @@ def unwrap(network: nn.Module) -> nn.Module:
 
 
 def excess(value: FloatArray, least: FloatArray) -> FloatArray:
-    """Return value / least - 1 elementwise: 0 where they are equal, infinite where only `least` is 0."""
+    """Return value / least - 1 elementwise: 0 where they are equal, infinite where only `least` is 0.
+
+    Parameters
+    ----------
+    value, least
+        Equally shaped, at least 0; seconds or bytes.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(value == least, 0.0, value / least - 1.0)

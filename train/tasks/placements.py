@@ -148,7 +148,10 @@ class PlacementTask:
         self.mix = ProblemMix(params.other_devices, params.layered)
 
     def generate(self, seed: int, size: int, count: int) -> PlacementBatch:
-        """Return problems; their references are HEFT's."""
+        """Return problems; their references are HEFT's.
+
+        See `Task.generate`.
+        """
         return PlacementBatch.of(random_problems(np.random.default_rng([seed, 0]), size, count, self.mix))
 
     def validation(self, *, small: bool) -> Mapping[str, PlacementBatch]:
@@ -215,7 +218,10 @@ class PlacementTask:
     def forward(
         self, network: nn.Module, batch: PlacementBatch, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys (N,), and (P, 2) scores and logarithms of factors on lateness weights."""
+        """Return keys (N,), and (P, 2) scores and logarithms of factors on lateness weights.
+
+        See `Task.forward`.
+        """
         from rlinit.agent.network.encoder import FeatureTensors
 
         key, pair = network(FeatureTensors.of(batch.features, device))
@@ -231,7 +237,10 @@ class PlacementTask:
         seed: int,
         greedy: bool = False,
     ) -> PlacementPlayed:
-        """Return schedules."""
+        """Return schedules.
+
+        See `Task.rollout`.
+        """
         key, pair = (x.detach().double().cpu().numpy() for x in outputs)
         free = np.full(batch.num_nodes, -1, np.int64)
         rng = np.random.default_rng(seed)
@@ -246,7 +255,10 @@ class PlacementTask:
         outputs: tuple[torch.Tensor, torch.Tensor],
         played: PlacementPlayed,
     ) -> Choices:
-        """Return log-probabilities, entropies and, with a horizon, credits of the choices that were drawn."""
+        """Return log-probabilities, entropies and, with a horizon, credits of the choices that were drawn.
+
+        See `Task.choices`.
+        """
         import torch
 
         from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
@@ -269,7 +281,10 @@ class PlacementTask:
         outputs: tuple[torch.Tensor, torch.Tensor],
         labels: Labels,
     ) -> torch.Tensor:
-        """Return the mean over choices of minus the log-probability of playing the labels."""
+        """Return the mean over choices of minus the log-probability of playing the labels.
+
+        See `Task.imitation_loss`.
+        """
         place, device = (unpadded(labels[name], batch.arrays.ptr) for name in ("place", "device"))
         pairs = np.zeros(len(batch.arrays.time))
         rng = np.random.default_rng(0)
@@ -279,7 +294,10 @@ class PlacementTask:
         return -choices.log_prob.mean()
 
     def plan(self, batch: PlacementBatch, played: PlacementPlayed, problem: int, sample: int) -> Plan:
-        """Return a schedule as a plan of a graph without names."""
+        """Return a schedule as a plan of a graph without names.
+
+        See `Task.plan`.
+        """
         from rlinit.placements.timeline import placement_of
 
         arrays, trace, d = batch.arrays, played.trace, batch.problems[problem].num_devices
@@ -291,11 +309,17 @@ class PlacementTask:
     def embeddings(
         self, batch: PlacementBatch, outputs: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[FloatArray, list[str]] | None:
-        """Return nothing: outputs hold no states."""
+        """Return nothing: outputs hold no states.
+
+        See `Task.embeddings`.
+        """
         return None
 
     def export(self, network: nn.Module, path: Path, card: Mapping[str, Any]) -> None:
-        """Write the checkpoint."""
+        """Write the checkpoint.
+
+        See `Task.export`.
+        """
         from rlinit.agent.network.checkpoint import Card, save_checkpoint
 
         config = dataclasses.asdict(self._config())
@@ -319,6 +343,15 @@ def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> Floa
     there. This bound only rises, from op to op, and ends at the makespan: how much less than in the other samples of
     the problem it rises over the next `horizon` ops is a choice's credit, in typical ops. Choices are taken together in
     stretches of `_STRETCH` ops.
+
+    Parameters
+    ----------
+    batch
+        B problems of N ops together.
+    trace
+        What was played: S samples of each.
+    horizon
+        Ops after a choice over which its effect counts; at least 1.
     """
     arrays = batch.arrays
     credit = np.zeros(trace.device.shape)

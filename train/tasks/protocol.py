@@ -51,7 +51,15 @@ Labels = Mapping[str, NDArray[Any]]
 
 
 def unpadded(rows: NDArray[Any], ptr: IntArray) -> IntArray:
-    """Return (N,) what rows (B, n) hold for the nodes there are: problem i has ``ptr[i + 1] - ptr[i]`` of them."""
+    """Return (N,) what rows (B, n) hold for the nodes there are: problem i has ``ptr[i + 1] - ptr[i]`` of them.
+
+    Parameters
+    ----------
+    rows
+        (B, n) numbers of nodes, padded behind.
+    ptr
+        (B + 1,) where the nodes of each problem begin; N is its last entry.
+    """
     return np.asarray(rows[np.arange(rows.shape[1]) < np.diff(ptr)[:, None]], np.int64)
 
 
@@ -170,6 +178,15 @@ class Task(Protocol[B, O, T]):
         """Return the network's outputs for the batch, with gradients where they are enabled.
 
         Must call ``network(...)`` (which may be wrapped for distributed training), and run under autocast.
+
+        Parameters
+        ----------
+        network
+            From `network`, perhaps wrapped for distributed training or replaced by its average.
+        batch
+            Problems, from `generate`, `validation` or a shard.
+        device
+            Where the network is.
         """
 
     def rollout(
@@ -178,6 +195,21 @@ class Task(Protocol[B, O, T]):
         """Return schedules that the network plays: `samples` drawn ones for each problem, or with `greedy` one.
 
         No gradients flow through it. The same arguments give the same schedules.
+
+        Parameters
+        ----------
+        network
+            From `network`, perhaps wrapped for distributed training or replaced by its average.
+        batch
+            Problems, from `generate`, `validation` or a shard.
+        outputs
+            From `forward` on the same batch.
+        samples
+            S, schedules of each problem; 1 with `greedy`.
+        seed
+            Of the draws; 0 <= seed < 2**62.
+        greedy
+            Whether the likeliest choice is taken each time, without drawing.
         """
 
     def choices(self, network: torch.nn.Module, batch: B, outputs: O, played: T) -> Choices:
@@ -185,22 +217,72 @@ class Task(Protocol[B, O, T]):
 
         Exact, in float32 or better, and with gradients into `outputs` (and into the network, where its decoder has
         weights of its own).
+
+        Parameters
+        ----------
+        network
+            From `network`, perhaps wrapped for distributed training or replaced by its average.
+        batch
+            Problems, from `generate`, `validation` or a shard.
+        outputs
+            From `forward` on the same batch.
+        played
+            From `rollout`.
         """
 
     def imitation_loss(self, network: torch.nn.Module, batch: B, outputs: O, labels: Labels) -> torch.Tensor:
-        """Return the scalar loss of imitating the labels, a mean over problems."""
+        """Return the scalar loss of imitating the labels, a mean over problems.
+
+        Parameters
+        ----------
+        network
+            From `network`, perhaps wrapped for distributed training or replaced by its average.
+        batch
+            Problems, from `generate`, `validation` or a shard.
+        outputs
+            From `forward` on the same batch.
+        labels
+            From `label`, of the same problems.
+        """
 
     def plan(self, batch: B, played: T, problem: int, sample: int) -> Plan:
-        """Return one schedule as a Plan, for pictures."""
+        """Return one schedule as a Plan, for pictures.
+
+        Parameters
+        ----------
+        batch
+            Problems, from `generate`, `validation` or a shard.
+        played
+            From `rollout`.
+        problem, sample
+            From 0: which of the B problems, and which of its S schedules.
+        """
 
     def embeddings(self, batch: B, outputs: O) -> tuple[FloatArray, list[str]] | None:
-        """Return ((N, h) the embedding of each node, N labels), or None where the network has none to show."""
+        """Return ((N, h) the embedding of each node, N labels), or None where the network has none to show.
+
+        Parameters
+        ----------
+        batch
+            Problems of N nodes together.
+        outputs
+            From `forward` on the same batch.
+        """
 
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
         """Write the product's checkpoint (safetensors and card beside it), atomically.
 
         `card` has two entries, as the card's: ``training`` (command, configuration, seed, steps, seconds, machine) and
         ``quality`` (measures of each validation set).
+
+        Parameters
+        ----------
+        network
+            From `network`, not wrapped.
+        path
+            Of the ``.safetensors`` file.
+        card
+            Plain data, as above.
         """
 
 
@@ -216,6 +298,13 @@ TASKS: dict[tuple[str, str], str] = {
 
 def task_class(task: str, network: str = "oneshot") -> type[AnyTask]:
     """Return the class that trains `network` on `task`.
+
+    Parameters
+    ----------
+    task
+        ``stages`` or ``latency``.
+    network
+        ``oneshot``, or ``pointer`` for stages.
 
     Raises
     ------

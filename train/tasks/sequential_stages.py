@@ -72,7 +72,10 @@ class PointerTask:
         self.cosine = params.reward == "cosine"
 
     def generate(self, seed: int, size: int, count: int) -> LabelledProblems:
-        """Return training problems with reference values and, for the cosine reward, exact stages."""
+        """Return training problems with reference values and, for the cosine reward, exact stages.
+
+        See `Task.generate`.
+        """
         return self._labelled(self.stages.generate(seed, size, count))
 
     def validation(self, *, small: bool) -> Mapping[str, LabelledProblems]:
@@ -98,7 +101,10 @@ class PointerTask:
             return PointerNetwork(self.params.units)
 
     def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> EncodedNodes:
-        """Return the encoded graphs."""
+        """Return the encoded graphs.
+
+        See `Task.forward`.
+        """
         from rlinit.agent.sequential.pointer_network import PointerBatch
 
         encoded: EncodedNodes = network(PointerBatch.of(batch.problems, device))
@@ -114,7 +120,10 @@ class PointerTask:
         seed: int,
         greedy: bool = False,
     ) -> StageTrajectories:
-        """Return sliced orders that the network points out."""
+        """Return sliced orders that the network points out.
+
+        See `Task.rollout`.
+        """
         import torch
 
         from rlinit.agent.sequential import decoding as sequential
@@ -158,7 +167,10 @@ class PointerTask:
     def choices(
         self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, played: StageTrajectories
     ) -> Choices:
-        """Return log-probability and entropy of every choice, those among one ready node included."""
+        """Return log-probability and entropy of every choice, those among one ready node included.
+
+        See `Task.choices`.
+        """
         return Choices(*self._replay(network, batch, outputs, played.orders))
 
     def _replay(
@@ -178,21 +190,33 @@ class PointerTask:
     def imitation_loss(
         self, network: torch.nn.Module, batch: StageProblems, outputs: EncodedNodes, labels: Labels
     ) -> torch.Tensor:
-        """Return the mean negative log-probability of the labelled orders."""
+        """Return the mean negative log-probability of the labelled orders.
+
+        See `Task.imitation_loss`.
+        """
         orders = unpadded(labels["order"], batch.problems.node_ptr)[None, :]
         return -self._replay(network, batch, outputs, orders)[0].sum() / len(batch)
 
     def plan(self, batch: StageProblems, played: StageTrajectories, problem: int, sample: int) -> Plan:
-        """Return one schedule as a Plan on a pipeline of equal stages."""
+        """Return one schedule as a Plan on a pipeline of equal stages.
+
+        See `Task.plan`.
+        """
         return self.stages.plan(batch, played, problem, sample)
 
     def embeddings(self, batch: StageProblems, outputs: EncodedNodes) -> tuple[FloatArray, list[str]] | None:
-        """Return what the decoder points at, for each node."""
+        """Return what the decoder points at, for each node.
+
+        See `Task.embeddings`.
+        """
         latent = outputs.latent.detach().cpu().numpy()
         return latent[_real(batch, latent.shape[1])], [str(v) for v in range(batch.num_nodes)]
 
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
-        """Write the product's checkpoint."""
+        """Write the product's checkpoint.
+
+        See `Task.export`.
+        """
         from rlinit.agent.network.checkpoint import Card, save_checkpoint
 
         arrays = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}

@@ -96,7 +96,15 @@ class StageTrajectories:
 
 
 def greedy_orders(keys: FloatArray, batch: StageBatch) -> IntArray:
-    """Return (1, N) the order of each graph that always takes the ready node of greatest key (N,), smallest first."""
+    """Return (1, N) the order of each graph that always takes the ready node of greatest key (N,), smallest first.
+
+    Parameters
+    ----------
+    keys
+        (N,) finite numbers.
+    batch
+        Problems of N nodes together.
+    """
     orders = np.empty((1, batch.num_nodes), np.int64)
     for first, stop in zip(batch.node_ptr[:-1], batch.node_ptr[1:], strict=True):
         indptr = slice(first, stop + 1)
@@ -128,7 +136,10 @@ class StageTask:
         self.params = params
 
     def generate(self, seed: int, size: int, count: int) -> StageProblems:
-        """Return training problems with features and reference values."""
+        """Return training problems with features and reference values.
+
+        See `Task.generate`.
+        """
         return _with_values(draw_problems(self.params.draw, seed, size, count), exact=False)
 
     def validation(self, *, small: bool) -> Mapping[str, StageProblems]:
@@ -202,7 +213,10 @@ class StageTask:
         )
 
     def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> torch.Tensor:
-        """Return the keys (N,)."""
+        """Return the keys (N,).
+
+        See `Task.forward`.
+        """
         from rlinit.agent.network.encoder import FeatureTensors
 
         keys: torch.Tensor = network(FeatureTensors.of(batch.features, device))[0]
@@ -218,7 +232,10 @@ class StageTask:
         seed: int,
         greedy: bool = False,
     ) -> StageTrajectories:
-        """Return sliced orders drawn by the keys."""
+        """Return sliced orders drawn by the keys.
+
+        See `Task.rollout`.
+        """
         from rlinit.agent.stages.log_prob import draw_orders
 
         if greedy:
@@ -234,7 +251,10 @@ class StageTask:
     def choices(
         self, network: torch.nn.Module, batch: StageProblems, outputs: torch.Tensor, played: StageTrajectories
     ) -> Choices:
-        """Return log-probability and entropy of every choice among two or more ready nodes."""
+        """Return log-probability and entropy of every choice among two or more ready nodes.
+
+        See `Task.choices`.
+        """
         import torch
 
         from rlinit.agent.stages.log_prob import order_terms
@@ -249,14 +269,20 @@ class StageTask:
     def imitation_loss(
         self, network: torch.nn.Module, batch: StageProblems, outputs: torch.Tensor, labels: Labels
     ) -> torch.Tensor:
-        """Return the mean negative log-probability of the labelled orders."""
+        """Return the mean negative log-probability of the labelled orders.
+
+        See `Task.imitation_loss`.
+        """
         from rlinit.agent.stages.log_prob import order_terms
 
         orders = unpadded(labels["order"], batch.problems.node_ptr)[None, :]
         return -order_terms(outputs, batch.problems, orders)[0].sum() / len(batch)
 
     def plan(self, batch: StageProblems, played: StageTrajectories, problem: int, sample: int) -> Plan:
-        """Return one schedule as a Plan on a pipeline of equal stages."""
+        """Return one schedule as a Plan on a pipeline of equal stages.
+
+        See `Task.plan`.
+        """
         problems = batch.problems
         first, stop = problems.node_ptr[problem], problems.node_ptr[problem + 1]
         k = int(problems.num_stages[problem])
@@ -292,11 +318,22 @@ class StageTask:
         )
 
     def embeddings(self, batch: StageProblems, outputs: torch.Tensor) -> tuple[FloatArray, list[str]] | None:
-        """Return the features of nodes: what the network tells apart."""
+        """Return the features of nodes: what the network tells apart.
+
+        See `Task.embeddings`.
+        """
         return batch.features.node, [str(v) for v in range(batch.num_nodes)]
 
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
-        """Write the product's checkpoint."""
+        """Write the product's checkpoint.
+
+        See `Task.export`.
+
+        Raises
+        ------
+        TypeError
+            The network is not of the kind that this task trains.
+        """
         from rlinit.agent.network.checkpoint import Card, save_checkpoint
         from rlinit.agent.network.oneshot_torch import OneShot
 

@@ -100,6 +100,14 @@ def save_checkpoint(path: str | Path, arrays: Mapping[str, NDArray[np.float32]],
 def load_checkpoint(path: str | Path, *, network: str | None = None, problem: str | None = None) -> Checkpoint:
     """Read weights and card, and check that they are whole, belong together and are of the kind expected.
 
+    Parameters
+    ----------
+    path
+        Of the ``.safetensors`` file; its card is inside.
+    network, problem
+        The network (``oneshot``, ``pointer``) and the kind of problem (``stages``, ``latency``) that it must be for;
+        None: any.
+
     Raises
     ------
     CheckpointError
@@ -155,7 +163,20 @@ def _parse_card(text: str, source: Path) -> Card:
 
 
 def check_finite(arrays: Mapping[str, NDArray[Any]], source: str) -> None:
-    """Raise CheckpointError where a weight is NaN or infinite."""
+    """Raise CheckpointError where a weight is NaN or infinite.
+
+    Parameters
+    ----------
+    arrays
+        Weights by name, of any shape.
+    source
+        What the message calls them: a path, as a rule.
+
+    Raises
+    ------
+    CheckpointError
+        There is one; the message names its array.
+    """
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise CheckpointError(f"{source}: weight {name!r} holds values that are not finite")

@@ -26,6 +26,11 @@ class OneShotConfig:
         Width of the node states.
     layers
         Rounds of message passing.
+
+    Raises
+    ------
+    CheckpointError
+        A size below 1, an unknown problem, or features of devices for one that has none.
     """
 
     problem: ProblemKind

@@ -41,7 +41,15 @@ class FeatureTensors:
 
     @classmethod
     def of(cls, features: GraphFeatures, device: torch.device | str = "cpu") -> FeatureTensors:
-        """Move features to a device."""
+        """Move features to a device.
+
+        Parameters
+        ----------
+        features
+            Arrays of one or several graphs.
+        device
+            Where tensors are put.
+        """
         pair_node, pair_device = features.pair_ends()
 
         def floats(array: Any) -> Tensor:
@@ -92,9 +100,14 @@ class _CompiledMeanMax(torch.autograd.Function):
 def neighbour_mean_max(x: Tensor, indptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Return (mean, max) over the neighbours of each node, both (N, h), zero where there are none.
 
-    Shapes
-    ------
-    x (N, h), indptr (N + 1,), index (E,).
+    Parameters
+    ----------
+    x
+        (N, h) states of nodes.
+    indptr
+        (N + 1,) where the neighbours of each node begin.
+    index
+        (E,) neighbours, node after node.
     """
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         mean, most = _CompiledMeanMax.apply(x, indptr, index)  # type: ignore[no-untyped-call]
@@ -110,7 +123,17 @@ def neighbour_mean_max(x: Tensor, indptr: Tensor, index: Tensor) -> tuple[Tensor
 
 
 def graph_mean(x: Tensor, graph: Tensor, num_graphs: int) -> Tensor:
-    """Return (G, h) the mean of x (N, h) over each graph's nodes; `graph` (N,)."""
+    """Return (G, h) the mean of x (N, h) over each graph's nodes; `graph` (N,).
+
+    Parameters
+    ----------
+    x
+        (N, h) states of nodes.
+    graph
+        (N,) the graph of each, from 0 to `num_graphs` - 1.
+    num_graphs
+        G; a graph without nodes has mean 0.
+    """
     total = torch.zeros((num_graphs, x.shape[1]), dtype=x.dtype, device=x.device).index_add(0, graph, x)
     return total / torch.bincount(graph, minlength=num_graphs).clamp(min=1)[:, None]
 
@@ -126,7 +149,15 @@ class EncoderLayer(nn.Module):
         self.write = nn.Linear(hidden, hidden)
 
     def forward(self, h: Tensor, features: FeatureTensors) -> Tensor:
-        """Return new node states (N, h) from old ones (N, h)."""
+        """Return new node states (N, h) from old ones (N, h).
+
+        Parameters
+        ----------
+        h
+            (N, h) states.
+        features
+            The graphs that the nodes are of.
+        """
         x = self.norm(h)
         pred = neighbour_mean_max(x, features.pred_indptr, features.pred)
         succ = neighbour_mean_max(x, features.succ_indptr, features.succ)

@@ -54,13 +54,29 @@ class OneShotWeights:
         self._arrays = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
 
     def linear(self, name: str, x: FloatArray) -> FloatArray:
-        """Return x (n, in) through a linear layer, (n, out)."""
+        """Return x (n, in) through a linear layer, (n, out).
+
+        Parameters
+        ----------
+        name
+            Of the layer; its weight is (out, in) and its bias (out,).
+        x
+            (n, in) inputs.
+        """
         y: FloatArray = x @ self._arrays[f"{name}.weight"].T
         bias = self._arrays.get(f"{name}.bias")
         return y if bias is None else y + bias
 
     def norm(self, name: str, x: FloatArray) -> FloatArray:
-        """Return x (n, h) through a LayerNorm."""
+        """Return x (n, h) through a LayerNorm.
+
+        Parameters
+        ----------
+        name
+            Of the layer; its weight and bias are (h,).
+        x
+            (n, h) inputs; rows are normalised.
+        """
         centred = x - x.mean(axis=1, keepdims=True)
         scale = np.sqrt((centred * centred).mean(axis=1, keepdims=True) + _NORM_EPSILON)
         y: FloatArray = centred / scale * self._arrays[f"{name}.weight"] + self._arrays[f"{name}.bias"]
@@ -107,6 +123,13 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
     Every graph must have a node.
 
     Guarantees what `rlinit.agent.network.oneshot_torch.OneShot` computes, up to rounding of float32.
+
+    Parameters
+    ----------
+    weights
+        Of a one-shot agent.
+    features
+        Of N nodes and, for placements, P pairs of op and device.
     """
     h = weights.linear("encoder.embed", features.node)
     graph = features.graph_of_node

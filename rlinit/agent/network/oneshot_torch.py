@@ -47,7 +47,15 @@ class DeviceHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, states: Tensor, features: FeatureTensors) -> Tensor:
-        """Return (P, 2) scores, and logarithms of factors on lateness weights, from node states (N, h)."""
+        """Return (P, 2) scores, and logarithms of factors on lateness weights, from node states (N, h).
+
+        Parameters
+        ----------
+        states
+            (N, h) states of ops.
+        features
+            With the features of devices and of the P pairs of op and device.
+        """
         node, device = features.pair_node, features.pair_device
         embedded = self.embed(features.device)
         embedded = embedded + self.mix(torch.relu(embedded))

@@ -57,6 +57,13 @@ def choice_lists(arrays: RolloutArrays, trace: RolloutTrace) -> ChoiceLists:
     """Return the choices behind a trace.
 
     Samples of infinite value are left out: they end at an op that fits nowhere.
+
+    Parameters
+    ----------
+    arrays
+        The problems that were played.
+    trace
+        What was played: S samples of each, over N ops.
     """
     samples, n = trace.device.shape
     graphs = len(arrays.ptr) - 1

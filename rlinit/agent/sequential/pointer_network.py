@@ -49,6 +49,11 @@ _TINY = 1e-12
 def cosine_reward(found: FloatArray, label: FloatArray) -> FloatArray:
     """Return (B,) cosine similarity of two rows of numbers, for each row of (B, n).
 
+    Parameters
+    ----------
+    found, label
+        (B, n) rows of numbers, as a rule the stages of n nodes.
+
     References
     ----------
     Inc-ILP, equation 1, with its constant that keeps the quotient valid where all is zero.
@@ -100,7 +105,15 @@ def _hashed(n: int) -> FloatArray:
 
 
 def packed(batch: StageBatch, device: torch.device | str = "cpu") -> PackedGraphs:
-    """Return the precedence of some stage problems."""
+    """Return the precedence of some stage problems.
+
+    Parameters
+    ----------
+    batch
+        Of g problems.
+    device
+        Where tensors are put.
+    """
     return PackedGraphs(batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, batch.pred, device)
 
 
@@ -124,7 +137,15 @@ class PointerBatch:
 
     @classmethod
     def of(cls, batch: StageBatch, device: torch.device | str = "cpu") -> PointerBatch:
-        """Return some problems as the network reads them."""
+        """Return some problems as the network reads them.
+
+        Parameters
+        ----------
+        batch
+            Of g problems.
+        device
+            Where tensors are put.
+        """
         graphs = packed(batch, device)
         order, seen = embedding(batch)
         real = np.arange(graphs.width) < np.diff(batch.node_ptr)[:, None]
@@ -194,7 +215,15 @@ class PointerNetwork(nn.Module):
 
 
 def ready_counts(graphs: PackedGraphs, orders: Tensor) -> Tensor:
-    """Return (c,) how many nodes were ready at each step of whole orders (g, N), one for each graph, in sequence."""
+    """Return (c,) how many nodes were ready at each step of whole orders (g, N), one for each graph, in sequence.
+
+    Parameters
+    ----------
+    graphs
+        g graphs of up to N nodes.
+    orders
+        (g, N) the node at each step; -1 pads smaller graphs.
+    """
     rows = torch.arange(len(orders), device=orders.device)
     row, step, _, _ = ready_pairs(orders, ready_steps(graphs, rows, orders))
     return torch.bincount(row * orders.shape[1] + step, minlength=orders.numel())[(orders >= 0).ravel()]

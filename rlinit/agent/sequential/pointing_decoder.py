@@ -18,7 +18,17 @@ _CLIP = 10.0
 
 
 def ragged_log_softmax(score: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """Return (p,) log-softmax of `score` (p,) within each group; `group` (p,) is in 0..num_groups - 1."""
+    """Return (p,) log-softmax of `score` (p,) within each group; `group` (p,) is in 0..num_groups - 1.
+
+    Parameters
+    ----------
+    score
+        (p,) logits.
+    group
+        (p,) int64 the group of each, from 0 to `num_groups` - 1.
+    num_groups
+        Number of groups; each may be empty.
+    """
     peak = score.new_full((num_groups,), -torch.inf).scatter_reduce(0, group, score.detach(), "amax")
     shifted = score - peak[group]
     total = score.new_zeros(num_groups).index_add(0, group, shifted.exp())
@@ -93,18 +103,40 @@ class PointingDecoder(nn.Module):
         return nn.functional.linear(inputs, self.gates[0], self.gates[2])
 
     def step(self, projected: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the next (h, c), (B, H) each, from the projected input (B, 4H); the same cell as in `run`."""
+        """Return the next (h, c), (B, H) each, from the projected input (B, 4H); the same cell as in `run`.
+
+        Parameters
+        ----------
+        projected
+            (B, 4H) from `project`.
+        state
+            (h, c), (B, H) each.
+        """
         _, weight, _, bias = self.gates
         keep_in, forget, candidate, out = torch.addmm(projected + bias, state[0], weight.T).chunk(4, dim=1)
         cell = torch.sigmoid(forget) * state[1] + torch.sigmoid(keep_in) * torch.tanh(candidate)
         return torch.sigmoid(out) * torch.tanh(cell), cell
 
     def run(self, inputs: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
-        """Return (B, T, H) hidden states over known inputs (B, T - 1, H), of which the trained first one is missing."""
+        """Return (B, T, H) hidden states over known inputs (B, T - 1, H), of which the trained first one is missing.
+
+        Parameters
+        ----------
+        inputs
+            (B, T - 1, H) keys of the nodes taken so far.
+        state
+            (h, c), (B, H) each, before the first step.
+        """
         first = self.first.expand(len(inputs), 1, -1)
         hidden, _ = self.lstm(torch.cat([first, inputs], dim=1), (state[0][None], state[1][None]))
         return torch.as_tensor(hidden)
 
     def point(self, keys: Tensor, queries: Tensor) -> Tensor:
-        """Return (p,) scores of keys (p, H) under queries (p, H), both already projected."""
+        """Return (p,) scores of keys (p, H) under queries (p, H), both already projected.
+
+        Parameters
+        ----------
+        keys, queries
+            (p, H) pairs of what may be chosen and of who chooses.
+        """
         return _on_grid(_CLIP * torch.tanh(self.score(torch.tanh(keys + queries))[:, 0]))

@@ -57,7 +57,10 @@ class PointerAgent:
         return cls(_network_of(load_checkpoint(path, network="pointer", problem="stages"), str(path)))
 
     def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
-        """Return orders for a problem; see `OrderProposer`."""
+        """Return orders for a problem; see `OrderProposer`.
+
+        For the arguments see `OrderProposer.propose`.
+        """
         return self.propose_many([problem], decoding, seed)[0]
 
     def propose_many(self, problems: Sequence[StageProblem], decoding: Decoding, seed: int) -> list[Proposal]:

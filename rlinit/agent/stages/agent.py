@@ -73,6 +73,8 @@ class OneShotStageAgent:
 
         Greedy and beam decoding take one forward pass. With draws, the orders of further passes, each of which is
         given the order of the one before to improve on, come after the greedy one.
+
+        For the arguments see `OrderProposer.propose`.
         """
         batch = StageBatch.of_problem(problem)
         keys, order = self._pass(batch)
@@ -118,7 +120,17 @@ def _draws(problem: StageProblem, logits: FloatArray, count: int, seed: int) -> 
 
 
 def choice_entropy(problem: StageProblem, keys: FloatArray, order: IntArray) -> FloatArray:
-    """Return (n,) the entropy of the choice at which `order` (1, n) takes each node, over its largest possible."""
+    """Return (n,) the entropy of the choice at which `order` (1, n) takes each node, over its largest possible.
+
+    Parameters
+    ----------
+    problem
+        Of n nodes.
+    keys
+        (n,) logits: among ready nodes, choices are their softmax.
+    order
+        (1, n) a topological order.
+    """
     ptr = np.array([0, problem.num_nodes], np.int64)
     _, entropy, ready = choice_terms(keys, ptr, problem.succ_indptr, problem.succ, problem.pred_indptr, order)
     share = np.empty(problem.num_nodes)

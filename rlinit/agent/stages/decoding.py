@@ -34,6 +34,11 @@ class Decoding:
         Number of orders; 1 for ``greedy``.
     temperature
         Divides the logits of draws.
+
+    Raises
+    ------
+    RlinitError
+        An unknown mode, a width below 1 or, for ``greedy``, above it, or a temperature not above 0.
     """
 
     mode: Literal["greedy", "sample", "beam"] = "greedy"
@@ -70,7 +75,17 @@ class OrderProposer(Protocol):
     """An agent for stage problems."""
 
     def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
-        """Return orders for a problem; the same for equal arguments, on every machine."""
+        """Return orders for a problem; the same for equal arguments, on every machine.
+
+        Parameters
+        ----------
+        problem
+            Of n nodes.
+        decoding
+            How many orders, and how they are read off.
+        seed
+            Of draws; at least 0.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +114,19 @@ def decode_stages(
     """Return the best slicing of an agent's orders, None where none of them can be sliced within the capacities.
 
     Ends early, with what it has, when the budget does.
+
+    Parameters
+    ----------
+    agent
+        Who proposes orders.
+    problem
+        The problem.
+    decoding
+        How many orders, and how they are read off.
+    seed
+        Of draws; at least 0.
+    budget
+        Ends the slicing of further orders; None: all are sliced.
     """
     proposal = agent.propose(problem, decoding, seed)
     orders = proposal.orders

@@ -20,7 +20,19 @@ __all__ = ["draw_orders", "order_terms"]
 
 
 def draw_orders(keys: Tensor, batch: StageBatch, samples: int, seed: int) -> IntArray:
-    """Return (samples, N) orders drawn by keys (N,)."""
+    """Return (samples, N) orders drawn by keys (N,).
+
+    Parameters
+    ----------
+    keys
+        (N,) logits; N nodes of all problems together.
+    batch
+        The problems.
+    samples
+        S, orders of each problem.
+    seed
+        The same seed gives the same orders on every machine.
+    """
     orders = np.empty((samples, batch.num_nodes), np.int64)
     logits = keys.detach().to("cpu", torch.float64).numpy()
     sample_orders(logits, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, samples, seed, orders)
@@ -61,9 +73,14 @@ def order_terms(keys: Tensor, batch: StageBatch, orders: IntArray) -> tuple[Tens
 
     Gradients flow into the keys through the first two. Choices among one ready node have zeros.
 
-    Shapes
-    ------
-    keys (N,), orders (S, N).
+    Parameters
+    ----------
+    keys
+        (N,) logits.
+    batch
+        The problems.
+    orders
+        (S, N) topological orders, from `draw_orders`.
     """
     log_prob, entropy, ready = _OrderTerms.apply(keys, batch, orders)  # type: ignore[no-untyped-call]
     return log_prob, entropy, ready
