@@ -45,10 +45,12 @@ def exact_quantum(values: FloatArray) -> float:
     total = float(values.sum())
     if not len(distinct) or not math.isfinite(total):
         return 0.0
-    ratios = [value.as_integer_ratio() for value in distinct.tolist()]
-    denominator = max(ratio[1] for ratio in ratios)
-    common = math.gcd(*(top * (denominator // bottom) for top, bottom in ratios))
-    quantum = Fraction(common, denominator)
+    mantissa, exponent = np.frexp(distinct)
+    whole = (mantissa * 2.0**53).astype(np.int64)
+    # Odd parts have their own divisor, powers of two that of the least.
+    twos = whole & -whole
+    power = int((np.log2(twos).astype(np.int64) + exponent).min()) - 53
+    quantum = int(np.gcd.reduce(whole // twos)) * Fraction(2) ** power
     return 0.0 if Fraction(total) * (1 + _SUM_ROUNDING) >= quantum * _MOST_MULTIPLES else float(quantum)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["arrangement_cost", "kahn", "shift"]
+__all__ = ["arrangement_cost", "kahn", "levels", "shift"]
 
 
 @njit(cache=True, nogil=True)
@@ -44,6 +44,24 @@ def kahn(priority: FloatArray, succ_indptr: IntArray, succ: IntArray, pred_indpt
             if waiting[succ[e]] == 0:
                 size = _push(heap, size, succ[e], priority)
     return order
+
+
+@njit(cache=True, nogil=True)
+def levels(order: IntArray, pred_indptr: IntArray, pred: IntArray) -> IntArray:
+    """Return (n,) the edges on the longest path to each node.
+
+    Parameters
+    ----------
+    order
+        (n,) topological.
+    pred_indptr, pred
+        Predecessors in CSR form.
+    """
+    level = np.zeros(len(order), np.int64)
+    for v in order:
+        for e in range(pred_indptr[v], pred_indptr[v + 1]):
+            level[v] = max(level[v], level[pred[e]] + 1)
+    return level
 
 
 @njit(cache=True, nogil=True, inline="always")

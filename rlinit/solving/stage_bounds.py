@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
 from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
-from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound, parametric_cut_bound
+from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
@@ -73,7 +74,7 @@ def _simple(incumbent: StageIncumbent) -> Value:
 
 
 def _bin_packing(incumbent: StageIncumbent) -> Value:
-    return (bin_packing_bound(incumbent.problem, _upper(incumbent)),)
+    return (bin_packing_bound(incumbent.problem, _upper(incumbent), incumbent.budget),)
 
 
 def _trial_load(incumbent: StageIncumbent) -> Value:

@@ -29,6 +29,10 @@ from rlinit.stages.problem import StageAssignment, evaluate
 
 __all__ = ["METHODS", "bound_stages", "check_stage_names", "explain_stages", "solve_stages", "stage_strategy"]
 
+_CLOSING, _MOST_CLOSING = 2.0, 0.3
+"""Making and checking the plan takes so many times as long as lowering did; of the time left it is given this share at
+most."""
+
 _FEW_STAGES = 4
 """Stages up to which bounds of blocks of stages, and the full program, often close the gap."""
 
@@ -218,7 +222,10 @@ def solve_stages(
     progress
         Called with every improvement.
     """
+    began = budget.elapsed_s
     lowered, start = _lowered(graph, hardware, options, plan)
+    closing_s = min(_CLOSING * (budget.elapsed_s - began), _MOST_CLOSING * budget.remaining_s)
+    budget = budget.share(budget.remaining_s - closing_s)
     search = StageSearch.of(for_stages(lowered.problem, budget, options.gap, progress), options, start)
     incumbent: StageIncumbent | ActivationIncumbent = search.incumbent
     strategy = stage_strategy(options.method)

@@ -23,7 +23,7 @@ def run_in_chunks(call: Callable[[int, int], int], size: int, budget: Budget) ->
     size, budget
         Where the last range ends, and when to stop.
     """
-    first, step = 0, 16
+    first, step = 0, 1
     while first < size:
         if first and budget.expired:
             return False

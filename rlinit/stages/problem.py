@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.orders import levels
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
 __all__ = [
@@ -113,13 +114,9 @@ class StageProblem:
         src, dst = self.tensor_src[tensor_of], self.tensor_dst
         edges = np.unique(src * n + dst) if len(src) else np.zeros(0, np.int64)
         u, v = edges // max(n, 1), edges % max(n, 1)
-        level = np.zeros(n, np.int64)
         succ_indptr, succ = _csr(n, u, v)
         pred_indptr, pred = _csr(n, v, u)
-        for node in self.order:
-            before = pred[pred_indptr[node] : pred_indptr[node + 1]]
-            if len(before):
-                level[node] = level[before].max() + 1
+        level = levels(np.ascontiguousarray(self.order), pred_indptr, pred)
         out_indptr, out_tensor = _csr(n, self.tensor_src, np.arange(m, dtype=np.int64))
         in_indptr, in_tensor = _csr(n, dst, tensor_of)
         for name, value in (

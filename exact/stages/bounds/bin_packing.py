@@ -16,7 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from rlinit.arrays import FloatArray
+from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.simple import allowed_classes
+from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
 __all__ = ["bin_packing_bound", "stages_needed"]
@@ -30,8 +32,11 @@ _STEPS = 60
 _MOST_PARTS = 40
 """Largest k of the functions u^(k)."""
 
+_MOST_THRESHOLDS = 200
+"""Thresholds p that are tried at most; with more things than that, u^(k) is only taken of the sizes as they are."""
 
-def bin_packing_bound(problem: StageProblem, upper: float) -> float:
+
+def bin_packing_bound(problem: StageProblem, upper: float, budget: Budget | None = None) -> float:
     """Return the largest bottleneck below `upper` that halving finds refuted by packing; 0 where there is none.
 
     A refuted T is a bound: every assignment costs more. Which T are tried decides how good it is, not whether it holds.
@@ -42,6 +47,8 @@ def bin_packing_bound(problem: StageProblem, upper: float) -> float:
         A `pipeline` problem.
     upper
         A value that need not be refuted, such as that of a schedule; inf where there is none.
+    budget
+        When to stop; what is refuted by then holds.
     """
     if problem.num_nodes == 0:
         return 0.0
@@ -53,17 +60,18 @@ def bin_packing_bound(problem: StageProblem, upper: float) -> float:
     high = min(upper, float(work.sum()))
     proven = 0.0
     for _ in range(_STEPS):
-        if high - low <= _MARGIN * high:
+        if high - low <= _MARGIN * high or (budget is not None and budget.expired):
             break
         middle = 0.5 * (low + high)
-        if stages_needed(work / (middle * (1 + _MARGIN))) > k:
+        if stages_needed(work / (middle * (1 + _MARGIN)), k) > k:
             proven = low = middle
         else:
             high = middle
     return proven
 
 
-def stages_needed(size: FloatArray) -> int:
+@njit(cache=True, nogil=True)
+def stages_needed(size: FloatArray, enough: int) -> int:
     """Return a number of bins of size 1 that things of these sizes need at least.
 
     The best of: one bin each for what is over 1; L2, where with a threshold p up to 1/2 things over 1 - p count 1 and
@@ -74,20 +82,42 @@ def stages_needed(size: FloatArray) -> int:
     ----------
     size
         (n,) sizes >= 0.
+    enough
+        Ends where more than this many are needed.
     """
-    if (size > 1 + _MARGIN).any():
-        return len(size) + 1
-    most = float(size.sum())
-    thresholds = np.unique(np.concatenate([[0.0], size[size <= 0.5], 1.0 - size[size > 0.5]]))
-    for threshold in thresholds[:: max(1, len(thresholds) // 200)].tolist():
-        raised = np.where(size > 1.0 - threshold + _MARGIN, 1.0, np.where(size < threshold, 0.0, size))
-        most = max(most, float(raised.sum()))
-        if threshold in (0.0, thresholds[-1]) or len(size) <= 200:
-            for parts in range(1, _MOST_PARTS):
-                scaled = raised * (parts + 1)
-                # Where (k + 1) s is within rounding of a whole number either value may be meant: the smaller counts.
-                whole = np.abs(scaled - np.round(scaled)) <= _MARGIN * (parts + 1)
-                stepped = np.where(whole, np.minimum(raised, (np.round(scaled) - 1) / parts), np.floor(scaled) / parts)
-                stepped = np.where(raised >= 1.0, 1.0, np.maximum(stepped, 0.0))
-                most = max(most, float(stepped.sum()))
+    n = len(size)
+    if n > 0 and size.max() > 1 + _MARGIN:
+        return n + 1
+    thresholds = np.sort(np.where(size <= 0.5, size, 1.0 - size))
+    step = max(1, n // _MOST_THRESHOLDS)
+    raised = np.empty(n)
+    most = size.sum()
+    for i in range(-1, n, step):
+        threshold = thresholds[i] if i >= 0 else 0.0
+        for v in range(n):
+            over, under = size[v] > 1.0 - threshold + _MARGIN, size[v] < threshold
+            raised[v] = 1.0 if over else 0.0 if under else size[v]
+        most = max(most, raised.sum())
+        parts_tried = _MOST_PARTS if n <= _MOST_THRESHOLDS or i < 0 else 0
+        for parts in range(1, parts_tried):
+            if most * (1 - _MARGIN) > enough:
+                break
+            most = max(most, _stepped_sum(raised, parts))
     return int(np.ceil(most * (1 - _MARGIN)))
+
+
+@njit(cache=True, nogil=True)
+def _stepped_sum(size: FloatArray, parts: int) -> float:
+    """Return the sum of u^(parts) over sizes of at most 1; what is within rounding of a whole number counts less."""
+    total = 0.0
+    for v in range(len(size)):
+        if size[v] >= 1.0:
+            total += 1.0
+            continue
+        scaled = size[v] * (parts + 1)
+        whole = np.round(scaled)
+        if abs(scaled - whole) <= _MARGIN * (parts + 1):
+            total += max(0.0, min(size[v], (whole - 1) / parts))
+        else:
+            total += np.floor(scaled) / parts
+    return total

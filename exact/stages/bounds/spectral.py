@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.minimum_cut import reachability
+from rlinit.exact.stages.bounds.parametric_cut import reachability
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance, simple_bound
 from rlinit.stages.problem import StageProblem
 

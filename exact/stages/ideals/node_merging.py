@@ -50,6 +50,8 @@ def merge_weightless(problem: StageProblem) -> MergedProblem:
     """
     n = problem.num_nodes
     weightless = (problem.work_s == 0).all(axis=0) & (_params_are_free(problem) | (problem.param_bytes == 0))
+    if not weightless.any():
+        return MergedProblem(problem, np.arange(n, dtype=np.int64))
     succ, pred = _neighbours(problem)
     into = np.arange(n, dtype=np.int64)
     queue = np.flatnonzero(weightless).tolist()

@@ -10,7 +10,7 @@ from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.heuristics.stages.threshold_search import ThresholdSearch
-from rlinit.kernels.stages.filling import fill_line, new_loads
+from rlinit.kernels.stages.filling import fill_line, new_line, new_loads
 from rlinit.kernels.stages.priorities import FEATURES, balance_prices, longest_tails, reach_sums
 from rlinit.kernels.stages.stage_state import FillRule, new_state
 from rlinit.stages.kernel_arrays import kernel_arrays
@@ -26,6 +26,12 @@ _RUNS = 6
 
 _MOST_PAIRS = 25_000_000
 """Pairs of ops up to which the work of all descendants is added up; beyond, the longest path stands for it."""
+
+_STAGE_WORK = 400_000
+"""Loads that are looked at for one stage at most, those of all classes together: less than 0.1 s."""
+
+_QUOTA = 200_000
+"""Loads between looks at the budget: some 20 to 50 ms."""
 
 _PRICE_ROUNDS = 300
 """Rounds of multiplicative weights for the prices of devices."""
@@ -104,6 +110,8 @@ class FillSettings:
         slack = max(0.0, 1.0 - float(value.sum()) / max(float(self.problem.class_count @ price) * threshold, 1e-300))
         tilt = 0.02 * float(rng.random()) * float(value.mean())
         cap, dives = (500 * effort, 4 * effort) if run % 2 else (100, 16 * effort)
+        most = _STAGE_WORK // self.problem.num_classes
+        cap, dives = min(cap, most), min(dives, max(1, most // (1 + self.problem.num_nodes // 16)))
         rules = [
             FillRule(
                 forward=forward,
@@ -150,26 +158,16 @@ class Filler:
                 break
             price, rules = settings.draw(self.rng, self.runs, threshold, effort)
             front = _FRONTS[self.runs // 2 % 3]
-            stage = np.zeros(problem.num_nodes, np.int64)
-            classes = np.zeros(problem.num_stages, np.int64)
-            left, work = fill_line(
-                self.rng,
-                settings.arrays,
-                self.state,
-                self.loads,
-                rules,
-                threshold,
-                front,
-                price,
-                problem.class_count,
-                settings.fixed,
-                stage,
-                classes,
-            )
+            line = new_line(settings.arrays, self.state, problem.num_stages, problem.class_count)
+            args = (self.rng, settings.arrays, self.state, self.loads, rules, threshold, front, price, settings.fixed)
+            while line.now[2] > 0 and line.now[0] <= line.now[1]:
+                if total and self.budget.expired:
+                    return None, total
+                total += 1 + int(fill_line(*args, line, _QUOTA))
             self.runs += 1
-            total += work + problem.num_nodes
-            if left == 0:
-                return StageAssignment(stage, classes), total
+            total += problem.num_nodes
+            if line.now[2] == 0:
+                return StageAssignment(line.stage, line.classes), total
         return None, total
 
 

@@ -33,10 +33,13 @@ from rlinit.kernels.stages.stage_state import (
     reset,
 )
 
-__all__ = ["Loads", "fill_line", "fill_stage", "new_loads"]
+__all__ = ["Line", "Loads", "fill_line", "fill_stage", "new_line", "new_loads"]
 
 _ROUNDING = 1e-12
 """Relative room for rounding where sums of costs are held against a limit."""
+
+_CANDIDATES = 16
+"""Candidates that do not fit, or ops that a dive begins with, that take about as long as one load."""
 
 
 class Loads(NamedTuple):
@@ -137,13 +140,15 @@ def _enumerate(
 ) -> int:
     """Look at loads depth first, each once, at most `cap` of them; return how many were looked at.
 
+    Candidates that do not fit count as well, `_CANDIDATES` of them as a load.
+
     Candidates stand in a list to which released ops are appended; a load is the ops chosen from it in rising position.
     A part of a load is given up where even a full stage at `density` (value per second) would not be among the best.
     """
     s.length[0] = _candidates(s, rule.forward)
     s.start[0] = 0
     s.saved[0] = s.now
-    depth, visited = 0, 0
+    depth, visited, passed = 0, 0, 0
     sign = np.uint64(0)
     full = rule.full * limit
     while depth >= 0:
@@ -152,6 +157,9 @@ def _enumerate(
             s.start[depth] = at + 1
             v = s.queue[at]
             if not fits(a, s, rule.forward, c, limit, v):
+                passed += 1
+                if passed % _CANDIDATES == 0:
+                    visited += 1
                 continue
             add(a, s, rule, c, v)
             visited += 1
@@ -298,8 +306,50 @@ def fill_stage(
         if i > 0 or rule.noise > 0:
             for v in range(len(s.placed)):
                 s.key[v] = rule.priority[v] + rule.noise * spread * rng.standard_normal()
-        work += _dive(a, s, loads, rule, c, limit)
+        work += _dive(a, s, loads, rule, c, limit) + len(s.placed) // _CANDIDATES
     return work
+
+
+class Line(NamedTuple):
+    """A pipeline that is being filled from its ends.
+
+    Parameters
+    ----------
+    stage, classes
+        (n,) stage of each op that is placed, (k,) class of each stage that is filled.
+    room
+        (c,) stages of each class that are left.
+    now
+        (3,) the first and the last stage that is not filled, and the ops left over.
+    """
+
+    stage: IntArray
+    classes: IntArray
+    room: IntArray
+    now: IntArray
+
+
+@njit(cache=True, nogil=True)
+def new_line(a: StageArrays, s: StageState, num_stages: int, class_count: IntArray) -> Line:
+    """Return a line in which no stage is filled, and take all ops out of the state.
+
+    Parameters
+    ----------
+    a, s
+        The problem, and what is placed.
+    num_stages
+        Stages k.
+    class_count
+        (c,) stages of each class.
+    """
+    reset(a, s)
+    n = len(a.param)
+    return Line(
+        np.zeros(n, np.int64),
+        np.zeros(num_stages, np.int64),
+        class_count.copy(),
+        np.array([0, num_stages - 1, n]),
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -312,17 +362,16 @@ def fill_line(
     limit: float,
     front: float,
     price: FloatArray,
-    class_count: IntArray,
     fixed: IntArray,
-    stage: IntArray,
-    classes: IntArray,
-) -> tuple[int, int]:
-    """Fill all stages under a limit; return the ops left over and the loads looked at.
+    line: Line,
+    quota: int,
+) -> int:
+    """Fill stages of a line until all are filled, nothing is left, or `quota` is spent; return the loads looked at.
 
     Each stage is taken from the front of what is left with probability `front`, else from its back. Where classes come
     in no order (`fixed` is empty), each class with stages left is filled and the one that loses least counts: the value
-    its stage could hold, `price` times the limit, less the value of its load. `stage` and `classes` receive the
-    assignment.
+    its stage could hold, `price` times the limit, less the value of its load. Where no class takes anything the line
+    ends with ops left over and no stage left.
 
     Parameters
     ----------
@@ -340,25 +389,22 @@ def fill_line(
         Probability in [0, 1].
     price
         (c,) worth of a second on each class.
-    class_count
-        (c,) stages of each class.
     fixed
         (k,) class of each stage, or empty.
-    stage, classes
-        (n,), (k,) results.
+    line
+        Where the filling has come to.
+    quota
+        Loads after which no other stage is begun.
     """
-    n, k = len(a.param), len(classes)
-    reset(a, s)
-    room = class_count.copy()
-    first, last = 0, k - 1
-    left, work = n, 0
-    member = np.empty(n, np.int64)
-    while left > 0 and first <= last:
+    stage, classes, room, now = line.stage, line.classes, line.room, line.now
+    work = 0
+    member = np.empty(len(a.param), np.int64)
+    while now[2] > 0 and now[0] <= now[1] and work <= quota:
         forward = front >= 1.0 or (front > 0.0 and rng.random() < front)
         rule = rules[0] if forward else rules[1]
-        at = first if forward else last
+        at = now[0] if forward else now[1]
         least, best_class, size = np.inf, -1, 0
-        for c in range(len(class_count)):
+        for c in range(len(room)):
             if room[c] == 0 or (len(fixed) > 0 and fixed[at] != c):
                 continue
             work += fill_stage(rng, a, s, loads, rule, c, limit)
@@ -370,22 +416,20 @@ def fill_line(
                 for i in range(size):
                     member[i] = loads.member[0, i]
         if best_class < 0 and len(fixed) == 0:
+            now[0] = now[1] + 1
             break
         for i in range(size):
             stage[member[i]] = at
             place(a, s, forward, member[i])
-        if best_class >= 0:
-            room[best_class] -= 1
         classes[at] = best_class if best_class >= 0 else fixed[at]
-        left -= size
-        if forward:
-            first += 1
-        else:
-            last -= 1
-    for at in range(first, last + 1):
-        for c in range(len(class_count)):
-            if room[c] > 0 and (len(fixed) == 0 or fixed[at] == c):
-                classes[at] = c
-                room[c] -= 1
-                break
-    return left, work
+        room[classes[at]] -= 1
+        now[2] -= size
+        now[0 if forward else 1] += 1 if forward else -1
+    if now[2] == 0:
+        for at in range(now[0], now[1] + 1):
+            for c in range(len(room)):
+                if room[c] > 0 and (len(fixed) == 0 or fixed[at] == c):
+                    classes[at] = c
+                    room[c] -= 1
+                    break
+    return work

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.arrays import FloatArray
-from rlinit.kernels.stages.filling import fill_line, fill_stage, new_loads
+from rlinit.kernels.stages.filling import fill_line, fill_stage, new_line, new_loads
 from rlinit.kernels.stages.stage_state import FillRule, new_state, place
 from rlinit.stages.kernel_arrays import kernel_arrays
 from rlinit.stages.problem import StageProblem, stage_cost, stage_value
@@ -84,9 +84,12 @@ def test_enumeration_finds_the_best_load(problem: StageProblem, seed: int, forwa
     front=st.sampled_from([0.0, 0.5, 1.0]),
     cap=st.sampled_from([0, 3, 1000]),
     toll=st.booleans(),
+    quota=st.sampled_from([0, 5, 10**9]),
 )
-def test_a_filled_line_keeps_to_its_limit(problem: StageProblem, seed: int, front: float, cap: int, toll: bool) -> None:
-    """Where nothing is left over, the assignment is monotone and its bottleneck at most the limit."""
+def test_a_filled_line_keeps_to_its_limit(
+    problem: StageProblem, seed: int, front: float, cap: int, toll: bool, quota: int
+) -> None:
+    """Where nothing is left over, the assignment is monotone and its bottleneck at most the limit, in parts or not."""
     if problem.objective == "memory":
         return
     rng = np.random.default_rng(seed)
@@ -99,23 +102,13 @@ def test_a_filled_line_keeps_to_its_limit(problem: StageProblem, seed: int, fron
         rule(problem, value, forward, cap=cap, dives=4, noise=0.5, toll=a.in_s.min(axis=0) * toll)
         for forward in (True, False)
     ]
-    stage, classes = np.zeros(n, np.int64), np.zeros(problem.num_stages, np.int64)
-    left, _ = fill_line(
-        rng,
-        a,
-        new_state(a),
-        new_loads(1, keys(problem)),
-        (sides[0], sides[1]),
-        limit,
-        front,
-        np.ones(problem.num_classes),
-        problem.class_count,
-        np.zeros(0, np.int64),
-        stage,
-        classes,
-    )
-    if left == 0:
+    state = new_state(a)
+    line = new_line(a, state, problem.num_stages, problem.class_count)
+    args = (new_loads(1, keys(problem)), (sides[0], sides[1]), limit, front, np.ones(problem.num_classes))
+    while line.now[2] > 0 and line.now[0] <= line.now[1]:
+        fill_line(rng, a, state, *args, np.zeros(0, np.int64), line, quota)
+    if line.now[2] == 0:
         tail = np.repeat(np.arange(n), np.diff(problem.succ_indptr))
-        assert (stage[tail] <= stage[problem.succ]).all()
-        assert sorted(classes.tolist()) == sorted(problem.stage_class.tolist())
-        assert stage_value(problem, stage, classes) <= limit * (1 + 1e-9)
+        assert (line.stage[tail] <= line.stage[problem.succ]).all()
+        assert sorted(line.classes.tolist()) == sorted(problem.stage_class.tolist())
+        assert stage_value(problem, line.stage, line.classes) <= limit * (1 + 1e-9)

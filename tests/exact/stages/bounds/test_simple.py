@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound, parametric_cut_bound
+from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
+from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import load_balance, simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.stages.problem import StageProblem

@@ -32,7 +32,7 @@ def bins(sizes: list[float]) -> int:
 def test_packing_never_asks_for_too_many_bins(parts: list[int], unit: int) -> None:
     """Dual feasible functions stay below the optimum, at fractions where rounding decides as well."""
     sizes = [min(part / unit, 1.0) for part in parts]
-    assert stages_needed(np.array(sizes)) <= bins(sizes)
+    assert stages_needed(np.array(sizes), len(sizes)) <= bins(sizes)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_packing_never_asks_for_too_many_bins(parts: list[int], unit: int) -> No
 )
 def test_packing_sees_what_sums_do_not(sizes: list[float], needed: int) -> None:
     """Things over a half, over a third and over a quarter count as what they take away."""
-    assert stages_needed(np.array(sizes)) == needed == bins(sizes)
+    assert stages_needed(np.array(sizes), len(sizes)) == needed == bins(sizes)
 
 
 @settings(max_examples=80, deadline=None)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.minimum_cut import anchored_cut_bound, parametric_cut_bound, reachability
+from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
+from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound, reachability
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import Communication, spectral_bound
 from rlinit.stages.problem import StageProblem, stage_cost
