@@ -19,6 +19,7 @@ import tyro
 
 import rlinit
 from rlinit.cli.compare import Bench, compare_methods
+from rlinit.cli.doctor import Doctor, examine_machine
 from rlinit.cli.export import Export, export_plan
 from rlinit.cli.inspect import Inspect, inspect_model
 from rlinit.cli.language_models import Llm, plan_language_model
@@ -52,6 +53,7 @@ _COMMANDS: dict[str, type] = {
     "export": Export,
     "llm": Llm,
     "compile": Compile,
+    "doctor": Doctor,
 }
 
 Command = (
@@ -66,6 +68,7 @@ Command = (
     | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Llm, tyro.conf.subcommand("llm")]
     | Annotated[Compile, tyro.conf.subcommand("compile")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 
 
@@ -130,6 +133,7 @@ def _run(arguments: list[str], notes: Console) -> int:
         Export: lambda: export_plan(command),
         Llm: lambda: plan_language_model(command),
         Compile: lambda: _compile(notes),
+        Doctor: lambda: examine_machine(command, notes),
     }
     return carry_out[type(command)]()
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
@@ -18,7 +19,7 @@ from rlinit.kernels.compiled import cache_root, package_hash
 from rlinit.plan import Transfers
 from rlinit.solving.api import bound, schedule
 
-__all__ = ["compile_kernels"]
+__all__ = ["compile_kernels", "is_compiled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,7 @@ def compile_kernels(
         Processes side by side; None: one for each core, at most one for each step.
     """
     began = time.perf_counter()
-    done = cache_root() / f"compiled-{package_hash()}-{time_limit_s:g}"
-    if done.exists():
+    if is_compiled(time_limit_s):
         return 0.0
     steps = list(_steps())
     workers = min(jobs or os.cpu_count() or 1, len(steps))
@@ -66,8 +66,17 @@ def compile_kernels(
         for step in pool.imap_unordered(_run_step, [(step, time_limit_s) for step in steps]):
             if callback is not None:
                 callback(step)
-    done.touch()
+    _mark(time_limit_s).touch()
     return time.perf_counter() - began
+
+
+def is_compiled(time_limit_s: float = 3.0) -> bool:
+    """Return whether `compile_kernels` has gone through all of its steps, with this limit, for these sources."""
+    return _mark(time_limit_s).exists()
+
+
+def _mark(time_limit_s: float) -> Path:
+    return cache_root() / f"compiled-{package_hash()}-{time_limit_s:g}"
 
 
 def _ignore_interrupts() -> None:

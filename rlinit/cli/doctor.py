@@ -1,0 +1,149 @@
+"""``rlinit doctor``: what this machine has, and a hardware file for it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlinit.cli.inputs import check_targets
+from rlinit.errors import BackendUnavailable
+from rlinit.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlinit.measurement.machine import Machine
+
+__all__ = ["Doctor", "examine_machine"]
+
+_PACKAGES = {
+    "rlinit": "",
+    "numpy": "",
+    "scipy": "",
+    "numba": "",
+    "pyscipopt": "",
+    "torch": "torch",
+    "onnxruntime": "",
+    "onnx": "onnx",
+    "keras": "keras",
+    "tflite": "tflite",
+    "transformers": "",
+    "gguf": "gguf",
+    "ortools": "cp",
+}
+"""What is looked for, and the extra of rlinit that brings it; "": none, or always there."""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Say what is here: devices with measured rates, versions, compiled kernels; and write a hardware file for it."""
+
+    out: Path | None = None
+    """Write this machine as hardware here (.json), for --hw."""
+    seconds: float = 0.3
+    """To measure each figure."""
+    json: bool = False
+    """Print JSON instead of text."""
+
+
+def examine_machine(command: Doctor, notes: Console) -> int:
+    """Carry out ``rlinit doctor``; return the exit code.
+
+    Parameters
+    ----------
+    command
+        What to do.
+    notes
+        Where progress is shown.
+
+    Raises
+    ------
+    RlinitError
+        The file cannot be written, or torch, which rates are measured with, is not there and --out asks for them.
+    """
+    from rlinit.measurement.machine import measure_machine
+    from rlinit.solving.warm_up import is_compiled
+
+    check_targets(command.out)
+    machine: Machine | None = None
+    problem = ""
+    try:
+        with notes.status("measuring"):
+            machine = measure_machine(command.seconds)
+    except BackendUnavailable as missing:
+        if command.out is not None:
+            raise
+        problem = str(missing)
+    hardware = None if machine is None else machine.hardware(platform.node() or "this machine")
+    row: dict[str, Any] = {
+        "versions": _versions(),
+        "system": {"platform": platform.platform(), "cores": os.cpu_count(), "load": _load()},
+        "kernels_compiled": is_compiled(),
+        "hardware": None if hardware is None else hardware.to_dict(),
+        "devices": {} if machine is None else dict(machine.notes),
+    }
+    if hardware is not None and command.out is not None:
+        hardware.save(command.out)
+    if command.json:
+        json.dump(row, sys.stdout, indent=1)
+        print()
+    else:
+        _print(row, machine, problem, command.out)
+    return 0
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package, extra in _PACKAGES.items():
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = f"not installed{f' (pip install rlinit[{extra}])' if extra else ''}"
+    return found
+
+
+def _load() -> float | None:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def _print(row: dict[str, Any], machine: Machine | None, problem: str, out: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for package, version in row["versions"].items():
+        console.print(f"{package}: {version}", highlight=False, markup=False)
+    kernels = "compiled" if row["kernels_compiled"] else "not compiled yet; rlinit compile does it once, in minutes"
+    console.print(f"kernels: {kernels}")
+    load = row["system"]["load"]
+    busy = "" if load is None else f", load {load:.1f}"
+    console.print(f"system: {row['system']['platform']}, {row['system']['cores']} cores{busy}", highlight=False)
+    if load is not None and load > 0.5:
+        console.print("note: other work runs on this machine; what is measured now is less than it can do")
+    if machine is None:
+        console.print(f"devices: not measured; {problem}", highlight=False, markup=False)
+        return
+    table = Table("device", "what", "memory", "TFLOPS by type", "bandwidth", "launch", "spread at most")
+    for device in machine.devices:
+        rates = device.flops_per_s if isinstance(device.flops_per_s, dict) else {}
+        spread = max(value for (name, _), value in machine.spreads.items() if name == device.name)
+        table.add_row(
+            device.name,
+            machine.notes[device.name],
+            format_bytes(device.memory_bytes),
+            "\n".join(f"{dtype} {rate / 1e12:.3g}" for dtype, rate in rates.items()),
+            f"{format_bytes(device.bytes_per_s or 0.0)}/s",
+            format_seconds(device.launch_s),
+            f"{spread:.0%}",
+        )
+    console.print(table)
+    if machine.links is not None:
+        console.print(str(machine.links), highlight=False)
+    if out is not None:
+        console.print(f"hardware: {out}", highlight=False)

@@ -1,0 +1,40 @@
+"""``rlinit doctor``: this machine, measured, as a hardware file that plans are made for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rlinit
+from rlinit.cli.main import main
+from rlinit.costs.roofline import op_times
+from rlinit.datasets import imagenet
+
+pytest.importorskip("torch")
+
+
+def test_the_file_is_ready_for_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The processor has memory and rates by type of numbers, read back as printed, and ops have times there."""
+    assert main(["doctor", "--json", "--seconds", "0.001", "--out", str(tmp_path / "here.json")]) == 0
+    said = json.loads(capsys.readouterr().out)
+    hardware = rlinit.Hardware.load(tmp_path / "here.json")
+    cpu = hardware.devices[0]
+    assert cpu.kind == "cpu"
+    assert 1e8 < cpu.memory_bytes < 1e14
+    assert {"fp32", "fp16", "bf16"} <= set(cpu.flops_per_s or {})
+    assert 1e5 < (cpu.rate("fp32") or 0.0) < 1e15
+    assert 1e6 < (cpu.bytes_per_s or 0.0) < 1e14
+    assert 0 < cpu.launch_s < 1e-2
+    assert said["hardware"] == hardware.to_dict()
+    assert said["versions"]["rlinit"] == rlinit.__version__
+    graph = imagenet.load("mobilenetv2", dtype="fp32")
+    assert (op_times(graph, cpu) > 0).all()
+
+
+def test_wrong_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that is not there and a measurement without time are refused before anything is measured."""
+    assert main(["doctor", "--out", str(tmp_path / "none" / "here.json")]) == 2
+    assert main(["doctor", "--seconds", "0"]) == 2
+    assert "expected a number > 0" in capsys.readouterr().err
