@@ -20,7 +20,7 @@ from rlinit.plan import Plan
 
 __all__ = ["Export", "export_plan"]
 
-_NEED_GRAPH = ("dot", "report", "split_spec", "onnx", "onnx_stages", "openvino")
+_NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "onnx", "onnx_stages", "openvino")
 _FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
 
 
@@ -46,7 +46,14 @@ class Export:
     device_map: Path | None = None
     """Write which module runs on which device here (.json), for accelerate."""
     split_spec: Path | None = None
-    """Write the modules at which stages begin here (.json), for torch.distributed.pipelining."""
+    """Write the modules at which stages begin, and the stages' devices in that order, here (.json), for
+    torch.distributed.pipelining."""
+    torchrun: Path | None = None
+    """Write a script here (.py) that runs the stages by torchrun."""
+    factory: str | None = None
+    """With --torchrun: MODULE:FUNCTION, which returns the model and a tuple of its inputs."""
+    microbatches: int = 1
+    """With --torchrun: parts that a batch is split into."""
     onnx: Path | None = None
     """Write the ONNX model with the plan in it here (.onnx)."""
     onnx_stages: Path | None = None
@@ -56,7 +63,7 @@ class Export:
     tensorboard: Path | None = None
     """Write a log of TensorBoard into this folder."""
     devices: tuple[str, ...] = ()
-    """With --device-map and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
+    """With --device-map, --torchrun and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
     coarsen: bool = False
     """With --device-map: put modules that the plan cuts on the device of most of their ops, rather than refuse."""
     stages: int | None = None
@@ -144,8 +151,17 @@ def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: 
         exporters.to_openvino_map(plan, graph, path, devices=device_places(command.devices))
     elif name == "split_spec":
         from rlinit.exporters.split_spec import split_points
+        from rlinit.exporters.torchrun import stage_devices
 
-        write_atomically(path, json.dumps(split_points(plan, graph), indent=1) + "\n")
+        row = {"split_spec": split_points(plan, graph), "devices": stage_devices(plan, graph)}
+        write_atomically(path, json.dumps(row, indent=1) + "\n")
+    elif name == "torchrun":
+        if command.factory is None:
+            raise RlinitError("--torchrun needs --factory MODULE:FUNCTION, which makes the model and its inputs")
+        places = device_places(command.devices)
+        exporters.to_torchrun_script(
+            plan, graph, path, factory=command.factory, devices=places, microbatches=command.microbatches
+        )
     elif name == "onnx":
         exporters.to_onnx_annotated(plan, graph, command.model, path)
     else:

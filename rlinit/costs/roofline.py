@@ -135,7 +135,11 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     if len(missing):
         op = graph.names[missing[0]]
         dtype = compute_type(graph.extras.get(int(missing[0]), {}))
-        why = "gives no flops" if device.rate(dtype) is not None else f"and the device gives no flops_per_s{_of(dtype)}"
+        why = (
+            "gives no flops"
+            if device.rate(dtype) is not None
+            else f"and the device gives no flops_per_s{_of(device, dtype)}"
+        )
         if any(not np.isnan(given[missing[0]]) for given in graph.times.values()):
             why = "but has times elsewhere"
         raise InvalidGraph(
@@ -145,5 +149,5 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     return seconds
 
 
-def _of(dtype: str) -> str:
-    return f" for {dtype} or a wider type" if dtype else ""
+def _of(device: Device, dtype: str) -> str:
+    return f" for {dtype} or a wider type" if dtype and device.flops_per_s is not None else ""

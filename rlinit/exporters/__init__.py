@@ -10,6 +10,8 @@ function                   writes
 `to_openvino_map`          affinities of OpenVINO's HETERO device
 `to_report`                an HTML page
 `to_split_spec`            a split specification of `torch.distributed.pipelining`
+`to_torchrun_script`       a script that runs the stages by torchrun
+`layer_assignment`         the session option by which ONNX Runtime follows an annotated model
 `to_tensorboard`           a log folder of TensorBoard
 `to_trace`                 a trace for Perfetto or Chrome
 =========================  ======================================================================
@@ -23,14 +25,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlinit.exporters.device_map import to_device_map
     from rlinit.exporters.graphviz import to_dot
-    from rlinit.exporters.onnx.annotated import read_onnx_annotations, to_onnx_annotated
+    from rlinit.exporters.onnx.annotated import layer_assignment, read_onnx_annotations, to_onnx_annotated
     from rlinit.exporters.onnx.stages import run_onnx_stages, to_onnx_stages
     from rlinit.exporters.openvino import to_openvino_map
     from rlinit.exporters.perfetto import to_trace
     from rlinit.exporters.split_spec import to_split_spec
+    from rlinit.exporters.torchrun import to_torchrun_script
     from rlinit.reports import to_report, to_tensorboard
 
 __all__ = [
+    "layer_assignment",
     "read_onnx_annotations",
     "run_onnx_stages",
     "to_device_map",
@@ -41,10 +45,12 @@ __all__ = [
     "to_report",
     "to_split_spec",
     "to_tensorboard",
+    "to_torchrun_script",
     "to_trace",
 ]
 
 _HOME = {
+    "layer_assignment": "rlinit.exporters.onnx.annotated",
     "read_onnx_annotations": "rlinit.exporters.onnx.annotated",
     "run_onnx_stages": "rlinit.exporters.onnx.stages",
     "to_device_map": "rlinit.exporters.device_map",
@@ -55,6 +61,7 @@ _HOME = {
     "to_report": "rlinit.reports",
     "to_split_spec": "rlinit.exporters.split_spec",
     "to_tensorboard": "rlinit.reports",
+    "to_torchrun_script": "rlinit.exporters.torchrun",
     "to_trace": "rlinit.exporters.perfetto",
 }
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def _product_rate(dtype: torch.dtype, place: torch.device, most_rows: int, secon
     rows = 128
     while True:
         a = torch.ones(rows, rows, dtype=dtype, device=place)
-        product_s, spread = _timed(lambda a=a: a @ a, place, 0.0 if rows < most_rows else seconds)
+        product_s, spread = _timed(partial(torch.matmul, a, a), place, 0.0 if rows < most_rows else seconds)
         if rows >= most_rows or 3 * 8 * product_s > seconds:
             return 2.0 * rows**3 / product_s, spread
         rows *= 2

@@ -2,15 +2,18 @@
 
 Since IR version 11 a model can name the devices it is meant for (``ModelProto.configuration``), and a node its pipeline
 stage and the devices of its tensors (``NodeProto.device_configurations``). Runtimes that do not know these fields
-ignore them.
+ignore them. Recent versions of ONNX Runtime read a third, ``layer_ann`` in the metadata of a node, by which a session
+puts nodes on execution providers.
 
 References
 ----------
-The ONNX intermediate representation, "Multi-device execution".
+The ONNX intermediate representation, "Multi-device execution". ONNX Runtime, "Graph partitioning with annotations and
+memory constraints".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +27,13 @@ from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import sorted_nodes
 from rlinit.plan import Plan
 
-__all__ = ["OnnxAnnotations", "annotated_onnx", "read_onnx_annotations", "to_onnx_annotated"]
+__all__ = ["OnnxAnnotations", "annotated_onnx", "layer_assignment", "read_onnx_annotations", "to_onnx_annotated"]
 
 _CONFIGURATION = "rlinit"
 _LEAST_IR = 11
+_LAYER = "layer_ann"
+"""The key of a node's metadata that ONNX Runtime reads."""
+_DESIGNATORS = re.compile(r"(cpu|gpu|cuda|dml|npu|fpga|accelerator)(:[A-Za-z0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ def annotated_onnx(plan: Plan, graph: Graph, model: Any) -> Any:
 
     The configuration ``rlinit`` names the devices; stage plans have one for each stage, in the order in which stages
     run (which is the plan's own unless an edge goes to a smaller stage). All inputs and outputs of a node are
-    given the node's device. The metadata ``rlinit.*`` say what the plan promises.
+    given the node's device. The metadata ``rlinit.*`` say what the plan promises, and ``layer_ann`` of each node has
+    its device for ONNX Runtime, see `layer_assignment`.
 
     Parameters
     ----------
@@ -118,8 +125,57 @@ def annotated_onnx(plan: Plan, graph: Graph, model: Any) -> Any:
                 entry.pipeline_stage = op2place[node.name]
             for tensor in dict.fromkeys(name for name in (*node.input, *node.output) if name):
                 entry.sharding_spec.add(tensor_name=tensor, device=[op2place[node.name]])
+            kept = [said for said in node.metadata_props if said.key != _LAYER]
+            del node.metadata_props[:]
+            node.metadata_props.extend(kept)
+            node.metadata_props.add(key=_LAYER, value=_layer(devices[op2place[node.name]]))
     _note(copied, plan)
     return copied
+
+
+def layer_assignment(model: Any, devices: Mapping[str, str]) -> str:
+    """Return the session option by which ONNX Runtime puts the nodes of an annotated model where the plan has them.
+
+    It is the value of ``session.layer_assignment_settings``. A session has each kind of execution provider once, so
+    that plans over several GPUs run as parts instead (`rlinit.exporters.onnx.stages.to_onnx_stages`). Where a provider
+    has no kernel for a node, the session puts it on another one, and says so in its log.
+
+    Parameters
+    ----------
+    model
+        What `annotated_onnx` or `to_onnx_annotated` made.
+    devices
+        Device name of the plan -> "cpu", "gpu", "cuda", "dml", "npu", "fpga", "accelerator", or one with a vendor or
+        number ("gpu:amd", "gpu:1").
+
+    Raises
+    ------
+    InvalidPlan
+        A device without a designator or with an unknown one, or two numbers of one kind; or as for
+        `read_onnx_annotations`.
+    InvalidGraph, BackendUnavailable
+        As for `read_onnx_annotations`.
+    """
+    used = list(dict.fromkeys(read_onnx_annotations(model).op2device.values()))
+    rules: dict[str, list[str]] = {}
+    for name in used:
+        designator = devices.get(name, "")
+        if not _DESIGNATORS.fullmatch(designator):
+            raise InvalidPlan(
+                f"device {name!r} of the plan is {designator!r} for ONNX Runtime; expected cpu, gpu, cuda, dml, npu, "
+                "fpga or accelerator, or one with a vendor or number (gpu:1)"
+            )
+        rules.setdefault(designator, []).append(f"={_layer(name)}")
+    kinds = [designator.partition(":")[0] for designator in rules]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise InvalidPlan(f"a session of ONNX Runtime has one {kind}; run the plan in parts, see to_onnx_stages")
+    return "; ".join(f"{designator}({', '.join(layers)})" for designator, layers in rules.items())
+
+
+def _layer(device: str) -> str:
+    """Return the annotation for a device: its name, without characters that mean something in the session option."""
+    return "rlinit-" + re.sub(r"[^\w.-]", lambda found: f"_{ord(found[0]):x}_", device)
 
 
 def _places(plan: Plan, graph: Graph) -> tuple[list[str], dict[str, int], bool]:

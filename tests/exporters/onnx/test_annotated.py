@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 import rlinit
 from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
-from rlinit.exporters.onnx.annotated import annotated_onnx, read_onnx_annotations, to_onnx_annotated
+from rlinit.exporters.onnx.annotated import (
+    annotated_onnx,
+    layer_assignment,
+    read_onnx_annotations,
+    to_onnx_annotated,
+)
 from rlinit.exporters.onnx.stages import onnx_stages
 from rlinit.importers.onnx.reader import from_onnx
 from rlinit.measurement.ops import placed_plan
@@ -63,6 +68,44 @@ def test_stages_are_read_back(seed: int, k: int) -> None:
     assert found.op2device == {graph.names[at]: f"d{stages[at]}" for at in ops}
     assert found.devices == tuple(f"d{j}" for j in range(k))
     assert found.graph_fingerprint == graph.fingerprint()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_session_takes_the_assignment(seed: int) -> None:
+    """ONNX Runtime puts every node on the provider of its device, and computes what the model does."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = random_model(seed)
+    graph = from_onnx(model, batch=2)
+    where = ("a(1); b", "cpu")
+    op2device = {op: where[at % 2] for at, op in enumerate(graph.names)}
+    annotated = annotated_onnx(placed_plan(graph, op2device), graph, model)
+    said = layer_assignment(annotated, {where[0]: "cpu", where[1]: "cpu"})
+    layers = {prop.value for node in annotated.graph.node for prop in node.metadata_props if prop.key == "layer_ann"}
+    assert said == f"cpu({', '.join(f'={one}' for one in sorted(layers, key=said.index))})"
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.layer_assignment_settings", said)
+    session = onnxruntime.InferenceSession(annotated.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = feeds_of(model, 2)
+    whole = run_whole(model, feeds)
+    names = [value.name for value in session.get_outputs()]
+    for name, value in zip(names, session.run(names, feeds), strict=True):
+        assert np.allclose(value, whole[name], atol=1e-5)
+
+
+def test_assignments_that_no_session_takes_are_refused() -> None:
+    """A device without a designator, one that does not exist, and two GPUs in one session."""
+    model = random_model(1)
+    graph = from_onnx(model, batch=2)
+    op2device = {op: f"d{at % 2}" for at, op in enumerate(graph.names)}
+    annotated = annotated_onnx(placed_plan(graph, op2device), graph, model)
+    for devices, said in (
+        ({"d0": "cpu"}, "'d1' of the plan is ''"),
+        ({"d0": "cpu", "d1": "tpu"}, "expected cpu, gpu"),
+        ({"d0": "gpu:0", "d1": "gpu:1"}, "has one gpu"),
+    ):
+        with pytest.raises(InvalidPlan, match=said):
+            layer_assignment(annotated, devices)
+    assert layer_assignment(annotated, {"d0": "gpu:1", "d1": "cpu"}).count("=") == 2
 
 
 @given(seed=st.integers(0, 100_000))

@@ -1,0 +1,156 @@
+"""Stage plans as scripts for torchrun: torch's own pipelining, cut where the plan cuts, each stage on its device."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlinit.errors import InvalidPlan
+from rlinit.exporters.op_devices import op_stages
+from rlinit.exporters.split_spec import split_points
+from rlinit.files import write_atomically
+from rlinit.graph import Graph
+from rlinit.plan import Plan
+
+__all__ = ["stage_devices", "to_torchrun_script"]
+
+_SCRIPT = '''\
+"""{graph} in {count} stages by torch.distributed.pipelining; run it by
+
+    torchrun --standalone --nproc-per-node {count} {name}
+
+{factory} returns the model in eval mode and a tuple of its inputs, the same ones in every process. The process of
+the last stage says how long a batch took and how far its outputs are from the model's own.
+"""
+
+import importlib
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
+
+POINTS = {points}
+"""Modules before ("beginning") or after ("end") which a stage begins."""
+DEVICES = {devices}
+"""Of the stages, in the order of the program."""
+MODULE, FUNCTION = {module!r}, {function!r}
+MICROBATCHES = {microbatches}
+REPEATS = 3
+
+
+def main() -> None:
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    rank = dist.get_rank()
+    if dist.get_world_size() != len(DEVICES):
+        raise SystemExit(f"there are {{dist.get_world_size()}} processes; expected {{len(DEVICES)}}")
+    device = torch.device(DEVICES[rank])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    torch.manual_seed(0)
+    model, inputs = getattr(importlib.import_module(MODULE), FUNCTION)()
+    part = tuple(value.chunk(MICROBATCHES)[0] for value in inputs)
+    sides = {{"beginning": SplitPoint.BEGINNING, "end": SplitPoint.END}}
+    with torch.no_grad():
+        expected = model(*inputs)
+        cut = pipeline(model, mb_args=part, split_spec={{path: sides[side] for path, side in POINTS.items()}})
+        schedule = ScheduleGPipe(cut.build_stage(rank, device), n_microbatches=MICROBATCHES)
+        given = tuple(value.to(device) for value in inputs) if rank == 0 else ()
+        seconds, outputs = [], None
+        for _ in range(REPEATS):
+            dist.barrier()
+            started = time.perf_counter()
+            outputs = schedule.eval(*given)
+            dist.barrier()
+            seconds.append(time.perf_counter() - started)
+    if rank == len(DEVICES) - 1:
+        apart = float((outputs.cpu() - expected).abs().max()) if isinstance(outputs, torch.Tensor) else float("nan")
+        print(f"one batch took {{min(seconds):.6f}} s; largest difference {{apart:.3g}}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def stage_devices(plan: Plan, graph: Graph) -> tuple[str, ...]:
+    """Return the device of each stage in the order in which the program runs them, which is that of the split points.
+
+    Parameters
+    ----------
+    plan
+        A plan with stages.
+    graph
+        The graph it was made for, its ops in the order of the program. Stages without ops are left out.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan is for another graph or has no stages.
+    """
+    stages = op_stages(plan, graph)
+    ops = [op for op, kind in zip(graph.names, graph.kinds, strict=True) if kind != "input"]
+    return tuple(plan.stages[stage].device for stage in dict.fromkeys(stages[op] for op in ops))
+
+
+def to_torchrun_script(
+    plan: Plan,
+    graph: Graph,
+    path: str | Path,
+    *,
+    factory: str,
+    devices: Mapping[str, str] | None = None,
+    microbatches: int = 1,
+) -> None:
+    """Write a script that runs a model by `torch.distributed.pipelining` as a plan says, one process a stage.
+
+    Parameters
+    ----------
+    plan, graph
+        As for `rlinit.exporters.split_spec.split_points`.
+    path
+        The file to write; what is there is replaced.
+    factory
+        ``"module:function"``, which every process imports and calls: it returns the model in eval mode and a tuple of
+        its inputs, the same in all of them (torch's seed is set before).
+    devices
+        Device name of the plan -> "cpu" or "cuda:N". Devices that are not named are what they are called if that is
+        "cpu" or "cuda:N", and else the CPU.
+    microbatches
+        Parts that the first dimension of the inputs is split into, at least 1.
+
+    Raises
+    ------
+    InvalidPlan
+        As for `split_points`; a factory or device of another form, or no micro-batch.
+    """
+    module, _, function = factory.partition(":")
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", module) or not function.isidentifier():
+        raise InvalidPlan(f"factory is {factory!r}; expected 'module:function', such as 'models:make'")
+    if microbatches < 1:
+        raise InvalidPlan(f"microbatches is {microbatches}; expected >= 1")
+    places = [(devices or {}).get(name, _own(name)) for name in stage_devices(plan, graph)]
+    for place in places:
+        if _own(place) != place:
+            raise InvalidPlan(f"a device is {place!r}; expected 'cpu' or 'cuda:N'")
+    write_atomically(
+        Path(path),
+        _SCRIPT.format(
+            graph=json.dumps(graph.name)[1:-1].replace('"', "'"),
+            count=len(places),
+            name=Path(path).name,
+            factory=factory,
+            points=json.dumps(split_points(plan, graph), indent=4),
+            devices=json.dumps(places),
+            module=module,
+            function=function,
+            microbatches=microbatches,
+        ),
+    )
+
+
+def _own(name: str) -> str:
+    return name if re.fullmatch(r"cpu|cuda(:\d+)?", name) else "cpu"
