@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,43 @@ def other(a, b):
     found = {function.name: function for function in house.functions(module)}
     named = {name: [function] for name, function in found.items()}
     assert {name for name, function in found.items() if house.documents(function, named)} == {"base", "same"}
+
+
+def test_the_way_to_an_equation_leads_there(tmp_path: Path) -> None:
+    """A chain goes from definition to definition, through tables and inherited methods, which are no hops."""
+
+    def module(name: str, text: str) -> house.Module:
+        return house.Module(name, tmp_path / f"{name}.py", text, ast.parse(text))
+
+    top = """from rlinit.low import Program
+TABLE = {"program": lambda search: run(search)}
+def schedule(graph):
+    return TABLE["program"](graph)
+def run(search):
+    return Program(search)
+"""
+    low = """class Model:
+    def __init__(self):
+        self._memory()
+    def _memory(self):
+        pass
+class Program(Model):
+    pass
+"""
+    known = {"rlinit.top": module("rlinit.top", top), "rlinit.low": module("rlinit.low", low)}
+    graph = house.call_graph(known)
+    assert list(graph.successors("rlinit.top.schedule")) == ["rlinit.top.TABLE"]
+    assert graph.nodes["rlinit.top.TABLE"]["table"]
+    assert list(graph.successors("rlinit.top.run")) == ["rlinit.low.Program"]
+    assert list(graph.successors("rlinit.low.Program")) == ["rlinit.low.Model"]
+    assert list(graph.successors("rlinit.low.Model")) == ["rlinit.low.Model._memory"]
+
+
+def test_what_got_worse_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--update`` takes what got better alone, within the room of a figure, too."""
+    table = [house.Figure("a", 9, "0"), house.Figure("b", 11, "0", room=0.5), house.Figure("c", 1, "0")]
+    monkeypatch.setattr(house, "figures", lambda: table)
+    monkeypatch.setattr(house, "RECORD", tmp_path / "house.json")
+    (tmp_path / "house.json").write_text('{"a": 10, "b": 10}')
+    assert house.main(["--update"]) == 0
+    assert json.loads((tmp_path / "house.json").read_text()) == {"a": 9, "b": 10, "c": 1}
