@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OPTIMALITY_TOLERANCE",
     "Batch",
+    "ChunkOrder",
     "DeviceUse",
     "HistoryEntry",
     "Objective",
@@ -36,6 +37,9 @@ Objective = Literal["pipeline", "memory", "latency", "throughput"]
 Status = Literal["optimal", "feasible", "infeasible", "no_solution"]
 
 Transfers = Literal["parallel", "exclusive", "blocking"]
+
+ChunkOrder = Literal["interleaved", "free"]
+"""Which device runs which chunk: stage j on the device of stage j mod k, or any as long as each has as many."""
 
 Resident = Literal["tensors", "weights"]
 """What a device holds at once: weights and all tensors of its ops (DIVIML condition 6), or weights alone, for models
@@ -200,6 +204,13 @@ class Plan:
         the rule gives nothing that fits. Empty where nothing was compared.
     baseline_notes
         rule -> the reason where its value is None, or which device it is, for ``best single device``.
+    chunks, chunk_order
+        For `pipeline`: stages that each device runs, so there are ``chunks`` times as many stages as devices, and
+        which device runs which. The value is the largest sum over the stages of one device. Parameters of a device's
+        stages count against its memory and its cache together; each stage shows its share, by bytes, of the overflow.
+    contiguous
+        For `pipeline`: whether stages are in the order of the data. Where not, a stage is all that one device does,
+        and data may go to and fro between devices.
     """
 
     objective: Objective
@@ -232,6 +243,9 @@ class Plan:
     notes: tuple[str, ...] = ()
     baselines: Mapping[str, float | None] = field(default_factory=dict)
     baseline_notes: Mapping[str, str] = field(default_factory=dict)
+    chunks: int = 1
+    chunk_order: ChunkOrder = "interleaved"
+    contiguous: bool = True
 
     @property
     def value(self) -> float:
@@ -277,6 +291,14 @@ class Plan:
         if self.values is None or other is None:
             return None
         return self.value / other if other > 0.0 else 1.0 if self.value == 0.0 else float("inf")
+
+    @property
+    def device_times_s(self) -> dict[str, float]:
+        """Seconds of each device of a stage plan, all its stages together, by name."""
+        times: dict[str, float] = {}
+        for use in self.stages:
+            times[use.device] = times.get(use.device, 0.0) + use.time_s
+        return times
 
     @property
     def num_stages(self) -> int:

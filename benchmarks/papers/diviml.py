@@ -26,10 +26,10 @@ import numpy as np
 import rlinit
 from benchmarks.record import geometric_mean, print_table, rows_of, save, save_figure, timed
 from rlinit.budget import Budget
+from rlinit.cli.warm_up import compile_kernels
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet
 from rlinit.placements.lowering import lower_placement
-from rlinit.solving.warm_up import compile_kernels
 
 GPUS = rlinit.Hardware.preset("cpu-t4-a100")
 ROWS: tuple[tuple[int, Literal["strong", "weak"]], ...] = (

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from rlinit.errors import InvalidPlan
-from rlinit.plan import Objective, Plan, Resident, Status, Transfers
+from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Status, Transfers
 
 __all__ = ["check_form"]
 
@@ -43,6 +43,7 @@ def check_form(plan: Plan) -> None:
         ("status", plan.status, get_args(Status)),
         ("transfer_rule", plan.transfer_rule, get_args(Transfers)),
         ("resident", plan.resident, get_args(Resident)),
+        ("chunk_order", plan.chunk_order, get_args(ChunkOrder)),
     ):
         if value not in known:
             raise InvalidPlan(f"the plan's {what} is {value!r}; expected one of {', '.join(known)}")
@@ -58,12 +59,25 @@ def check_form(plan: Plan) -> None:
     for name, compared in plan.baselines.items():
         if compared is not None:
             _check_number(f"baselines[{name!r}]", compared)
+    _check_split(plan)
     _check_count("inputs", plan.inputs, 1)
     _check_count("shard_inputs", plan.shard_inputs, 1)
     if plan.objective in ("pipeline", "memory"):
         _check_stage_fields(plan)
     else:
         _check_placement_fields(plan)
+
+
+def _check_split(plan: Plan) -> None:
+    """Check how stages and devices belong together; only a pipeline has chunks or loose ops, and not both."""
+    _check_count("chunks", plan.chunks, 1)
+    if not isinstance(plan.contiguous, bool):
+        raise InvalidPlan(f"the plan's contiguous is {_shown(plan.contiguous)}; expected true or false")
+    usual = plan.chunks == 1 and plan.contiguous and plan.chunk_order == "interleaved"
+    if plan.objective != "pipeline" and not usual:
+        raise InvalidPlan(f"a {plan.objective} plan has no chunks and no loose ops")
+    if not plan.contiguous and (plan.chunks > 1 or plan.stage_orders):
+        raise InvalidPlan("a plan that is not contiguous has one stage a device and no orders")
 
 
 def _check_stage_fields(plan: Plan) -> None:

@@ -30,28 +30,31 @@ def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     graph
         The graph it is for, whose fingerprint was compared.
     hardware
-        The devices it is for, one a stage.
+        The devices it is for, one a stage, or one for each of its chunks.
 
     Raises
     ------
     InvalidPlan
         An op missing, unknown or on a stage that does not exist; a cycle among stages; colocated ops apart; an op where
-        it is forbidden; a memory overfull; an order that is none; a figure that is not true.
+        it is forbidden; a memory overfull; an order that is none; chunks on other devices than their order says; a
+        figure that is not true.
     """
     assignment = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
     devices = [use.device for use in plan.stages]
     if not devices:
         raise InvalidPlan("the plan has no stages")
-    _check_assignment(assignment, graph, hardware, devices, free_order=plan.objective == "pipeline")
+    _check_devices(plan, hardware, devices)
+    _check_assignment(assignment, graph, hardware, devices, contiguous=plan.contiguous)
     _check_orders(plan, graph)
     uses = stage_uses(assignment, graph, hardware, devices, plan.objective, orders=plan.stage_orders)
     for j, (claimed, true) in enumerate(zip(plan.stages, uses, strict=True)):
         _check_stage(j, claimed, true)
-        device = hardware.devices[_device_index(hardware, true.device)]
-        if true.param_bytes > device.memory_bytes * (1.0 + _ROUNDING):
+    for name in dict.fromkeys(devices):
+        device = hardware.devices[_device_index(hardware, name)]
+        held = math.fsum(use.param_bytes for use in uses if use.device == name)
+        if held > device.memory_bytes * (1.0 + _ROUNDING):
             raise InvalidPlan(
-                f"device {device.name!r} holds {true.param_bytes:,.0f} parameter bytes; "
-                f"its memory has {device.memory_bytes:,.0f}"
+                f"device {name!r} holds {held:,.0f} parameter bytes; its memory has {device.memory_bytes:,.0f}"
             )
     return _values(uses, plan.objective)
 
@@ -76,7 +79,8 @@ def stage_uses(
     graph, hardware
         The problem.
     devices
-        Device name of each stage.
+        Device name of each stage. The parameters of all stages of a device count against its cache together, and each
+        stage has its share, by bytes, of what is off the cache.
     orders
         Ops of each stage in the order they run in, where the overflow counts their peak of activation memory.
     """
@@ -101,7 +105,7 @@ def stage_uses(
         members = held[j]
         param = math.fsum(_size(graph.param_bytes[v]) for v in members)
         peak = _activation_peak([graph.index(op) for op in orders[j]], graph) if orders else 0.0
-        spare = max(0.0, param + peak - device.cache_bytes)
+        spare = _off_cache(graph, [held[i] for i in range(k) if devices[i] == name], param, peak, device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
         rate_in, rate_out, delay_in, delay_out = (
             _io(hardware, i) if seconds is not None else (math.inf, math.inf, 0.0, 0.0)
@@ -121,6 +125,14 @@ def stage_uses(
             )
         )
     return tuple(uses)
+
+
+def _off_cache(graph: Graph, chunks: Sequence[Sequence[int]], param: float, peak: float, cache: float) -> float:
+    """Return the bytes off the cache of a stage with so many: its share of those of all stages of its device."""
+    if len(chunks) == 1:
+        return max(0.0, param + peak - cache)
+    together = math.fsum(_size(graph.param_bytes[v]) for members in chunks for v in members)
+    return max(0.0, together - cache) * (param / together) if together > 0 else 0.0
 
 
 def _readers(graph: Graph) -> dict[int, tuple[int, list[int]]]:
@@ -195,13 +207,22 @@ def _io(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
     return rate_in, rate_out, delay_in, delay_out
 
 
-def _check_assignment(
-    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], *, free_order: bool
-) -> None:
-    if len(set(devices)) < len(devices):
-        raise InvalidPlan(f"a device serves two stages: {', '.join(devices)}")
-    if not free_order and devices != [device.name for device in hardware.devices]:
+def _check_devices(plan: Plan, hardware: Hardware, devices: list[str]) -> None:
+    """Check which device serves which stage: one each, or as many as the plan has chunks, in their order."""
+    for name in dict.fromkeys(devices):
+        if devices.count(name) != plan.chunks:
+            wanted = "a device serves two stages" if plan.chunks == 1 else f"a device has not {plan.chunks} stages"
+            raise InvalidPlan(f"{wanted}: {', '.join(devices)}")
+    k = len(devices) // plan.chunks
+    if plan.chunk_order == "interleaved" and any(devices[j] != devices[j % k] for j in range(len(devices))):
+        raise InvalidPlan(f"stages are not interleaved: stage j is not on the device of stage j mod {k}")
+    if plan.objective != "pipeline" and devices != [device.name for device in hardware.devices]:
         raise InvalidPlan("the stages are not on the devices in the hardware's order")
+
+
+def _check_assignment(
+    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], *, contiguous: bool
+) -> None:
     known = set(graph.names)
     on = [hardware.devices[_device_index(hardware, name)] for name in devices]
     for v, name in enumerate(graph.names):
@@ -218,7 +239,7 @@ def _check_assignment(
         if name not in known:
             raise InvalidPlan(f"the plan assigns op {name!r}, which the graph does not have")
     for u, v in graph.edges.tolist():
-        if assignment[graph.names[u]] > assignment[graph.names[v]]:
+        if contiguous and assignment[graph.names[u]] > assignment[graph.names[v]]:
             raise InvalidPlan(
                 f"edge ({graph.names[u]!r}, {graph.names[v]!r}) runs backwards, from stage "
                 f"{assignment[graph.names[u]]} to stage {assignment[graph.names[v]]}"
@@ -239,7 +260,7 @@ def _values(uses: tuple[StageUse, ...], objective: str) -> tuple[float, ...]:
             math.fsum(use.off_cache_bytes for use in uses),
             max(use.out_bytes for use in uses),
         )
-    return (max(use.time_s for use in uses),)
+    return (max(math.fsum(use.time_s for use in uses if use.device == name) for name in {u.device for u in uses}),)
 
 
 def _check_stage(j: int, claimed: StageUse, true: StageUse) -> None:

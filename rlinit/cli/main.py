@@ -147,7 +147,7 @@ def _refuse_unknown_command(arguments: list[str]) -> None:
 
 
 def _compile(notes: Console) -> int:
-    from rlinit.solving.warm_up import compile_kernels
+    from rlinit.cli.warm_up import compile_kernels
 
     with notes.status("compiling") as status:
         seconds = compile_kernels(lambda step: status.update(f"compiling; done: {step}"))

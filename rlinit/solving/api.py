@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlinit.budget import Budget
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Objective, Plan, Resident, Transfers
+from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.interruption import compiling_paused, interruptible
 from rlinit.solving.options import SolveOptions, Window, places_ops
@@ -56,6 +56,9 @@ def schedule(
     resident: Resident = "tensors",
     coarsen: bool = False,
     activations: bool = False,
+    chunks: int = 1,
+    chunk_order: ChunkOrder = "interleaved",
+    contiguous: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
     """Schedule a graph on hardware and prove how good the schedule is.
@@ -108,6 +111,13 @@ def schedule(
     activations
         For ``pipeline``: count the peak of activation memory of each stage against its cache, beside its parameters
         (MTPP eq. 2). The plan then says in which order the ops of a stage reach that peak.
+    chunks, chunk_order
+        For ``pipeline``: stages that each of the k devices runs, and whether stage j runs on the device of stage
+        j mod k (``interleaved``) or on any (``free``). The bottleneck is the largest sum over the stages of a device;
+        its parameters count against memory and cache together.
+    contiguous
+        For ``pipeline``: False lets a device hold any ops. The bottleneck is the largest sum of a device's work and of
+        its tensors, each counted once for each device that it enters or leaves.
     progress
         Called with every improvement.
 
@@ -142,6 +152,9 @@ def schedule(
         resident=resident,
         coarsen=coarsen,
         activations=activations,
+        chunks=chunks,
+        chunk_order=chunk_order,
+        contiguous=contiguous,
     )
     plan = agent if isinstance(agent, Plan) else None
     hardware = _prepared(hardware, options, plan)
@@ -190,6 +203,9 @@ def bound(
     inputs: int | None = None,
     transfers: Transfers = "parallel",
     resident: Resident = "tensors",
+    chunks: int = 1,
+    chunk_order: ChunkOrder = "interleaved",
+    contiguous: bool = True,
     time_limit_s: float | None = None,
 ) -> ProvenBound:
     """Prove a lower bound on the full problem.
@@ -198,7 +214,7 @@ def bound(
     ----------
     graph, hardware
         The model and the devices.
-    objective, stages, inputs, transfers, resident
+    objective, stages, inputs, transfers, resident, chunks, chunk_order, contiguous
         The problem; see `schedule`.
     method
         The name of one bound, or ``auto``: the ideals where there are not too many, else all that apply, and the
@@ -221,6 +237,9 @@ def bound(
         inputs=inputs,
         transfers=transfers,
         resident=resident,
+        chunks=chunks,
+        chunk_order=chunk_order,
+        contiguous=contiguous,
         time_limit_s=time_limit_s,
     )
     prove = bound_placement if places_ops(options.objective) else bound_stages

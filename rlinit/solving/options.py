@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
-from rlinit.plan import Objective, Resident, Transfers
+from rlinit.plan import ChunkOrder, Objective, Resident, Transfers
 
 __all__ = ["ProblemOptions", "SolveOptions", "Window", "places_ops"]
 
@@ -42,6 +42,12 @@ class ProblemOptions:
     """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
     resident: Resident = "tensors"
     """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
+    chunks: int = 1
+    """For pipeline: stages that each device runs; the bottleneck is the largest sum over the stages of a device."""
+    chunk_order: ChunkOrder = "interleaved"
+    """Where devices run several chunks: interleaved (stage j on the device of stage j mod k), or free."""
+    contiguous: bool = True
+    """For pipeline: stages in the order of the data. Without it a device may hold any ops."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -55,6 +61,20 @@ class ProblemOptions:
         if self.objective == "latency" and self.inputs not in (None, 1):
             raise _refused("inputs", self.inputs, "1 or none for latency; several inputs are the throughput objective")
         self._refuse_on_stages({"inputs": None, "transfers": "parallel", "resident": "tensors"})
+        self._set("chunks", _whole("chunks", self.chunks, 1, optional=False))
+        self._set("contiguous", bool(self.contiguous))
+        self._check_split()
+
+    def _check_split(self) -> None:
+        """Refuse chunks and loose ops where they mean nothing."""
+        for name, usual in (("chunks", 1), ("chunk_order", "interleaved"), ("contiguous", True)):
+            if self.objective != "pipeline" and getattr(self, name) != usual:
+                raise RlinitError(f"{name} is for pipeline, not for {self.objective} ({_flag(name)})")
+        if self.chunks > 1 and not self.contiguous:
+            raise RlinitError(
+                f"chunks is {self.chunks} with contiguous=False; expected one of them, for a device that may hold any "
+                "ops has no chunks (--chunks, --no-contiguous)"
+            )
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -120,6 +140,11 @@ class SolveOptions(ProblemOptions):
         self._refuse_on_stages({"coarsen": False})
         if self.activations and self.objective != "pipeline":
             raise RlinitError(f"activations is for pipeline, not for {self.objective} (--activations)")
+        if self.activations and (self.chunks > 1 or not self.contiguous):
+            raise RlinitError(
+                "activations counts one stage a device, in the order of the data (--activations without --chunks and "
+                "--no-contiguous)"
+            )
 
     @property
     def keeps_best(self) -> bool:
@@ -132,7 +157,12 @@ class SolveOptions(ProblemOptions):
         return self.time_limit_s is not None
 
 
-_CHOICES = {"objective": get_args(Objective), "transfers": get_args(Transfers), "resident": get_args(Resident)}
+_CHOICES = {
+    "objective": get_args(Objective),
+    "transfers": get_args(Transfers),
+    "resident": get_args(Resident),
+    "chunk_order": get_args(ChunkOrder),
+}
 
 
 def _flag(name: str) -> str:

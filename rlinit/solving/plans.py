@@ -15,12 +15,13 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.importers.common.precision import chosen_dtype, precision_of
 from rlinit.plan import Plan, Status, is_closed
-from rlinit.solving.incumbent import ActivationIncumbent, PlacementIncumbent, StageIncumbent, strict
+from rlinit.solving.incumbent import ActivationIncumbent, Incumbent, PlacementIncumbent, StageIncumbent, strict
 from rlinit.solving.options import SolveOptions
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 
 __all__ = ["AnyIncumbent", "Solved", "checked_plan"]
 
-AnyIncumbent = StageIncumbent | PlacementIncumbent | ActivationIncumbent
+AnyIncumbent = StageIncumbent | PlacementIncumbent | ActivationIncumbent | Incumbent[ChunkedStages, ChunkAssignment]
 
 
 _SMALL_GAIN = 0.05
@@ -95,6 +96,9 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
         baseline_notes={one.name: one.note for one in solved.baselines if one.note},
         graph_figures=figures_of(graph),
         modules={op: path for op, path in module_paths(graph).items() if path},
+        chunks=options.chunks,
+        chunk_order=options.chunk_order,
+        contiguous=options.contiguous,
         **{"assignment": None, "stages": (), **solved.parts},
     )
 

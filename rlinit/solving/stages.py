@@ -19,6 +19,7 @@ from rlinit.solving.activations import solve_activations
 from rlinit.solving.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_activations, for_stages
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.plans import Solved
+from rlinit.solving.splits import SPLIT_METHODS, bound_split, explain_split, solve_split, splits_devices
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch, exact_ideals
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
@@ -196,7 +197,8 @@ def check_stage_names(options: SolveOptions, plan: Plan | None) -> None:
         A plan to refine, in place of the agent.
     """
     agent = options.agent if plan is None else "auto"
-    check_names(options.method, agent, (*METHODS, *STAGE_HEURISTICS), STAGE_HEURISTICS, "stages")
+    methods = tuple(SPLIT_METHODS) if splits_devices(options) else (*METHODS, *STAGE_HEURISTICS)
+    check_names(options.method, agent, methods, STAGE_HEURISTICS, "stages")
 
 
 def solve_stages(
@@ -222,6 +224,8 @@ def solve_stages(
     progress
         Called with every improvement.
     """
+    if splits_devices(options):
+        return solve_split(graph, hardware, options, plan, budget, progress)
     began = budget.elapsed_s
     lowered, start = _lowered(graph, hardware, options, plan)
     closing_s = min(_CLOSING * (budget.elapsed_s - began), _MOST_CLOSING * budget.remaining_s)
@@ -275,6 +279,8 @@ def explain_stages(graph: Graph, hardware: Hardware, options: SolveOptions, plan
     RlinitError
         The problem is infeasible by its data alone, or the method does not take it.
     """
+    if splits_devices(options):
+        return explain_split(graph, hardware, options, plan)
     lowered, start = _lowered(graph, hardware, options, plan)
     if lowered.infeasible:
         raise RlinitError(f"nothing to solve: {lowered.infeasible}")
@@ -299,6 +305,8 @@ def bound_stages(graph: Graph, hardware: Hardware, options: SolveOptions, budget
     RlinitError
         An unknown bound, one for another objective, or a problem that is infeasible by its data alone.
     """
+    if splits_devices(options):
+        return bound_split(graph, hardware, options, budget)
     lowered, _ = _lowered(graph, hardware, options, None)
     method = options.method
     names = (*stage_bounds(lowered.problem.objective), "ideals")

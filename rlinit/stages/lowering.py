@@ -45,7 +45,9 @@ class LoweredStages:
         return [left[c].pop(0) for c in assignment.classes.tolist()]
 
 
-def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline", "memory"]) -> LoweredStages:
+def lower_stages(
+    graph: Graph, hardware: Hardware, objective: Literal["pipeline", "memory"], *, contiguous: bool = True
+) -> LoweredStages:
     """Build the array form of a stage problem.
 
     Ops of one colocation group are merged, and so is whatever lies between them (a strongly connected component of
@@ -60,6 +62,9 @@ def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline"
         The devices, one a stage.
     objective
         'pipeline' needs op times and links, 'memory' only bytes.
+    contiguous
+        Whether stages are in the order of the data. Where not, colocated ops alone are merged, so that nodes may read
+        each other in a circle, and `order` and `level` say where their first ops are.
 
     Raises
     ------
@@ -68,9 +73,10 @@ def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline"
     InvalidHardware
         No path between two devices (`pipeline`).
     """
-    node_of_op = _merge(graph)
+    node_of_op = _merge(graph) if contiguous else _grouped(graph)
     n = int(node_of_op.max()) + 1
-    _warn_of_merging(graph, node_of_op)
+    if contiguous:
+        _warn_of_merging(graph, node_of_op)
     device_work = _device_work(graph, hardware, objective)
     rates = [hardware.io_bandwidth(i) for i in range(hardware.num_devices)]
     if objective == "pipeline" and hardware.num_devices > 1:
@@ -104,7 +110,7 @@ def lower_stages(graph: Graph, hardware: Hardware, objective: Literal["pipeline"
         memory_bytes=np.array([hardware.devices[i].memory_bytes for i in first]),
         cache_bytes=np.array([hardware.devices[i].cache_bytes for i in first]),
         overflow_s_per_byte=np.array([1.0 / rates[i][0] if piped else 0.0 for i in first]),
-        order=_node_order(graph, node_of_op, n),
+        order=_node_order(graph, node_of_op, n) if contiguous else _first_order(graph, node_of_op),
     )
     return LoweredStages(problem, node_of_op, class_devices, _obstacle(graph, hardware, problem, node_of_op))
 
@@ -130,6 +136,22 @@ def _merge(graph: Graph) -> IntArray:
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return rank[inverse].astype(np.int64)
+
+
+def _grouped(graph: Graph) -> IntArray:
+    """Return the node of each op: one for each colocation group and for each other op, in order of their first ops."""
+    alone = np.arange(graph.num_ops) + int(graph.colocation.max(initial=-1)) + 1
+    key = np.where(graph.colocation >= 0, graph.colocation, alone)
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse].astype(np.int64)
+
+
+def _first_order(graph: Graph, node_of_op: IntArray) -> IntArray:
+    """Return the nodes in the order in which their first ops come in a topological order of the ops."""
+    nodes, first = np.unique(node_of_op[graph.order], return_index=True)
+    return nodes[np.argsort(first)].astype(np.int64)
 
 
 def _warn_of_merging(graph: Graph, node_of_op: IntArray) -> None:

@@ -81,7 +81,9 @@ def _stage_use(
     )
 
 
-def stages_from_plan(plan: Plan, lowered: LoweredStages, graph: Graph, hardware: Hardware) -> StageAssignment:
+def stages_from_plan(
+    plan: Plan, lowered: LoweredStages, graph: Graph, hardware: Hardware, *, contiguous: bool = True
+) -> StageAssignment:
     """Return the assignment of a plan handed in to be refined.
 
     Parameters
@@ -94,18 +96,23 @@ def stages_from_plan(plan: Plan, lowered: LoweredStages, graph: Graph, hardware:
         The graph it was lowered from.
     hardware
         The devices, in the order of the problem.
+    contiguous
+        Refuse a plan whose stages are not in the order of the data.
 
     Raises
     ------
     InvalidPlan
-        It is for another graph, devices or number of stages, or has no stages.
+        It is for another graph, devices or number of stages, has several chunks, or has no stages.
     """
     if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
         raise InvalidPlan(f"the plan to refine is a {plan.objective} plan that is {plan.status}; it has no stages")
-    if plan.graph_fingerprint != graph.fingerprint() or len(plan.stages) != hardware.num_devices:
+    if plan.graph_fingerprint != graph.fingerprint() or len(plan.stages) != hardware.num_devices * plan.chunks:
         raise InvalidPlan(
             f"the plan to refine is for {plan.graph!r} on {len(plan.stages)} stages, not for this problem"
         )
+    if plan.chunks > 1 or (contiguous and not plan.contiguous):
+        what = f"{plan.chunks} chunks a device" if plan.chunks > 1 else "stages that are not contiguous"
+        raise InvalidPlan(f"the plan to refine has {what}, which this problem does not take")
     stage = np.zeros(lowered.problem.num_nodes, np.int64)
     for op, node in zip(graph.names, lowered.node_of_op.tolist(), strict=True):
         stage[node] = plan.assignment[op]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 
-__all__ = ["best_placement", "best_stages"]
+__all__ = ["best_placement", "best_split", "best_stages"]
 
 SLACK = 1.0 + 1e-12
 """Room for rounding where bytes are held against a capacity."""
@@ -104,6 +104,42 @@ def _stage_value(
             + over / rate_in
         )
     return (max(times),) if objective == "pipeline" else (max(params), math.fsum(off_cache), max(sent))
+
+
+def best_split(graph: Graph, hardware: Hardware, chunks: int, order: str, contiguous: bool) -> tuple[float] | None:
+    """Return the least bottleneck with several stages a device, or with ops on any device; None where nothing fits."""
+    k, n = hardware.num_devices, graph.num_ops
+    edges = graph.edges.tolist()
+    ranks = [tuple(range(k)) * chunks]
+    if order == "free" and contiguous:
+        ranks = sorted(set(itertools.permutations(ranks[0])))
+    best = math.inf
+    for stage in itertools.product(range(k * chunks), repeat=n):
+        if (contiguous and any(stage[u] > stage[v] for u, v in edges)) or not _groups_hold(graph, stage):
+            continue
+        for rank in ranks:
+            for devices in itertools.permutations(range(k)):
+                on = [devices[r] for r in rank]
+                best = min(best, max(_device_load(graph, hardware, stage, on, i) for i in range(k)))
+    return None if math.isinf(best) else (best,)
+
+
+def _device_load(graph: Graph, hardware: Hardware, stage: Sequence[int], on: Sequence[int], i: int) -> float:
+    """Return the seconds of device i, which runs the stages j with on[j] = i; inf where they may not run there."""
+    members = [v for v in range(graph.num_ops) if on[stage[v]] == i]
+    param = math.fsum(_bytes(graph.param_bytes[v]) for v in members)
+    if param > hardware.devices[i].memory_bytes * SLACK:
+        return math.inf
+    rate_in, rate_out, delay_in, delay_out = _stage_rates(hardware, i)
+    terms = [_seconds(graph, hardware, v, i, 1) for v in members]
+    terms.append(max(0.0, param - hardware.devices[i].cache_bytes) / rate_in)
+    for j in (j for j in range(len(on)) if on[j] == i):
+        for u, size, to in _tensors(graph):
+            if stage[u] != j and any(stage[v] == j for v in to):
+                terms.append(size / rate_in + delay_in)
+            if stage[u] == j and any(stage[v] != j for v in to):
+                terms.append(size / rate_out + delay_out)
+    return math.fsum(terms)
 
 
 def _stage_rates(hardware: Hardware, i: int) -> tuple[float, float, float, float]:

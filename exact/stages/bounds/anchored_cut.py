@@ -125,7 +125,12 @@ def _lone_costs(problem: StageProblem) -> FloatArray:
 
 
 def anchored_cut_bound(
-    problem: StageProblem, *, upper: float = np.inf, budget: Budget | None = None, max_anchors: int | None = None
+    problem: StageProblem,
+    *,
+    upper: float = np.inf,
+    budget: Budget | None = None,
+    max_anchors: int | None = None,
+    contiguous: bool = True,
 ) -> float:
     """Return the anchored cut bound: the dearest node's cheapest stage.
 
@@ -143,6 +148,8 @@ def anchored_cut_bound(
         When it ends, the best bound so far is returned.
     max_anchors
         Number of nodes to try at most, dearest first; None: all that can raise the bound.
+    contiguous
+        Whether stages are convex. Where a device may hold any nodes, S is any set that contains v.
 
     Returns
     -------
@@ -160,10 +167,11 @@ def anchored_cut_bound(
     variant_class, charge, rebate = _variants(problem)
     barred = (~allowed_classes(problem)).astype(np.int64)
     anchors = np.argsort(-lone, kind="stable")[:max_anchors]
+    order = problem.order if contiguous else problem.order[:0]  # without an order v has no relatives to bring along
     for start in range(0, len(anchors), _ANCHORS_PER_CHECK):
         part = anchors[start : start + _ANCHORS_PER_CHECK]
         if best >= upper or lone[part[0]] <= best or (budget is not None and budget.expired):
             break
         stages = StageCuts(cuts.capacity, variant_class, charge, rebate, barred)
-        best = float(_anchored_cuts(cuts.arrays, stages, problem.order, problem.precedence, part, lone, best))
+        best = float(_anchored_cuts(cuts.arrays, stages, order, problem.precedence, part, lone, best))
     return best

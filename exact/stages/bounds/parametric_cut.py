@@ -161,6 +161,7 @@ def parametric_cut_bound(
     budget: Budget | None = None,
     rounds: int = 4,
     max_nodes: int = _DENSE_NODES,
+    contiguous: bool = True,
 ) -> float:
     """Return the parametric cut bound: how many stages of cost T the nodes need at least.
 
@@ -182,6 +183,8 @@ def parametric_cut_bound(
         Rounds of dual ascent.
     max_nodes
         Above this many nodes only the simple bound is computed: memory is quadratic.
+    contiguous
+        Whether stages are convex. Where a device may hold any nodes, the hull of two is themselves.
 
     Returns
     -------
@@ -201,7 +204,7 @@ def parametric_cut_bound(
     if not 0 < balance.bound < np.inf or problem.num_tensors == 0 or problem.num_nodes > max_nodes:
         return best
     budget = budget or Budget()
-    cuts, reach = CutNetwork.build(problem), reachability(problem)
+    cuts, reach = CutNetwork.build(problem), reachability(problem) if contiguous else np.eye(problem.num_nodes)
     pairs = reach.astype(np.int64)
     barred = (~allowed_classes(problem)).astype(np.int64)
     rate = balance.overflow_share * problem.overflow_s_per_byte
@@ -209,7 +212,7 @@ def parametric_cut_bound(
     charge = np.where(barred == 0, problem.work_s, 0.0) + rate[:, None] * problem.param_bytes
     cheapest = np.where(barred == 0, problem.work_s, np.inf).min(axis=0)
     share = cheapest / cheapest.sum() if cheapest.sum() > 0 else np.full(len(cheapest), 1 / len(cheapest))
-    hull = _hulls(reach, cheapest, budget)
+    hull = _hulls(reach, cheapest, budget) if contiguous else _pairs(cheapest)
     if hull is None:
         return best
     stages = float(problem.class_count @ balance.price)
@@ -237,6 +240,13 @@ def parametric_cut_bound(
         share = share / share.sum() if share.sum() > 0 else cheapest / cheapest.sum()
         slope = np.where(slope > 0, slope, 1.0 / (best * stages))
     return best
+
+
+def _pairs(work: FloatArray) -> FloatArray:
+    """Return (n, n) the work of two nodes together, of one on the diagonal."""
+    pairs: FloatArray = np.add.outer(work, work)
+    np.fill_diagonal(pairs, work)
+    return pairs
 
 
 def reachability(problem: StageProblem) -> FloatArray:

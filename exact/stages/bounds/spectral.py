@@ -122,6 +122,7 @@ def spectral_bound(
     budget: Budget | None = None,
     iterations: int = 300,
     max_nodes: int = 1200,
+    contiguous: bool = True,
 ) -> float:
     """Return the spectral bound.
 
@@ -137,6 +138,8 @@ def spectral_bound(
         Subgradient steps; fewer above some 300 nodes.
     max_nodes
         Above this many nodes only the simple bound is computed: a step costs O(n^3).
+    contiguous
+        Whether stages are convex, so that two nodes bring along all that lies between them.
 
     Returns
     -------
@@ -153,7 +156,7 @@ def spectral_bound(
         return best
     # One thread: matrices this small lose more to threads than they gain, badly so on a busy machine.
     with threadpool_limits(1, "blas"):
-        dual = _SpectralDual(problem, balance.price, balance.bound)
+        dual = _SpectralDual(problem, balance.price, balance.bound, contiguous=contiguous)
         multipliers = dual.start()
         left = min(iterations, max(_FEWEST_STEPS, int(_WORK // problem.num_nodes**3)))
         ceiling, phase = min(upper, best * 1.5), -(-left // 3)
@@ -169,7 +172,7 @@ def spectral_bound(
 class _SpectralDual:
     """The dual function at an assumed bottleneck, its ascent, and the bound that multipliers prove."""
 
-    def __init__(self, problem: StageProblem, price: FloatArray, average: float) -> None:
+    def __init__(self, problem: StageProblem, price: FloatArray, average: float, *, contiguous: bool) -> None:
         work = np.where(allowed_classes(problem), problem.work_s, np.inf).min(axis=0)
         self.metric = np.maximum(work, _FLOOR * work.mean()) if work.any() else np.ones(len(work))
         self.excess = float((self.metric - work).sum())
@@ -177,7 +180,7 @@ class _SpectralDual:
         self.stages = float(problem.class_count @ price)
         self.average = average
         self.communication = Communication(problem, price, work)
-        reach = reachability(problem)
+        reach = reachability(problem) if contiguous else np.eye(problem.num_nodes)
         hull = (reach * work) @ reach
         self.together = np.maximum(np.maximum(hull, hull.T), work[:, None] + work[None, :])
         self.bottleneck = np.inf

@@ -11,7 +11,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-__all__ = ["AnnealingState", "anneal_moves", "annealing_state"]
+__all__ = ["AnnealingState", "anneal_moves", "annealing_state", "move_node"]
 
 _POWER = 12.0
 """Stages weigh in by this power of their cost: near the bottleneck, but not blind to the stages just below it."""
@@ -67,10 +67,19 @@ def _overflow(held: FloatArray, at: int, classes: IntArray, cache: FloatArray, r
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _move(v: int, target: int, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> None:
+def move_node(v: int, target: int, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> None:
     """Move node v to stage `target` and bring stage costs, held bytes and tensor counts up to date.
 
     Arrays are taken out of their bundles once: a field read in the loop costs a reference count each time.
+
+    Parameters
+    ----------
+    v, target
+        The node, and another stage than its own.
+    costs, tensors
+        The problem.
+    state
+        Changed in place, but for `best` and `now`.
     """
     in_s, out_s, cache, rate = costs.in_s, costs.out_s, costs.cache, costs.overflow
     in_tensor, out_tensor, indptr = tensors.in_tensor, tensors.out_tensor, tensors.indptr
@@ -231,7 +240,7 @@ def anneal_moves(
         if target < 0 or held[target] + param[v] > memory[classes[target]] or work[classes[target], v] == np.inf:
             continue
         origin = int(stage[v])
-        _move(v, target, costs, tensors, state)
+        move_node(v, target, costs, tensors, state)
         tried = _energy(cost, reference)
         # The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
         rise = (tried / now[_ENERGY]) ** (1.0 / _POWER) - 1.0 if now[_ENERGY] > 0.0 else 0.0
@@ -242,4 +251,4 @@ def anneal_moves(
                 now[_BEST] = value
                 best[:] = stage
         else:
-            _move(v, origin, costs, tensors, state)
+            move_node(v, origin, costs, tensors, state)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rlinit.cli import warm_up
 from rlinit.kernels import compiled
-from rlinit.solving import warm_up
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_interrupting_ends_it_at_once(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     source = tmp_path / "run.py"
     source.write_text(
-        "from rlinit.solving.warm_up import compile_kernels\n"
+        "from rlinit.cli.warm_up import compile_kernels\n"
         "if __name__ == '__main__':\n    print(1, flush=True)\n    compile_kernels()\n"
     )
     command = [sys.executable, str(source)]

@@ -1,0 +1,424 @@
+"""Pipelines with several chunks a device, or with devices that hold any ops: starts, annealing, bounds, programs.
+
+Both are bounded by what holds for any partition of the ops among the devices: a device with chunks costs at least what
+one stage of all its ops would. So no bound here supposes that a device's ops are convex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.comparison.baselines import Baseline, cut_in_shares
+from rlinit.comparison.stages import stage_baselines
+from rlinit.errors import RlinitError
+from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
+from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
+from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
+from rlinit.exact.stages.bounds.rounding import value_quantum
+from rlinit.exact.stages.bounds.simple import simple_bound
+from rlinit.exact.stages.bounds.spectral import spectral_bound
+from rlinit.exact.stages.bounds.trial_load import trial_load_bound
+from rlinit.exact.stages.chunk_milp import solve_chunk_milp
+from rlinit.exact.stages.loose_milp import solve_loose_milp
+from rlinit.exact.stages.split_run import SplitResult
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.heuristics.stages.slot_annealing import anneal_chunks, anneal_loose, packed
+from rlinit.plan import Plan
+from rlinit.solving import stage_phases
+from rlinit.solving.incumbent import Incumbent, Progress, for_stages
+from rlinit.solving.options import SolveOptions
+from rlinit.solving.plans import Solved
+from rlinit.solving.stage_phases import StageSearch
+from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
+from rlinit.stages.lowering import LoweredStages, lower_stages
+from rlinit.stages.plan_fields import stage_parts, stages_from_plan
+from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from rlinit.stages.splits.chunks import (
+    ChunkAssignment,
+    ChunkedStages,
+    chunk_parts,
+    chunk_value,
+    chunks_from_plan,
+    from_contiguous,
+)
+from rlinit.stages.splits.loose import loosened
+
+__all__ = ["SPLIT_BOUNDS", "SPLIT_METHODS", "bound_split", "explain_split", "solve_split", "splits_devices"]
+
+_MOVES_A_NODE, _FEWEST_MOVES, _LONG_MOVES = 2_000, 20_000, 4_000_000
+"""Moves of the first annealing for each node, and at least; further ones have twice as many, up to the last."""
+
+_ROUNDS = 3
+"""Annealings where no time limit is set."""
+
+_PROGRAM_NODES = 500
+"""Branch-and-bound nodes of the program where no time limit is set."""
+
+_MOST_PLACES = 40_000
+"""Nodes times stages of a problem that is given to SCIP at most; beyond, its first relaxation takes minutes."""
+
+_NOTHING_FITS = "no assignment respects memory and exclusions together"
+
+CONTIGUOUS = "contiguous"
+"""The baseline of one stage a device in the order of the data."""
+
+BoundOf = Callable[[StageProblem, float, Budget], float]
+
+
+def _cut(bound: Callable[..., float], problem: StageProblem, upper: float, budget: Budget) -> float:
+    return bound(problem, upper=upper, budget=budget, contiguous=False)
+
+
+SPLIT_BOUNDS: Mapping[str, BoundOf] = {
+    "simple": lambda problem, upper, budget: simple_bound(problem)[0],
+    "bin-packing": lambda problem, upper, budget: bin_packing_bound(problem, upper, budget),
+    "trial-load": lambda problem, upper, budget: trial_load_bound(problem, upper=upper, budget=budget),
+    "parametric-cut": partial(_cut, parametric_cut_bound),
+    "anchored-cut": partial(_cut, anchored_cut_bound),
+    "spectral": partial(_cut, spectral_bound),
+}
+"""Bounds by name, cheapest first: name -> call(problem, upper, budget). None supposes that devices hold convex sets."""
+
+
+def splits_devices(options: SolveOptions) -> bool:
+    """Return whether a problem is one of this module: with several chunks a device, or loose ops."""
+    return options.chunks > 1 or not options.contiguous
+
+
+class Loose:
+    """Devices that hold any ops."""
+
+    loose = True
+
+    def __init__(self, contiguous: LoweredStages, graph: Graph, hardware: Hardware) -> None:
+        self.contiguous, self.graph, self.hardware = contiguous, graph, hardware
+        self.lowered = lower_stages(graph, hardware, "pipeline", contiguous=False)
+        self.problem = self.base = self.lowered.problem
+        self.num_places = self.base.num_nodes * self.base.num_stages
+        self.solve = partial(solve_loose_milp, self.problem)
+        self.improve = partial(anneal_loose, self.problem)
+
+    def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
+        """Return what is known at first."""
+        return for_stages(self.problem, budget, options.gap, progress)
+
+    def from_plan(self, plan: Plan) -> StageAssignment:
+        """Return the assignment of a plan to refine."""
+        return stages_from_plan(plan, self.lowered, self.graph, self.hardware, contiguous=False)
+
+    def from_contiguous(self, assignment: StageAssignment) -> StageAssignment:
+        """Return a contiguous assignment as one of this problem."""
+        return loosened(assignment, self.contiguous, self.lowered)
+
+    def simple_start(self) -> StageAssignment | None:
+        """Return ops packed onto devices, the largest first."""
+        return packed(self.problem)
+
+    def parts(self, assignment: StageAssignment | None) -> dict[str, Any]:
+        """Return the fields of a plan."""
+        return stage_parts(assignment, self.problem, self.lowered, self.graph, self.hardware)
+
+
+class Chunks:
+    """Devices that run several stages in the order of the data."""
+
+    loose = False
+
+    def __init__(self, contiguous: LoweredStages, graph: Graph, hardware: Hardware, options: SolveOptions) -> None:
+        self.contiguous, self.graph, self.hardware = contiguous, graph, hardware
+        self.lowered, self.base = contiguous, contiguous.problem
+        self.problem = ChunkedStages(self.base, options.chunks, options.chunk_order)
+        self.num_places = self.base.num_nodes * self.problem.num_stages
+        self.solve = partial(solve_chunk_milp, self.problem)
+        self.improve = partial(anneal_chunks, self.problem)
+
+    def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
+        """Return what is known at first."""
+        quantum = value_quantum(self.base)
+        return Incumbent(self.problem, chunk_value, budget, options.gap, progress, quantum=quantum)
+
+    def from_plan(self, plan: Plan) -> ChunkAssignment:
+        """Return the assignment of a plan to refine."""
+        return chunks_from_plan(plan, self.problem, self.lowered, self.graph, self.hardware)
+
+    def from_contiguous(self, assignment: StageAssignment) -> ChunkAssignment:
+        """Return a contiguous assignment as one of this problem."""
+        return from_contiguous(self.problem, assignment)
+
+    def simple_start(self) -> ChunkAssignment:
+        """Return the natural order cut into chunks of equal work."""
+        base, problem = self.base, self.problem
+        work = np.where(np.isfinite(base.work_s), base.work_s, np.inf).min(axis=0)
+        stage = np.empty(base.num_nodes, np.int64)
+        stage[base.order] = cut_in_shares(work[base.order], np.ones(problem.num_stages))
+        return ChunkAssignment(stage, problem.interleaved_slots, base.stage_class)
+
+    def parts(self, assignment: ChunkAssignment | None) -> dict[str, Any]:
+        """Return the fields of a plan."""
+        return chunk_parts(assignment, self.problem, self.lowered, self.graph, self.hardware)
+
+
+@dataclass(slots=True)
+class SplitSearch:
+    """What the phases share.
+
+    Parameters
+    ----------
+    incumbent
+        The best schedule and bound so far.
+    options
+        What was asked for.
+    form
+        The problem.
+    start
+        The schedule of a plan to refine, or None.
+    origin
+        Where the first schedule came from.
+    contiguous
+        The contiguous schedule, its value, and whether it is proven best, once it was looked for.
+    """
+
+    incumbent: Incumbent[Any, Any]
+    options: SolveOptions
+    form: Loose | Chunks
+    start: Any
+    origin: str = "none"
+    contiguous: Baseline[Any] | None = None
+
+
+def _contiguous_start(search: SplitSearch) -> None:
+    """Solve with one contiguous stage a device, by the first phases of stages, and take that as a start."""
+    incumbent, lowered = search.incumbent, search.form.contiguous
+    if incumbent.finished or lowered.infeasible:
+        return
+    with incumbent.in_phase("contiguous stages"):
+        base = for_stages(lowered.problem, incumbent.budget, search.options.gap, None)
+        below = StageSearch.of(base, search.options, None)
+        follow(_CONTIGUOUS, below)
+        search.origin = below.origin
+        if base.values is not None and base.assignment is not None:
+            proven = "proven optimal" if base.gap == 0.0 else f"gap {base.gap:.2%}"
+            schedule = search.form.from_contiguous(base.assignment)
+            search.contiguous = Baseline(CONTIGUOUS, schedule, base.values[0], proven)
+            incumbent.offer(schedule, CONTIGUOUS)
+
+
+def _simple_start(search: SplitSearch) -> None:
+    """Pack ops on devices, or cut the natural order into chunks."""
+    with search.incumbent.in_phase("simple start"):
+        if search.incumbent.offer(search.form.simple_start(), "packing" if search.form.loose else "equal chunks"):
+            search.origin = search.incumbent.method
+
+
+def _anneal(search: SplitSearch) -> None:
+    """Anneal from the best schedule; with a time limit again, longer, from other seeds, until the share is spent."""
+    incumbent, options = search.incumbent, search.options
+    seed, moves = options.seed, min(_LONG_MOVES, max(_FEWEST_MOVES, _MOVES_A_NODE * search.form.base.num_nodes))
+    with incumbent.in_phase("anneal"):
+        while incumbent.assignment is not None and not incumbent.finished:
+            found = search.form.improve(incumbent.assignment, seed=seed, moves=moves, budget=incumbent.budget)
+            incumbent.offer(found, "anneal")
+            seed, moves = seed + 1, min(2 * moves, _LONG_MOVES)
+            if seed - options.seed >= _ROUNDS and not options.timed:
+                return
+
+
+def _bound(search: SplitSearch, name: str) -> None:
+    """Raise the bound by one of `SPLIT_BOUNDS`."""
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    upper = incumbent.values[0] if incumbent.values else np.inf
+    with incumbent.in_phase(f"bound: {name}"):
+        bound = SPLIT_BOUNDS[name](search.form.base, upper, incumbent.budget)
+        if np.isfinite(bound):
+            incumbent.raise_bound((bound,), name)
+        else:
+            incumbent.prove_infeasible(_NOTHING_FITS, name)
+
+
+def _program(search: SplitSearch) -> None:
+    """Solve the exact program on SCIP, from the best schedule if there is one."""
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    if search.form.num_places > _MOST_PLACES:
+        incumbent.note = f"the program on SCIP was left out: more than {_MOST_PLACES:,} ops times stages"
+        return
+    with incumbent.in_phase("milp"):
+        result: SplitResult[Any] = search.form.solve(
+            budget=incumbent.budget,
+            start=incumbent.assignment,
+            lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
+            node_limit=None if search.options.timed else _PROGRAM_NODES,
+            on_solution=lambda found: incumbent.offer(found, "milp"),
+            on_bound=lambda bound: incumbent.raise_bound((bound,), "milp"),
+        )
+        incumbent.offer(result.assignment, "milp")
+        if result.status == "infeasible":
+            incumbent.prove_infeasible(_NOTHING_FITS, "milp")
+        else:
+            incumbent.raise_bound((result.bound,), "milp")
+
+
+_UNLIKE: Condition[SplitSearch] = Condition("devices differ", lambda search: search.form.base.num_classes > 1)
+_NO_PLAN: Condition[SplitSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+
+_CONTIGUOUS: Strategy[StageSearch] = (
+    Phase("coarse schedule", stage_phases.first_schedule),
+    Phase("few ideals", stage_phases.few_ideals),
+    Phase("annealing", stage_phases.anneal, 0.5),
+)
+"""What makes the contiguous start."""
+
+
+def _bound_phase(name: str, share: float, because: str, *when: Condition[SplitSearch]) -> Phase[SplitSearch]:
+    return Phase(f"bound {name}", partial(_bound, name=name), share, when, because)
+
+
+_SIMPLE = _bound_phase("simple", 1.0, "linear time; closes the gap where one op or the total decides")
+_START = Phase(
+    "contiguous stages",
+    _contiguous_start,
+    0.25,
+    (_NO_PLAN,),
+    "a feasible start, proven best where ideals are few, and what the split is compared with",
+)
+_PACK = Phase("simple start", _simple_start, because="where memory or colocated ops leave no contiguous schedule")
+_ANNEAL = Phase("annealing", _anneal, 0.4, because="moves and exchanges of ops, and of unlike devices")
+_PROGRAM = Phase("full program", _program, because="the last resort has all the time that is left")
+
+SPLIT_METHODS: Mapping[str, Strategy[SplitSearch]] = {
+    "auto": (
+        _SIMPLE,
+        _START,
+        _PACK,
+        _bound_phase("bin-packing", 0.1, "milliseconds; closes the gap where few ops fit a device"),
+        _bound_phase("trial-load", 0.1, "forbids ops the devices that are too slow for them", _UNLIKE),
+        _ANNEAL,
+        _bound_phase("anchored-cut", 0.2, "the cheapest set around each op: decides where transfers do"),
+        _bound_phase("parametric-cut", 0.4, "the average over all devices with the cuts that none avoids"),
+        _PROGRAM,
+    ),
+    "anneal": (_SIMPLE, _START, _PACK, replace(_ANNEAL, share=1.0)),
+    "milp": (_SIMPLE, replace(_PROGRAM, because="it was asked for by name")),
+}
+"""Phases by method."""
+
+
+def _search(
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+    plan: Plan | None,
+    budget: Budget,
+    progress: Progress | None,
+) -> SplitSearch:
+    """Return the problem with nothing but the schedule of a plan to refine."""
+    contiguous = lower_stages(graph, hardware, "pipeline")
+    form = Chunks(contiguous, graph, hardware, options) if options.contiguous else Loose(contiguous, graph, hardware)
+    incumbent = form.incumbent(budget, options, progress)
+    if form.lowered.infeasible:
+        incumbent.prove_infeasible(form.lowered.infeasible, "the problem's data")
+    start = None if plan is None or incumbent.infeasible else form.from_plan(plan)
+    return SplitSearch(incumbent, options, form, start, "none" if plan is None else "plan")
+
+
+def solve_split(
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+    plan: Plan | None,
+    budget: Budget,
+    progress: Progress | None,
+) -> Solved:
+    """Solve a pipeline with several chunks a device, or with loose ops.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How to solve it.
+    plan
+        A plan to refine, or None.
+    budget
+        When to stop.
+    progress
+        Called with every improvement.
+    """
+    search = _search(graph, hardware, options, plan, budget, progress)
+    incumbent, form = search.incumbent, search.form
+    baselines: list[Baseline[Any]] = []
+    if not incumbent.infeasible:
+        incumbent.offer(search.start, "plan")
+        if not form.contiguous.infeasible:
+            value_of = partial(evaluate, form.contiguous.problem)
+            for one in stage_baselines(form.contiguous, graph, hardware, value_of, budget):
+                schedule = None if one.schedule is None else form.from_contiguous(one.schedule)
+                baselines.append(Baseline(one.name, schedule, one.value, one.note))
+        follow(SPLIT_METHODS[options.method], search)
+        baselines += [] if search.contiguous is None else [search.contiguous]
+        if options.keeps_best:
+            for one in baselines:
+                incumbent.offer(one.schedule, one.name)
+    return Solved(incumbent, form.parts(incumbent.assignment), search.origin, baselines)
+
+
+def explain_split(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None) -> list[PlannedPhase]:
+    """Return what `solve_split` would do, phase by phase.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How it would be solved.
+    plan
+        A plan to refine, or None.
+
+    Raises
+    ------
+    RlinitError
+        The problem is infeasible by its data alone.
+    """
+    search = _search(graph, hardware, options, plan, Budget(), None)
+    if search.incumbent.infeasible:
+        raise RlinitError(f"nothing to solve: {search.incumbent.infeasible}")
+    return planned(SPLIT_METHODS[options.method], search)
+
+
+def bound_split(graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget) -> Incumbent[Any, Any]:
+    """Bound a pipeline with several chunks a device, or with loose ops, by one of `SPLIT_BOUNDS` or by all.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        The problem, and which bound.
+    budget
+        When to stop.
+
+    Raises
+    ------
+    RlinitError
+        An unknown bound, or a problem that is infeasible by its data alone.
+    """
+    method = options.method
+    if method not in ("auto", *SPLIT_BOUNDS):
+        raise RlinitError(f"unknown bound {method!r} for such a pipeline; expected auto, {', '.join(SPLIT_BOUNDS)}")
+    search = _search(graph, hardware, options, None, budget, None)
+    if search.incumbent.infeasible:
+        raise RlinitError(f"nothing to bound: {search.incumbent.infeasible}")
+    for name in SPLIT_BOUNDS if method == "auto" else (method,):
+        with search.incumbent.part(f"bound {name}"):
+            _bound(search, name)
+    return search.incumbent
