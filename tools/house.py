@@ -43,7 +43,7 @@ START = "rlinit.solving.api.schedule"
 TARGETS = (
     "rlinit.exact.placements.milp.base_model.PlacementModel._memory",
     "rlinit.exact.stages.ideals.passes.bottleneck_pass",
-    "rlinit.exact.stages.bounds.minimum_cut.anchored_cut_bound",
+    "rlinit.exact.stages.bounds.anchored_cut.anchored_cut_bound",
 )
 """A constraint, an ideal pass and a bound: how far they are from `START` is a figure."""
 
