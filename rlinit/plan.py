@@ -358,6 +358,30 @@ class Plan:
 
         draw(self, path)
 
+    def certify(self, path: str | Path, graph: Graph, hardware: Hardware) -> tuple[str, ...]:
+        """Write a proof of the plan's bounds that ``tools/check.py`` checks; see `rlinit.certificates`.
+
+        Parameters
+        ----------
+        path
+            The file to write, as JSON.
+        graph, hardware
+            What the plan is for.
+
+        Returns
+        -------
+        tuple of str
+            What the bound still rests on; empty where every level is proven in the file.
+
+        Raises
+        ------
+        InvalidPlan
+            The plan has no schedule, or one that is not feasible in exact arithmetic.
+        """
+        from rlinit.certificates import write_certificate
+
+        return write_certificate(path, self, graph, hardware)
+
     def to_trace(self, path: str | Path) -> None:
         """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`, which can show more."""
         from rlinit.exporters import to_trace

@@ -126,7 +126,7 @@ def library() -> dict[str, Module]:
     for top in ("rlinit", *LINKED):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            if top == "rlinit" and len(parts) > 2 and parts[1] in LINKED:
+            if path.is_symlink() or (top == "rlinit" and len(parts) > 2 and parts[1] in LINKED):
                 continue
             name = ".".join(parts if top == "rlinit" else ("rlinit", *parts)).removesuffix(".__init__")
             text = path.read_text(encoding="utf-8")

@@ -27,6 +27,7 @@ from rlinit.cli.output import EXIT_CODES, escape_markup
 from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
 from rlinit.cli.schedule import Bound, Schedule, prove_bound, schedule_model
 from rlinit.cli.sweep import Sweep, sweep_hardware
+from rlinit.cli.verify import Verify, verify_plan
 from rlinit.errors import RlinitError
 from rlinit.limits import closest
 
@@ -51,6 +52,7 @@ _COMMANDS: dict[str, type] = {
     "measure": Measure,
     "calibrate": Calibrate,
     "export": Export,
+    "verify": Verify,
     "llm": Llm,
     "compile": Compile,
     "doctor": Doctor,
@@ -66,6 +68,7 @@ Command = (
     | Annotated[Measure, tyro.conf.subcommand("measure")]
     | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Llm, tyro.conf.subcommand("llm")]
     | Annotated[Compile, tyro.conf.subcommand("compile")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
@@ -131,6 +134,7 @@ def _run(arguments: list[str], notes: Console) -> int:
         Measure: lambda: measure_model(command),
         Calibrate: lambda: calibrate_costs(command),
         Export: lambda: export_plan(command),
+        Verify: lambda: verify_plan(command),
         Llm: lambda: plan_language_model(command),
         Compile: lambda: _compile(notes),
         Doctor: lambda: examine_machine(command, notes),

@@ -22,6 +22,9 @@ from rlinit.units import format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rlinit.graph import Graph
+    from rlinit.hardware import Hardware
+
 __all__ = ["Bound", "Schedule", "prove_bound", "schedule_model"]
 
 EXIT_INPUT, EXIT_INTERRUPTED = EXIT_CODES["input"], EXIT_CODES["interrupted"]
@@ -41,6 +44,8 @@ class Schedule:
     """Write the plan here as JSON."""
     plot: Path | None = None
     """Draw the plan here (.svg, .png, .pdf)."""
+    certify: Path | None = None
+    """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify` and tools/check.py."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
     explain: bool = False
@@ -78,7 +83,9 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     RlinitError
         The input is wrong, or a file could not be written in the end; nothing was solved.
     """
-    check_targets(command.out, command.plot)
+    if command.certify is not None:
+        command.certify.mkdir(exist_ok=True)
+    check_targets(command.out, command.plot, command.certify and command.certify / "plan.json")
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     options = command.solving
@@ -98,10 +105,10 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     settings = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
     with live_line(notes, options.objective) as line:
         plan = rlinit.schedule(graph, hardware, **{**settings, "agent": start or options.agent}, progress=line)
-    return _give(plan, command, notes)
+    return _give(plan, command, graph, hardware, notes)
 
 
-def _give(plan: Plan, command: Schedule, notes: Console) -> int:
+def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes: Console) -> int:
     """Write and print a plan; where it cannot be written after all, print it all the same."""
     code = EXIT_CODES.get(plan.status, 0)
     try:
@@ -109,6 +116,8 @@ def _give(plan: Plan, command: Schedule, notes: Console) -> int:
             plan.save(command.out)
         if command.plot is not None and plan.assignment is not None:
             plan.plot(command.plot)
+        if command.certify is not None and plan.assignment is not None:
+            _certify(plan, command.certify, graph, hardware, notes)
     except OSError as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT
@@ -118,6 +127,17 @@ def _give(plan: Plan, command: Schedule, notes: Console) -> int:
     else:
         print_plan(plan)
     return EXIT_INTERRUPTED if plan.provenance.get("interrupted") else code
+
+
+def _certify(plan: Plan, folder: Path, graph: Graph, hardware: Hardware, notes: Console) -> None:
+    """Write what a stranger needs to check a plan, and say what the bound still rests on."""
+    if plan.stages:
+        hardware = hardware.with_stages(plan.num_stages)
+    plan.save(folder / "plan.json")
+    graph.save(folder / "graph.json")
+    hardware.save(folder / "hardware.json")
+    rests = plan.certify(folder / "certificate.json", graph, hardware)
+    notes.print(f"the bound is not certified: it rests on {', '.join(rests)}" if rests else "the bound is certified")
 
 
 def prove_bound(command: Bound) -> int:

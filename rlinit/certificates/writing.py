@@ -1,0 +1,196 @@
+"""Finds, for each level of a plan's value, a proof of its bound that the stand-alone checker accepts.
+
+What is written is never taken from a solver: each proof is one of `rlinit.certificates.check.PROOFS`, found here and
+tried there, cheapest first. Where none reaches the bound, the certificate names what the bound rests on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
+
+from rlinit.certificates import check
+from rlinit.errors import InvalidPlan
+from rlinit.files import write_json
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Plan
+
+__all__ = ["certificate_of", "write_certificate"]
+
+Proof = dict[str, Any]
+
+_DENOMINATOR = 10**9
+"""Largest denominator of a multiplier."""
+
+
+def write_certificate(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware) -> tuple[str, ...]:
+    """Write a certificate of a plan's bounds as JSON; return what they still rest on, nothing where all are proven.
+
+    Parameters
+    ----------
+    path
+        The file, which ``python tools/check.py plan.json graph.json hardware.json FILE`` reads.
+    plan
+        A plan with a schedule, as `verify` accepts it.
+    graph, hardware
+        What the plan is for.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has no schedule, or the checker refuses it; the message says why.
+    """
+    certificate = certificate_of(plan, graph, hardware)
+    write_json(path, certificate)
+    return tuple(certificate["trusted"])
+
+
+def certificate_of(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, Any]:
+    """Return the certificate that `write_certificate` writes: a proof for each level, None where there is none.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule, as `verify` accepts it.
+    graph, hardware
+        What the plan is for.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has no schedule, or the checker refuses it; the message says why.
+    """
+    written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
+    raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
+    raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
+    try:
+        values = check.exact_values(written, raw_graph, raw_hardware)
+    except check.Refuted as problem:
+        raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
+    levels: list[Proof | None] = []
+    for level, value in enumerate(values):
+        bound = Fraction(plan.bounds[level]) if plan.bounds else Fraction(0)
+        try:
+            costs = check.Costs(written, raw_graph, raw_hardware, level, values)
+            levels.append(None if None in levels else _proof(costs, bound, value))
+        except check.Refuted:  # a bound of a kind that it does not check
+            levels.append(None)
+    return {
+        "format": "rlinit-certificate",
+        "version": 1,
+        "graph_fingerprint": plan.graph_fingerprint,
+        "hardware_fingerprint": plan.hardware_fingerprint,
+        "levels": levels,
+        "trusted": [plan.bound_source or "nothing"] if None in levels else [],
+    }
+
+
+def _proof(costs: check.Costs, bound: Fraction, value: Fraction) -> Proof | None:
+    """Return the cheapest proof that reaches a bound up to what floats round; None where none does."""
+    wanted = bound * (1 - check.ROUNDING)
+    if wanted <= 0:
+        return {"kind": "zero"}
+    simple = list(_simple_proofs(costs)) if costs.level == 0 else []
+    for proof in (*simple, *({"kind": "quantum", "proof": proof} for proof in simple)):
+        if _reaches(proof, costs, wanted):
+            return proof
+    # A value that is optimal in floats may lie above the optimum by their rounding.
+    for threshold in dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)):
+        for proof in (*_packings(costs, threshold), *_states(costs, threshold)):
+            if _reaches(proof, costs, wanted):
+                return proof
+    return None
+
+
+def _reaches(proof: Proof, costs: check.Costs, wanted: Fraction) -> bool:
+    try:
+        return bool(check.prove(proof, costs) >= wanted)
+    except check.Refuted:
+        return False
+
+
+def _simple_proofs(costs: check.Costs) -> Iterator[Proof]:
+    """Yield the proofs that are a sum: the longest op, balanced load, the longest path."""
+    yield {"kind": "op"}
+    yield {"kind": "load", "multipliers": [str(each) for each in _load_multipliers(costs)]}
+    if costs.objective == "latency":
+        yield {"kind": "path", "path": _longest_path(costs)}
+
+
+def _load_multipliers(costs: check.Costs) -> list[Fraction]:
+    """Return one multiplier a device that makes the load bound largest: the dual of the assignment's linear program."""
+    d, n = costs.num_devices, len(costs.times)
+    if all(len(set(row)) == 1 for row in costs.times):
+        return [Fraction(1, d)] * d
+    rows: list[int] = []
+    columns: list[int] = []
+    times: list[float] = []
+    for v, row in enumerate(costs.times):
+        for i, seconds in enumerate(row):
+            if seconds is not None:  # z[v] <= y[i] * time(v, i)
+                rows += [len(times)] * 2
+                columns += [v, n + i]
+                times.append(float(seconds))
+    unit = max(times, default=0.0) or 1.0
+    entries = [entry for seconds in times for entry in (1.0, -seconds / unit)]
+    above: Any = coo_array((entries, (rows, columns)), shape=(len(times), n + d)).tocsr()
+    whole = np.concatenate([np.zeros(n), np.ones(d)])[None, :]
+    solved = linprog(
+        np.concatenate([-np.ones(n), np.zeros(d)]),
+        A_ub=above,
+        b_ub=np.zeros(len(times)),
+        A_eq=whole,
+        b_eq=np.ones(1),
+        method="highs",
+    )
+    if solved.x is None:
+        return [Fraction(1, d)] * d
+    shares = [Fraction(max(0.0, float(y))).limit_denominator(_DENOMINATOR) for y in solved.x[n:]]
+    return [share / sum(shares) for share in shares]
+
+
+def _longest_path(costs: check.Costs) -> list[str]:
+    """Return the names of the ops of a longest path, each at its least time."""
+    before: dict[int, list[int]] = {}
+    for u, v, _ in costs.graph.edges:
+        before.setdefault(v, []).append(u)
+    length: dict[int, Fraction] = {}
+    for v in costs.graph.order:
+        length[v] = costs.least(v) + max((length[u] for u in before.get(v, ())), default=Fraction(0))
+    path = [max(length, key=lambda v: length[v])]
+    while before.get(path[-1]):
+        path.append(max(before[path[-1]], key=lambda u: length[u]))
+    return [costs.graph.names[v] for v in reversed(path)]
+
+
+def _packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
+    """Yield the packing whose ops ask for most beyond the devices there are, if any does."""
+    if costs.level or any(len(set(row)) > 1 for row in costs.times):
+        return
+    sizes = sorted(row[0] for row in costs.times)
+    sums = np.concatenate([[0.0], np.cumsum([float(size) for size in sizes])])
+    floats = np.array([float(size) for size in sizes])
+    small = np.unique(np.concatenate([[0.0], floats[floats <= float(threshold) / 2]]))
+    first = np.searchsorted(floats, small)
+    large = np.searchsorted(floats, float(threshold) - small, side="right")
+    asked = (len(sizes) - large) * float(threshold) + np.maximum(0.0, sums[large] - sums[first])
+    best = int(np.argmax(asked))
+    exact = sizes[first[best]] if small[best] > 0 else Fraction(0)
+    yield {"kind": "packing", "threshold": str(threshold), "small": str(exact)}
+
+
+def _states(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
+    """Yield the proof by states, if whole stages below the threshold do not reach all ops."""
+    if costs.objective not in ("pipeline", "memory"):
+        return
+    reached = check.reached_states(costs, threshold)
+    if reached is not None:
+        yield {"kind": "states", "threshold": str(threshold), "reached": reached}

@@ -1,0 +1,56 @@
+"""``rlinit verify``: check a plan, and the certificate of its bound, against the raw files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+import rlinit
+from rlinit.certificates import check
+from rlinit.cli.inputs import load_hardware
+from rlinit.plan import Plan
+
+__all__ = ["Verify", "verify_plan"]
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check that a plan is feasible, has its value, and, with a certificate, that its bound is proven."""
+
+    plan: Annotated[Path, tyro.conf.Positional]
+    """The plan, as `rlinit schedule --out` writes it."""
+    graph: Annotated[Path, tyro.conf.Positional]
+    """The graph it is for, as JSON."""
+    hardware: Annotated[str, tyro.conf.Positional]
+    """The devices it is for: a file, or the name of a preset."""
+    certificate: Annotated[Path | None, tyro.conf.Positional] = None
+    """The proof of its bound, as `rlinit schedule --certify` writes it."""
+
+
+def verify_plan(command: Verify) -> int:
+    """Carry out ``rlinit verify``; return the exit code, 0 where nothing is wrong.
+
+    Raises
+    ------
+    RlinitError
+        A file cannot be read, or `rlinit.verify` refuses the plan.
+    """
+    plan, graph = Plan.load(command.plan), rlinit.Graph.load(command.graph)
+    hardware = load_hardware(command.hardware)
+    stages = len(plan.stages) or hardware.num_devices
+    hardware = hardware.with_stages(stages) if plan.objective in ("pipeline", "memory") else hardware
+    rlinit.verify(plan, graph, hardware)
+    form = json.dumps(hardware.to_dict())
+    try:
+        raw = check.Graph(check.read(str(command.graph), "rlinit-graph"))
+        devices = check.Hardware(check.parse(form, "rlinit-hardware", command.hardware))
+        proof = None if command.certificate is None else check.read(str(command.certificate), "rlinit-certificate")
+        print(check.check(check.read(str(command.plan), "rlinit-plan"), raw, devices, proof))
+    except check.Refuted as problem:
+        print(f"REFUTED: {problem}")
+        return 1
+    return 0

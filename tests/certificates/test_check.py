@@ -1,0 +1,237 @@
+"""The stand-alone checker: proves nothing false, accepts what is true, and refutes every lie planted in a file."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import dataclasses
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit.certificates import certificate_of, check
+from rlinit.certificates.writing import _packings, _simple_proofs
+from rlinit.hardware import Device, Hardware
+from rlinit.plan import Transfers
+from tests.properties import fuzz
+
+CHECKER = Path(check.__file__)
+
+
+def costs_of(case: fuzz.Case, level: int, values: tuple[Fraction, ...]) -> check.Costs:
+    """Return what the checker knows of a case's costs."""
+    graph = check.Graph(check.parse(json.dumps(case.graph.to_dict()), "rlinit-graph", "graph"))
+    hardware = check.Hardware(check.parse(json.dumps(case.hardware.to_dict()), "rlinit-hardware", "hardware"))
+    return check.Costs({"objective": case.options["objective"]}, graph, hardware, level, values)
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_states_prove_the_optimum_and_nothing_above(first: int) -> None:
+    """Stages below the optimum of brute force do not reach the set of all ops; stages below a little more do."""
+    tried = 0
+    for number in range(first, first + 100):
+        case = fuzz.draw(number, seed=5)
+        if case.options["objective"] not in ("pipeline", "memory") or case.options.get("activations"):
+            continue
+        best = fuzz.optimum(case)
+        values = tuple(map(Fraction, best or ()))
+        for level, value in enumerate(values):
+            costs = costs_of(case, level, tuple(each * (1 + check.ROUNDING) for each in values))
+            below, above = value * (1 - check.ROUNDING), value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)
+            assert below == 0 or check.reached_states(costs, below) is not None, case
+            assert check.reached_states(costs, above) is None, case
+            tried += 1
+    assert tried > 40
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_sums_and_packings_stay_below_the_optimum(first: int) -> None:
+    """Load, paths, packing and quanta of random problems are at most what brute force finds."""
+    for number in range(first, first + 100):
+        case = fuzz.draw(number, seed=6)
+        if case.options["objective"] == "throughput" or case.options.get("activations"):
+            continue
+        best = fuzz.optimum(case)
+        if best is None:
+            continue
+        value = Fraction(best[0]) * (1 + check.ROUNDING) + Fraction(1, 10**30)
+        costs = costs_of(case, 0, ())
+        proofs = list(_simple_proofs(costs))
+        for proof in (*proofs, *({"kind": "quantum", "proof": proof} for proof in proofs)):
+            with contextlib.suppress(check.Refuted):  # overflow has no quantum
+                assert check.prove(proof, costs) <= value, (case, proof)
+        for threshold in (value + Fraction(1, 10**30), 2 * value):
+            for proof in _packings(costs, threshold):
+                with pytest.raises(check.Refuted, match="fit"):
+                    check.prove(proof, costs)
+
+
+GRAPH = rlinit.Graph.build(
+    [
+        ("a", {"time_s": {"x": 2.0, "y": 3.5, "stage": 2.5}, "param_bytes": 3.0, "out_bytes": 4.0}),
+        ("b", {"time_s": {"x": 1.5, "y": 1.0, "stage": 1.5}, "param_bytes": 2.0, "out_bytes": 2.0}),
+        ("c", {"time_s": {"x": 2.5, "y": 2.0, "stage": 1.0}, "param_bytes": 2.5, "out_bytes": 1.0}),
+        ("d", {"time_s": {"x": 1.0, "y": 1.0, "stage": 0.5}, "param_bytes": 1.0}),
+    ],
+    [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")],
+    name="diamond",
+)
+MESH = Hardware.mesh([Device("x", memory_bytes=30.0), Device("y", memory_bytes=40.0)], 8.0)
+STAGES = Hardware.pipeline(2, bandwidth=8.0, cache=5.0)
+
+
+def files(objective: Any, **options: Any) -> tuple[dict[str, Any], ...]:
+    """Return plan, graph, hardware and certificate as they would be written."""
+    hardware = STAGES if objective in ("pipeline", "memory") else MESH
+    plan = rlinit.schedule(GRAPH, hardware, objective=objective, time_limit_s=5.0, **options)
+    return plan.to_dict(), GRAPH.to_dict(), hardware.to_dict(), certificate_of(plan, GRAPH, hardware)
+
+
+def verdict(plan: Any, graph: Any, hardware: Any, certificate: Any) -> str:
+    """Return what the checker says of some files."""
+    forms = ("rlinit-plan", "rlinit-graph", "rlinit-hardware", "rlinit-certificate")
+    read = [
+        check.parse(json.dumps(data), form, form) if data else None
+        for data, form in zip((plan, graph, hardware, certificate), forms, strict=True)
+    ]
+    return check.check(read[0], check.Graph(read[1]), check.Hardware(read[2]), read[3])
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory"])
+def test_optimal_stages_are_verified_exactly(objective: str) -> None:
+    """The optimum of a small pipeline is proven by the file alone, on every level."""
+    told = verdict(*files(objective))
+    assert told.startswith("VERIFIED (exact)")
+    assert told.endswith("optimal")
+
+
+@pytest.mark.parametrize("transfers", get_args(Transfers))
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_values_of_placements_are_verified(inputs: int, transfers: Transfers) -> None:
+    """Schedules with transfers of all three kinds are played again in exact numbers."""
+    times = {"x": {1: 1.0, 2: 1.5}, "y": {1: 2.0, 2: 2.5}}
+    graph = rlinit.Graph.build([(name, {"time_s": times, "out_bytes": 3.0}) for name in "ab"], [("a", "b")])
+    plan = rlinit.schedule(
+        graph,
+        MESH,
+        objective="latency" if inputs == 1 else "throughput",
+        inputs=inputs,
+        transfers=transfers,
+        resident="tensors",
+        time_limit_s=2.0,
+    )
+    assert verdict(plan.to_dict(), graph.to_dict(), MESH.to_dict(), None).startswith("VERIFIED (value only)")
+
+
+def numbers_in(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every number in a file."""
+    if isinstance(data, dict):
+        return [deeper for key, value in data.items() for deeper in numbers_in(value, (*path, key))]
+    if isinstance(data, list | tuple):
+        return [deeper for at, value in enumerate(data) for deeper in numbers_in(value, (*path, at))]
+    return [path] if isinstance(data, int | float) and not isinstance(data, bool) else []
+
+
+UNREAD = {"history", "phase_s", "provenance", "version", "graph_figures", "baselines", "shard_inputs", "reserve_bytes"}
+"""Fields of a plan that claim nothing of the schedule or its bound."""
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory", "latency"])
+def test_lies_about_numbers_are_refuted(objective: str) -> None:
+    """Every number of the plan that says something of the schedule, raised by a tenth, is refuted."""
+    options = {"resident": "tensors"} if objective == "latency" else {}
+    plan, graph, hardware, certificate = files(objective, **options)
+    assert "VERIFIED" in verdict(plan, graph, hardware, certificate)
+    missed = []
+    for path in numbers_in(plan):
+        if path[0] in UNREAD:
+            continue
+        lie = copy.deepcopy(plan)
+        lie["stages"], lie["batches"] = list(lie["stages"]), list(lie["batches"])
+        spot: Any = lie
+        for key in path[:-1]:
+            if isinstance(spot[key], tuple):
+                spot[key] = list(spot[key])
+            spot = spot[key]
+        spot[path[-1]] = spot[path[-1]] * 1.1 + 1
+        try:
+            verdict(lie, graph, hardware, certificate)
+            missed.append(path)
+        except (check.Refuted, *check.MALFORMED):
+            pass
+    assert missed == []
+
+
+def test_mutated_certificates_prove_nothing_false() -> None:
+    """Flipped thresholds, counts, multipliers and kinds are refuted, or prove what is true all the same."""
+    plan, graph, hardware, certificate = files("pipeline")
+    rng = np.random.default_rng(0)
+    value = Fraction(plan["values"][0])
+    for _ in range(300):
+        bad = copy.deepcopy(certificate)
+        row = bad["levels"][0]
+        kind = rng.choice(["op", "load", "path", "packing", "states", "quantum"])
+        row["kind"] = str(kind)
+        row["threshold"] = str(value * Fraction(int(rng.integers(900, 1200)), 1000))
+        row["small"] = str(Fraction(int(rng.integers(0, 30)), 10))
+        row["multipliers"] = [str(Fraction(int(rng.integers(-2, 12)), 10)) for _ in range(2)]
+        row["reached"] = [int(count) for count in rng.integers(0, 6, 2)]
+        row["path"] = list(rng.permutation(list("abcd")))[: int(rng.integers(1, 5))]
+        row["proof"] = {"kind": "op"}
+        try:
+            bound = check.prove(check.parse(json.dumps(row), "rlinit-certificate", "row"), _costs(graph, hardware))
+        except (check.Refuted, *check.MALFORMED):
+            continue
+        assert bound <= value
+
+
+def _costs(graph: Any, hardware: Any) -> check.Costs:
+    raw = check.Graph(check.parse(json.dumps(graph), "rlinit-graph", "graph"))
+    devices = check.Hardware(check.parse(json.dumps(hardware), "rlinit-hardware", "hardware"))
+    return check.Costs({"objective": "pipeline"}, raw, devices, 0, ())
+
+
+def test_full_devices_leave_the_others_to_the_rest() -> None:
+    """As many large ops as devices prove nothing: each has a device of its own."""
+    graph = rlinit.Graph.build([("a", {"time_s": 3.0}), ("b", {"time_s": 3.0})], [])
+    costs = _costs(graph.to_dict(), Hardware.pipeline(2).to_dict())
+    with pytest.raises(check.Refuted, match="fit"):
+        check.prove({"kind": "packing", "threshold": "4", "small": "2"}, costs)
+
+
+def test_the_checker_needs_the_standard_library_alone(tmp_path: Path) -> None:
+    """The file runs by itself, on an interpreter that finds no package, and imports nothing else."""
+    imported = {
+        name.name if isinstance(node, ast.Import) else node.module
+        for node in ast.walk(ast.parse(CHECKER.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    assert {str(name).partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    names = ("plan", "graph", "hardware", "certificate")
+    for name, data in zip(names, files("pipeline"), strict=True):
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+    paths = [str(tmp_path / f"{name}.json") for name in names]
+    command = [sys.executable, "-I", "-S", str(CHECKER), *paths]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert told.stdout.startswith("VERIFIED (exact)"), told
+    (tmp_path / "plan.json").write_text("{")
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout.count("\n")) == (1, 1)
+    assert told.stdout.startswith("REFUTED")
+
+
+def test_a_bound_without_a_proof_names_what_it_rests_on(tmp_path: Path) -> None:
+    """A plan whose bound no proof reaches is verified in its value alone, and says who is trusted."""
+    plan = rlinit.schedule(GRAPH, STAGES, objective="pipeline")
+    better = dataclasses.replace(plan, bounds=(plan.value * (1 + 5e-7),), bound_source="oracle")
+    assert certificate_of(better, GRAPH, STAGES)["trusted"] == ["oracle"]
+    assert plan.certify(tmp_path / "c.json", GRAPH, STAGES) == ()

@@ -1,0 +1,961 @@
+#!/usr/bin/env python3
+"""Check a plan, and the proof of its bound, with nothing but the standard library: shares no code with rlinit.
+
+    python tools/check.py plan.json graph.json hardware.json [certificate.json]
+
+reads the four files as they are written, takes every decimal in them as the exact rational number it denotes, and
+answers on one line:
+
+    VERIFIED (exact)       the schedule is feasible, has its value, and the certificate proves its bound
+    VERIFIED (value only)  the schedule is feasible and has its value; nothing here proves the bound
+    REFUTED                what is wrong
+
+Arithmetic is exact. The numbers in a plan were rounded to floats when they were computed, so a value or figure may
+differ from the exact one by 1e-9 of it, a bound may be proven up to 1e-9 of it, and a schedule's times are computed
+anew from the order in which it runs batches and transfers. Times derived from operations, bytes and rates are exact
+quotients here.
+
+Kinds of proof, each of "no schedule has a value below this":
+
+zero        no value is below 0
+op          some op takes as long on every device it may run on
+load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d >= sum_v min_d y_d time(v, d)
+path        the ops of a path run one after the other, each at least as long as on its fastest device
+quantum     one of the above, raised to the next multiple of what divides every time exactly
+packing     (k equal devices) a dual feasible function gives the ops more than k devices hold
+states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
+            and the set of all ops is not among them
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise
+from operator import le
+from typing import Any, NoReturn
+
+ROUNDING = Fraction(1, 10**9)
+"""Relative difference of a number in a plan from the exact one that is put down to floats."""
+
+CAPACITY = 1 + Fraction(1, 10**12)
+"""Room that a capacity has for sums of bytes that are not whole."""
+
+OPTIMAL = Fraction(1, 10**6)
+"""Gap up to which a plan calls itself optimal."""
+
+MOST_SETS = 400_000
+"""Sets of ops that a proof by states may list."""
+
+MOST_PAIRS = 400_000_000
+"""Pairs of sets that a proof by states may compare."""
+
+INF: Any = math.inf
+
+ZERO = Fraction(0)
+
+
+MALFORMED = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    ZeroDivisionError,
+    OverflowError,
+    StopIteration,
+)
+"""What reading a file of another form than it says comes to."""
+
+
+class Refuted(Exception):
+    """What the files say is not true."""
+
+
+def need(condition: Any, message: str) -> None:
+    """Refute the plan unless a condition holds."""
+    if not condition:
+        raise Refuted(message)
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def decimal(text: str) -> Fraction:
+    """Return a decimal of a file as the rational that it is."""
+    exponent = text.lower().partition("e")[2]
+    need(len(text) < 400 and abs(int(exponent or 0)) < 400, f"a number is out of range: {text[:40]}")
+    return Fraction(text)
+
+
+def constant(text: str) -> NoReturn:
+    """Refuse what JSON has no number for."""
+    raise Refuted(f"{text} is no number")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of a file, whose keys must differ."""
+    made = dict(pairs)
+    need(len(made) == len(pairs), "a key stands twice in one object")
+    return made
+
+
+def read(path: str, form: str) -> Any:
+    """Return the contents of a JSON file of a known form."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse(file.read(), form, path)
+    except (OSError, ValueError, RecursionError) as problem:
+        raise Refuted(f"cannot read {path}: {problem}") from None
+
+
+def parse(text: str, form: str, name: str) -> Any:
+    """Return the contents of JSON of a known form."""
+    data = json.loads(text, parse_float=decimal, parse_int=decimal, parse_constant=constant, object_pairs_hook=unique)
+    need(isinstance(data, dict) and data.get("format", form) == form, f"{name} is no {form} file")
+    return data
+
+
+def number(row: Any, key: str, default: Any = None, least: int = 0) -> Any:
+    """Return a number of a row; `default` where there is none."""
+    value = row.get(key, default)
+    if value is default:
+        return default
+    need(isinstance(value, Fraction) and value >= least, f"{key} is {str(value)[:40]!r}; expected a number >= {least}")
+    return value
+
+
+class Graph:
+    """Ops in the order of the file, their costs, tensors and who reads them."""
+
+    def __init__(self, data: Any) -> None:
+        self.ops = data["ops"]
+        self.names = [row["name"] for row in self.ops]
+        self.at = {name: v for v, name in enumerate(self.names)}
+        need(len(self.at) == len(self.names), "two ops have one name")
+        self.param = [number(row, "param_bytes", ZERO) for row in self.ops]
+        self.group = [row.get("colocate") for row in self.ops]
+        self.tensors: list[Any] = []  # (producer, name, bytes)
+        row_of = {}
+        for v, row in enumerate(self.ops):
+            ports = {
+                "": number(row, "out_bytes", ZERO),
+                **(row["outputs"] if isinstance(row.get("outputs"), dict) else {}),
+            }
+            for port, size in ports.items():
+                row_of[v, port] = len(self.tensors)
+                self.tensors.append((v, port, size))
+        self.readers = defaultdict(list)
+        self.edges = []  # (producer, consumer, tensor)
+        for entry in data["edges"]:
+            u, v = self.at[entry[0]], self.at[entry[1]]
+            label = entry[2] if len(entry) > 2 else ""
+            if not isinstance(label, str):
+                row_of[u, f"-> {entry[1]}"] = len(self.tensors)
+                self.tensors.append((u, f"-> {entry[1]}", label))
+                label = f"-> {entry[1]}"
+            self.edges.append((u, v, row_of[u, label]))
+            self.readers[row_of[u, label]].append(v)
+        self.order = topological(len(self.ops), [(u, v) for u, v, _ in self.edges])
+        self.held = [ZERO] * len(self.ops)  # bytes of all tensors that an op reads and makes
+        for u, _, size in self.tensors:
+            self.held[u] += size
+        for _, v, tensor in self.edges:
+            self.held[v] += self.tensors[tensor][2]
+
+    def time(self, v: int, device: Any, batch: int = 1) -> Any:
+        """Return the seconds of op v on a device; None where it may not run."""
+        row, keys = self.ops[v], (device["name"], device.get("kind", ""), "*")
+        if forbidden(self, v, device):
+            return None
+        given = row.get("time_s", {})
+        if not isinstance(given, dict):
+            given = {"*": given}
+        sizes = [given[key] if isinstance(given[key], dict) else {"1": given[key]} for key in keys if key in given]
+        for entry in sizes:
+            if str(batch) in entry:
+                return number(entry, str(batch))
+        rate = rate_for(device.get("flops_per_s"), compute_type(row))
+        need(not sizes and rate, f"op {row['name']!r} has no time on {device['name']!r}")
+        if row.get("view"):
+            return ZERO
+        need("flops" in row, f"op {row['name']!r} has no time on {device['name']!r}")
+        seconds = batch * number(row, "flops") / rate
+        if device.get("bytes_per_s"):
+            seconds = max(seconds, (batch * self.held[v] + self.param[v]) / number(device, "bytes_per_s"))
+        return seconds + number(device, "launch_s", ZERO)
+
+
+BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
+WIDER = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16", "int4": "int8"}
+STORED = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8", "int4": "int4", "uint4": "int4"}
+
+
+def compute_type(row: Any) -> str:
+    """Return the type of numbers an op computes in: the wider one of its weights and activations; "" if not said."""
+    weights, activations = row.get("precision") or (None, None)
+    if activations is None and isinstance(row.get("outputs"), list) and row["outputs"]:
+        stored = str(row["outputs"][0][0])
+        activations = "fp8" if stored.startswith("float8") else STORED.get(stored, "fp32")
+    if weights is None or activations is None:
+        return str(activations or weights or "")
+    return str(weights if BITS[weights] > BITS[activations] else activations)
+
+
+def rate_for(rates: Any, dtype: str) -> Any:
+    """Return the operations a second for a type of numbers, or for the next wider one that the device has."""
+    if not isinstance(rates, dict):
+        return rates
+    if not dtype:
+        return next(rates[one] for one in BITS if one in rates)
+    while dtype not in rates and dtype in WIDER:
+        dtype = WIDER[dtype]
+    return rates.get(dtype)
+
+
+def forbidden(graph: Graph, v: int, device: Any) -> bool:
+    """Return whether an op may not run on a device."""
+    return not {device["name"], device.get("kind", "")}.isdisjoint(graph.ops[v].get("forbidden", ()))
+
+
+class Hardware:
+    """Devices, and rate and delay from each to each; a missing link is the widest path."""
+
+    def __init__(self, data: Any) -> None:
+        self.devices = data["device"]
+        need(all("count" not in row for row in self.devices), "write each device out instead of 'count'")
+        names = [row["name"] for row in self.devices]
+        self.at = {name: i for i, name in enumerate(names)}
+        need(len(self.at) == len(names), "two devices have one name")
+        d = len(names)
+        everywhere = rate_of(data.get("bandwidth", ZERO if "link" in data else "unlimited"))
+        self.rate = [[INF if i == j else everywhere for j in range(d)] for i in range(d)]
+        everywhere = number(data, "latency_s", ZERO)
+        self.delay = [[0 if i == j else everywhere for j in range(d)] for i in range(d)]
+        for link in data.get("link", ()):
+            i, j = self.at[link["from"]], self.at[link["to"]]
+            for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
+                self.rate[a][b] = rate_of(link["bandwidth"])
+                self.delay[a][b] = number(link, "latency_s", ZERO)
+        need(all(all(row) for row in self.rate), "a pair of devices has no link; write the widest path out for it")
+
+    def transfer(self, i: int, j: int, size: Fraction) -> Fraction:
+        """Return the seconds that bytes take from device i to device j."""
+        return self.delay[i][j] + over(size, self.rate[i][j])
+
+    def io(self, i: int) -> tuple[Any, Any, Any, Any]:
+        """Return (rate in, rate out, delay in, delay out) of device i as a pipeline stage."""
+        own, others = self.devices[i].get("io_bandwidth"), [j for j in range(len(self.devices)) if j != i]
+        own = None if own is None else rate_of(own)
+        if own == INF or not others:
+            return own or INF, own or INF, 0, 0
+        return (
+            own or min(self.rate[j][i] for j in others),
+            own or min(self.rate[i][j] for j in others),
+            max(self.delay[j][i] for j in others),
+            max(self.delay[i][j] for j in others),
+        )
+
+    def capacity(self, i: int, key: str) -> Any:
+        """Return the bytes of device i's memory or cache; None where it has no limit."""
+        return number(self.devices[i], key)
+
+
+def rate_of(value: Any) -> Any:
+    """Return a rate of a file: a number, or "unlimited"."""
+    need(value == "unlimited" or isinstance(value, Fraction), f"the rate {value!r} is neither a number nor 'unlimited'")
+    return INF if value == "unlimited" else value
+
+
+def over(size: Fraction, rate: Any) -> Fraction:
+    """Return size / rate, exact, 0 at an unlimited rate."""
+    return ZERO if rate == INF else size / rate
+
+
+def topological(n: int, edges: list[tuple[int, int]]) -> list[int]:
+    """Return 0..n-1 so that every edge goes forward, lowest first."""
+    after, waiting = defaultdict(list), [0] * n
+    for u, v in edges:
+        after[u].append(v)
+        waiting[v] += 1
+    ready, order = [v for v in range(n - 1, -1, -1) if not waiting[v]], []
+    while ready:
+        u = ready.pop()
+        order.append(u)
+        for v in after[u]:
+            waiting[v] -= 1
+            if not waiting[v]:
+                ready.append(v)
+    need(len(order) == n, "what must come before what is a cycle")
+    return order
+
+
+def near(said: Any, true: Fraction, what: str, room: Fraction = ZERO) -> None:
+    """Refute a number of the plan that differs from the exact one by more than floats explain."""
+    need(isinstance(said, Fraction), f"{what} is {str(said)[:40]!r}; expected a number")
+    need(abs(said - true) <= ROUNDING * max(abs(said), abs(true), room), f"{what} is {float(said)}, not {float(true)}")
+
+
+# -- schedules -----------------------------------------------------------------------------------------------------
+
+
+def stage_use(graph: Graph, hardware: Hardware, objective: str, ops: list[int], i: int) -> dict[str, Any]:
+    """Return the figures of a stage of these ops on device i (MTPP, equations 1 to 3)."""
+    inside, tensors = set(ops), graph.tensors
+    outside = {t for t, readers in graph.readers.items() if any(v not in inside for v in readers)}
+    reads = {t for t, readers in graph.readers.items() if any(v in inside for v in readers)}
+    enter = [tensors[t][2] for t in reads if tensors[t][0] not in inside]
+    leave = [tensors[t][2] for t in outside if tensors[t][0] in inside]
+    param = sum((graph.param[v] for v in ops), ZERO)
+    cache = hardware.capacity(i, "cache_bytes")
+    spare = ZERO if cache is None else max(ZERO, param - cache)
+    use = {"num_ops": len(ops), "param_bytes": param, "off_cache_bytes": spare, "out_bytes": sum(leave, ZERO)}
+    use |= dict.fromkeys(("work_s", "in_s", "out_s", "overflow_s"), ZERO)  # `memory` counts no seconds
+    if objective == "pipeline":
+        rate_in, rate_out, delay_in, delay_out = hardware.io(i)
+        use["work_s"] = sum((graph.time(v, hardware.devices[i]) for v in ops), ZERO)
+        use["in_s"] = sum((over(size, rate_in) + delay_in for size in enter), ZERO)
+        use["out_s"] = sum((over(size, rate_out) + delay_out for size in leave), ZERO)
+        use["overflow_s"] = over(spare, rate_in)
+    return use
+
+
+def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact values of a stage plan."""
+    objective, stages = plan["objective"], plan["stages"]
+    need(
+        not plan.get("stage_orders") and not any(row.get("activation_bytes") for row in stages),
+        "peaks of activation memory are not checked here",
+    )
+    need(not plan.get("chunks") and not plan.get("training"), "interleaved and training pipelines are not checked here")
+    assignment = {name: int(stage) for name, stage in plan["assignment"].items()}
+    need(set(assignment) == set(graph.names), "the plan does not assign exactly the ops of the graph")
+    devices: list[Any] = [hardware.at.get(row["device"]) for row in stages]
+    need(None not in devices and len(set(devices)) == len(devices), "the stages are not on distinct known devices")
+    need(objective == "pipeline" or devices == list(range(len(hardware.devices))), "the stages are out of order")
+    members: list[list[int]] = [[] for _ in stages]
+    for v, name in enumerate(graph.names):
+        need(0 <= assignment[name] < len(stages), f"op {name!r} is on no stage")
+        members[assignment[name]].append(v)
+        device = hardware.devices[devices[assignment[name]]]
+        need(not forbidden(graph, v, device), f"op {name!r} is on {device['name']!r}, where it is forbidden")
+    for u, v, _ in graph.edges:
+        need(
+            assignment[graph.names[u]] <= assignment[graph.names[v]], f"an edge from {graph.names[u]!r} runs backwards"
+        )
+    where: dict[Any, int] = {}
+    for name, group in zip(graph.names, graph.group, strict=True):
+        if group is not None:
+            need(where.setdefault(group, assignment[name]) == assignment[name], f"{name!r} is apart from its group")
+    uses = []
+    for j, (ops, i) in enumerate(zip(members, devices, strict=True)):
+        uses.append(stage_use(graph, hardware, objective, ops, i))
+        for figure, true in uses[j].items():
+            room = uses[j]["param_bytes"] / 1000 if figure == "off_cache_bytes" else true
+            need(figure != "num_ops" or stages[j][figure] == true, f"stage {j} has {true} ops")
+            near(stages[j][figure], true, f"{figure} of stage {j}", room)
+        memory = hardware.capacity(i, "memory_bytes")
+        need(memory is None or uses[j]["param_bytes"] <= memory * CAPACITY, f"stage {j} overfills its memory")
+    if objective == "memory":
+        return (
+            max(use["param_bytes"] for use in uses),
+            sum(use["off_cache_bytes"] for use in uses),
+            max(use["out_bytes"] for use in uses),
+        )
+    return (max(use["in_s"] + use["work_s"] + use["overflow_s"] + use["out_s"] for use in uses),)
+
+
+class Batches:
+    """The batches of a plan as jobs on the lanes of their devices, and where every shard of every op runs."""
+
+    def __init__(self, plan: Any, graph: Graph, hardware: Hardware) -> None:
+        self.plan, self.graph, self.hardware = plan, graph, hardware
+        self.shard = int(plan.get("shard_inputs", 1))
+        self.num_shards = int(plan.get("inputs", 1)) // self.shard
+        self.jobs: list[Any] = []  # (seconds, start as written, what it is)
+        self.lanes = defaultdict[Any, list[int]](list)
+        self.where = defaultdict[int, dict[Any, int]](dict)
+        self.at: dict[tuple[int, int], int] = {}
+        self.held = [ZERO] * len(hardware.devices)
+        self.rows = defaultdict[int, list[Any]](list)
+        for row in plan["batches"]:
+            self.add(row)
+        need(all(len(self.where[v]) == self.num_shards for v in range(len(graph.names))), "some op runs too seldom")
+        self.check_summary()
+        self.check_devices()
+
+    def add(self, row: Any) -> None:
+        """Take one batch, after checking it."""
+        graph, op = self.graph, f"op {row['op']!r}"
+        need(row["op"] in graph.at and row["device"] in self.hardware.at, f"{op} on {row['device']!r} is unknown")
+        v, i = graph.at[row["op"]], self.hardware.at[row["device"]]
+        size, device = len(row["shards"]) * self.shard, self.hardware.devices[i]
+        need(device.get("batch_sizes") is None or size in device["batch_sizes"], f"{op} runs {size} at once")
+        seconds = graph.time(v, device, size)
+        need(seconds is not None, f"{op} is on {row['device']!r}, where it is forbidden")
+        need((v, i) not in self.at, f"{op} has two batches on {row['device']!r}")
+        near(row["end_s"], row["start_s"] + seconds, f"end_s of {op}")
+        self.at[v, i] = len(self.jobs)
+        self.lanes["device", i].append(len(self.jobs))
+        self.rows[v].append(row)
+        self.jobs.append((seconds, row["start_s"], op))
+        for each in row["shards"]:
+            need(each not in self.where[v] and 0 <= each < self.num_shards, f"shard {each} of {op}")
+            self.where[v][each] = i
+        tensors = self.plan.get("resident", "tensors") == "tensors"
+        self.held[i] += graph.param[v] + (graph.held[v] * size if tensors else 0)
+
+    def check_summary(self) -> None:
+        """Check `assignment` and `start_s` against the batches, and that colocated ops are together."""
+        plan, groups = self.plan, dict[Any, Any]()
+        for v, name in enumerate(self.graph.names):
+            near(plan["start_s"][name], min(row["start_s"] for row in self.rows[v]), f"start_s of op {name!r}")
+            need(plan["assignment"][name] in [row["device"] for row in self.rows[v]], f"op {name!r} runs elsewhere")
+            group = self.graph.group[v]
+            need(group is None or groups.setdefault(group, self.where[v]) == self.where[v], f"{name!r} left its group")
+        need(len(plan["assignment"]) == len(plan["start_s"]) == len(self.graph.names), "the plan names unknown ops")
+
+    def check_devices(self) -> None:
+        """Check what the plan says of each device, and that its memory holds it."""
+        uses = self.plan["devices"]
+        need([row["device"] for row in uses] == list(self.hardware.at), "the plan's devices are not the hardware's")
+        for i, row in enumerate(uses):
+            lane, memory = self.lanes["device", i], self.hardware.capacity(i, "memory_bytes")
+            near(row["held_bytes"], self.held[i], f"held_bytes of {row['device']!r}")
+            near(row["busy_s"], sum((self.jobs[job][0] for job in lane), ZERO), f"busy_s of {row['device']!r}")
+            need(row["num_batches"] == len(lane), f"num_batches of {row['device']!r}")
+            need(memory is None or self.held[i] <= memory * CAPACITY, f"{row['device']!r} overfills its memory")
+
+
+def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact makespan of a plan's batches and transfers in the order in which they run."""
+    batches = Batches(plan, graph, hardware)
+    jobs, lanes, at = batches.jobs, batches.lanes, batches.at
+    rule, num_batches = plan.get("transfer_rule", "parallel"), len(jobs)
+    moves: dict[tuple[int, int, int], set[int]] = {}  # (tensor, source, target) -> shards
+    readers = defaultdict[tuple[int, int, int], set[int]](set)
+    for u, v, tensor in graph.edges:
+        for each in range(batches.num_shards):
+            move = tensor, batches.where[u][each], batches.where[v][each]
+            moves.setdefault(move, set()).add(each)
+            readers[move].add(v)
+    listed = {(row["op"], row.get("tensor", ""), row["source"], row["target"]): row for row in plan["transfers"]}
+    need(len(listed) == len(plan["transfers"]), "a tensor is moved twice")
+    need(rule in ("parallel", "exclusive", "blocking"), f"unknown transfer rule {rule!r}")
+    waits: list[tuple[int, int, Fraction]] = []  # (job before, job after, seconds between)
+    for (tensor, i, j), shards in moves.items():
+        u, port, size = graph.tensors[tensor]
+        seconds = hardware.transfer(i, j, len(shards) * batches.shard * size) if i != j else ZERO
+        source = at[u, i]
+        if i != j and rule != "parallel":
+            key = (graph.names[u], port, hardware.devices[i]["name"], hardware.devices[j]["name"])
+            need(key in listed, f"the transfer {key} is missing")
+            waits.append((source, len(jobs), ZERO))
+            lanes[("device", j) if rule == "blocking" else (i, j)].append(len(jobs))
+            source = len(jobs)
+            jobs.append((seconds, listed[key]["start_s"], f"the transfer {key}"))
+            near(listed[key]["end_s"], listed[key]["start_s"] + seconds, f"end_s of the transfer {key}")
+            seconds = ZERO
+        waits += [(source, at[v, j], seconds) for v in readers[tensor, i, j]]
+    need(len(jobs) - num_batches == len(listed), "the plan lists transfers that nobody needs")
+    near(max(row["end_s"] for row in plan["batches"]), plan["values"][0], "the end of the last batch")
+    return (max(run(jobs, lanes, waits)[:num_batches]),)
+
+
+def run(jobs: list[Any], lanes: Any, waits: list[tuple[int, int, Fraction]]) -> list[Fraction]:
+    """Return when each job ends if it starts as soon as those before it allow; none may be later than written."""
+    rank = {job: at for at, job in enumerate(topological(len(jobs), [(a, b) for a, b, _ in waits]))}
+    chained = list(waits)
+    for lane in lanes.values():
+        lane.sort(key=lambda job: (jobs[job][1], jobs[job][1] + jobs[job][0], rank[job]))
+        chained += [(a, b, ZERO) for a, b in pairwise(lane)]
+    before = defaultdict(list)
+    for a, b, seconds in chained:
+        before[b].append((a, seconds))
+    ends = [ZERO] * len(jobs)
+    for job in topological(len(jobs), [(a, b) for a, b, _ in chained]):
+        start = max((ends[a] + seconds for a, seconds in before[job]), default=ZERO)
+        need(
+            start <= jobs[job][1] + ROUNDING * start,
+            f"{jobs[job][2]} starts at {float(jobs[job][1])} s; what it waits for is there at {float(start)} s",
+        )
+        ends[job] = start + jobs[job][0]
+    return ends
+
+
+# -- proofs --------------------------------------------------------------------------------------------------------
+
+
+class Costs:
+    """Times (op -> device -> seconds or None) of a problem about seconds, or bytes as one device's times."""
+
+    def __init__(self, plan: Any, graph: Graph, hardware: Hardware, level: int, values: tuple[Fraction, ...]) -> None:
+        need(plan["objective"] != "throughput", "bounds on throughput are not checked here")
+        self.graph, self.hardware, self.objective = graph, hardware, plan["objective"]
+        self.level, self.values = level, values
+        memory = self.objective == "memory"
+        self.num_devices = len(hardware.devices)
+        self.times: list[list[Any]] = [
+            [
+                (None if forbidden(graph, v, device) else graph.param[v]) if memory else graph.time(v, device)
+                for device in hardware.devices
+            ]
+            for v in range(len(graph.ops))
+        ]
+
+    def least(self, v: int) -> Fraction:
+        """Return the time of op v on its fastest device."""
+        least: Fraction = min(seconds for seconds in self.times[v] if seconds is not None)
+        return least
+
+
+def prove_op(proof: Any, costs: Costs) -> Fraction:
+    """Return the longest time of an op on its fastest device."""
+    return max((costs.least(v) for v in range(len(costs.times))), default=ZERO)
+
+
+def prove_load(proof: Any, costs: Costs) -> Fraction:
+    """Return sum_v min_d y_d time(v, d) for the multipliers y of the proof."""
+    y = proof["multipliers"]
+    need(len(y) == costs.num_devices and all(isinstance(each, str) for each in y), "one multiplier a device")
+    y = [Fraction(each) for each in y]
+    need(min(y) >= 0 and sum(y) <= 1, "multipliers must be >= 0 and sum to at most 1")
+    return sum(
+        (min(a * seconds for a, seconds in zip(y, row, strict=True) if seconds is not None) for row in costs.times),
+        ZERO,
+    )
+
+
+def prove_path(proof: Any, costs: Costs) -> Fraction:
+    """Return the length of the path of ops in the proof."""
+    need(costs.objective == "latency", "a path bounds the latency alone")
+    path = [costs.graph.at[name] for name in proof["path"]]
+    edges = {(u, v) for u, v, _ in costs.graph.edges}
+    need(all(pair in edges for pair in pairwise(path)), "the ops of the proof are no path")
+    return sum((costs.least(v) for v in path), ZERO)
+
+
+def prove_packing(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if no k devices hold the ops below it (Martello and Toth's bound L2).
+
+    With e at most half the threshold, a device with an op above threshold - e holds no other of e and more. So the
+    ops from e to threshold - e share what devices those large ones leave.
+    """
+    need(all(len(set(row)) == 1 for row in costs.times), "packing needs equal devices")
+    threshold, small = Fraction(proof["threshold"]), Fraction(proof["small"])
+    need(0 <= small <= threshold / 2, "the small items' size must be at most half the threshold")
+    sizes = [row[0] for row in costs.times]
+    large = sum(1 for each in sizes if each > threshold - small)
+    middle = sum((each for each in sizes if small <= each <= threshold - small), ZERO)
+    left = costs.num_devices - large
+    need(left < 0 or (middle > 0 and middle >= left * threshold), "the ops fit by the dual feasible function")
+    return threshold
+
+
+def prove_quantum(proof: Any, costs: Costs) -> Fraction:
+    """Return the bound of the proof within, raised to a multiple of what divides all times; nothing else may count."""
+    bound = prove(proof["proof"], costs)
+    numbers = [seconds for row in costs.times for seconds in row if seconds]
+    graph, hardware = costs.graph, costs.hardware
+    if costs.objective == "pipeline":
+        for i in range(costs.num_devices):
+            rate_in, rate_out, delay_in, delay_out = hardware.io(i)
+            need(hardware.capacity(i, "cache_bytes") is None or rate_in == INF, "overflow has no quantum")
+            sizes = [graph.tensors[tensor][2] for tensor in graph.readers]
+            numbers += [
+                over(size, rate) + delay
+                for size in sizes
+                for rate, delay in ((rate_in, delay_in), (rate_out, delay_out))
+            ]
+    elif costs.objective == "latency":
+        pairs = [(i, j) for i in range(costs.num_devices) for j in range(costs.num_devices) if i != j]
+        numbers += [hardware.transfer(i, j, graph.tensors[t][2]) for t in graph.readers for i, j in pairs]
+    numbers = [each for each in numbers if each]
+    if not numbers:
+        return bound
+    scale = math.lcm(*(each.denominator for each in numbers))
+    quantum = Fraction(math.gcd(*(int(each * scale) for each in numbers)), scale)
+    return -(-bound // quantum) * quantum
+
+
+class Lattice:
+    """The sets of ops that are closed under predecessors, as bits, with sums over each, in integers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.parts = merged(graph)
+        at = {v: part for part, ops in enumerate(self.parts) for v in ops}
+        self.needs = [0] * len(self.parts)
+        self.tensors = []  # (producing part, mask of the other parts that read it, bytes)
+        for tensor, readers in graph.readers.items():
+            u, _, size = graph.tensors[tensor]
+            mask = 0
+            for v in readers:
+                if at[v] != at[u]:
+                    mask |= 1 << at[v]
+                    self.needs[at[v]] |= 1 << at[u]
+            if mask:
+                self.tensors.append((at[u], mask, size))
+        self.full = (1 << len(self.parts)) - 1
+
+    def sets(self, *weights: list[int]) -> dict[int, Any]:
+        """Return every closed set -> (sum of each of the weights over it, tensors made in it and read outside)."""
+        made, read, after = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list), defaultdict(set)
+        for t, (u, mask, _) in enumerate(self.tensors):
+            made[u].append(t)
+            for part in range(len(self.parts)):
+                if mask >> part & 1:
+                    read[part].append(t)
+                    after[u].add(part)
+        ready = tuple(part for part, needed in enumerate(self.needs) if not needed)
+        found: dict[int, Any] = {0: ((0,) * len(weights), ())}
+        stack = [(0, ready)]
+        while stack:
+            ideal, ready = stack.pop()
+            sums, live = found[ideal]
+            for part in ready:
+                grown = ideal | 1 << part
+                if grown in found:
+                    continue
+                gone = {t for t in read[part] if not self.tensors[t][1] & ~grown}
+                kept = (*(t for t in live if t not in gone), *made[part])
+                found[grown] = (tuple(a + row[part] for a, row in zip(sums, weights, strict=True)), kept)
+                freed = (v for v in after[part] if self.needs[v] & grown == self.needs[v])
+                stack.append((grown, (*(v for v in ready if v != part), *freed)))
+                need(len(found) <= MOST_SETS, f"the proof lists more than {MOST_SETS:,} sets")
+        return found
+
+
+def merged(graph: Graph) -> list[list[int]]:
+    """Return the ops that must share a stage, with each other: colocated ones and what lies between them."""
+    group: dict[Any, int] = {}
+    leader = [group.setdefault(("group", g) if g is not None else v, v) for v, g in enumerate(graph.group)]
+    after = defaultdict(set)
+    for u, v, _ in graph.edges:
+        after[leader[u]].add(leader[v])
+    if any(g is not None for g in graph.group):
+        reach = {v: reachable(v, after) for v in set(leader)}
+        leader = [min([at] + [w for w in reach[at] if at in reach[w]]) for at in leader]
+    parts = defaultdict(list)
+    for v in graph.order:
+        parts[leader[v]].append(v)
+    return list(parts.values())
+
+
+def reachable(start: int, after: dict[int, set[int]]) -> set[int]:
+    """Return what can be reached from a node in one step and more."""
+    found, stack = set(), [start]
+    while stack:
+        for v in after[stack.pop()]:
+            if v not in found:
+                found.add(v)
+                stack.append(v)
+    return found
+
+
+def prove_states(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if whole stages below it do not reach the set of all ops."""
+    need(costs.objective in ("pipeline", "memory"), "states prove bounds of stages alone")
+    threshold = Fraction(proof["threshold"])
+    reached = reached_states(costs, threshold)
+    need(reached is not None, "stages below the threshold reach the set of all ops")
+    need(proof["reached"] == reached, f"the proof counts {proof['reached']} sets by stages; there are {reached}")
+    return threshold
+
+
+def reached_states(costs: Costs, threshold: Fraction) -> list[int] | None:
+    """Return how many sets 1, 2, ... whole stages below a threshold reach; None if the set of all ops is one."""
+    search = PipelineStates if costs.objective == "pipeline" else MemoryStates
+    return search(Lattice(costs.graph), costs, threshold).reach()
+
+
+class PipelineStates:
+    """What a number of stages of cost below a threshold can reach, in any order of the devices."""
+
+    def __init__(self, lattice: Lattice, costs: Costs, threshold: Fraction) -> None:
+        self.lattice, hardware, parts = lattice, costs.hardware, lattice.parts
+        rows: list[Any] = []
+        for i in range(costs.num_devices):
+            rate_in, rate_out, delay_in, delay_out = hardware.io(i)
+            times = [costs.times[v][i] for v in range(len(costs.times))]
+            works = [None if None in (part := [times[v] for v in ops]) else sum(part) for ops in parts]
+            enter = [over(size, rate_in) + delay_in for _, _, size in lattice.tensors]
+            leave = [over(size, rate_out) + delay_out for _, _, size in lattice.tensors]
+            cache, memory = hardware.capacity(i, "cache_bytes"), hardware.capacity(i, "memory_bytes")
+            spill = None if cache is None or rate_in == INF else (cache, over(Fraction(1), rate_in))
+            rows.append((works, enter, leave, spill, None if memory is None else memory * CAPACITY))
+        self.classes = [row for i, row in enumerate(rows) if rows.index(row) == i]
+        self.count = tuple(rows.count(row) for row in self.classes)
+        self.param: list[Any] = [sum((costs.graph.param[v] for v in ops), ZERO) for ops in parts]
+        self.banned = [sum(1 << p for p, work in enumerate(row[0]) if work is None) for row in self.classes]
+        self.to_whole_numbers(threshold)
+
+    def to_whole_numbers(self, threshold: Fraction) -> None:
+        """Scale all seconds, and all bytes, to whole numbers; None stays."""
+        seconds = [threshold] + [x for row in self.classes for part in row[:3] for x in part if x is not None]
+        byte_counts = list(self.param)
+        for _, _, _, spill, memory in self.classes:
+            byte_counts += ([] if spill is None else [spill[0]]) + ([] if memory is None else [memory])
+        bytes_scale = math.lcm(*(x.denominator for x in byte_counts))
+        seconds += [row[3][1] / bytes_scale for row in self.classes if row[3] is not None]
+        scale = math.lcm(*(Fraction(x).denominator for x in seconds))
+
+        def whole(values: Any) -> list[Any]:
+            return [None if x is None else int(x * scale) for x in values]
+
+        self.threshold = int(threshold * scale)
+        self.param = [int(x * bytes_scale) for x in self.param]
+        self.classes = [
+            (
+                *map(whole, row[:3]),
+                None if row[3] is None else (int(row[3][0] * bytes_scale), int(row[3][1] / bytes_scale * scale)),
+                None if row[4] is None else math.floor(row[4] * bytes_scale),
+            )
+            for row in self.classes
+        ]
+
+    def reach(self) -> list[int] | None:
+        """Return how many sets are first reached with 1, 2, ... stages; None if the set of all ops is one of them."""
+        lattice, k = self.lattice, sum(self.count)
+        works = [[each or 0 for each in row[0]] for row in self.classes]
+        least = [
+            min(each for each in column if each is not None)
+            for column in zip(*(row[0] for row in self.classes), strict=True)
+        ]
+        figures = lattice.sets(least, self.param, *works)
+        start = (0,) * len(self.count)
+        used, seen, counts, pairs = {0: {start}}, defaultdict(set, {0: {start}}), [], 0
+        for stage in range(1, k + 1):
+            left = self.left(k - stage, *figures[lattice.full][0][:2])
+            ranges = []
+            for key, most in enumerate((self.threshold - 1, self.most_bytes())):
+                ordered = sorted((sums[key], ideal) for ideal, (sums, _) in figures.items() if left(*sums[:2]))
+                ranges.append((ordered, [each for each, _ in ordered], most))
+            following = defaultdict(set)
+            for ideal, vectors in used.items():
+                sums = figures[ideal][0]
+                spans = [
+                    (rows, bisect_left(keys, own), bisect_left(keys, own + most + 1))
+                    for (rows, keys, most), own in zip(ranges, sums[:2], strict=True)
+                ]
+                rows, low, high = min(spans, key=lambda span: span[2] - span[1])
+                pairs += high - low
+                need(pairs <= MOST_PAIRS, f"the proof compares more than {MOST_PAIRS:,} pairs of sets")
+                for _, grown in rows[low:high]:
+                    if ideal & grown == ideal and ideal != grown:
+                        for vector in self.extend(ideal, grown, vectors, figures):
+                            if not any(all(map(le, other, vector)) for other in seen[grown]):
+                                seen[grown].add(vector)
+                                following[grown].add(vector)
+            if lattice.full in following:
+                return None
+            counts.append(len(following))
+            used = following
+        return counts
+
+    def most_bytes(self) -> int:
+        """Return the most bytes of parameters that a stage below the threshold may hold."""
+        limits = []
+        for _, _, _, spill, memory in self.classes:
+            streamed = INF if spill is None else spill[0] + self.threshold // spill[1]
+            limits.append(streamed if memory is None else min(streamed, memory))
+        return int(max(limits)) if max(limits) != INF else int(sum(self.param))
+
+    def left(self, stages: int, work: int, param: int) -> Any:
+        """Return whether what a closed set leaves, of (least work, bytes), may fit into a number of stages.
+
+        Each costs less than the threshold, so all together do; what exceeds their caches overflows at the best rate.
+        """
+        spills = [row[3] for row in self.classes]
+        rate = 0 if None in spills else min(spill[1] for spill in spills)
+        caches = (
+            sorted((s[0] for s, n in zip(spills, self.count, strict=True) for _ in range(n)), reverse=True)
+            if rate
+            else []
+        )
+        cache, room = sum(caches[:stages]), stages * self.threshold
+
+        def fits(done: int, held: int) -> bool:
+            if stages == 0:
+                return (done, held) == (work, param)
+            return bool(work - done + rate * max(0, param - held - cache) < room)
+
+        return fits
+
+    def extend(self, ideal: int, grown: int, vectors: Any, figures: Any) -> Iterator[tuple[int, ...]]:
+        """Yield the devices used after a stage from one closed set to another, where it is below the threshold."""
+        (_, param_before, *before), live_before = figures[ideal]
+        (_, param_after, *after), live_after = figures[grown]
+        inside, param = grown & ~ideal, param_after - param_before
+        tensors = self.lattice.tensors
+        for c, (_, enter, leave, spill, memory) in enumerate(self.classes):
+            cost = after[c] - before[c]
+            if spill is not None and param > spill[0]:
+                cost += (param - spill[0]) * spill[1]
+            if cost >= self.threshold or (memory is not None and param > memory):
+                continue
+            cost += sum(enter[t] for t in live_before if tensors[t][1] & inside)
+            cost += sum(leave[t] for t in live_after if inside >> tensors[t][0] & 1)
+            if cost >= self.threshold or inside & self.banned[c]:
+                continue
+            for vector in vectors:
+                if vector[c] < self.count[c]:
+                    yield vector[:c] + (vector[c] + 1,) + vector[c + 1 :]
+
+
+class MemoryStates:
+    """What the first stages of a `memory` problem can reach within the values of the levels before."""
+
+    def __init__(self, lattice: Lattice, costs: Costs, threshold: Fraction) -> None:
+        self.lattice, self.level, hardware, graph = lattice, costs.level, costs.hardware, costs.graph
+        param = [sum((graph.param[v] for v in ops), ZERO) for ops in lattice.parts]
+        peak = [threshold, *costs.values][0 if costs.level == 0 else 1]
+        limits = [hardware.capacity(i, "memory_bytes") for i in range(costs.num_devices)]
+        caches = [hardware.capacity(i, "cache_bytes") for i in range(costs.num_devices)]
+        total = threshold if costs.level == 1 else costs.values[1]
+        sizes = [size for _, _, size in lattice.tensors]
+        known = [x for x in (*param, *limits, *caches, *sizes, peak, total, threshold) if x is not None]
+        scale = math.lcm(*(Fraction(x).denominator for x in known))
+        self.param = [int(x * scale) for x in param]
+        self.sizes = [int(x * scale) for x in sizes]
+        self.caches: list[Any] = [None if x is None else int(x * scale) for x in caches]
+        # The most bytes that a stage may hold, that all may stream, and that one may send, all inclusive.
+        top = int(peak * scale) - (costs.level == 0)
+        self.most = [top if x is None else min(top, math.floor(x * CAPACITY * scale)) for x in limits]
+        self.streamed = int(total * scale) - (costs.level == 1) if costs.level else None
+        self.sent = int(threshold * scale) - 1 if costs.level == 2 else None
+        self.banned = [
+            sum(1 << p for p, ops in enumerate(lattice.parts) if any(costs.times[v][i] is None for v in ops))
+            for i in range(costs.num_devices)
+        ]
+
+    def reach(self) -> list[int] | None:
+        """Return how many sets 1, 2, ... stages can reach; None if the set of all ops is one after the last."""
+        lattice, k = self.lattice, len(self.most)
+        figures = lattice.sets(self.param)
+        sets = sorted((sums[0], ideal) for ideal, (sums, _) in figures.items())
+        held = [each for each, _ in sets]
+        reached, counts, pairs = {0: 0}, [], 0
+        for i in range(k):
+            following: dict[int, int] = {}
+            low_held = held[-1] - sum(self.most[i + 1 :])
+            free = None if None in self.caches[i + 1 :] else sum(self.caches[i + 1 :])
+            for ideal, streamed in reached.items():
+                low = max(bisect_left(held, low_held), bisect_left(held, figures[ideal][0][0]))
+                high = bisect_left(held, figures[ideal][0][0] + self.most[i] + 1)
+                pairs += high - low
+                need(pairs <= MOST_PAIRS, f"the proof compares more than {MOST_PAIRS:,} pairs of sets")
+                for at in range(low, high):
+                    total, grown = sets[at]
+                    if ideal & grown != ideal or grown & ~ideal & self.banned[i]:
+                        continue
+                    spare = 0 if self.caches[i] is None else max(0, total - figures[ideal][0][0] - self.caches[i])
+                    later = 0 if free is None else max(0, held[-1] - total - free)
+                    if self.streamed is not None and streamed + spare + later > self.streamed:
+                        continue
+                    if self.sent is not None and self.sends(ideal, figures[grown][1]) > self.sent:
+                        continue
+                    if grown not in following or following[grown] > streamed + spare:
+                        following[grown] = streamed + spare
+            reached = following
+            counts.append(len(reached))
+        return None if lattice.full in reached else counts
+
+    def sends(self, ideal: int, live: Any) -> int:
+        """Return the bytes that a stage sends: what is live after it and was not made before it."""
+        return sum(self.sizes[t] for t in live if not ideal >> self.lattice.tensors[t][0] & 1)
+
+
+def prove_zero(proof: Any, costs: Costs) -> Fraction:
+    """Return 0: no value is below it."""
+    return ZERO
+
+
+PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
+    "zero": prove_zero,
+    "op": prove_op,
+    "load": prove_load,
+    "path": prove_path,
+    "packing": prove_packing,
+    "quantum": prove_quantum,
+    "states": prove_states,
+}
+
+
+def prove(proof: Any, costs: Costs) -> Fraction:
+    """Return the bound that a proof proves."""
+    need(isinstance(proof, dict) and proof.get("kind") in PROOFS, f"unknown proof {str(proof)[:60]}")
+    need(
+        costs.level == 0 or proof["kind"] in ("zero", "states"),
+        f"{proof['kind']} proves bounds on the first level alone",
+    )
+    return PROOFS[proof["kind"]](proof, costs)
+
+
+def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact values of the plan's schedule, after checking that it is feasible and has the plan's values."""
+    need(plan["assignment"] is not None, "the plan has no schedule")
+    need(plan["objective"] in ("pipeline", "memory", "latency", "throughput"), "unknown objective")
+    stages = plan["objective"] in ("pipeline", "memory")
+    counts = (plan.get("inputs", 1), plan.get("shard_inputs", 1))
+    need(plan["objective"] == "throughput" or counts == (1, 1), "only a throughput plan is for several inputs")
+    need(counts[1] >= 1 and counts[0] % counts[1] == 0, "the inputs cannot be dealt in shards of that size")
+    values = (check_stages if stages else check_placement)(plan, graph, hardware)
+    need(len(values) == len(plan["values"]), "the plan has not as many values as its objective")
+    for level, (said, true) in enumerate(zip(plan["values"], values, strict=True)):
+        near(said, true, f"the value on level {level}")
+    return values
+
+
+def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any) -> str:
+    """Return the line that says what is verified."""
+    values = exact_values(plan, graph, hardware)
+    bounds, closed = plan["bounds"] or [ZERO] * len(values), True
+    for said, value in zip(bounds, values, strict=True):
+        need(not closed or said <= value * (1 + ROUNDING), f"the bound {float(said)} exceeds the value {float(value)}")
+        closed = closed and value - said <= OPTIMAL * value
+    need(closed == (plan["status"] == "optimal"), f"the plan calls itself {plan['status']!r}")
+    shown = ", ".join(f"{float(value):.12g}" for value in values)
+    if certificate is None:
+        return f"VERIFIED (value only) value {shown}; no certificate"
+    for what in ("graph_fingerprint", "hardware_fingerprint"):
+        need(certificate[what] == plan[what], f"the certificate is for another {what.partition('_')[0]}")
+    need(len(certificate["levels"]) == len(values), "the certificate has not as many levels as the plan")
+    proven: list[Fraction] = []
+    for level, (row, said) in enumerate(zip(certificate["levels"], bounds, strict=True)):
+        if row is None:
+            return f"VERIFIED (value only) value {shown}; the bound rests on {', '.join(certificate['trusted'])}"
+        proven.append(prove(row, Costs(plan, graph, hardware, level, values)))
+        need(proven[-1] <= values[level], f"the proof on level {level} contradicts the value")
+        need(proven[-1] >= said * (1 - ROUNDING), f"level {level} is proven to {float(proven[-1])}, not {float(said)}")
+        if values[level] - proven[-1] > OPTIMAL * values[level]:  # the levels behind speak of schedules optimal here
+            need(plan["status"] != "optimal", "the plan calls itself optimal; the proof leaves a gap")
+            break
+    told = ", ".join(f"{float(bound):.12g}" for bound in proven)
+    return f"VERIFIED (exact) value {shown}; bound {told}{'; optimal' * (plan['status'] == 'optimal')}"
+
+
+def main(arguments: list[str]) -> int:
+    """Check the files named on the command line; return the exit code."""
+    if len(arguments) not in (3, 4):
+        print(__doc__)
+        return 2
+    try:
+        plan, graph, hardware = map(read, arguments[:3], ("rlinit-plan", "rlinit-graph", "rlinit-hardware"))
+        certificate = read(arguments[3], "rlinit-certificate") if len(arguments) == 4 else None
+        print(check(plan, Graph(graph), Hardware(hardware), certificate))
+    except Refuted as problem:
+        print(f"REFUTED: {problem}")
+        return 1
+    except MALFORMED as problem:
+        print(f"REFUTED: malformed file ({type(problem).__name__}: {problem})")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
