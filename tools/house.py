@@ -40,12 +40,8 @@ LATE_IMPORTS = {"rlinit.graph", "rlinit.plan"}
 FUNCTION_LINES, LONG_FUNCTION_LINES, MAX_PARAMETERS = 60, 100, 12
 
 START = "rlinit.solving.api.schedule"
-TARGETS = (
-    "rlinit.exact.placements.milp.base_model.PlacementModel._memory",
-    "rlinit.exact.stages.ideals.passes.bottleneck_pass",
-    "rlinit.exact.stages.bounds.anchored_cut.anchored_cut_bound",
-)
-"""A constraint, an ideal pass and a bound: how far they are from `START` is a figure."""
+TARGETS = ("PlacementModel._memory", "bottleneck_pass", "anchored_cut_bound")
+"""A constraint, an ideal pass and a bound, wherever they are defined: how far they are from `START` is a figure."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -369,13 +365,16 @@ def chains(known: dict[str, Module]) -> list[list[str]]:
         A name is not defined any more, or there is no chain.
     """
     graph = call_graph(known)
-    for full in (START, *TARGETS):
-        if full not in graph:
-            raise LookupError(f"tools/house.py measures the way to {full}, which is not there; name its new place")
+    targets = []
+    for name in TARGETS:
+        found = [full for full in graph if full.endswith(f".{name}")]
+        if len(found) != 1:
+            raise LookupError(f"tools/house.py measures the way to {name!r}, which has {len(found)} definitions")
+        targets += found
     weighted = {edge: {"hop": int(not graph.nodes[edge[1]].get("table", True))} for edge in graph.edges}
     nx.set_edge_attributes(graph, weighted)
     try:
-        ways = [nx.dijkstra_path(graph, START, target, "hop") for target in TARGETS]
+        ways = [nx.dijkstra_path(graph, START, target, "hop") for target in targets]
     except nx.NetworkXNoPath as problem:
         raise LookupError(str(problem)) from None
     return [[full for full in way if not graph.nodes[full]["table"]] for way in ways]
