@@ -128,7 +128,19 @@ class Tensors:
         edges: IntArray,
         edge_tensor: IntArray,
     ) -> Tensors:
-        """Return the rows of a graph from its arrays."""
+        """Return the rows of a graph from its arrays.
+
+        Parameters
+        ----------
+        names
+            (n,) names of ops.
+        out_bytes
+            (n,) bytes of main outputs, NaN where not given.
+        further
+            The tensors beyond them.
+        edges, edge_tensor
+            (m, 2) pairs of ops, and (m,) the tensor that each reads: its producer, or n + a row of `further`.
+        """
         n, count = len(names), len(names) + len(further)
         by_row = np.lexsort((edges[:, 1], edge_tensor))
         indptr = np.zeros(count + 1, np.int64)
@@ -148,6 +160,13 @@ class Tensors:
 
 def ports_of(op: str, outputs: object) -> dict[str, float]:
     """Return the further outputs that an op's attribute ``outputs`` gives, by name.
+
+    Parameters
+    ----------
+    op
+        Name of the op, for messages.
+    outputs
+        A mapping from names to bytes, or None.
 
     Raises
     ------

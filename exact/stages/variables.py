@@ -65,7 +65,15 @@ class StageVariables:
                 self.linear.at_most(Affine({self.y[v, b]: 1.0, self.y[u, b]: -1.0}), 0.0)
 
     def completed(self, v: int, b: int) -> Affine:
-        """Return y[v, b] as a variable or the constant that the domain makes it."""
+        """Return y[v, b] as a variable or the constant that the domain makes it.
+
+        Parameters
+        ----------
+        v
+            Node.
+        b
+            Stage; before the first one nothing is completed.
+        """
         if b < self.first[v]:
             return Affine()
         if b >= self.last[v]:
@@ -73,13 +81,29 @@ class StageVariables:
         return Affine({self.y[v, b]: 1.0})
 
     def at(self, v: int, b: int) -> Affine:
-        """Return x[v, b] = y[v, b] - y[v, b-1], 1 iff v is in stage b (MTPP equation 11)."""
+        """Return x[v, b] = y[v, b] - y[v, b-1], 1 iff v is in stage b (MTPP equation 11).
+
+        Parameters
+        ----------
+        v
+            Node.
+        b
+            Stage.
+        """
         if not self.first[v] <= b <= self.last[v]:
             return Affine()
         return self.completed(v, b).minus(self.completed(v, b - 1))
 
     def held(self, weight: FloatArray, b: int) -> Affine:
-        """Return the sum of weight[v] x[v, b] (Inc-ILP equation 4)."""
+        """Return the sum of weight[v] x[v, b] (Inc-ILP equation 4).
+
+        Parameters
+        ----------
+        weight
+            (n,) of nodes.
+        b
+            Stage.
+        """
         total = Affine()
         for v in np.flatnonzero((weight != 0) & (self.first <= b) & (b <= self.last)).tolist():
             total.add(self.at(v, b), float(weight[v]))
@@ -100,6 +124,15 @@ class StageVariables:
         b or earlier, so x[v, b] = 1 and x[u, b] = 0 already mean that the tensor comes in; the row is
         stronger by 1 - y[u, b]. One variable a tensor counts it once however many consumers the stage has.
         `share` replaces x where stages have classes.
+
+        Parameters
+        ----------
+        t
+            Tensor.
+        b
+            Stage.
+        share
+            (node, stage) -> expression.
         """
         u = int(self.problem.tensor_src[t])
         if self.first[u] >= b:
@@ -120,6 +153,15 @@ class StageVariables:
         MTPP's equation 10 reads c[u, b] >= x[u, b] - y[v, b]. By precedence a consumer of a tensor made in b is in b
         or later, so x[v, b] = 0 already means later; the row is stronger by y[v, b-1]. It is also what Inc-ILP's
         alpha (equations 6 and 7) must be at least, counted once a tensor.
+
+        Parameters
+        ----------
+        t
+            Tensor.
+        b
+            Stage.
+        share
+            As for `entering`: replaces x where stages have classes.
         """
         u = int(self.problem.tensor_src[t])
         if not self.first[u] <= b <= self.last[u]:
@@ -145,7 +187,15 @@ class StageVariables:
         return Affine({self.linear.max_of(0.0, 1.0, parts): 1.0})
 
     def encode(self, stage: IntArray, point: FloatArray) -> None:
-        """Write the stages ((n,), inside the domains) into `point`."""
+        """Write the stages ((n,), inside the domains) into `point`.
+
+        Parameters
+        ----------
+        stage
+            (n,) stage of each node.
+        point
+            (number of variables,) is filled in place.
+        """
         for (v, b), handle in self.y.items():
             point[handle] = stage[v] <= b
 

@@ -65,6 +65,13 @@ def alike_nodes(problem: PlacementProblem, node_of_device: IntArray | None = Non
 
     Devices of two nodes are matched in order of their times and capacities, then of their indices, so that an exchange
     keeps the order of alike devices within a node.
+
+    Parameters
+    ----------
+    problem
+        On d devices.
+    node_of_device
+        (d,) node of each device; None: all are in one, which leaves nothing to exchange.
     """
     if node_of_device is None:
         return []

@@ -105,7 +105,15 @@ class BatchWindows:
         return self.least_s + self.tail_s
 
     def may_precede(self, v: int, w: int, i: int) -> bool:
-        """Return whether batch (v, i) may run before batch (w, i) within the limit."""
+        """Return whether batch (v, i) may run before batch (w, i) within the limit.
+
+        Parameters
+        ----------
+        v, w
+            Ops.
+        i
+            A device that may run both.
+        """
         rest = self.least_s[w, i] + self.tail_s[w, i]
         return bool(self.head_s[v, i] + self.least_s[v, i] + rest <= self.limit_s) and not self.precedes[w, v]
 

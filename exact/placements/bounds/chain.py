@@ -203,6 +203,13 @@ class ChainBound:
         """Solve at most about `nodes` more relaxations and return the bound.
 
         Each round improves the segment on the shortest path that had the fewest nodes.
+
+        Parameters
+        ----------
+        nodes
+            At least 1.
+        budget
+            Ends the search between two relaxations.
         """
         last = self.nodes + nodes
         while True:

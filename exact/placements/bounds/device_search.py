@@ -64,7 +64,17 @@ class DeviceSearch:
         self._count = itertools.count()
 
     def run(self, nodes: int, budget: Budget, target: float = np.inf) -> float:
-        """Solve at most about `nodes` more relaxations and return the bound; stop early once it reaches `target`."""
+        """Solve at most about `nodes` more relaxations and return the bound; stop early once it reaches `target`.
+
+        Parameters
+        ----------
+        nodes
+            At least 0.
+        budget
+            Ends the search between two relaxations.
+        target
+            Seconds.
+        """
         last = self.nodes + nodes
         target = min(target, self.upper)
         if self.nodes == 0:

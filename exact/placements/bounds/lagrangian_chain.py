@@ -108,7 +108,15 @@ class LagrangianChain:
         self.exhausted = False
 
     def run(self, nodes: int, budget: Budget) -> float:
-        """Place at most about `nodes` more ops and return the bound."""
+        """Place at most about `nodes` more ops and return the bound.
+
+        Parameters
+        ----------
+        nodes
+            Ops placed in all segments' searches together.
+        budget
+            Ends the search between two segments.
+        """
         last = self.nodes + nodes
         if not self.multipliers:
             self._root(last, budget)

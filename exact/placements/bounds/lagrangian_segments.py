@@ -56,7 +56,15 @@ class Arc:
         return min((column.length_s + float(multiplier @ column.held) for column in self.columns), default=np.inf)
 
     def halves(self, op: int, device: int) -> list[Arc]:
-        """Return the arcs with an op on a device, and with it elsewhere; none that leaves it nowhere."""
+        """Return the arcs with an op on a device, and with it elsewhere; none that leaves it nowhere.
+
+        Parameters
+        ----------
+        op
+            From 0 to n - 1, in the segment.
+        device
+            One that the op may have.
+        """
         here = np.full(self.time_s.shape[1], np.inf)
         here[device] = self.time_s[op, device]
         away = self.time_s[op].copy()
@@ -145,6 +153,15 @@ class LagrangianSegment:
         """Return a lower bound on the cost of an arc, its cost if the limit allows, and the ops placed for it.
 
         The cheapest choice joins the columns of the arc.
+
+        Parameters
+        ----------
+        arc
+            Devices that ops of the segment may have.
+        multiplier
+            (d,) seconds a byte of each device.
+        node_limit
+            Ops placed at most.
         """
         device = np.empty(len(self.ops), np.int64)
         cutoff = arc.least(multiplier)

@@ -62,7 +62,15 @@ class CutPool:
         self._known: set[tuple[int, int, int]] = set()
 
     def add(self, device: int, before: int, after: int) -> bool:
-        """Add a row unless it is there; return whether it was new."""
+        """Add a row unless it is there; return whether it was new.
+
+        Parameters
+        ----------
+        device
+            Whose ops lie between.
+        before, after
+            Ops, or -1 for the start and the end.
+        """
         row = (device, before, after)
         if row in self._known:
             return False
@@ -313,7 +321,15 @@ class PlacementLP:
         return np.concatenate(columns), np.concatenate(coefs)
 
     def solve(self, time_limit_s: float, *, interior: bool = False) -> float:
-        """Solve with all rows so far and return the proven bound in seconds (0 if nothing was proven)."""
+        """Solve with all rows so far and return the proven bound in seconds (0 if nothing was proven).
+
+        Parameters
+        ----------
+        time_limit_s
+            Of the solver.
+        interior
+            Whether the interior-point method is used, not the simplex method.
+        """
         for row in self.pool.rows[len(self._pooled) :]:
             self._pooled.append(self._between_row(*row))
         extra = _Rows(

@@ -197,7 +197,15 @@ def memory_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
 
 
 def memory_chain(problem: PlacementProblem, upper: float) -> LagrangianChain | None:
-    """Return the chain of `memory_bound` for placements better than `upper`; None where that does not apply."""
+    """Return the chain of `memory_bound` for placements better than `upper`; None where that does not apply.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    upper
+        Seconds of a known makespan; ``inf`` if there is none.
+    """
     window = shard_windows(problem, upper, possible_batches(problem))
     return None if window is None else lagrangian_chain(problem, window, upper)
 

@@ -53,6 +53,11 @@ class PlacementMilpSettings:
     search
         How SCIP searches. Cutting planes cost more than they close here: a window of 12 ops in 340 took 0.7 s without
         them and 2.2 s with, and 20 ops on two devices 0.4 s against more than 6.
+
+    Raises
+    ------
+    ValueError
+        A choice that does not exist.
     """
 
     variables: Literal["auto", "ops", "batches"] = "auto"
@@ -131,14 +136,30 @@ class PlacementModel:
     # Devices and batches.
 
     def on(self, v: int, i: int, shard: int = 0) -> Affine:
-        """Return x[v, i, l]; do not change it."""
+        """Return x[v, i, l]; do not change it.
+
+        Parameters
+        ----------
+        v, i
+            Op and device.
+        shard
+            l, from 0.
+        """
         if self.windows.pinned[v]:
             return Affine(constant=float(int(self.windows.mask[v, i]) >> shard & 1))
         handle = self.x.get((int(self.problem.group[v]), i, shard))
         return Affine() if handle is None else Affine({handle: 1.0})
 
     def sized(self, v: int, i: int, weights: FloatArray) -> Affine:
-        """Return the sum over c >= 1 of weights[c] b[v, i, c]."""
+        """Return the sum over c >= 1 of weights[c] b[v, i, c].
+
+        Parameters
+        ----------
+        v, i
+            Op and device.
+        weights
+            (s + 1,) by number of shards c; that of 0 is not looked at.
+        """
         mask = int(self.windows.mask[v, i])
         if self.windows.pinned[v]:
             return Affine(constant=float(weights[mask.bit_count()]) if mask else 0.0)
@@ -152,11 +173,23 @@ class PlacementModel:
         return total
 
     def present(self, v: int, i: int) -> Affine:
-        """Return whether batch (v, i) exists."""
+        """Return whether batch (v, i) exists.
+
+        Parameters
+        ----------
+        v, i
+            Op and device.
+        """
         return self.sized(v, i, np.ones(self.problem.num_shards + 1))
 
     def duration(self, v: int, i: int) -> Affine:
-        """Return the duration of batch (v, i), 0 where there is none."""
+        """Return the duration of batch (v, i), 0 where there is none.
+
+        Parameters
+        ----------
+        v, i
+            Op and device.
+        """
         return self.sized(v, i, self.seconds[v, i])
 
     def transfer(self, u: int, i: int, j: int) -> float:
@@ -164,6 +197,13 @@ class PlacementModel:
 
         ``inf`` without a link, and where the transfer alone takes longer than the limit: no placement of the window has
         it. So no coefficient of a row exceeds the limit, and rows stay within what a solver computes with.
+
+        Parameters
+        ----------
+        u
+            Op that makes the tensor.
+        i, j
+            From device i to device j.
         """
         time = self.problem.transfer_s(u, i, j) / self.unit
         return time if time <= self.limit else np.inf
@@ -224,7 +264,13 @@ class PlacementModel:
     # Time.
 
     def fixed_start(self, v: int, i: int) -> Affine | None:
-        """Return the start of a batch that the windows settle (its head, or C less its time and tail), or None."""
+        """Return the start of a batch that the windows settle (its head, or C less its time and tail), or None.
+
+        Parameters
+        ----------
+        v, i
+            Op and device.
+        """
         if self.windows.early[v, i]:
             return Affine(constant=float(self.head[v, i]))
         if self.windows.late[v, i]:
@@ -239,7 +285,15 @@ class PlacementModel:
             self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
 
     def row(self, *terms: tuple[Affine, float], limit: float = 0.0) -> None:
-        """Add "sum of factor * expression <= limit"."""
+        """Add "sum of factor * expression <= limit".
+
+        Parameters
+        ----------
+        terms
+            (expression, factor) each.
+        limit
+            Right side, in the model's unit.
+        """
         total = Affine()
         for expression, factor in terms:
             total.add(expression, factor)
@@ -286,7 +340,15 @@ class PlacementModel:
     # Symmetry.
 
     def metric(self, devices: list[int], by: Symmetry) -> Affine:
-        """Return the batches, tasks or busy seconds of some devices together."""
+        """Return the batches, tasks or busy seconds of some devices together.
+
+        Parameters
+        ----------
+        devices
+            Devices.
+        by
+            ``batches``, ``tasks`` or ``time``.
+        """
         total = Affine()
         sizes = np.arange(self.problem.num_shards + 1, dtype=np.float64)
         for i in devices:
@@ -298,7 +360,15 @@ class PlacementModel:
         return total
 
     def order_devices(self, classes: list[list[list[int]]], by: Symmetry) -> None:
-        """metric(first) >= metric(second) >= ... within each class of interchangeable groups of devices."""
+        """metric(first) >= metric(second) >= ... within each class of interchangeable groups of devices.
+
+        Parameters
+        ----------
+        classes
+            Classes of groups of devices that may be exchanged.
+        by
+            ``batches``, ``tasks`` or ``time``.
+        """
         if by != "none":
             for members in classes:
                 metrics = [self.metric(group, by) for group in members]
@@ -331,7 +401,15 @@ class PlacementModel:
         return device
 
     def encode_devices(self, device: IntArray, point: FloatArray) -> None:
-        """Set x, b and the indicators of the loads for (n, s) devices."""
+        """Set x, b and the indicators of the loads for (n, s) devices.
+
+        Parameters
+        ----------
+        device
+            (n, s) device of each shard.
+        point
+            (number of variables,) is filled in place.
+        """
         for (g, i, shard), handle in self.x.items():
             point[handle] = device[g, shard] == i
         for (g, i, c), handle in self.b.items():
@@ -344,6 +422,15 @@ class PlacementModel:
 
         A point satisfies its rows only up to a tolerance, so starts alone may put a batch of no duration on the wrong
         side of a long one.
+
+        Parameters
+        ----------
+        device
+            (n, s) device of each shard.
+        start
+            (n, d) starts of batches, in the model's unit.
+        point
+            (number of variables,) values of a solution.
         """
         d = self.problem.num_devices
         masks = np.zeros((self.problem.num_ops, d), np.int64)
@@ -386,7 +473,15 @@ class PlacementModel:
         return np.array(sequence, np.int64)
 
     def late_starts(self, start: FloatArray, makespan: float) -> None:
-        """Fill in the (n, d) starts of early and late batches in place, in the model's unit."""
+        """Fill in the (n, d) starts of early and late batches in place, in the model's unit.
+
+        Parameters
+        ----------
+        start
+            (n, d) starts; of the batches in the window they are there.
+        makespan
+            In the model's unit.
+        """
         early, late = self.windows.early, self.windows.late
         start[early] = self.head[early]
         start[late] = makespan - self.rest[late]
@@ -398,11 +493,30 @@ class PlacementModel:
         return Placement(device, self.sequence_of(device, start, point))
 
     def starts(self, device: IntArray, point: FloatArray) -> FloatArray:
-        """Return the (n, d) starts of a point."""
+        """Return the (n, d) starts of a point.
+
+        Parameters
+        ----------
+        device
+            (n, s) device of each shard.
+        point
+            (number of variables,) values of a solution.
+
+        Raises
+        ------
+        NotImplementedError
+            This class alone does not say what starts are; its programs do.
+        """
         raise NotImplementedError
 
     def encode(self, placement: Placement) -> FloatArray | None:
-        """Return the point of a placement inside the windows, or None where the program takes none."""
+        """Return the point of a placement inside the windows, or None where the program takes none.
+
+        Raises
+        ------
+        NotImplementedError
+            This class alone does not say what starts are; its programs do.
+        """
         raise NotImplementedError
 
     def forbid_overload(self, device: IntArray) -> bool:

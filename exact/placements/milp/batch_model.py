@@ -401,7 +401,10 @@ class BatchModel(PlacementModel):
     # Points.
 
     def starts(self, device: IntArray, point: FloatArray) -> FloatArray:
-        """Return the (n, d) starts of a point, in the model's unit."""
+        """Return the (n, d) starts of a point, in the model's unit.
+
+        For the arguments see `PlacementModel.starts`.
+        """
         start = np.zeros((self.problem.num_ops, self.problem.num_devices))
         for (v, i), expression in self.starts_of.items():
             start[v, i] = expression.value(point)

@@ -278,7 +278,10 @@ class OpModel(PlacementModel):
     # Points.
 
     def starts(self, device: IntArray, point: FloatArray) -> FloatArray:
-        """Return the (n, d) starts of a point, in the model's unit."""
+        """Return the (n, d) starts of a point, in the model's unit.
+
+        For the arguments see `PlacementModel.starts`.
+        """
         start = np.zeros((self.problem.num_ops, self.problem.num_devices))
         for v, handle in self.s.items():
             start[v] = point[handle]

@@ -50,7 +50,19 @@ class BlockBeam:
         self.complete, self.work = False, 0
 
     def run(self, width: int, cutoff: float, max_work: int, budget: Budget) -> Placement | None:
-        """Return the best schedule found below `cutoff`, keeping `width` of each layer, and 1 once over budget."""
+        """Return the best schedule found below `cutoff`, keeping `width` of each layer, and 1 once over budget.
+
+        Parameters
+        ----------
+        width
+            At least 1.
+        cutoff
+            Seconds.
+        max_work
+            Partial schedules of one block.
+        budget
+            When to hurry.
+        """
         n, d = self.problem.num_ops, self.problem.num_devices
         free, held = np.zeros((1, d)), np.zeros((1, d))
         end, device, rank = np.zeros((1, n)), np.full((1, n), -1, np.int8), np.zeros((1, n), np.int64)

@@ -115,6 +115,13 @@ def block_bound(budget: Budget, *, max_ops: int = 24, max_work: int = 200_000) -
     """Return a bound that searches problems of up to `max_ops` ops and one shard, and is quick on others.
 
     Exact where the search ends within `max_work` partial schedules, transfers are parallel and memory fits.
+
+    Parameters
+    ----------
+    budget
+        Ends each search.
+    max_ops, max_work
+        At least 0.
     """
 
     def bound(problem: PlacementProblem) -> float:

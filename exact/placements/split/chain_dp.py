@@ -155,7 +155,15 @@ class BlockChain:
             begin, u = end, v
 
     def solve(self, upper: float, budget: Budget) -> tuple[float, Placement | None]:
-        """Return the bound and the placement of the shortest path, solving the pairs on it until both agree."""
+        """Return the bound and the placement of the shortest path, solving the pairs on it until both agree.
+
+        Parameters
+        ----------
+        upper
+            Seconds; placements that are not below it are not looked for.
+        budget
+            Ends the work between two pairs.
+        """
         for effort in range(len(_LEVELS) if self.block_solver is None else 1):
             while True:
                 forward, backward = self._distances("lower")

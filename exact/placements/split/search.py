@@ -436,7 +436,15 @@ def advance(
 
 
 def ends(model: SearchModel, frontier: Frontier) -> FloatArray:
-    """Return (i, t) when each target ends after each schedule of a frontier."""
+    """Return (i, t) when each target ends after each schedule of a frontier.
+
+    Parameters
+    ----------
+    model
+        With t targets.
+    frontier
+        i partial schedules.
+    """
     count = len(frontier.root)
     finish = np.empty((count, len(model.target_device)))
     for t, q in enumerate(model.target_device):
@@ -451,7 +459,15 @@ def ends(model: SearchModel, frontier: Frontier) -> FloatArray:
 
 
 def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
-    """Return (t,) lower bounds before any search, the least over the schedules of the frontier."""
+    """Return (t,) lower bounds before any search, the least over the schedules of the frontier.
+
+    Parameters
+    ----------
+    model
+        With t targets.
+    frontier
+        The schedules at which the search begins.
+    """
     k, n = model.num_fixed, len(model.time_s)
     if k == n:
         done: FloatArray = ends(model, frontier).min(axis=0)

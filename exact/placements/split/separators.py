@@ -58,7 +58,15 @@ def separators(problem: PlacementProblem) -> IntArray:
 
 
 def channel_counts(problem: PlacementProblem, order: IntArray) -> IntArray:
-    """Return (n,) how many tensors made by the ops up to each place of a topological order are used after it."""
+    """Return (n,) how many tensors made by the ops up to each place of a topological order are used after it.
+
+    Parameters
+    ----------
+    problem
+        Of n ops.
+    order
+        (n,) ops.
+    """
     n = problem.num_ops
     position = _positions(order)
     last_use = position.copy()

@@ -103,6 +103,13 @@ def even_groups(num_stages: int, num_groups: int) -> list[int]:
 
     >>> even_groups(8, 3)
     [3, 3, 2]
+
+    Parameters
+    ----------
+    num_stages
+        At least `num_groups`.
+    num_groups
+        At least 1.
     """
     size, larger = divmod(num_stages, num_groups)
     return [size + 1] * larger + [size] * (num_groups - larger)

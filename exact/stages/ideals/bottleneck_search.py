@@ -270,6 +270,15 @@ def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget
     """Call with (first, quota), which returns (next first, work), until `size` is reached or the budget ends.
 
     Returns whether it got through, and the work.
+
+    Parameters
+    ----------
+    call
+        Does about `quota` of work from `first` on.
+    size
+        Where it ends.
+    budget
+        Looked at between two calls.
     """
     first, work = 0, 0
     while first < size:

@@ -130,7 +130,10 @@ class PricedPasses(OpPasses):
         self._least_price = _FIRST_PRICE * makespan_s / max(float(self._need.sum()), 1e-300)
 
     def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
-        """Make a pass under the current prices, move them, and return the schedule with overfull devices relieved."""
+        """Make a pass under the current prices, move them, and return the schedule with overfull devices relieved.
+
+        For the arguments see `Passes.run`.
+        """
         raw = super().run(rng, forwards, width, moves, budget)
         full = self._state.held > self.problem.capacity_bytes
         raised = np.maximum(self._price * _DEARER, self._least_price)

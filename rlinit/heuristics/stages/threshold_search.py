@@ -51,6 +51,13 @@ class ThresholdSearch:
         """Search below `ceiling`, a bottleneck that no assignment exceeds, until `most_work` is spent.
 
         Each round tries the lower bound itself, then halves the interval between what it failed at and the value.
+
+        Parameters
+        ----------
+        ceiling
+            Seconds.
+        most_work
+            In the unit in which `attempt` counts.
         """
         effort = 1
         while self.work < most_work and not self.done:
