@@ -67,8 +67,8 @@ def examine_machine(command: Doctor, notes: Console) -> int:
     RlinitError
         The file cannot be written, or torch, which rates are measured with, is not there and --out asks for them.
     """
+    from rlinit.cli.warm_up import is_compiled
     from rlinit.measurement.machine import measure_machine
-    from rlinit.solving.warm_up import is_compiled
 
     check_targets(command.out)
     machine: Machine | None = None
