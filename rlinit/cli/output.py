@@ -135,7 +135,7 @@ def _stage_table(plan: Plan) -> Table:
         if piped:
             parts = [use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s]
             figures = [format_seconds(part) for part in parts]
-            worst = use.time_s >= plan.value * (1 - 1e-9)
+            worst = plan.device_times_s[use.device] >= plan.value * (1 - 1e-9)
         else:
             figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
             worst = use.param_bytes >= plan.value

@@ -164,7 +164,10 @@ def _room(plan: Plan, hardware: Hardware | None) -> dict[str, float]:
         require_hardware(plan, hardware)
         return {device.name: float(device.memory_bytes) for device in hardware.devices}
     if plan.objective in ("pipeline", "memory"):
-        return {use.device: use.param_bytes for use in plan.stages}
+        held = dict.fromkeys((use.device for use in plan.stages), 0.0)
+        for use in plan.stages:
+            held[use.device] += use.param_bytes
+        return held
     return {use.device: use.held_bytes for use in plan.devices}
 
 

@@ -119,20 +119,29 @@ def trace_events(
 
 
 def _streamed(plan: Plan) -> list[Batch]:
-    """Return a few inputs as they go through the stages, one after the other (part by part: in, work, out)."""
+    """Return a few inputs as they go through the stages, one after the other (part by part: in, work, out).
+
+    The chunks of a device take turns. Where ops are loose, these are rounds, each of which begins when the last ended.
+    """
     batches = []
-    free = [0.0] * plan.num_stages
-    for at in range(plan.num_stages + _STREAMED):
-        ready = 0.0
-        for j, use in enumerate(plan.stages):
-            now = max(ready, free[j])
-            for part in ("in_s", "work_s", "overflow_s", "out_s"):
-                seconds = getattr(use, part)
-                if seconds > 0:
-                    name = f"input {at}" if part == "work_s" else f"input {at} {part.removesuffix('_s')}"
-                    batches.append(Batch(name, f"stage {j} on {use.device}", (at,), now, now + seconds))
-                now += seconds
-            free[j] = ready = now
+    free = dict.fromkeys((use.device for use in plan.stages), 0.0)
+    ready = [0.0] * (plan.num_stages + _STREAMED)
+    what = "input" if plan.contiguous else "round"
+    pairs = [(at, j) for at in range(len(ready)) for j in range(plan.num_stages)]
+    for at, j in sorted(pairs, key=lambda pair: (sum(pair), pair[1])) if plan.chunks > 1 else pairs:
+        use = plan.stages[j]
+        now = max(ready[at], free[use.device])
+        for part in ("in_s", "work_s", "overflow_s", "out_s"):
+            seconds = getattr(use, part)
+            if seconds > 0:
+                name = f"{what} {at}" if part == "work_s" else f"{what} {at} {part.removesuffix('_s')}"
+                batches.append(Batch(name, f"stage {j} on {use.device}", (at,), now, now + seconds))
+            now += seconds
+        free[use.device] = now
+        if plan.contiguous:
+            ready[at] = now
+        elif at + 1 < len(ready):
+            ready[at + 1] = max(ready[at + 1], now)
     return batches
 
 

@@ -70,7 +70,8 @@ def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None 
     ------
     InvalidPlan
         The plan is for another graph or has no stages, no op says which module it belongs to, a stage is not one piece
-        of the program, or begins inside a module (named, with the ops on both sides).
+        of the program, as those of plans that are not contiguous seldom are, or begins inside a module (named, with the
+        ops on both sides), or a chunk is empty.
 
     Notes
     -----
@@ -80,6 +81,12 @@ def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None 
     cuts at any op.
     """
     stages = op_stages(plan, graph)
+    if plan.chunks > 1 and len(set(stages.values())) < plan.num_stages:
+        empty = min(set(range(plan.num_stages)) - set(stages.values()))
+        raise InvalidPlan(
+            f"stage {empty} of {plan.num_stages} has no ops, so the stages of a split_spec would not be on the devices "
+            "that the plan's chunks are on (plan with fewer chunks)"
+        )
     paths = dict(modules) if modules is not None else module_paths(graph)
     if not any(paths.values()):
         raise InvalidPlan("no op of the graph says which module it belongs to; import the model with from_torch")

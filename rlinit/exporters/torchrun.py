@@ -89,9 +89,14 @@ def stage_devices(plan: Plan, graph: Graph) -> tuple[str, ...]:
     Raises
     ------
     InvalidPlan
-        The plan is for another graph or has no stages.
+        The plan is for another graph, has no stages, or has several chunks a device.
     """
     stages = op_stages(plan, graph)
+    if plan.chunks > 1:
+        raise InvalidPlan(
+            f"the plan has {plan.chunks} chunks a device; the script runs one stage in each process (plan without "
+            "chunks, or take the split_spec)"
+        )
     ops = [op for op, kind in zip(graph.names, graph.kinds, strict=True) if kind != "input"]
     return tuple(plan.stages[stage].device for stage in dict.fromkeys(stages[op] for op in ops))
 

@@ -83,8 +83,8 @@ def _draw_stages(plan: Plan, axes: Axes) -> None:
     """Draw one bar a stage, stacked by what its cost is made of."""
     from matplotlib.ticker import FuncFormatter
 
-    k = plan.num_stages
-    at = range(k)
+    names = list(plan.device_times_s)
+    at = range(len(names))
     show = format_bytes if plan.objective == "memory" else format_seconds
     if plan.objective == "memory":
         cached = [use.param_bytes - use.off_cache_bytes for use in plan.stages]
@@ -93,21 +93,33 @@ def _draw_stages(plan: Plan, axes: Axes) -> None:
         axes.plot(at, [use.out_bytes for use in plan.stages], "D", color="#31a354", label="leaving the stage")
         axes.set_ylabel("bytes")
     else:
-        below = [0.0] * k
-        for attribute, label, colour in _PARTS:
-            heights = [getattr(use, attribute) for use in plan.stages]
-            if any(heights):
-                axes.bar(at, heights, bottom=below, color=colour, label=label)
-            below = [low + height for low, height in zip(below, heights, strict=True)]
+        below, labelled = dict.fromkeys(names, 0.0), set()
+        for chunk in range(plan.chunks):
+            # One stage of each device, on top of those before: the chunks of a device are told apart by an edge.
+            uses = [[use for use in plan.stages if use.device == name][chunk] for name in names]
+            for attribute, label, colour in _PARTS:
+                heights = [getattr(use, attribute) for use in uses]
+                if any(heights):
+                    shown = None if label in labelled else label
+                    edge = "white" if plan.chunks > 1 else colour
+                    low = [below[name] for name in names]
+                    axes.bar(at, heights, bottom=low, color=colour, edgecolor=edge, label=shown)
+                    labelled.add(label)
+                for name, height in zip(names, heights, strict=True):
+                    below[name] += height
         axes.set_ylabel("time for each input")
     axes.axhline(plan.value, color="black", linewidth=1.2, label=f"value {show(plan.value)}")
     axes.axhline(plan.bound, color="#d62728", linestyle="--", linewidth=1.2, label=f"proven bound {show(plan.bound)}")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: show(float(y))))
-    axes.set_xticks(
-        at, [f"{j}\n{printable(use.device)}\n{use.num_ops} ops" for j, use in enumerate(plan.stages)], fontsize=8
-    )
-    if k > 16:
-        axes.set_xticks(range(0, k, -(-k // 16)), [str(j) for j in range(0, k, -(-k // 16))])
-        axes.set_xlabel("stage")
+    labels = []
+    for name in names:
+        mine = [(j, use.num_ops) for j, use in enumerate(plan.stages) if use.device == name]
+        stages, ops = ", ".join(str(j) for j, _ in mine), sum(count for _, count in mine)
+        labels.append(f"{stages}\n{printable(name)}\n{ops} ops")
+    axes.set_xticks(at, labels, fontsize=8)
+    if len(names) > 16:
+        some = range(0, len(names), -(-len(names) // 16))
+        axes.set_xticks(some, [str(j) for j in some])
+        axes.set_xlabel("stage" if plan.chunks == 1 else "device")
     axes.set_ylim(0.0, 1.3 * max(plan.value, 1e-300))
     axes.legend(fontsize=8, ncols=3, loc="upper center", frameon=False)

@@ -209,21 +209,26 @@ def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
 
 
 def _stages(plan: Plan) -> str:
-    """Draw what each stage costs, and name the one that limits."""
+    """Draw what each stage costs, those of one device in one bar, and name the one that limits."""
     show = format_bytes if plan.objective == "memory" else format_seconds
-    bars = []
+    bars, ends = [], dict.fromkeys((use.device for use in plan.stages), 0.0)
+    devices = list(ends)
     for j, use in enumerate(plan.stages):
-        at = 0.0
         for name, amount, colour in _stage_parts(plan, use):
-            bars.append(Bar(j, at, at + amount, colour, name, f"stage {j}: {name} {show(amount)}"))
-            at += amount
-    lanes = [f"{j} {use.device}" for j, use in enumerate(plan.stages)]
+            at = ends[use.device]
+            told = f"stage {j}: {name} {show(amount)}"
+            bars.append(Bar(devices.index(use.device), at, at + amount, colour, name, told))
+            ends[use.device] = at + amount
+    lanes = devices if plan.chunks > 1 else [f"{j} {use.device}" for j, use in enumerate(plan.stages)]
     lines = [(plan.bound, "#d62728", f"proven bound {show(plan.bound)}")]
     chart = bar_chart(bars, lanes, max(plan.value, 1e-300), show, lines=lines)
     costs = [sum(amount for _, amount, _ in _stage_parts(plan, use)) for use in plan.stages]
-    worst = max(range(len(costs)), key=lambda j: costs[j])
+    full = max(devices, key=lambda device: ends[device])
+    worst = max((j for j, use in enumerate(plan.stages) if use.device == full), key=lambda j: costs[j])
     name, amount, _ = max(_stage_parts(plan, plan.stages[worst]), key=lambda part: part[1])
-    said = f"Stage {worst} on {plan.stages[worst].device} limits the plan; most of it is {name} ({show(amount)})."
+    said = f"Stage {worst} on {full} limits the plan; most of it is {name} ({show(amount)})."
+    if plan.chunks > 1:
+        said = f"Device {full} limits the plan; its longest stage is {worst}, and most of that is {name}."
     rows = [
         [
             str(j),

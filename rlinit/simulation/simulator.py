@@ -148,7 +148,11 @@ def simulate(
         Source of the random factors; needed where a sigma is positive.
     inputs
         For `pipeline` plans: inputs that stream through the stages, 2 k + 2 if not given. One stage works on one input
-        at a time, for the seconds that the plan gives it, and passes it on when done.
+        at a time, for the seconds that the plan gives it, and passes it on when done. A device of several chunks works
+        on one at a time: stage j on input m before stage i on input l where j + m < i + l, or as much and j < i. A
+        plan that is not contiguous is played in rounds: in each, a device does everything it has once, on what others
+        made in the round before; its batches carry the number of the round, and one round more for each time that
+        data changes devices.
 
     Raises
     ------
@@ -431,8 +435,23 @@ def _simulation(batches: Iterable[Batch], transfers: Iterable[Movement]) -> Simu
 # -- stages ----------------------------------------------------------------------------------------------------------
 
 
+def _changes(graph: Graph, stage: list[int]) -> int:
+    """Return how often data changes devices at most on its way through the graph."""
+    changes = [0] * graph.num_ops
+    reads: list[list[int]] = [[] for _ in changes]
+    for u, v in graph.edges.tolist():
+        reads[v].append(u)
+    for v in graph.order.tolist():
+        changes[v] = max((changes[u] + (stage[u] != stage[v]) for u in reads[v]), default=0)
+    return max(changes, default=0)
+
+
 def _simulate_stages(plan: Plan, graph: Graph, noise: _Noise, inputs: int) -> Simulation:
-    """Stream inputs through the stages; each works on one input at a time, in order (MTPP's cost of a stage)."""
+    """Stream inputs through the stages; each works on one input at a time, in order (MTPP's cost of a stage).
+
+    Where ops are loose, what a device reads was made by others in the round before, and inputs take as many rounds more
+    as their data changes devices.
+    """
     if inputs < 1:
         raise InvalidPlan(f"inputs is {inputs}; expected at least 1")
     stage = [int((plan.assignment or {})[name]) for name in graph.names]
@@ -441,15 +460,20 @@ def _simulate_stages(plan: Plan, graph: Graph, noise: _Noise, inputs: int) -> Si
     for u, v in graph.edges.tolist():
         if stage[u] != stage[v]:
             feeds[stage[v]].add(stage[u])
+    rounds = inputs if plan.contiguous else inputs + _changes(graph, stage)
     activities = [
-        Activity(duration_s=use.time_s * noise.of_op(use.device)) for _ in range(inputs) for use in plan.stages
+        Activity(duration_s=use.time_s * noise.of_op(use.device)) for _ in range(rounds) for use in plan.stages
     ]
-    for m in range(inputs):
+    for m in range(rounds):
+        made = m if plan.contiguous else m - 1
         for j in range(k):
-            after = activities[m * k + j].after
-            after.extend(m * k + i for i in sorted(feeds[j]))
-            if m:
-                after.append((m - 1) * k + j)
+            activities[m * k + j].after.extend(made * k + i for i in sorted(feeds[j]) if made >= 0)
+    last: dict[str, int] = {}
+    for _, j, m in sorted((m + j, j, m) for m in range(rounds) for j in range(k)):
+        device = plan.stages[j].device
+        if device in last:
+            activities[m * k + j].after.append(last[device])
+        last[device] = m * k + j
     replay(activities)
     batches = [
         Batch(f"stage {at % k}", plan.stages[at % k].device, (at // k,), done.start_s, done.end_s)

@@ -120,7 +120,8 @@ def _tasks(plan: Plan) -> tuple[tuple[str, ...], list[Task]]:
     # Stages run whole, one after the other; the order within comes from the program, unless the plan has one.
     ordered = [(op, j) for j, order in enumerate(plan.stage_orders) for op in order]
     listed = ordered or [(op, int(j)) for op, j in plan.assignment.items()]
-    return tuple(use.device for use in plan.stages), [Task(op, j, (0,)) for op, j in listed]
+    names = list(plan.device_times_s)
+    return tuple(names), [Task(op, names.index(plan.stages[j].device), (0,)) for op, j in listed]
 
 
 def _ordered(tasks: list[Task], members: Mapping[str, Sequence[Node]], program: TorchProgram) -> list[Task]:

@@ -179,8 +179,8 @@ def _layer(device: str) -> str:
 
 
 def _places(plan: Plan, graph: Graph) -> tuple[list[str], dict[str, int], bool]:
-    """Return the devices, op -> its place among them, and whether these are stages."""
-    if plan.objective not in ("pipeline", "memory"):
+    """Return the devices, op -> its place among them, and whether these are stages, one a device in their order."""
+    if plan.objective not in ("pipeline", "memory") or plan.chunks > 1 or not plan.contiguous:
         devices = device_names(plan, graph)
         return devices, {op: devices.index(name) for op, name in op_devices(plan, graph).items()}, False
     stages = op_stages(plan, graph)
