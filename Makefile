@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types house fuzz coverage bench wheel clean
+.PHONY: demo test check lint types house fuzz coverage bench wheel gpu clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -50,6 +50,12 @@ fuzz: $(STAMP)  ## random small problems against brute force: make fuzz CASES=20
 
 bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
 	$(BIN)/python -m benchmarks
+
+gpu:  ## on a machine with a GPU and torch: its tests, plans against runs, costs, language models, training; under 9 minutes
+	$(PYTHON) -c "import torch; assert torch.cuda.is_available(), 'torch sees no GPU'"
+	test -x $(VENV)/gpu/bin/python || $(PYTHON) -m venv --system-site-packages $(VENV)/gpu
+	$(VENV)/gpu/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test,torch,agent]" "transformers>=4.50"
+	$(VENV)/gpu/bin/python -m benchmarks.components.gpu
 
 clean:  ## built files
 	rm -rf build dist *.egg-info

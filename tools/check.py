@@ -332,7 +332,8 @@ def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
         not plan.get("stage_orders") and not any(row.get("activation_bytes") for row in stages),
         "peaks of activation memory are not checked here",
     )
-    need(not plan.get("chunks") and not plan.get("training"), "interleaved and training pipelines are not checked here")
+    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
+    need(not plan.get("training"), "training pipelines are not checked here")
     assignment = {name: int(stage) for name, stage in plan["assignment"].items()}
     need(set(assignment) == set(graph.names), "the plan does not assign exactly the ops of the graph")
     devices: list[Any] = [hardware.at.get(row["device"]) for row in stages]

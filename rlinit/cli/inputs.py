@@ -27,6 +27,7 @@ __all__ = [
     "dimension_sizes",
     "load_hardware",
     "load_model",
+    "onnx_inputs",
 ]
 
 Model = Annotated[
@@ -259,3 +260,43 @@ def check_targets(*targets: Path | None) -> None:
             tempfile.TemporaryFile(dir=target.parent).close()
         except OSError as problem:
             raise RlinitError(f"cannot write {target}: {problem.strerror}") from None
+
+
+def onnx_inputs(graph: Graph, files: Sequence[Path], seed: int) -> dict[str, Any]:
+    """Return arrays for the inputs of an ONNX model by name: from files in order, or random ones.
+
+    Parameters
+    ----------
+    graph
+        The model's, whose inputs have sizes and types.
+    files
+        One ``.npy`` file for each input, in the model's order; none: normal random numbers, zeros and ones for other
+        types than floating-point ones, which are legal indices.
+    seed
+        Of the random numbers.
+
+    Raises
+    ------
+    RlinitError
+        Too many or few files, or one that cannot be read.
+    """
+    import numpy as np
+
+    inputs = [v for v in range(graph.num_ops) if graph.kinds[v] == "input"]
+    if files and len(files) != len(inputs):
+        raise RlinitError(f"there are {len(files)} files of inputs; the model has {len(inputs)}")
+    generator = np.random.default_rng(seed)
+    arrays: dict[str, Any] = {}
+    for at, v in enumerate(inputs):
+        row = graph.extras[v]
+        dtype, *shape = row["outputs"][0]
+        if files:
+            try:
+                array = np.load(files[at], allow_pickle=False)
+            except (OSError, ValueError, EOFError) as problem:
+                raise RlinitError(f"cannot read {files[at]} as a .npy file: {problem}") from problem
+        else:
+            draws = str(dtype).startswith("float")
+            array = generator.normal(size=shape) if draws else generator.integers(0, 2, size=shape)
+        arrays[str(row.get("tensors", [graph.names[v]])[0])] = array.astype(dtype)
+    return arrays

@@ -6,6 +6,7 @@ They read ``.pt2`` files, whose weights are loaded without opening a pickle (see
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -25,6 +26,8 @@ from rlinit.cli.inputs import (
     device_places,
     dimension_sizes,
     load_hardware,
+    load_model,
+    onnx_inputs,
 )
 from rlinit.errors import ExecutionFailure, InvalidPlan, RlinitError
 from rlinit.graph import Graph
@@ -45,8 +48,7 @@ _TOLERANCE = 1e-3
 """Relative to the largest output: how far kernels of other devices and batch sizes may round differently."""
 
 _OTHER_WAYS = {
-    ".onnx": "A plan of an ONNX model runs in onnxruntime: write its parts by rlinit export --onnx-stages FOLDER, and "
-    "run them by rlinit.exporters.run_onnx_stages",
+    ".onnx": "The ops of an ONNX model are not measured here; rlinit run runs its plans by onnxruntime",
     ".keras": "A Keras model on the torch backend is a torch module: schedule Graph.from_torch(model, (x,)), and run "
     "the plan by rlinit.run(plan, model, x)",
     ".tflite": "TFLite models are planned only; their own delegates run them",
@@ -64,7 +66,7 @@ class Run:
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """The model with its weights (.pt2, from torch.export.save)."""
+    """The model with its weights (.pt2, from torch.export.save; or .onnx, which onnxruntime runs part by part)."""
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
     hw: str | None = None
@@ -170,15 +172,17 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
         raise RlinitError("--report needs --measure")
     if command.measure and command.executor != "local":
         raise RlinitError("--measure needs --executor local")
-    from rlinit.measurement.model_inputs import model_inputs
+    from rlinit.measurement.model_inputs import model_inputs, positional_inputs
 
     plan = Plan.load(command.plan)
     if command.executor == "pipeline" and "RANK" not in os.environ:
         return _start_processes(plan, sys.argv[1:] if arguments is None else arguments)
+    if command.model.suffix.lower() == ".onnx":
+        return _run_onnx(command, plan)
     program = _load_program(command.model)
     graph = _graph(command, plan, program)
     _require_graph(command, plan, graph)
-    inputs = model_inputs(
+    inputs, kwargs = model_inputs(
         program,
         files=command.inputs,
         dims=dimension_sizes(command.reading.dims),
@@ -188,11 +192,14 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     )
     places = device_places(command.devices)
     executor = _executor(command)
-    result = executor.execute(plan, program, inputs, graph=graph, devices=places or None)
+    result = executor.execute(plan, program, inputs, kwargs=kwargs, graph=graph, devices=places or None)
     if command.executor == "pipeline" and result.outputs is None:
         return 0  # the process with the last stage tells the rest
-    difference = _difference(program, inputs, result) if command.check and result.outputs is not None else None
-    found = _measured(command, plan, program, inputs, graph, places) if command.measure else None
+    check = command.check and result.outputs is not None
+    difference = _difference(program, inputs, kwargs, result) if check else None
+    found = None
+    if command.measure:
+        found = _measured(command, plan, program, positional_inputs((inputs, kwargs)), graph, places)
     if command.outputs is not None and result.outputs is not None:
         _save_outputs(command.outputs, result.outputs)
     if found is not None and command.report is not None:
@@ -217,13 +224,13 @@ def measure_model(command: Measure) -> int:
         raise RlinitError("--hw and --hw-out belong together")
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
     from rlinit.importers.torch.export import from_program
-    from rlinit.measurement.model_inputs import model_inputs
+    from rlinit.measurement.model_inputs import model_inputs, positional_inputs
     from rlinit.measurement.ops import measure_ops
     from rlinit.measurement.transfers import measure_transfers
 
     dims = dimension_sizes(command.dims)
     graph = from_program(program, dims=dims, name=command.model.stem)
-    inputs = model_inputs(program, files=command.inputs, dims=dims, seed=command.seed)
+    inputs = positional_inputs(model_inputs(program, files=command.inputs, dims=dims, seed=command.seed))
     places = device_places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
     settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s)
     hardware = None if command.hw is None else load_hardware(command.hw)
@@ -268,6 +275,52 @@ def calibrate_costs(command: Calibrate) -> int:
     table.save(command.out)
     _print_table(table, as_json=command.json)
     return 0
+
+
+def _run_onnx(command: Run, plan: Plan) -> int:
+    """Run a plan of an ONNX model by onnxruntime; return the exit code."""
+    if command.measure or command.executor != "local":
+        raise RlinitError(".onnx files run by --executor local, and are not measured op by op")
+    import numpy as np
+
+    from rlinit.executors.onnx import OnnxExecutor
+
+    chosen = command.reading.dtype or plan.provenance.get("dtype")
+    reading = dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
+    if command.graph is not None:
+        graph = Graph.load(command.graph)
+    else:
+        graph = load_model(str(command.model), plan.objective, reading)
+    _require_graph(command, plan, graph)
+    feeds = onnx_inputs(graph, command.inputs, command.seed)
+    places = device_places(command.devices)
+    result = OnnxExecutor().execute(plan, command.model, (), kwargs=feeds, graph=graph, devices=places)
+    difference = _onnx_difference(command.model, feeds, result.outputs) if command.check else None
+    if command.outputs is not None:
+        with command.outputs.open("wb") as file:
+            np.savez(file, **{f"output{at}": array for at, array in enumerate(result.outputs.values())})
+    if command.json:
+        print(json.dumps(_run_row(plan, result, difference, None), indent=1))
+    else:
+        _print_run(plan, result, difference, None)
+    return 0
+
+
+def _onnx_difference(model: Path, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> float:
+    """Return the largest difference from the model run as a whole, relative to the largest output."""
+    import numpy as np
+
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    expected = session.run(list(outputs), dict(feeds))
+    worst = 0.0
+    for mine, true in zip(outputs.values(), expected, strict=True):
+        if true.size and np.issubdtype(true.dtype, np.number):
+            apart = np.abs(mine.astype(np.float64) - true.astype(np.float64)).max()
+            worst = max(worst, float(apart / max(np.abs(true).max(), 1e-30)))
+    if not worst <= _TOLERANCE:
+        raise InvalidPlan(f"the plan's outputs differ from the model's own by {worst:.2g} of the largest")
+    return worst
 
 
 # -- what the commands read ------------------------------------------------------------------------------------
@@ -380,7 +433,9 @@ def _measured(
     )
 
 
-def _difference(program: ExportedProgram, inputs: tuple[Any, ...], result: Execution) -> float:
+def _difference(
+    program: ExportedProgram, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], result: Execution
+) -> float:
     """Return the largest difference from the unplaced model, relative to the largest output.
 
     Raises
@@ -392,7 +447,7 @@ def _difference(program: ExportedProgram, inputs: tuple[Any, ...], result: Execu
     from torch.utils import _pytree as pytree
 
     with torch.no_grad():
-        expected = program.module()(*inputs)
+        expected = program.module()(*inputs, **kwargs)
     worst = 0.0
     for mine, true in zip(pytree.tree_leaves(result.outputs), pytree.tree_leaves(expected), strict=True):
         if isinstance(true, torch.Tensor) and true.numel():

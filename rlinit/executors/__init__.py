@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
@@ -55,7 +56,9 @@ def execute(
     plan
         A plan with a schedule.
     model
-        The ``torch.nn.Module`` it was made for, or its ``torch.export.ExportedProgram``.
+        The ``torch.nn.Module`` it was made for, or its ``torch.export.ExportedProgram``; or an ``.onnx`` file, which
+        onnxruntime runs part by part (see `rlinit.executors.onnx.OnnxExecutor`): inputs are arrays then, and outputs
+        arrays by name.
     inputs
         The model's positional inputs.
     kwargs
@@ -78,6 +81,12 @@ def execute(
         An op or a device failed; the message names both.
     """
     chosen = named_executor(executor) if isinstance(executor, str) else executor
+    if executor == "local" and isinstance(model, (str, Path)):
+        if Path(model).suffix.lower() != ".onnx":
+            raise InvalidPlan(f"cannot run {model}: expected a module, an exported program or an .onnx file")
+        from rlinit.executors.onnx import OnnxExecutor
+
+        chosen = OnnxExecutor()
     return chosen.execute(plan, model, inputs, kwargs=kwargs, graph=graph, devices=devices)
 
 

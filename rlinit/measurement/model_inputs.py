@@ -12,7 +12,7 @@ from rlinit.importers.torch.export import import_torch
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["model_inputs"]
+__all__ = ["model_inputs", "positional_inputs"]
 
 
 def model_inputs(
@@ -23,16 +23,16 @@ def model_inputs(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
-) -> tuple[Any, ...]:
-    """Return positional inputs of an exported program.
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword inputs of an exported program.
 
     Parameters
     ----------
     program
         The program; plain numbers among its inputs are those that it was exported for.
     files
-        One ``.npy`` file for each tensor, in order; none: normal random numbers, and zeros and ones where the type is
-        no floating-point one, which are legal indices.
+        One ``.npy`` file for each tensor, in the program's order; none: normal random numbers, and zeros and ones where
+        the type is no floating-point one, which are legal indices.
     inputs
         Inputs of the plan; first dimensions that are dynamic hold `batch` rows for each of them.
     batch, dims
@@ -43,7 +43,7 @@ def model_inputs(
     Raises
     ------
     InvalidPlan
-        A file that cannot be read, too many or few of them, or a program with keyword arguments.
+        A file that cannot be read, or too many or few of them.
     InvalidGraph
         A dynamic dimension that no value was chosen for.
     BackendUnavailable
@@ -76,9 +76,21 @@ def model_inputs(
         for at, path in zip(tensors, files, strict=True):
             leaves[at] = torch.from_numpy(_array(path)).to(leaves[at].dtype)
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(args), dict(kwargs)
+
+
+def positional_inputs(given: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[Any, ...]:
+    """Return the positional inputs of `model_inputs`, for what takes no others.
+
+    Raises
+    ------
+    InvalidPlan
+        There are keyword inputs; the message names them.
+    """
+    args, kwargs = given
     if kwargs:
-        raise InvalidPlan(f"the model was exported with keyword arguments {sorted(kwargs)}; export it without")
-    return tuple(args)
+        raise InvalidPlan(f"measuring takes no keyword arguments; export the model without {', '.join(sorted(kwargs))}")
+    return args
 
 
 def _random(shape: Sequence[int], dtype: Any, generator: Any) -> Any:
