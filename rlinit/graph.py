@@ -49,6 +49,9 @@ ANY_DEVICE = "*"
 _COSTS = ("op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden")
 """Attributes of ops that say what they cost and where they may be."""
 
+_TRAINING = ("backward_of", "backward_time_s")
+"""Attributes of ops that only training pipelines look at; `rlinit.stages.training.lowering` says what they mean."""
+
 _NOTES = (
     "node",
     "nodes",
@@ -68,11 +71,11 @@ _NOTES = (
 
 def _check_attributes(op: str, names: Iterable[str]) -> None:
     for name in names:
-        if name not in _COSTS and name not in _NOTES:
-            known = (*_COSTS, *_NOTES)
+        if name not in _COSTS and name not in _TRAINING and name not in _NOTES:
+            known = (*_COSTS, *_TRAINING, *_NOTES)
             raise InvalidGraph(
                 f"op {op!r} has the unknown attribute {name!r}{closest(str(name), known)} "
-                f"(expected {', '.join(_COSTS)}; your own go under 'note')"
+                f"(expected {', '.join((*_COSTS, *_TRAINING))}; your own go under 'note')"
             )
 
 
@@ -107,6 +110,21 @@ def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
         else:
             flat[str(device), 1] = _number(op, f"time_s on {device!r}", entry)
     return flat
+
+
+def _training_attributes(op: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `_TRAINING` among attributes in one form, so that equal ones have one fingerprint."""
+    plain: dict[str, Any] = {}
+    if "backward_of" in row:
+        plain["backward_of"] = str(row["backward_of"])
+    if "backward_time_s" in row:
+        given = row["backward_time_s"]
+        if isinstance(given, Mapping):
+            seconds = {str(d): _number(op, f"backward_time_s on {d!r}", given[d]) for d in sorted(given, key=str)}
+            plain["backward_time_s"] = seconds
+        else:
+            plain["backward_time_s"] = _number(op, "backward_time_s", given)
+    return plain
 
 
 def _csr(
@@ -403,6 +421,10 @@ class Graph:
         types = {v: dtype for v, row in self.extras.items() if (dtype := compute_type(row)) in ("tf32", "bf16", "fp8")}
         if types:
             digest.update(" ".join(types.get(v, "") for v in range(self.num_ops)).encode())
+        for i, row in sorted(self.extras.items()):
+            for what in _TRAINING:
+                if what in row:
+                    digest.update(f"{i}\0{what}\0{row[what]!r}".encode())
         return digest.hexdigest()
 
     # -- construction ------------------------------------------------------------------------------------------
@@ -423,7 +445,9 @@ class Graph:
         ops
             Attributes: `op`, `param_bytes`, `out_bytes`, `flops`, `time_s` (a number, a mapping device -> number,
             or device -> batch size -> number), `colocate` (a group label), `forbidden` (device names or kinds).
-            `outputs`, a mapping from port to bytes, gives output tensors beside the main one of `out_bytes`. What
+            `outputs`, a mapping from port to bytes, gives output tensors beside the main one of `out_bytes`. For
+            training, `backward_of` names the op whose backward this one is, and `backward_time_s` (a number, or a
+            mapping device -> number) says how long the backward of an op takes that no other op stands for. What
             importers note of an op's origin (`module`, `node`, ...) and `note`, whatever it is, are carried along.
         edges
             Data flow, in any order; repeated edges count once. ``(u, v)`` reads the main output of u, ``(u, v, port)``
@@ -464,6 +488,7 @@ class Graph:
                 key: value for key, value in row.items() if key not in _COSTS and not (key == "outputs" and i in ports)
             }
             _check_attributes(op_name, rest)
+            rest |= _training_attributes(op_name, rest)
             if rest:
                 extras[i] = rest
         index = {op_name: i for i, op_name in enumerate(names)}

@@ -28,6 +28,8 @@ __all__ = [
     "Resident",
     "StageUse",
     "Status",
+    "TrainedStageUse",
+    "TrainingUse",
     "Transfers",
     "is_closed",
     "relative_gap",
@@ -98,6 +100,73 @@ class StageUse:
     def time_s(self) -> float:
         """Seconds of the whole stage."""
         return self.in_s + self.work_s + self.overflow_s + self.out_s
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedStageUse:
+    """What a stage of a training pipeline does for each micro-batch, and what it holds.
+
+    Parameters
+    ----------
+    forward_s, backward_s, recompute_s
+        Seconds of computing; they add up to the stage's `work_s`.
+    in_flight
+        Micro-batches whose activations it holds at most.
+    state_bytes, kept_bytes, recomputed_bytes, buffer_bytes, working_bytes
+        Parameters, gradients and optimiser; activations of all micro-batches in flight; the largest block that is
+        recomputed; tensors and gradients received from other stages; gradients at work.
+    recomputed
+        Blocks that run forward a second time.
+    """
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    in_flight: int
+    state_bytes: float
+    kept_bytes: float
+    recomputed_bytes: float
+    buffer_bytes: float
+    working_bytes: float
+    recomputed: tuple[str, ...] = ()
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of the device's memory that the stage takes."""
+        activations = self.kept_bytes + self.recomputed_bytes
+        return self.state_bytes + activations + self.buffer_bytes + self.working_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingUse:
+    """How a training pipeline runs.
+
+    Parameters
+    ----------
+    schedule
+        ``gpipe``, ``1f1b`` or ``zero-bubble``.
+    microbatches
+        Parts m of a batch.
+    recompute
+        ``none``, ``auto`` or ``all``.
+    state_factor
+        Bytes held for each byte of parameters.
+    step_s
+        Seconds of a whole step: all micro-batches forward and backward, with what it takes to fill and drain.
+    stages
+        What each stage does, beside `Plan.stages`.
+    """
+
+    schedule: str
+    microbatches: int
+    recompute: str
+    state_factor: float
+    step_s: float
+    stages: tuple[TrainedStageUse, ...]
+
+    def bubble(self, bottleneck_s: float) -> float:
+        """Return the share of a step in which even the busiest stage waits."""
+        return 1.0 - self.microbatches * bottleneck_s / self.step_s if self.step_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +268,8 @@ class Plan:
     stage_orders
         Ops of each stage in the order that its peak of activation memory is for; empty where the cost of stages does
         not count activations.
+    training
+        How the stages train, where the plan is for training.
     baselines
         What simple rules give on the same problem: rule -> value on the first level, by the same evaluation; None where
         the rule gives nothing that fits. Empty where nothing was compared.
@@ -246,6 +317,7 @@ class Plan:
     chunks: int = 1
     chunk_order: ChunkOrder = "interleaved"
     contiguous: bool = True
+    training: TrainingUse | None = None
 
     @property
     def value(self) -> float:
@@ -319,6 +391,8 @@ class Plan:
         for row in data["transfers"]:
             if not row["tensor"]:
                 del row["tensor"]
+        if self.training is None:
+            del data["training"]
         data["assignment"] = None if self.assignment is None else dict(self.assignment)
         return data
 
@@ -344,6 +418,7 @@ class Plan:
         data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))
         data["devices"] = tuple(DeviceUse(**row) for row in data.get("devices", ()))
+        data["training"] = _training(data.get("training"))
         data["stage_orders"] = tuple(map(tuple, data.get("stage_orders", ())))
         data["notes"] = tuple(data.get("notes", ()))
         data["history"] = tuple(
@@ -439,6 +514,13 @@ class Plan:
         from rlinit.exporters import to_report
 
         to_report(self, graph, hardware, path)
+
+
+def _training(data: Mapping[str, Any] | None) -> TrainingUse | None:
+    if data is None:
+        return None
+    stages = (TrainedStageUse(**{**row, "recomputed": tuple(row["recomputed"])}) for row in data["stages"])
+    return TrainingUse(**{**data, "stages": tuple(stages)})
 
 
 def _levels(values: list[float] | None) -> tuple[float, ...] | None:

@@ -1,4 +1,4 @@
-"""Reader of the inference workloads of Tarnawski et al.: operator and layer graphs, accelerators and CPU cores.
+"""Reader of the workloads of Tarnawski et al.: operator and layer graphs, accelerators and CPU cores.
 
 References
 ----------
@@ -46,20 +46,23 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     ``fpgaLatency``         milliseconds, ``time_s`` on kind ``accelerator``; ``cpuLatency`` on kind ``cpu``
     ``supportedOnFpga``     false: ``forbidden`` on ``accelerator``
     ``size`` of a node      ``param_bytes``, against ``memory_bytes`` (``maxSizePerFPGA``) of an accelerator
-    ``colorClass``          ``colocate``, where more than one node has it
+    ``colorClass``          ``colocate``, where more than one forward node has it
+    ``isBackwardNode``      ``backward_of`` the first forward node of its ``colorClass``: a training workload, for
+                            ``schedule(..., training=..., optimizer=1)``, as sizes count all that is held
     ``cost`` of an edge     milliseconds to move its source's tensor, as ``out_bytes`` over the bandwidth
     ======================  ==============================================================================
 
     ``out_bytes / bandwidth`` equals ``cost`` in seconds to the last bit. Where edges give a ``size`` in bytes and
     one bandwidth explains all costs, sizes and bandwidth are those. Otherwise ``out_bytes`` is the cost in seconds
     and the bandwidth 1: a synthetic unit in which only the quotient means something. Nodes without consumers get no
-    ``out_bytes``.
+    ``out_bytes``. Where the edges of one source give the same cost and different sizes, as in training workloads, the
+    costs count.
 
     Raises
     ------
     InvalidGraph
         An unreadable or malformed file (the message names the node, edge or field), edges of one source with
-        different costs, or a training workload (backward nodes), whose splits are not chains of stages.
+        different costs, or a backward node without a forward node of its ``colorClass``.
     InvalidHardware
         No device at all, or an accelerator without memory.
     """
@@ -67,13 +70,15 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     data = _read(source)
     nodes = [_node(row, i, source) for i, row in enumerate(_rows(data, "nodes", source))]
     edges = [_edge(row, i, source) for i, row in enumerate(_rows(data, "edges", source))]
-    out_bytes, bandwidth = _tensors(edges, source)
+    out_bytes, bandwidth = _tensors(edges, source, loose=any(node["isBackwardNode"] for node in nodes))
     shared: dict[Any, int] = {}
-    for node in nodes:
-        if node.get("colorClass") is not None:
-            shared[node["colorClass"]] = shared.get(node["colorClass"], 0) + 1
     nodes.sort(key=lambda node: int(node["id"]))
-    ops = [(str(node["id"]), _attributes(node, out_bytes, shared)) for node in nodes]
+    ahead: dict[Any, str] = {}
+    for node in nodes:
+        if node.get("colorClass") is not None and not node["isBackwardNode"]:
+            shared[node["colorClass"]] = shared.get(node["colorClass"], 0) + 1
+            ahead.setdefault(node["colorClass"], str(node["id"]))
+    ops = [(str(node["id"]), _attributes(node, out_bytes, shared) | _partner(node, ahead, source)) for node in nodes]
     pairs = [(str(edge["sourceId"]), str(edge["destId"])) for edge in edges]
     graph = Graph.build(ops, pairs, name=source.stem)
     return graph, _hardware(data, bandwidth, source)
@@ -128,8 +133,6 @@ def _node(row: Any, i: int, source: Path) -> _Row:
     for key in ("supportedOnFpga", "isBackwardNode"):
         if row.get(key) not in (0, 1):
             raise InvalidGraph(f"{where}: {key!r} is {row.get(key)!r}; expected true or false")
-    if row["isBackwardNode"]:
-        raise InvalidGraph(f"{where} is a backward node; expected an inference workload")
     if row.get("colorClass") is not None:
         _identity(row, "colorClass", where)
     return row
@@ -146,8 +149,11 @@ def _edge(row: Any, i: int, source: Path) -> _Row:
     return row
 
 
-def _tensors(edges: Sequence[_Row], source: Path) -> tuple[dict[int, float], float]:
-    """Return the bytes of each source's tensor and the bandwidth, so that their quotient is the cost in seconds."""
+def _tensors(edges: Sequence[_Row], source: Path, *, loose: bool) -> tuple[dict[int, float], float]:
+    """Return the bytes of each source's tensor and the bandwidth, so that their quotient is the cost in seconds.
+
+    Where `loose`, edges of one source may give different sizes; its own is then not known.
+    """
     cost_ms: dict[int, float] = {}
     size: dict[int, float | None] = {}
     for edge in edges:
@@ -158,7 +164,9 @@ def _tensors(edges: Sequence[_Row], source: Path) -> tuple[dict[int, float], flo
                 "source, which has one output tensor"
             )
         if size.setdefault(u, edge.get("size")) != edge.get("size"):
-            raise InvalidGraph(f"{source}: edges from node {u} have different sizes; expected one for each source")
+            if not loose:
+                raise InvalidGraph(f"{source}: edges from node {u} have different sizes; expected one for each source")
+            size[u] = None
     cost_s = {u: cost / _MS for u, cost in cost_ms.items()}
     given = {u: float(bytes_) for u, bytes_ in size.items() if bytes_ is not None}
     dearest = max(cost_ms, key=cost_ms.__getitem__, default=None)
@@ -176,13 +184,24 @@ def _attributes(node: _Row, out_bytes: Mapping[int, float], shared: Mapping[Any,
     }
     if node["id"] in out_bytes:
         row["out_bytes"] = out_bytes[node["id"]]
-    if shared.get(node.get("colorClass"), 0) > 1:
+    if shared.get(node.get("colorClass"), 0) > 1 and not node["isBackwardNode"]:
         row["colocate"] = node["colorClass"]
     if not node["supportedOnFpga"]:
         row["forbidden"] = [ACCELERATOR]
     if node.get("name"):
         row["label"] = str(node["name"])
     return row
+
+
+def _partner(node: _Row, ahead: Mapping[Any, str], source: Path) -> dict[str, str]:
+    """Return which forward node a backward node belongs to, as an attribute."""
+    if not node["isBackwardNode"]:
+        return {}
+    if node.get("colorClass") not in ahead:
+        raise InvalidGraph(
+            f"{source}: backward node {node['id']} has colorClass {node.get('colorClass')!r}, which no forward node has"
+        )
+    return {"backward_of": ahead[node["colorClass"]]}
 
 
 def _hardware(data: _Row, bandwidth: float, source: Path) -> Hardware:

@@ -68,6 +68,8 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, An
     InvalidPlan
         The plan has no schedule, or the checker refuses it; the message says why.
     """
+    if plan.training is not None:
+        raise InvalidPlan("there are no certificates of training pipelines yet")
     written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
     raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
     raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))

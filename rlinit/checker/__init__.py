@@ -10,6 +10,7 @@ from rlinit.checker.compatibility import figures_of, require_graph, require_hard
 from rlinit.checker.form import check_form
 from rlinit.checker.placements import check_placement
 from rlinit.checker.stages import check_stages, stage_uses
+from rlinit.checker.training import check_training
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -57,6 +58,8 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
         raise InvalidPlan(f"the plan claims {plan.status!r} but assigns ops")
     if plan.objective in ("latency", "throughput"):
         _check_claims(plan, (check_placement(plan, graph, hardware),))
+    elif plan.training is not None:
+        _check_claims(plan, check_training(plan, graph, hardware))
     else:
         _check_claims(plan, check_stages(plan, graph, hardware))
 

@@ -28,6 +28,17 @@ _STAGE_FIGURES = (
     "activation_bytes",
 )
 
+_TRAINING_FIGURES = (
+    "forward_s",
+    "backward_s",
+    "recompute_s",
+    "state_bytes",
+    "kept_bytes",
+    "recomputed_bytes",
+    "buffer_bytes",
+    "working_bytes",
+)
+
 
 def check_form(plan: Plan) -> None:
     """Check the kinds and ranges of a plan's fields, and that it has those of its objective and no others.
@@ -102,13 +113,34 @@ def _check_stage_fields(plan: Plan) -> None:
     for j, order in enumerate(plan.stage_orders):
         for op in order:
             _check_name(f"stage_orders[{j}]", op)
+    if plan.training is not None:
+        _check_training_fields(plan)
     for op, stage in (plan.assignment or {}).items():
         _check_name("an op of the assignment", op)
         _check_count(f"the stage of op {op!r}", stage, 0)
 
 
+def _check_training_fields(plan: Plan) -> None:
+    training = plan.training
+    if training is None or plan.objective != "pipeline" or plan.stage_orders:
+        raise InvalidPlan("training is for pipeline plans without orders of stages")
+    _check_name("training.schedule", training.schedule)
+    _check_name("training.recompute", training.recompute)
+    _check_count("training.microbatches", training.microbatches, 1)
+    _check_number("training.state_factor", training.state_factor, 1.0)
+    _check_number("training.step_s", training.step_s)
+    if len(training.stages) != len(plan.stages):
+        raise InvalidPlan(f"training has {len(training.stages)} stages; the plan has {len(plan.stages)}")
+    for j, use in enumerate(training.stages):
+        for figure in _TRAINING_FIGURES:
+            _check_number(f"training.stages[{j}].{figure}", getattr(use, figure))
+        _check_count(f"training.stages[{j}].in_flight", use.in_flight, 0)
+        for block in use.recomputed:
+            _check_name(f"training.stages[{j}].recomputed", block)
+
+
 def _check_placement_fields(plan: Plan) -> None:
-    for what, value in (("stages", plan.stages), ("stage_orders", plan.stage_orders)):
+    for what, value in (("stages", plan.stages), ("stage_orders", plan.stage_orders), ("training", plan.training)):
         if value:
             raise InvalidPlan(f"a {plan.objective} plan has no {what}, but gives {_shown(value)}")
     if plan.objective == "latency" and (plan.inputs, plan.shard_inputs) != (1, 1):

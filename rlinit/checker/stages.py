@@ -14,7 +14,16 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan, StageUse
 
-__all__ = ["check_stages", "stage_uses"]
+__all__ = [
+    "check_stage",
+    "check_stage_rules",
+    "check_stages",
+    "device_index",
+    "io_rates",
+    "readers_of",
+    "size_of",
+    "stage_uses",
+]
 
 _ROUNDING = 1e-9
 """Relative difference of two float sums of the same numbers that is put down to rounding."""
@@ -44,13 +53,14 @@ def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     if not devices:
         raise InvalidPlan("the plan has no stages")
     _check_devices(plan, hardware, devices)
-    _check_assignment(assignment, graph, hardware, devices, contiguous=plan.contiguous)
+    ordered = graph.edges.tolist() if plan.contiguous else []
+    check_stage_rules(assignment, graph, hardware, devices, ordered=ordered)
     _check_orders(plan, graph)
     uses = stage_uses(assignment, graph, hardware, devices, plan.objective, orders=plan.stage_orders)
     for j, (claimed, true) in enumerate(zip(plan.stages, uses, strict=True)):
-        _check_stage(j, claimed, true)
+        check_stage(j, claimed, true)
     for name in dict.fromkeys(devices):
-        device = hardware.devices[_device_index(hardware, name)]
+        device = hardware.devices[device_index(hardware, name)]
         held = math.fsum(use.param_bytes for use in uses if use.device == name)
         if held > device.memory_bytes * (1.0 + _ROUNDING):
             raise InvalidPlan(
@@ -91,8 +101,8 @@ def stage_uses(
     leave: list[list[int]] = [[] for _ in range(k)]
     for u, at in enumerate(stage):
         held[at].append(u)
-    size = [_size(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
-    for row, (u, readers) in sorted(_readers(graph).items()):
+    size = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
+    for row, (u, readers) in sorted(readers_of(graph).items()):
         elsewhere = {stage[v] for v in readers} - {stage[u]}
         for j in elsewhere:
             enter[j].append(row)
@@ -100,15 +110,15 @@ def stage_uses(
             leave[stage[u]].append(row)
     uses = []
     for j, name in enumerate(devices):
-        i = _device_index(hardware, name)
+        i = device_index(hardware, name)
         device = hardware.devices[i]
         members = held[j]
-        param = math.fsum(_size(graph.param_bytes[v]) for v in members)
+        param = math.fsum(size_of(graph.param_bytes[v]) for v in members)
         peak = _activation_peak([graph.index(op) for op in orders[j]], graph) if orders else 0.0
         spare = _off_cache(graph, [held[i] for i in range(k) if devices[i] == name], param, peak, device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
         rate_in, rate_out, delay_in, delay_out = (
-            _io(hardware, i) if seconds is not None else (math.inf, math.inf, 0.0, 0.0)
+            io_rates(hardware, i) if seconds is not None else (math.inf, math.inf, 0.0, 0.0)
         )
         uses.append(
             StageUse(
@@ -131,11 +141,11 @@ def _off_cache(graph: Graph, chunks: Sequence[Sequence[int]], param: float, peak
     """Return the bytes off the cache of a stage with so many: its share of those of all stages of its device."""
     if len(chunks) == 1:
         return max(0.0, param + peak - cache)
-    together = math.fsum(_size(graph.param_bytes[v]) for members in chunks for v in members)
+    together = math.fsum(size_of(graph.param_bytes[v]) for members in chunks for v in members)
     return max(0.0, together - cache) * (param / together) if together > 0 else 0.0
 
 
-def _readers(graph: Graph) -> dict[int, tuple[int, list[int]]]:
+def readers_of(graph: Graph) -> dict[int, tuple[int, list[int]]]:
     """Return tensor -> (producer, ops that read it): an op's index is its main output, n + i its i-th further one."""
     readers: dict[int, tuple[int, list[int]]] = {}
     for (u, v), tensor in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
@@ -151,8 +161,8 @@ def _activation_peak(order: Sequence[int], graph: Graph) -> float:
     """
     when = {v: step for step, v in enumerate(order)}
     spans: dict[int, tuple[int, int]] = {}  # tensor -> first and last step at which it is alive
-    read_by = _readers(graph)
-    size = [_size(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
+    read_by = readers_of(graph)
+    size = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
     for tensor, u in enumerate((*range(graph.num_ops), *graph.further.op.tolist())):
         _, readers = read_by.get(tensor, (u, []))
         here = [when[v] for v in readers if v in when]
@@ -183,19 +193,42 @@ def _check_orders(plan: Plan, graph: Graph) -> None:
             raise InvalidPlan(f"the order of a stage runs {graph.names[v]!r} before {graph.names[u]!r}, which it reads")
 
 
-def _size(value: float) -> float:
+def size_of(value: float) -> float:
+    """Return a size, 0 where it is not given."""
     return 0.0 if math.isnan(value) else float(value)
 
 
-def _device_index(hardware: Hardware, name: str) -> int:
+def device_index(hardware: Hardware, name: str) -> int:
+    """Return the place of a device by its name; InvalidPlan if there is none.
+
+    Parameters
+    ----------
+    hardware
+        The devices.
+    name
+        One of their names.
+
+    Raises
+    ------
+    InvalidPlan
+        No device has the name.
+    """
     for i, device in enumerate(hardware.devices):
         if device.name == name:
             return i
     raise InvalidPlan(f"the plan uses device {name!r}, which {hardware.name!r} does not have")
 
 
-def _io(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
-    """Return (bytes/s in, bytes/s out, seconds of latency in, out) of a device as a stage."""
+def io_rates(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
+    """Return (bytes/s in, bytes/s out, seconds of latency in, out) of a device as a stage.
+
+    Parameters
+    ----------
+    hardware
+        The devices and links.
+    i
+        The device's index.
+    """
     own = hardware.devices[i].io_bandwidth
     others = [j for j in range(len(hardware.devices)) if j != i]
     if own == math.inf or not others:
@@ -220,11 +253,35 @@ def _check_devices(plan: Plan, hardware: Hardware, devices: list[str]) -> None:
         raise InvalidPlan("the stages are not on the devices in the hardware's order")
 
 
-def _check_assignment(
-    assignment: Mapping[str, int], graph: Graph, hardware: Hardware, devices: list[str], *, contiguous: bool
+def check_stage_rules(
+    assignment: Mapping[str, int],
+    graph: Graph,
+    hardware: Hardware,
+    devices: Sequence[str],
+    *,
+    ordered: Sequence[Sequence[int]],
 ) -> None:
+    """Check the rules of an assignment to stages that have nothing to do with bytes or seconds.
+
+    Parameters
+    ----------
+    assignment
+        op name -> stage.
+    graph, hardware
+        The problem.
+    devices
+        Device name of each stage.
+    ordered
+        Pairs of ops, the first of which is on no later stage than the second.
+
+    Raises
+    ------
+    InvalidPlan
+        An op missing, unknown, on a stage that does not exist, where it is forbidden, before what it reads, or apart
+        from one it is colocated with.
+    """
     known = set(graph.names)
-    on = [hardware.devices[_device_index(hardware, name)] for name in devices]
+    on = [hardware.devices[device_index(hardware, name)] for name in devices]
     for v, name in enumerate(graph.names):
         if name not in assignment:
             raise InvalidPlan(f"op {name!r} is not assigned")
@@ -238,8 +295,8 @@ def _check_assignment(
     for name in assignment:
         if name not in known:
             raise InvalidPlan(f"the plan assigns op {name!r}, which the graph does not have")
-    for u, v in graph.edges.tolist():
-        if contiguous and assignment[graph.names[u]] > assignment[graph.names[v]]:
+    for u, v in ordered:
+        if assignment[graph.names[u]] > assignment[graph.names[v]]:
             raise InvalidPlan(
                 f"edge ({graph.names[u]!r}, {graph.names[v]!r}) runs backwards, from stage "
                 f"{assignment[graph.names[u]]} to stage {assignment[graph.names[v]]}"
@@ -263,8 +320,21 @@ def _values(uses: tuple[StageUse, ...], objective: str) -> tuple[float, ...]:
     return (max(math.fsum(use.time_s for use in uses if use.device == name) for name in {u.device for u in uses}),)
 
 
-def _check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
-    """Check the figures of one stage; bytes off the cache are a difference, rounded as the sum it is taken from."""
+def check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
+    """Check the figures of one stage; bytes off the cache are a difference, rounded as the sum it is taken from.
+
+    Parameters
+    ----------
+    j
+        The stage.
+    claimed, true
+        What the plan says, and what is so.
+
+    Raises
+    ------
+    InvalidPlan
+        They differ by more than rounding.
+    """
     total = true.param_bytes + true.activation_bytes
     share = true.overflow_s / true.off_cache_bytes if true.off_cache_bytes > 0 else 0.0
     scales = {"off_cache_bytes": total, "overflow_s": total * share}

@@ -1,4 +1,7 @@
-"""Solving a `pipeline` problem whose overflow counts activations: the problem without them, slices, ideals."""
+"""Solving `pipeline` problems whose memory counts activations, those of overflow and those of training.
+
+Either is a problem without them, slices of orders, and ideals, which price stages as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,38 @@ import dataclasses
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
+from rlinit.exact.stages.ideals.training import slice_training_order, solve_training_ideals
 from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
 from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry
-from rlinit.solving.incumbent import ActivationIncumbent, Progress, for_stages
-from rlinit.solving.stage_bounds import NOTHING_FITS
-from rlinit.solving.stage_phases import StageSearch
+from rlinit.solving.incumbent import ActivationIncumbent, Progress, TrainingIncumbent, for_stages
+from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase
+from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch
 from rlinit.solving.strategy import Strategy, follow
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment
+from rlinit.stages.training.problem import StageTraining
+from rlinit.units import format_bytes
 
-__all__ = ["solve_activations"]
+__all__ = ["solve_activations", "solve_training"]
 
 _BASE_SHARE = 0.6
 """Of the time left, what the problem without activations may take."""
 
 _ROUNDS = 8
 """Slicings of orders that the slicing before made better, at most."""
+
+
+_RELAXED_SHARE = 0.4
+"""Of the time left, what the problem without the memory of activations may take where there are many ideals."""
+
+_CUT_ROUNDS = 4
+"""Slicings of the order of the schedule that the slicing before found, at most."""
+
+_MISSING_STEPS = 12
+"""Halvings of the interval in which the bytes that are missing lie."""
 
 
 def solve_activations(incumbent: ActivationIncumbent, search: StageSearch, strategy: Strategy[StageSearch]) -> None:
@@ -147,3 +164,140 @@ def _node_order(problem: StageActivations, place: IntArray) -> IntArray:
     priority = np.full(base.num_nodes, -np.inf)
     np.maximum.at(priority, problem.node_of_op, -place.astype(np.float64))
     return kahn(priority, base.succ_indptr, base.succ, base.pred_indptr)
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def solve_training(incumbent: TrainingIncumbent, search: StageSearch, strategy: Strategy[StageSearch]) -> None:
+    """Improve value and bound of a training pipeline, from the schedule that `search` starts from.
+
+    1. The natural order is sliced exactly; the cheapest bound is that of the relaxation without activations.
+    2. Where ideals are few, the dynamic program over them proves the optimum.
+    3. Else the relaxation is solved by `strategy` for its bound, and orders of its schedules are sliced; then the
+       ideals again, as many as fit into memory.
+
+    Parameters
+    ----------
+    incumbent
+        What is known of the training pipeline.
+    search
+        How the relaxation is searched, and the schedule to start from.
+    strategy
+        Its phases.
+    """
+    incumbent.offer(search.start, "plan")
+    base = search.incumbent = for_stages(
+        incumbent.problem.problem, incumbent.budget, incumbent.target_gap, _bounds_only(incumbent.progress)
+    )
+    with incumbent.part("bound simple"), incumbent.in_phase("bound: simple"):
+        bound_phase(base, "simple")
+        _take_bound(incumbent, search)
+    if not incumbent.finished:
+        with incumbent.part("slices"), incumbent.in_phase("slices"):
+            _cut(incumbent, incumbent.problem.problem.order)
+    if not incumbent.finished:
+        with incumbent.part("ideals"), incumbent.in_phase("ideals"):
+            _solve_training_ideals(incumbent, FEW_IDEALS)
+    if not incumbent.finished:
+        with (
+            incumbent.part("the problem without activations"),
+            incumbent.in_phase("without activations"),
+            incumbent.within(_RELAXED_SHARE),
+        ):
+            base.budget = incumbent.budget
+            base.offer(search.start, "plan")
+            follow(strategy, search)
+            _take_bound(incumbent, search)
+            incumbent.offer(base.assignment, base.method)
+    if not incumbent.finished and base.assignment is not None:
+        with incumbent.part("slices"), incumbent.in_phase("slices"):
+            _cut_again(incumbent, base.assignment)
+    if not incumbent.finished:
+        with incumbent.part("ideals"), incumbent.in_phase("all ideals"):
+            _solve_training_ideals(incumbent, search.limits.ideal_cap)
+
+
+def _take_bound(incumbent: TrainingIncumbent, search: StageSearch) -> None:
+    """Take what the relaxation proved."""
+    base = search.incumbent
+    incumbent.notes += [note for note in base.notes if note not in incumbent.notes]
+    if base.infeasible:
+        incumbent.prove_infeasible(base.infeasible, "the problem without activations")
+    elif base.bounds is not None:
+        incumbent.raise_bound(base.bounds, base.bound_source)
+
+
+def _cut(incumbent: TrainingIncumbent, order: IntArray) -> bool:
+    """Cut an order exactly; return whether that was better."""
+    lower, upper = _between(incumbent)
+    found = slice_training_order(incumbent.problem, order, lower=lower, upper=upper, budget=incumbent.budget)
+    return incumbent.offer(found, "slices")
+
+
+def _cut_again(incumbent: TrainingIncumbent, assignment: StageAssignment) -> None:
+    """Cut the orders in which the ops of one stage after the other come, as long as that helps."""
+    problem = incumbent.problem.problem
+    place = np.empty(problem.num_nodes)
+    place[problem.order] = np.arange(problem.num_nodes)
+    for _ in range(_CUT_ROUNDS):
+        priority = -(assignment.stage * float(problem.num_nodes) + place)
+        order = kahn(priority, problem.succ_indptr, problem.succ, problem.pred_indptr)
+        if incumbent.finished or not _cut(incumbent, order) or incumbent.assignment is None:
+            return
+        assignment = incumbent.assignment
+
+
+def _between(incumbent: TrainingIncumbent) -> tuple[float, float]:
+    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
+    return lower, incumbent.values[0] if incumbent.values else np.inf
+
+
+def _solve_training_ideals(incumbent: TrainingIncumbent, cap: int) -> None:
+    """Solve exactly by dynamic programming over ideals, where there are not too many."""
+
+    def on_bound(proven: float) -> None:
+        incumbent.raise_bound((proven,), "ideals")
+
+    lower, upper = _between(incumbent)
+    result = solve_training_ideals(
+        incumbent.problem, cap, lower=lower, upper=upper, budget=incumbent.budget, on_bound=on_bound
+    )
+    if result is None:
+        return
+    incumbent.offer(result.assignment, "ideals")
+    if np.isfinite(result.bound[0]):
+        incumbent.raise_bound(result.bound, "ideals")
+    elif result.status == "infeasible" and incumbent.values is None:
+        incumbent.prove_infeasible(_why_infeasible(incumbent.problem, cap, incumbent.budget), "ideals")
+
+
+def _why_infeasible(training: StageTraining, cap: int, budget: Budget) -> str:
+    """Return which bytes are missing so that some schedule fits: with so many more on every device one does."""
+
+    def fits(extra: float) -> StageAssignment | None:
+        larger = dataclasses.replace(training, memory_bytes=training.memory_bytes + extra)
+        problem = dataclasses.replace(training.problem, memory_bytes=larger.memory_bytes / training.rules.state_factor)
+        larger = dataclasses.replace(larger, problem=problem)
+        found = solve_training_ideals(larger, cap, lower=0.0, upper=np.inf, budget=budget)
+        return None if found is None else found.assignment
+
+    rules, problem = training.rules, training.problem
+    low = 0.0
+    high = rules.state_factor * float(problem.param_bytes.sum())
+    high += (2 * rules.microbatches + 3) * float(training.made_bytes.sum())
+    best = fits(high)
+    if best is None:
+        return NOTHING_FITS
+    for _ in range(_MISSING_STEPS):
+        middle = 0.5 * (low + high)
+        found = fits(middle)
+        low, high, best = (middle, high, best) if found is None else (low, middle, found)
+    return (
+        f"no split fits the memories{_recomputing(rules.recompute)}: each lacks some {high:,.0f} bytes "
+        f"({format_bytes(high)})"
+    )
+
+
+def _recomputing(recompute: str) -> str:
+    return ", with any recomputation" if recompute == "auto" else f" with recompute={recompute!r}"

@@ -16,6 +16,7 @@ from rlinit.solving.placements import bound_placement, check_placement_names, ex
 from rlinit.solving.plans import checked_plan
 from rlinit.solving.stages import bound_stages, check_stage_names, explain_stages, solve_stages
 from rlinit.solving.strategy import PlannedPhase
+from rlinit.stages.training.rules import Recompute, Training
 
 __all__ = ["ProvenBound", "bound", "explain", "schedule"]
 
@@ -59,6 +60,10 @@ def schedule(
     chunks: int = 1,
     chunk_order: ChunkOrder = "interleaved",
     contiguous: bool = True,
+    training: Training | None = None,
+    microbatches: int | None = None,
+    recompute: Recompute = "none",
+    optimizer: str | float = "adam",
     progress: Progress | None = None,
 ) -> Plan:
     """Schedule a graph on hardware and prove how good the schedule is.
@@ -118,6 +123,20 @@ def schedule(
     contiguous
         For ``pipeline``: False lets a device hold any ops. The bottleneck is the largest sum of a device's work and of
         its tensors, each counted once for each device that it enters or leaves.
+    training
+        For ``pipeline``: train by the schedule ``gpipe``, ``1f1b`` or ``zero-bubble``. Forward and
+        backward of an op are on one stage, gradients flow back, and the memory of every stage holds what training takes
+        there; `rlinit.stages.training.problem` has the formulas. Backward ops, or the times of backward passes, may be
+        given in the graph (`rlinit.stages.training.lowering`); else a backward takes twice its forward.
+    microbatches
+        For training: parts m of a batch that follow each other through the stages. The value is the time of the busiest
+        stage for one of them; `plan.training.step_s` is that of the whole step.
+    recompute
+        For training: ``none``; ``all`` repeated layers and modules that are whole on a stage run forward a second time
+        before their backward, and keep their inputs alone; ``auto``: those that the memory needs, at least cost.
+    optimizer
+        For training: ``sgd``, ``momentum``, ``adam``, ``adam-bf16``, or the bytes that are held for each byte of
+        parameters (1: parameters alone).
     progress
         Called with every improvement.
 
@@ -155,6 +174,10 @@ def schedule(
         chunks=chunks,
         chunk_order=chunk_order,
         contiguous=contiguous,
+        training=training,
+        microbatches=microbatches,
+        recompute=recompute,
+        optimizer=str(optimizer),
     )
     plan = agent if isinstance(agent, Plan) else None
     hardware = _prepared(hardware, options, plan)

@@ -25,6 +25,7 @@ from rlinit.placements.timeline import makespan
 from rlinit.plan import HistoryEntry, relative_gap
 from rlinit.stages.activation_problem import StageActivations, activation_value
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, sums_exactly
+from rlinit.stages.training.problem import StageTraining, training_value
 
 __all__ = [
     "ActivationIncumbent",
@@ -33,9 +34,11 @@ __all__ = [
     "PlacementIncumbent",
     "Progress",
     "StageIncumbent",
+    "TrainingIncumbent",
     "for_activations",
     "for_placement",
     "for_stages",
+    "for_training",
     "strict",
 ]
 
@@ -360,6 +363,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
 StageIncumbent = Incumbent[StageProblem, StageAssignment]
 PlacementIncumbent = Incumbent[PlacementProblem, Placement]
 ActivationIncumbent = Incumbent[StageActivations, StageAssignment]
+TrainingIncumbent = Incumbent[StageTraining, StageAssignment]
 
 
 def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progress: Progress | None) -> StageIncumbent:
@@ -389,6 +393,21 @@ def for_activations(
         See `Incumbent`.
     """
     return Incumbent(problem, activation_value, budget, target_gap, progress)
+
+
+def for_training(
+    problem: StageTraining, budget: Budget, target_gap: float, progress: Progress | None
+) -> TrainingIncumbent:
+    """Return what is known at first about a training pipeline: nothing.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    budget, target_gap, progress
+        See `Incumbent`.
+    """
+    return Incumbent(problem, training_value, budget, target_gap, progress)
 
 
 def for_placement(

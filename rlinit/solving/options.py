@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
 from rlinit.plan import ChunkOrder, Objective, Resident, Transfers
+from rlinit.stages.training.rules import Recompute, Training, TrainingRules, optimizer_factor
 
 __all__ = ["ProblemOptions", "SolveOptions", "Window", "places_ops"]
 
@@ -48,6 +49,14 @@ class ProblemOptions:
     """Where devices run several chunks: interleaved (stage j on the device of stage j mod k), or free."""
     contiguous: bool = True
     """For pipeline: stages in the order of the data. Without it a device may hold any ops."""
+    training: Training | None = None
+    """For pipeline: train, by gpipe, 1f1b or zero-bubble; forward and backward of an op on one stage."""
+    microbatches: int | None = None
+    """For training: parts of a batch that follow each other through the stages."""
+    recompute: Recompute = "none"
+    """For training: layers whose forward runs again before the backward, to keep less: none, auto or all."""
+    optimizer: str = "adam"
+    """For training: sgd, momentum, adam, adam-bf16, or the bytes held for each byte of parameters."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -64,6 +73,7 @@ class ProblemOptions:
         self._set("chunks", _whole("chunks", self.chunks, 1, optional=False))
         self._set("contiguous", bool(self.contiguous))
         self._check_split()
+        self._check_training()
 
     def _check_split(self) -> None:
         """Refuse chunks and loose ops where they mean nothing."""
@@ -75,6 +85,33 @@ class ProblemOptions:
                 f"chunks is {self.chunks} with contiguous=False; expected one of them, for a device that may hold any "
                 "ops has no chunks (--chunks, --no-contiguous)"
             )
+
+    @property
+    def training_rules(self) -> TrainingRules | None:
+        """How the pipeline trains; None where it does not."""
+        if self.training is None or self.microbatches is None:
+            return None
+        return TrainingRules(self.training, self.microbatches, self.recompute, optimizer_factor(self.optimizer))
+
+    def _check_training(self) -> None:
+        self._set("microbatches", _whole("microbatches", self.microbatches, 1, optional=True))
+        self._set("optimizer", str(self.optimizer))
+        if self.training is None:
+            usual = {"microbatches": None, "recompute": "none", "optimizer": "adam"}
+            given = [name for name, value in usual.items() if getattr(self, name) != value]
+            if given:
+                raise RlinitError(
+                    f"{' and '.join(given)}: for training only ({', '.join(map(_flag, given))}); "
+                    f"name its schedule, such as training='1f1b' (--training 1f1b)"
+                )
+            return
+        if self.objective != "pipeline":
+            raise RlinitError(f"training is for pipeline, not for {self.objective} (--training)")
+        if self.chunks > 1 or not self.contiguous:
+            raise RlinitError("training takes one stage a device, without chunks or contiguous=False (--training)")
+        if self.microbatches is None:
+            raise _refused("microbatches", None, "for training the number of parts of a batch, such as 8")
+        _ = self.training_rules
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

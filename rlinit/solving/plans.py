@@ -15,13 +15,26 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.importers.common.precision import chosen_dtype, precision_of
 from rlinit.plan import Plan, Status, is_closed
-from rlinit.solving.incumbent import ActivationIncumbent, Incumbent, PlacementIncumbent, StageIncumbent, strict
+from rlinit.solving.incumbent import (
+    ActivationIncumbent,
+    Incumbent,
+    PlacementIncumbent,
+    StageIncumbent,
+    TrainingIncumbent,
+    strict,
+)
 from rlinit.solving.options import SolveOptions
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 
 __all__ = ["AnyIncumbent", "Solved", "checked_plan"]
 
-AnyIncumbent = StageIncumbent | PlacementIncumbent | ActivationIncumbent | Incumbent[ChunkedStages, ChunkAssignment]
+AnyIncumbent = (
+    StageIncumbent
+    | PlacementIncumbent
+    | ActivationIncumbent
+    | TrainingIncumbent
+    | Incumbent[ChunkedStages, ChunkAssignment]
+)
 
 
 _SMALL_GAIN = 0.05
@@ -136,6 +149,18 @@ def _status(incumbent: AnyIncumbent, bounds: tuple[float, ...] | None) -> tuple[
 
 def _provenance(solved: Solved, options: SolveOptions) -> dict[str, str | float | bool | None]:
     """Return the settings that led to a plan."""
-    names = ("agent", "method", "window", "seed", "jobs", "gap", "time_limit_s", "coarsen", "activations")
+    names: tuple[str, ...] = (
+        "agent",
+        "method",
+        "window",
+        "seed",
+        "jobs",
+        "gap",
+        "time_limit_s",
+        "coarsen",
+        "activations",
+    )
+    if options.training is not None:
+        names += ("training", "microbatches", "recompute", "optimizer")
     settings = {name: getattr(options, name) for name in names}
     return {**settings, "start": solved.origin, "interrupted": solved.incumbent.budget.cancelled}

@@ -9,14 +9,21 @@ from rlinit.agent.selection import check_names
 from rlinit.budget import Budget
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
-from rlinit.errors import RlinitError
+from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
-from rlinit.solving.activations import solve_activations
-from rlinit.solving.incumbent import ActivationIncumbent, Progress, StageIncumbent, for_activations, for_stages
+from rlinit.solving.activations import solve_activations, solve_training
+from rlinit.solving.incumbent import (
+    ActivationIncumbent,
+    Progress,
+    StageIncumbent,
+    for_activations,
+    for_stages,
+    for_training,
+)
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.plans import Solved
 from rlinit.solving.splits import SPLIT_METHODS, bound_split, explain_split, solve_split, splits_devices
@@ -27,6 +34,10 @@ from rlinit.stages.activation_problem import activation_value, with_activations
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, evaluate
+from rlinit.stages.training.lowering import has_backward, lower_training
+from rlinit.stages.training.plan_fields import training_parts
+from rlinit.stages.training.problem import training_value
+from rlinit.stages.training.rules import TrainingRules
 
 __all__ = ["METHODS", "bound_stages", "check_stage_names", "explain_stages", "solve_stages", "stage_strategy"]
 
@@ -226,6 +237,9 @@ def solve_stages(
     """
     if splits_devices(options):
         return solve_split(graph, hardware, options, plan, budget, progress)
+    rules = options.training_rules
+    if rules is not None:
+        return _solve_training(graph, hardware, options, rules, plan, budget, progress)
     began = budget.elapsed_s
     lowered, start = _lowered(graph, hardware, options, plan)
     closing_s = min(_CLOSING * (budget.elapsed_s - began), _MOST_CLOSING * budget.remaining_s)
@@ -252,10 +266,44 @@ def solve_stages(
     return Solved(incumbent, parts, search.origin, baselines)
 
 
+def _solve_training(
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+    rules: TrainingRules,
+    plan: Plan | None,
+    budget: Budget,
+    progress: Progress | None,
+) -> Solved:
+    """Lower a training pipeline and solve it."""
+    if options.method != "auto" or options.activations:
+        raise RlinitError("training pipelines take method='auto' and count activations as they are (--method)")
+    lowered = lower_training(graph, hardware, rules)
+    obstacle = lowered.stages.infeasible
+    start = None if plan is None or obstacle else stages_from_plan(plan, lowered.stages, graph, hardware)
+    incumbent = for_training(lowered.training, budget, options.gap, progress)
+    search = StageSearch.of(for_stages(lowered.stages.problem, budget, options.gap, None), options, start)
+    baselines: list[Baseline[StageAssignment]] = []
+    if obstacle:
+        incumbent.prove_infeasible(obstacle, "the problem's data")
+    else:
+        baselines = stage_baselines(lowered.stages, graph, hardware, partial(training_value, lowered.training), budget)
+        solve_training(incumbent, search, stage_strategy(options.method))
+    if options.keeps_best:
+        for one in baselines:
+            incumbent.offer(one.schedule, one.name)
+    parts = training_parts(incumbent.assignment, lowered, graph, hardware)
+    return Solved(incumbent, parts, search.origin, baselines)
+
+
 def _lowered(
     graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None
 ) -> tuple[LoweredStages, StageAssignment | None]:
     """Return the problem as arrays, and the schedule of a plan to refine."""
+    if has_backward(graph):
+        raise InvalidGraph(
+            f"graph {graph.name!r} has backward ops; name how it trains, such as training='1f1b' (--training 1f1b)"
+        )
     lowered = lower_stages(graph, hardware, "memory" if options.objective == "memory" else "pipeline")
     if plan is None or lowered.infeasible:
         return lowered, None
@@ -281,6 +329,8 @@ def explain_stages(graph: Graph, hardware: Hardware, options: SolveOptions, plan
     """
     if splits_devices(options):
         return explain_split(graph, hardware, options, plan)
+    if options.training_rules is not None:
+        raise RlinitError("training pipelines have no phases to explain: slices, ideals, then what pipeline does")
     lowered, start = _lowered(graph, hardware, options, plan)
     if lowered.infeasible:
         raise RlinitError(f"nothing to solve: {lowered.infeasible}")
@@ -307,6 +357,8 @@ def bound_stages(graph: Graph, hardware: Hardware, options: SolveOptions, budget
     """
     if splits_devices(options):
         return bound_split(graph, hardware, options, budget)
+    if options.training_rules is not None:
+        raise RlinitError("bounds of training pipelines come with their plans; use schedule")
     lowered, _ = _lowered(graph, hardware, options, None)
     method = options.method
     names = (*stage_bounds(lowered.problem.objective), "ideals")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["LoweredStages", "lower_stages"]
+__all__ = ["LoweredStages", "lower_stages", "tensors_between", "transfer_seconds"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +47,12 @@ class LoweredStages:
 
 
 def lower_stages(
-    graph: Graph, hardware: Hardware, objective: Literal["pipeline", "memory"], *, contiguous: bool = True
+    graph: Graph,
+    hardware: Hardware,
+    objective: Literal["pipeline", "memory"],
+    *,
+    contiguous: bool = True,
+    op_work: Sequence[FloatArray] | None = None,
 ) -> LoweredStages:
     """Build the array form of a stage problem.
 
@@ -65,6 +71,8 @@ def lower_stages(
     contiguous
         Whether stages are in the order of the data. Where not, colocated ops alone are merged, so that nodes may read
         each other in a circle, and `order` and `level` say where their first ops are.
+    op_work
+        (n_ops,) seconds of each op on each device, inf where it may not run; by default what the graph gives.
 
     Raises
     ------
@@ -77,7 +85,7 @@ def lower_stages(
     n = int(node_of_op.max()) + 1
     if contiguous:
         _warn_of_merging(graph, node_of_op)
-    device_work = _device_work(graph, hardware, objective)
+    device_work = _device_work(graph, hardware, objective) if op_work is None else op_work
     rates = [hardware.io_bandwidth(i) for i in range(hardware.num_devices)]
     if objective == "pipeline" and hardware.num_devices > 1:
         for i, pair in enumerate(rates):
@@ -91,11 +99,11 @@ def lower_stages(
         np.add.at(work[c], node_of_op, device_work[i])
     param = np.zeros(n)
     np.add.at(param, node_of_op, known_bytes(graph.param_bytes))
-    src, indptr, dst, size = _tensors(graph, node_of_op, warn=objective == "memory" or bool(np.isfinite(rates).any()))
+    warn = objective == "memory" or bool(np.isfinite(rates).any())
+    src, indptr, dst, size = tensors_between(graph, node_of_op, warn=warn)
     free = np.zeros((len(first), len(src)))
     piped = objective == "pipeline"
-    in_s = np.stack([size / rates[i][0] + delays[i][0] for i in first]) if piped else free
-    out_s = np.stack([size / rates[i][1] + delays[i][1] for i in first]) if piped else free
+    in_s, out_s = transfer_seconds(hardware, first, size) if piped else (free, free)
     problem = StageProblem(
         objective=objective,
         work_s=work,
@@ -113,6 +121,23 @@ def lower_stages(
         order=_node_order(graph, node_of_op, n) if contiguous else _first_order(graph, node_of_op),
     )
     return LoweredStages(problem, node_of_op, class_devices, _obstacle(graph, hardware, problem, node_of_op))
+
+
+def transfer_seconds(hardware: Hardware, devices: Sequence[int], size: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return (len(devices), m) seconds of bringing m tensors in and of sending them out, on each device as a stage.
+
+    Parameters
+    ----------
+    hardware
+        The devices and links.
+    devices
+        Some of the devices.
+    size
+        (m,) bytes of the tensors.
+    """
+    pairs = [(hardware.io_bandwidth(i), _delay(hardware, i)) for i in devices]
+    in_s = np.stack([size / rate[0] + delay[0] for rate, delay in pairs])
+    return in_s, np.stack([size / rate[1] + delay[1] for rate, delay in pairs])
 
 
 def _merge(graph: Graph) -> IntArray:
@@ -186,7 +211,7 @@ def _delay(hardware: Hardware, i: int) -> tuple[float, float]:
 
 def _classes(
     hardware: Hardware,
-    device_work: list[FloatArray],
+    device_work: Sequence[FloatArray],
     rates: list[tuple[float, float]],
     delays: list[tuple[float, float]],
 ) -> tuple[IntArray, tuple[tuple[int, ...], ...]]:
@@ -204,8 +229,20 @@ def _classes(
     return np.array(slot_class, np.int64), tuple(map(tuple, members))
 
 
-def _tensors(graph: Graph, node_of_op: IntArray, *, warn: bool) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
-    """Return each tensor as (producer, indptr, consumers, bytes), without those used only where they are made."""
+def tensors_between(
+    graph: Graph, node_of_op: IntArray, *, warn: bool
+) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
+    """Return each tensor as (producer, indptr, consumers, bytes), without those used only where they are made.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    node_of_op
+        (n_ops,) node that each op became.
+    warn
+        Whether to say that sizes are unknown.
+    """
     tensors = graph.tensors
     pairs = np.stack([graph.edge_tensor, node_of_op[graph.edges[:, 1]]], axis=1)
     pairs = pairs[node_of_op[tensors.op[pairs[:, 0]]] != pairs[:, 1]]

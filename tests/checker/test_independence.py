@@ -34,7 +34,9 @@ def reached(name: str) -> set[str]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["rlinit.checker", "rlinit.checker.stages", "rlinit.checker.placements"])
+@pytest.mark.parametrize(
+    "name", ["rlinit.checker", "rlinit.checker.stages", "rlinit.checker.placements", "rlinit.checker.training"]
+)
 def test_the_checker_imports_nothing_it_checks(name: str) -> None:
     """No solver, kernel, lowering or array form is imported, whatever the way."""
     modules = reached(name)
@@ -42,7 +44,9 @@ def test_the_checker_imports_nothing_it_checks(name: str) -> None:
     assert [module for module in sorted(modules) if module.startswith(FOREIGN)] == []
 
 
-@pytest.mark.parametrize("name", ["rlinit.stages.plan_fields", "rlinit.placements.plan_fields"])
+@pytest.mark.parametrize(
+    "name", ["rlinit.stages.plan_fields", "rlinit.placements.plan_fields", "rlinit.stages.training.plan_fields"]
+)
 def test_plans_are_not_made_by_the_checker(name: str) -> None:
     """Figures of a plan come from the problem's arrays, so that the checker compares two computations."""
     assert [module for module in sorted(reached(name)) if module.startswith("rlinit.checker")] == []

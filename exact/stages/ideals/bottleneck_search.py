@@ -22,7 +22,16 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem
 from rlinit.stages.states import StageStates
 
-__all__ = ["LABEL_CAP", "ROUNDING", "Bottleneck", "BottleneckSearch", "StageCosts", "run_in_chunks"]
+__all__ = [
+    "FIRST_EXCESS",
+    "GROWTH",
+    "LABEL_CAP",
+    "ROUNDING",
+    "Bottleneck",
+    "BottleneckSearch",
+    "StageCosts",
+    "run_in_chunks",
+]
 
 LABEL_CAP = 60_000_000
 """Most labels (states times ideals) to keep; 13 bytes each."""
@@ -30,7 +39,7 @@ LABEL_CAP = 60_000_000
 ROUNDING = 1e-12
 """Relative room for rounding where sums of costs are held against a threshold."""
 
-_FIRST_EXCESS, _GROWTH = 0.004, 2.0
+FIRST_EXCESS, GROWTH = 0.004, 2.0
 """The first threshold is this much above the lower bound, and the excess grows by this factor."""
 
 _CHUNK = 10_000_000
@@ -184,7 +193,7 @@ class BottleneckSearch:
             return Bottleneck(None, upper, True, [], [])
         ceiling = min(upper, self.costs.everything(self.problem.param_bytes))
         base = proven = min(max(lower, simple), ceiling)
-        excess = _FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
+        excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
         shape = (self.states.num_states, self.table.num_ideals)
         label = np.empty(shape)
         back, back_class = np.empty(shape, np.int32), np.empty(shape, np.int8)
@@ -202,7 +211,7 @@ class BottleneckSearch:
             proven = threshold
             if on_bound is not None:
                 on_bound(proven)
-            excess *= _GROWTH
+            excess *= GROWTH
 
     def _pass(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
         """Fill the labels of stages within the threshold; False if the budget ended first."""

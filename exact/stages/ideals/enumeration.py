@@ -59,7 +59,9 @@ def count_ideals(problem: StageProblem, cap: int) -> int:
     return int(_explore(problem, cap)[0])
 
 
-def enumerate_ideals(problem: StageProblem, cap: int, budget: Budget | None = None) -> Ideals | None:
+def enumerate_ideals(
+    problem: StageProblem, cap: int, budget: Budget | None = None, *, merge: bool = True
+) -> Ideals | None:
     """Return the ideals that an optimal assignment needs, or None where there are more than `cap`.
 
     Weightless ends of the graph are merged into their neighbours before (`merge_weightless`).
@@ -73,6 +75,8 @@ def enumerate_ideals(problem: StageProblem, cap: int, budget: Budget | None = No
     budget
         Where it has a limit, growth is tried under caps that grow by a factor, and given up, with None, where the next
         one would take more than half of the time left. Without a limit there is one try.
+    merge
+        False where a stage costs more than the problem says, so that no node is weightless: all ideals.
 
     Notes
     -----
@@ -80,7 +84,8 @@ def enumerate_ideals(problem: StageProblem, cap: int, budget: Budget | None = No
     memory is that of the transitions, 8 bytes each, plus the ideals of two neighbouring sizes.
     """
     budget = budget or Budget()
-    merged = merge_weightless(problem)
+    whole = MergedProblem(problem, np.arange(problem.num_nodes, dtype=np.int64))
+    merged = merge_weightless(problem) if merge else whole
     tried = min(cap, _FIRST_TRY) if budget.remaining_s < np.inf else cap
     while True:
         began = budget.elapsed_s

@@ -134,7 +134,7 @@ BROKEN: list[tuple[tuple[Any, ...], Any, str]] = [
     (("nodes", 2, "size"), True, "'size' is True"),
     (("nodes", 2, "supportedOnFpga"), 2, "'supportedOnFpga' is 2"),
     (("nodes", 2, "isBackwardNode"), None, "'isBackwardNode' is None"),
-    (("nodes", 2, "isBackwardNode"), 1, "inference"),
+    (("nodes", 0, "isBackwardNode"), 1, "backward node 4 has colorClass None, which no forward node has"),
     (("nodes", 2, "colorClass"), "red", "'colorClass'"),
     (("edges", 3, "sourceId"), 9, "unknown op '9'"),
     (("edges", 3, "destId"), 1.5, "'destId' is 1.5"),
@@ -162,6 +162,16 @@ def test_malformed_fields(tmp_path: Path, where: tuple[Any, ...], value: Any, me
     with pytest.raises(RlinitError, match=message) as caught:
         dnn_partitioning.load(write(tmp_path, data))
     assert isinstance(caught.value, InvalidGraph if message != "memory_bytes" else InvalidHardware)
+
+
+def test_backward_nodes_name_their_forward_node(tmp_path: Path) -> None:
+    """A backward node goes with the forward node of its colour; edges of one source may differ in size there."""
+    data = workload()
+    data["nodes"] += [node(5, colorClass=7, isBackwardNode=True), node(6, colorClass=7)]
+    data["edges"][1]["size"], data["edges"][2]["size"] = 4, 8
+    graph, _ = dnn_partitioning.load(write(tmp_path, data))
+    assert graph.extras[graph.index("5")]["backward_of"] == "6"
+    assert graph.colocation[graph.index("5")] == -1
 
 
 def test_ids_are_unique(tmp_path: Path) -> None:

@@ -1,0 +1,255 @@
+"""The exact bottleneck of a training pipeline by dynamic programming over ideals, or over the prefixes of one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.arrays import FloatArray, IntArray, WordArray
+from rlinit.budget import Budget
+from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, GROWTH, LABEL_CAP, ROUNDING, Bottleneck
+from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
+from rlinit.exact.stages.ideals.node_merging import MergedProblem
+from rlinit.exact.stages.ideals.table import IdealTable, quantized
+from rlinit.exact.stages.ideals.training_pass import (
+    BlockArrays,
+    IdealArrays,
+    LabelArrays,
+    LinkArrays,
+    MemoryArrays,
+    StateArrays,
+    crossing_links,
+    training_pass,
+)
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.stages.problem import StageAssignment, StageResult
+from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
+from rlinit.stages.training.problem import StageTraining, training_value
+from rlinit.stages.training.rules import in_flight
+
+__all__ = ["slice_training_order", "solve_training_ideals"]
+
+_QUOTA = 2_000_000
+"""Pairs of ideals between looks at the budget: some 50 ms."""
+
+_MODES = {"none": 0, "auto": 1, "all": 2}
+
+
+def solve_training_ideals(
+    training: StageTraining,
+    cap: int,
+    *,
+    lower: float,
+    upper: float,
+    budget: Budget,
+    on_bound: Callable[[float], None] | None = None,
+) -> StageResult | None:
+    """Return the assignment of the smallest bottleneck, exact over monotone assignments, classes and recomputation.
+
+    Parameters
+    ----------
+    training
+        The problem.
+    cap
+        Ideals to enumerate at most.
+    lower
+        A proven lower bound in seconds.
+    upper
+        Value of a schedule at hand: only better ones are looked for.
+    budget, on_bound
+        When to stop, and who hears of each proven bound.
+
+    Returns
+    -------
+    StageResult or None
+        ``optimal``; ``infeasible``: nothing is better than `upper`, which is the bound then; ``feasible`` or
+        ``no_solution``: the budget ended, or a choice of blocks was too hard to prove. None beyond `cap`, or beyond the
+        labels that fit.
+
+    References
+    ----------
+    Tarnawski et al., NeurIPS 2020, for ideals with the backward pass folded onto the forward one; memory that depends
+    on the place of a stage, and recomputation, are this project's.
+    """
+    ideals = enumerate_ideals(training.problem, cap, budget, merge=False)
+    return None if ideals is None else _solve(training, ideals, lower, upper, budget, on_bound)
+
+
+def slice_training_order(
+    training: StageTraining, order: IntArray, *, lower: float, upper: float, budget: Budget
+) -> StageAssignment | None:
+    """Return the best way to cut one topological order into stages, if it is better than `upper`.
+
+    Parameters
+    ----------
+    training
+        The problem.
+    order
+        (n,) a topological order of the nodes.
+    lower
+        A proven lower bound in seconds.
+    upper
+        Value of a schedule at hand.
+    budget
+        When to stop.
+    """
+    n = len(order)
+    whole = MergedProblem(training.problem, np.arange(n, dtype=np.int64))
+    ideals = Ideals(whole, np.arange(-1, n, dtype=np.int64), np.append(np.int64(-1), order), n)
+    found = _solve(training, ideals, lower, upper, budget, None)
+    return None if found is None else found.assignment
+
+
+def _solve(
+    training: StageTraining,
+    ideals: Ideals,
+    lower: float,
+    upper: float,
+    budget: Budget,
+    on_bound: Callable[[float], None] | None,
+) -> StageResult | None:
+    problem = training.problem
+    most = min(problem.num_stages, problem.num_nodes)
+    num_states = num_counted(problem.class_count, most)
+    if num_states * ideals.num_ideals > LABEL_CAP or num_states * problem.num_classes > MOST_STEPS:
+        return None
+    if not np.isfinite(problem.work_s.min(axis=0)).all():
+        return StageResult(None, None, (upper,), "infeasible", 0)
+    search = _Search(training, ideals, StageStates.counted(problem.class_count, most), budget)
+    found = search.run(lower, upper * (1 - 2 * ROUNDING), on_bound)
+    if not found.complete:
+        return StageResult(None, None, (found.proven,), "no_solution", search.work)
+    if found.value is None:
+        if search.exact:
+            return StageResult(None, None, (upper,), "infeasible", search.work)
+        return StageResult(None, None, (lower,), "no_solution", search.work)
+    assignment = search.assignment(found)
+    value = training_value(training, assignment)
+    if value[0] >= upper:
+        return StageResult(None, None, (upper if search.exact else lower,), "infeasible", search.work)
+    bound = min(value[0], found.value) if search.exact else lower
+    return StageResult(assignment, value, (bound,), "optimal" if search.exact else "feasible", search.work)
+
+
+class _Search:
+    """Passes under a threshold that grows, as `BottleneckSearch`."""
+
+    def __init__(self, training: StageTraining, ideals: Ideals, states: StageStates, budget: Budget) -> None:
+        problem = training.problem
+        self.training, self.states, self.budget = training, states, budget
+        self.work, self.exact = 0, True
+        self.weight_of, self.unit = quantized(problem.work_s.min(axis=0))
+        self.table = table = IdealTable.build(ideals, self.weight_of)
+        bit_of = np.empty(problem.num_nodes, np.int64)
+        bit_of[problem.order] = np.arange(problem.num_nodes)
+        links, rules = training.links, training.rules
+        src, dst = bit_of[links.src], bit_of[links.dst]
+        cut = crossing_links(table.parent, table.node, table.bits, src, links.indptr, dst, bit_of)
+        self.links = LinkArrays(src, links.indptr, dst, links.in_s, links.out_s, *cut)
+        width = np.empty(problem.num_nodes)
+        width[bit_of] = training.width_bytes
+        self.memory = MemoryArrays(
+            table.sums(rules.state_factor * problem.param_bytes),
+            table.sums(training.made_bytes),
+            table.crossing_sums(problem.tensor_bytes),
+            width,
+            training.memory_bytes * CAPACITY_SLACK,
+            problem.cache_bytes,
+            problem.overflow_s_per_byte,
+            rules.microbatches,
+        )
+        self.blocks = BlockArrays(
+            _bits(training.blocks.of_node, bit_of, len(training.blocks.names), table.bits.shape[1]),
+            training.blocks.saved_bytes,
+            training.blocks.seconds,
+            np.argsort(training.blocks.seconds / training.blocks.saved_bytes, axis=1, kind="stable"),
+            _MODES[rules.recompute],
+        )
+        self.filled = (problem.class_count - states.left).sum(axis=1)
+        flying = [in_flight(rules, problem.num_stages, r) for r in range(int(self.filled.max()) + 1)]
+        self.in_flight = np.array(flying, np.float64)
+
+    def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
+        """Return the smallest bottleneck of at most `upper`; see `BottleneckSearch.run`."""
+        problem = self.training.problem
+        ceiling = min(upper, self._everything())
+        base = proven = min(max(lower, float(problem.work_s.min(axis=0).max())), ceiling)
+        excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
+        shape = (self.states.num_states, self.table.num_ideals)
+        label, back, back_class = np.empty(shape), np.empty(shape, np.int32), np.empty(shape, np.int8)
+        while True:
+            threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
+            if not self._pass(threshold, label, back, back_class):
+                return Bottleneck(None, proven, False, [], [])
+            state = int(np.argmin(label[:, 0]))
+            if label[state, 0] < np.inf:
+                return self._read(float(label[state, 0]), state, back, back_class)
+            if threshold >= ceiling:
+                return Bottleneck(None, upper, True, [], [])
+            proven = threshold
+            if on_bound is not None and self.exact:
+                on_bound(proven)
+            excess *= GROWTH
+
+    def _everything(self) -> float:
+        """Return seconds that no stage exceeds."""
+        training, problem = self.training, self.training.problem
+        finite = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
+        twice = np.where(np.isfinite(training.forward_s), training.forward_s, 0.0)
+        per_class = finite.sum(axis=1) + twice.sum(axis=1) + problem.overflow_s_per_byte * problem.param_bytes.sum()
+        per_class += training.links.in_s.sum(axis=1) + training.links.out_s.sum(axis=1)
+        return float(per_class.max()) * (1.0 + 1e-9)
+
+    def _pass(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
+        """Fill the labels of stages within the threshold; False if the budget ended first."""
+        problem, table, states = self.training.problem, self.table, self.states
+        limit = threshold * (1 + ROUNDING)
+        bars = problem.work_s > limit
+        ideals = IdealArrays(
+            table.weight,
+            table.bits,
+            np.stack([table.sums(row) for row in np.where(bars, 0.0, problem.work_s)]),
+            np.stack([table.sums(row) for row in bars.astype(np.float64)]).astype(np.int64),
+            table.sums(problem.param_bytes),
+        )
+        most = int(np.floor(limit * (1 + ROUNDING) / self.unit)) if limit < self.unit * 2.0**60 else 2**60
+        reach = np.full(problem.num_classes, min(most, int(self.weight_of.sum())), np.int64)
+        rest = (states.left * reach).sum(axis=1)
+        arrays = StateArrays(states.step, self.filled, rest, self.in_flight)
+        label.fill(np.inf)
+        label[0, -1] = 0.0
+        last, labels = table.num_ideals - 1, LabelArrays(label, back, back_class)
+        while last > 0:
+            if self.budget.expired:
+                return False
+            last, met, exact = training_pass(
+                limit, last, _QUOTA, reach, ideals, self.links, self.memory, self.blocks, arrays, labels
+            )
+            self.work += met
+            self.exact = self.exact and exact
+        return True
+
+    def _read(self, value: float, state: int, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> Bottleneck:
+        """Return the ideals at which the stages end and their classes, the first stage first."""
+        at, chain, classes = 0, [], []
+        while state > 0:
+            c = int(back_class[state, at])
+            at = int(back[state, at])
+            chain.append(at)
+            classes.append(c)
+            state = int(self.states.fewer[state, c])
+        return Bottleneck(value, value, True, chain, classes)
+
+    def assignment(self, found: Bottleneck) -> StageAssignment:
+        """Return the assignment that was found."""
+        return StageAssignment(self.table.stages(found.chain), self.training.problem.completed_classes(found.classes))
+
+
+def _bits(of_node: IntArray, bit_of: IntArray, num_blocks: int, words: int) -> WordArray:
+    """Return (b, w) the nodes of each block as bits."""
+    bits = np.zeros((num_blocks, words), np.uint64)
+    for v in np.flatnonzero(of_node >= 0).tolist():
+        bits[of_node[v], bit_of[v] >> 6] |= np.uint64(1) << np.uint64(bit_of[v] & 63)
+    return bits

@@ -1,0 +1,84 @@
+"""From the stages of a training pipeline to the plan that users get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import StageUse, TrainedStageUse, TrainingUse
+from rlinit.stages.problem import StageAssignment
+from rlinit.stages.training.lowering import LoweredTraining
+from rlinit.stages.training.problem import TrainedStage, trained_stages
+from rlinit.stages.training.schedule import PassTimes, timed_passes
+
+__all__ = ["training_parts"]
+
+
+def training_parts(
+    assignment: StageAssignment | None, lowered: LoweredTraining, graph: Graph, hardware: Hardware
+) -> dict[str, Any]:
+    """Return the fields of a plan that describe a training pipeline.
+
+    Parameters
+    ----------
+    assignment
+        A feasible assignment, or None: no fields.
+    lowered
+        The problem, and the way back to ops and devices.
+    graph, hardware
+        Where ops and devices have their names from.
+    """
+    if assignment is None:
+        return {}
+    training, node_of_op = lowered.training, lowered.stages.node_of_op
+    stages = trained_stages(training, assignment)
+    devices = [hardware.devices[i].name for i in lowered.stages.devices_of(assignment)]
+    caches = training.problem.cache_bytes[assignment.classes]
+    uses = tuple(
+        StageUse(
+            device=device,
+            num_ops=int(stage.member[node_of_op].sum()),
+            work_s=stage.forward_s + stage.backward_s + stage.recompute_s,
+            in_s=stage.in_s,
+            out_s=stage.out_s,
+            overflow_s=stage.overflow_s,
+            param_bytes=stage.param_bytes,
+            off_cache_bytes=max(0.0, stage.param_bytes - float(cache)),
+            out_bytes=stage.out_bytes,
+        )
+        for stage, device, cache in zip(stages, devices, caches, strict=True)
+    )
+    rules = training.rules
+    times = [
+        PassTimes.of(one.forward_s, one.backward_s, one.recompute_s, one.in_s + one.out_s + one.overflow_s)
+        for one in stages
+        if one.member.any()
+    ]
+    passes = timed_passes(rules.schedule, rules.microbatches, times)
+    names = training.blocks.names
+    trained = TrainingUse(
+        schedule=rules.schedule,
+        microbatches=rules.microbatches,
+        recompute=rules.recompute,
+        state_factor=rules.state_factor,
+        step_s=max(one.end_s for one in passes),
+        stages=tuple(_trained(stage, names) for stage in stages),
+    )
+    stage_of = dict(zip(graph.names, assignment.stage[node_of_op].tolist(), strict=True))
+    return {"assignment": stage_of, "stages": uses, "training": trained}
+
+
+def _trained(stage: TrainedStage, names: tuple[str, ...]) -> TrainedStageUse:
+    return TrainedStageUse(
+        forward_s=stage.forward_s,
+        backward_s=stage.backward_s,
+        recompute_s=stage.recompute_s,
+        in_flight=stage.in_flight,
+        state_bytes=stage.state_bytes,
+        kept_bytes=stage.kept_bytes,
+        recomputed_bytes=stage.recomputed_bytes,
+        buffer_bytes=stage.buffer_bytes,
+        working_bytes=stage.working_bytes,
+        recomputed=tuple(names[b] for b in stage.recomputed),
+    )

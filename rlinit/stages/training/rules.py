@@ -1,0 +1,122 @@
+"""How a pipeline trains: the schedule of its micro-batches, what parameters hold, and what is computed twice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rlinit.errors import RlinitError
+
+__all__ = ["OPTIMIZERS", "Recompute", "Training", "TrainingRules", "in_flight", "optimizer_factor"]
+
+Training = Literal["gpipe", "1f1b", "zero-bubble"]
+"""The order of forward and backward passes: GPipe, PipeDream-flush (1F1B), or ZB-H1."""
+
+Recompute = Literal["none", "auto", "all"]
+"""Which blocks of layers run forward a second time before their backward, rather than keep what is inside them."""
+
+OPTIMIZERS = {"sgd": 2.0, "momentum": 3.0, "adam": 4.0, "adam-bf16": 8.0}
+"""Bytes held for each byte of parameters of the graph, by optimiser.
+
+=============  ==============================================================================================
+``sgd``        parameters and gradients, of the graph's own type
+``momentum``   and one more number for each parameter
+``adam``       and two more: fp32 training, 16 bytes for each parameter of 4
+``adam-bf16``  bf16 parameters and gradients, fp32 copy and two moments: 16 bytes for each parameter of 2
+=============  ==============================================================================================
+"""
+
+
+def optimizer_factor(optimizer: str | float) -> float:
+    """Return the bytes held for each byte of parameters: those of a preset, or the number itself.
+
+    Raises
+    ------
+    RlinitError
+        Neither a preset's name nor a finite number of at least 1.
+    """
+    expected = f"{', '.join(OPTIMIZERS)}, or the bytes held for each byte of parameters, at least 1"
+    try:
+        factor = OPTIMIZERS[optimizer] if optimizer in OPTIMIZERS else float(optimizer)
+    except (TypeError, ValueError):
+        factor = 0.0
+    if isinstance(optimizer, bool) or not 1.0 <= factor < math.inf:
+        raise RlinitError(f"optimizer is {optimizer!r}; expected {expected} (--optimizer on the command line)")
+    return factor
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRules:
+    """How a pipeline of stages trains.
+
+    Parameters
+    ----------
+    schedule
+        Order of the passes.
+    microbatches
+        Parts m of a batch, whose forward and backward passes follow each other through the stages.
+    recompute
+        Which blocks run forward twice.
+    state_factor
+        Bytes held for each byte of parameters: those themselves, gradients, the optimiser's state.
+
+    Raises
+    ------
+    RlinitError
+        An unknown schedule or choice, or fewer than 1 micro-batch.
+    """
+
+    schedule: Training
+    microbatches: int
+    recompute: Recompute = "none"
+    state_factor: float = OPTIMIZERS["adam"]
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("training", self.schedule, get_args(Training)),
+            ("recompute", self.recompute, get_args(Recompute)),
+        ):
+            if value not in known:
+                raise RlinitError(f"{what} is {value!r}; expected one of {', '.join(known)}")
+        if self.microbatches < 1:
+            raise RlinitError(f"microbatches is {self.microbatches}; expected at least 1")
+
+    def check_stages(self, num_stages: int) -> None:
+        """Check that the schedule can run on so many stages.
+
+        Raises
+        ------
+        RlinitError
+            It cannot, with so few micro-batches.
+        """
+        if self.schedule != "gpipe" and self.microbatches < num_stages:
+            raise RlinitError(
+                f"{self.schedule} on {num_stages} stages needs at least as many micro-batches, "
+                f"but microbatches is {self.microbatches} (--microbatches)"
+            )
+
+
+def in_flight(rules: TrainingRules, num_stages: int, remaining: int) -> int:
+    """Return the micro-batches whose activations a stage holds at most.
+
+    Parameters
+    ----------
+    rules
+        The schedule and its micro-batches.
+    num_stages
+        Stages k of the pipeline.
+    remaining
+        Stages from this one to the end that hold ops, this one included.
+
+    Notes
+    -----
+    GPipe: all m (Huang et al. 2019). 1F1B: ``min(m, remaining)`` (Narayanan et al. 2021). Zero bubble: ZB-H1 of Qi et
+    al. 2023, whose stage s holds k - s micro-batches until their backward and up to s more until the gradients of its
+    parameters; both are counted in full, ``min(m, k)``, which is the most that 1F1B holds anywhere.
+    """
+    if rules.schedule == "gpipe":
+        return rules.microbatches
+    if rules.schedule == "zero-bubble":
+        return min(rules.microbatches, num_stages)
+    return min(rules.microbatches, remaining)

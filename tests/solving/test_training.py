@@ -1,0 +1,157 @@
+"""Training pipelines through `schedule`: plans, checks, schedules of passes, and what bad input gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlinit
+from rlinit.datasets.published import dnn_partitioning
+from rlinit.datasets.published.location import instances_root
+from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
+from rlinit.plan import Plan
+from rlinit.stages.training.schedule import PassTimes, pass_order, timed_passes
+from tests.training_cases import random_graph, random_hardware
+
+
+def layers(count: int = 6) -> Graph:
+    """Return a chain of layers of two ops, the second of which reads what only its layer needs."""
+    ops: list[tuple[str, dict[str, object]]] = []
+    for i in range(count):
+        where = {"module": f"layers.{i}.x", "time_s": 1.0, "param_bytes": 10.0}
+        ops += [(f"inner{i}", {**where, "out_bytes": 8.0}), (f"outer{i}", {**where, "out_bytes": 1.0})]
+    names = [name for name, _ in ops]
+    return Graph.build(ops, list(itertools.pairwise(names)), name="layers")
+
+
+def devices(count: int, memory: float) -> Hardware:
+    """Return equal devices whose links take no time."""
+    return Hardware.mesh([Device(f"d{i}", "any", memory_bytes=memory) for i in range(count)], 1e30)
+
+
+@pytest.mark.parametrize(("name", "optimum_ms"), [("bert24", 41.7458), ("resnet50", 78.6318)])
+def test_published_workloads_are_proven_at_the_published_optimum(name: str, optimum_ms: float) -> None:
+    """The optima of the authors' program, whatever the schedule, since sizes count all that is held."""
+    root = instances_root()
+    if root is None:
+        pytest.skip("the published instances are absent (set RLINIT_INSTANCES)")
+    graph, hardware = dnn_partitioning.load(root / "dnn-partitioning" / "training" / f"{name}_training.json")
+    plan = rlinit.schedule(graph, hardware, training="1f1b", microbatches=8, optimizer=1)
+    assert plan.status == "optimal"
+    assert 1e3 * plan.value == pytest.approx(optimum_ms, abs=5e-5)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+def test_plans_are_checked_and_survive_a_file(schedule: Any, tmp_path: Path) -> None:
+    """A plan passes the checker, comes back from its file as it was, and is refused with any figure changed."""
+    graph = layers()
+    hardware = devices(3, 330.0)
+    plan = rlinit.schedule(graph, hardware, training=schedule, microbatches=4, recompute="auto")
+    assert plan.status == "optimal"
+    assert plan.training is not None
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    rlinit.verify(again, graph, hardware)
+    for figure in ("forward_s", "in_flight", "state_bytes", "kept_bytes", "buffer_bytes", "working_bytes"):
+        first = plan.training.stages[0]
+        wrong = dataclasses.replace(first, **{figure: getattr(first, figure) + 1})
+        training = dataclasses.replace(plan.training, stages=(wrong, *plan.training.stages[1:]))
+        with pytest.raises(InvalidPlan, match=figure):
+            rlinit.verify(dataclasses.replace(plan, training=training), graph, hardware)
+    longer = dataclasses.replace(plan.training, step_s=plan.training.step_s + 1)
+    with pytest.raises(InvalidPlan, match="step_s"):
+        rlinit.verify(dataclasses.replace(plan, training=longer), graph, hardware)
+
+
+def test_random_plans_pass_the_checker() -> None:
+    """Whatever is found on random models with unequal devices is what the checker computes."""
+    found = 0
+    for seed in range(20):
+        graph = random_graph(seed, 9)
+        for schedule in ("gpipe", "1f1b", "zero-bubble"):
+            asked: Any = {"training": schedule, "microbatches": 6, "recompute": "auto", "optimizer": 1}
+            free = rlinit.schedule(graph, random_hardware(seed, 3, 1e6, alike=seed % 2 == 0), **asked)
+            assert free.training is not None
+            room = 0.8 * max(stage.memory_bytes for stage in free.training.stages)
+            plan = rlinit.schedule(graph, random_hardware(seed, 3, room, alike=seed % 2 == 0), **asked)
+            assert plan.status in ("optimal", "infeasible")
+            found += plan.training is not None and any(stage.recomputed for stage in plan.training.stages)
+    assert found > 5
+
+
+def test_recomputation_pays_time_for_memory_where_it_must() -> None:
+    """With less memory a plan recomputes more layers and takes longer; with none of it nothing fits."""
+    values, recomputed = [], []
+    for memory in (1000.0, 290.0, 270.0):
+        plan = rlinit.schedule(layers(), devices(2, memory), training="1f1b", microbatches=4, recompute="auto")
+        assert plan.training is not None
+        values.append(plan.value)
+        recomputed.append(sum(len(stage.recomputed) for stage in plan.training.stages))
+    assert recomputed[0] == 0 < recomputed[1] < recomputed[2]
+    assert values[0] < values[2]
+    alone = rlinit.schedule(layers(), devices(2, 290.0), training="1f1b", microbatches=4)
+    assert alone.status == "infeasible"
+    assert "lacks some" in alone.message
+
+
+def test_passes_run_as_published() -> None:
+    """Steps with equal passes take what the papers say: the bubble is (k - 1)(F + B), and (k - 1)(F + I - W)."""
+    equal = PassTimes(1.0, 1.0, 1.0)
+    for k, m in ((1, 1), (2, 2), (3, 4), (4, 8)):
+        for schedule, bubble in (("gpipe", 3.0), ("1f1b", 3.0), ("zero-bubble", 1.0)):
+            passes = timed_passes(schedule, m, [equal] * k)  # type: ignore[arg-type]
+            assert max(one.end_s for one in passes) == 3.0 * m + bubble * (k - 1)
+    assert pass_order("1f1b", 3, 4, 1) == [
+        ("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("F", 3), ("B", 2), ("B", 3),
+    ]  # fmt: skip
+
+
+def test_activations_in_flight_follow_the_schedule() -> None:
+    """GPipe holds all micro-batches everywhere, 1F1B as many as stages follow, zero bubble as many as stages."""
+    flying = {}
+    schedule: Any
+    for schedule in ("gpipe", "1f1b", "zero-bubble"):
+        plan = rlinit.schedule(layers(), devices(3, 1e6), training=schedule, microbatches=5)
+        assert plan.training is not None
+        flying[schedule] = [stage.in_flight for stage in plan.training.stages]
+    assert flying == {"gpipe": [5, 5, 5], "1f1b": [3, 2, 1], "zero-bubble": [3, 3, 3]}
+
+
+def test_bad_input_is_refused_in_a_line() -> None:
+    """Fewer micro-batches than stages, backward ops without partners or a schedule, and names that do not exist."""
+    graph, hardware = layers(), devices(3, 1e6)
+    with pytest.raises(RlinitError, match="needs at least as many micro-batches"):
+        rlinit.schedule(graph, hardware, training="1f1b", microbatches=2)
+    with pytest.raises(RlinitError, match="microbatches is None"):
+        rlinit.schedule(graph, hardware, training="1f1b")
+    with pytest.raises(RlinitError, match="for training only"):
+        rlinit.schedule(graph, hardware, microbatches=4)
+    with pytest.raises(RlinitError, match="optimizer is 'adamw'"):
+        rlinit.schedule(graph, hardware, training="1f1b", microbatches=4, optimizer="adamw")
+    with pytest.raises(RlinitError, match="training is 'dual'"):
+        rlinit.schedule(graph, hardware, training="dual", microbatches=4)  # type: ignore[arg-type]
+    row = {"time_s": 1.0, "param_bytes": 1.0, "out_bytes": 1.0}
+    lost = Graph.build([("f", row), ("b", {**row, "backward_of": "nobody"})], [])
+    with pytest.raises(InvalidGraph, match="'b' is the backward of 'nobody'"):
+        rlinit.schedule(lost, hardware, training="gpipe", microbatches=4)
+    pair = Graph.build([("f", row), ("b", {**row, "backward_of": "f"})], [("f", "b")])
+    with pytest.raises(InvalidGraph, match="has backward ops"):
+        rlinit.schedule(pair, hardware)
+
+
+def test_memory_that_nothing_can_meet_names_the_op_and_the_bytes() -> None:
+    """An op that is too large alone is named, with what is missing."""
+    plan = rlinit.schedule(layers(), devices(3, 30.0), training="1f1b", microbatches=4, recompute="auto")
+    assert plan.status == "infeasible"
+    assert "op 'inner" in plan.message or "op 'outer" in plan.message
+    assert "lacks" in plan.message
+    assert "\n" not in plan.message
+    json.dumps(plan.to_dict())
