@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -14,6 +14,9 @@ from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.limits import closest
+
+if TYPE_CHECKING:
+    from rlinit.costs.table import CostTable
 
 __all__ = [
     "HardwareName",
@@ -23,6 +26,7 @@ __all__ = [
     "check_folders",
     "check_targets",
     "chosen_sharing",
+    "cost_table",
     "device_places",
     "dimension_sizes",
     "load_hardware",
@@ -67,7 +71,8 @@ class ReadingOptions:
     """Parameters that several ops read: held once, by ops that stay together (colocate), or by each reader (copy);
     auto: copy for stages, colocate for placements."""
     costs: Path | None = None
-    """Times of ops from this cost table (.csv, .json), as measure and calibrate write them."""
+    """Times of ops from this cost table (.csv, .json), as measure and calibrate write them, or from a trace of
+    torch.profiler (trace.json, trace.json.gz)."""
     dtype: str | None = None
     """What a model's numbers are counted in: fp32, tf32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as
     int4/fp16. By default what the file says; for the zoo and .keras files fp32, but int8 on Edge TPUs."""
@@ -138,11 +143,30 @@ def load_model(model: str, objective: str, options: ReadingOptions, hardware: Ha
     else:
         _refuse_missing(model)
         graph = _read_file(model, objective, options)
-    if options.costs is None:
-        return graph
+    return graph if options.costs is None else cost_table(options.costs, graph).apply(graph)
+
+
+def cost_table(path: Path, graph: Graph) -> CostTable:
+    """Return the cost table of a file, or of a trace of torch.profiler where its name ends in ``trace.json[.gz]``.
+
+    Parameters
+    ----------
+    path
+        The file.
+    graph
+        What a trace is of.
+
+    Raises
+    ------
+    InvalidCostTable
+        The file is neither, or a trace of another model.
+    """
+    from rlinit.costs.profiler_trace import load_trace
     from rlinit.costs.table import CostTable
 
-    return CostTable.load(options.costs).apply(graph)
+    if path.name.endswith(("trace.json", "trace.json.gz")):
+        return load_trace(path, graph)
+    return CostTable.load(path)
 
 
 def _zoo_network(name: str, options: ReadingOptions) -> Graph:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import tyro
 
-from rlinit.cli.inputs import Model, ReadingOptions, load_hardware, load_model
+from rlinit.cli.inputs import Model, ReadingOptions, cost_table, load_hardware, load_model
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.units import format_bytes, format_seconds
@@ -78,9 +78,8 @@ def inspect_model(command: Inspect) -> int:
 def _sources(graph: Graph, hardware: Hardware, reading: ReadingOptions) -> list[CostSource]:
     """Return the sources of costs, of devices that differ in nothing but their name once."""
     from rlinit.costs.sources import cost_sources
-    from rlinit.costs.table import CostTable
 
-    table = None if reading.costs is None else CostTable.load(reading.costs)
+    table = None if reading.costs is None else cost_table(reading.costs, graph)
     timed = {device for device, _ in graph.times}
     kinds = {
         repr(dataclasses.replace(device, name=device.name if device.name in timed else "x", node="")): device

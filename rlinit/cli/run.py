@@ -23,6 +23,7 @@ from rlinit.cli.inputs import (
     ReadingOptions,
     check_folders,
     chosen_sharing,
+    cost_table,
     device_places,
     dimension_sizes,
     load_hardware,
@@ -340,7 +341,6 @@ def _load_program(path: Path) -> ExportedProgram:
 
 def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
-    from rlinit.costs.table import CostTable
     from rlinit.importers.torch.export import from_program
 
     if command.graph is not None:
@@ -354,7 +354,7 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
             program, batch=reading.batch, dims=dims, sharing=sharing, dtype=reading.numbers, name=command.model.stem
         )
     costs = command.reading.costs
-    return graph if costs is None else CostTable.load(costs).apply(graph)
+    return graph if costs is None else cost_table(costs, graph).apply(graph)
 
 
 def _require_graph(command: Run, plan: Plan, graph: Graph) -> None:
