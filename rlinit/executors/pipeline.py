@@ -84,6 +84,8 @@ class PipelineExecutor:
 
         if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
             raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; expected a stage plan")
+        if plan.training is not None:
+            raise InvalidPlan("the plan is for training; this executor runs forward passes only")
         if graph is not None:
             require_graph(plan, graph)
         mine = _joined_group(self.time_limit_s)

@@ -31,8 +31,10 @@ from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Batch, Plan
+from rlinit.plan import Batch, Plan, TrainingUse
 from rlinit.simulation.event_queue import Activity, Link, replay
+from rlinit.stages.training.rules import schedule_named
+from rlinit.stages.training.schedule import PassTimes, timed_passes
 from rlinit.tensors import Tensors
 
 __all__ = ["Contention", "Movement", "Perturbation", "Simulation", "movements", "planned_order", "simulate"]
@@ -147,12 +149,14 @@ def simulate(
     rng
         Source of the random factors; needed where a sigma is positive.
     inputs
-        For `pipeline` plans: inputs that stream through the stages, 2 k + 2 if not given. One stage works on one input
-        at a time, for the seconds that the plan gives it, and passes it on when done. A device of several chunks works
-        on one at a time: stage j on input m before stage i on input l where j + m < i + l, or as much and j < i. A
-        plan that is not contiguous is played in rounds: in each, a device does everything it has once, on what others
-        made in the round before; its batches carry the number of the round, and one round more for each time that
-        data changes devices.
+        For training plans: none or the micro-batches of a step, whose passes run in the order of the schedule; ops are
+        ``"stage j F"`` and so on (F forward, B backward, I and W its halves with zero-bubble).
+        For other `pipeline` plans: inputs that stream through the stages, 2 k + 2 if not given. One stage works on
+        one input at a time, for the seconds that the plan gives it, and passes it on when done. A device of several
+        chunks works on one at a time: stage j on input m before stage i on input l where j + m < i + l, or as much
+        and j < i. A plan that is not contiguous is played in rounds: in each, a device does everything it has once,
+        on what others made in the round before; its batches carry the number of the round, and one round more for
+        each time that data changes devices.
 
     Raises
     ------
@@ -163,6 +167,12 @@ def simulate(
     how = perturbation or Perturbation()
     _check(plan, graph, hardware, how, rng)
     noise = _Noise(how, rng or np.random.default_rng(0))
+    if plan.training is not None:
+        if how.op_sigma or how.device_factor or inputs not in (None, plan.training.microbatches):
+            raise InvalidPlan(
+                "a step of training is simulated as planned: no slow-downs, inputs as many as micro-batches"
+            )
+        return _simulate_training(plan, plan.training)
     if plan.objective == "pipeline":
         return _simulate_stages(plan, graph, noise, inputs or 2 * plan.num_stages + 2)
     return _simulate_batches(plan, graph, hardware, how.contention, noise)
@@ -444,6 +454,22 @@ def _changes(graph: Graph, stage: list[int]) -> int:
     for v in graph.order.tolist():
         changes[v] = max((changes[u] + (stage[u] != stage[v]) for u in reads[v]), default=0)
     return max(changes, default=0)
+
+
+def _simulate_training(plan: Plan, training: TrainingUse) -> Simulation:
+    """Run one step: every pass as soon as the one before it on its stage, and the one it reads from, are done."""
+    busy = [j for j, use in enumerate(plan.stages) if use.num_ops]
+    times = []
+    for j in busy:
+        use, one = plan.stages[j], training.stages[j]
+        moved_s = use.in_s + use.out_s + use.overflow_s
+        times.append(PassTimes.of(one.forward_s, one.backward_s, one.recompute_s, moved_s))
+    passes = timed_passes(schedule_named(training.schedule), training.microbatches, times)
+    batches = [
+        Batch(f"stage {busy[p.stage]} {p.kind}", plan.stages[busy[p.stage]].device, (p.microbatch,), p.start_s, p.end_s)
+        for p in passes
+    ]
+    return _simulation(batches, ())
 
 
 def _simulate_stages(plan: Plan, graph: Graph, noise: _Noise, inputs: int) -> Simulation:

@@ -17,6 +17,7 @@ from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
+from rlinit.simulation.simulator import simulate
 from rlinit.stages.training.schedule import PassTimes, pass_order, timed_passes
 from tests.training_cases import random_graph, random_hardware
 
@@ -112,6 +113,17 @@ def test_passes_run_as_published() -> None:
     assert pass_order("1f1b", 3, 4, 1) == [
         ("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("F", 3), ("B", 2), ("B", 3),
     ]  # fmt: skip
+
+
+def test_a_simulated_step_is_the_planned_one() -> None:
+    """The simulator plays the schedule, stages that hold nothing left out, and ends when the plan says."""
+    schedule: Any
+    for schedule in ("gpipe", "1f1b", "zero-bubble"):
+        plan = rlinit.schedule(layers(2), devices(3, 1e6), training=schedule, microbatches=5)
+        run = simulate(plan, layers(2), devices(3, 1e6))
+        assert plan.training is not None
+        assert run.makespan_s == plan.training.step_s
+        assert {batch.op[:7] for batch in run.batches} == {f"stage {j}" for j in set((plan.assignment or {}).values())}
 
 
 def test_activations_in_flight_follow_the_schedule() -> None:

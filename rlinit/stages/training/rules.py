@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
 
-__all__ = ["OPTIMIZERS", "Recompute", "Training", "TrainingRules", "in_flight", "optimizer_factor"]
+__all__ = ["OPTIMIZERS", "Recompute", "Training", "TrainingRules", "in_flight", "optimizer_factor", "schedule_named"]
 
 Training = Literal["gpipe", "1f1b", "zero-bubble"]
 """The order of forward and backward passes: GPipe, PipeDream-flush (1F1B), or ZB-H1."""
@@ -26,6 +26,21 @@ OPTIMIZERS = {"sgd": 2.0, "momentum": 3.0, "adam": 4.0, "adam-bf16": 8.0}
 ``adam-bf16``  bf16 parameters and gradients, fp32 copy and two moments: 16 bytes for each parameter of 2
 =============  ==============================================================================================
 """
+
+
+def schedule_named(name: str) -> Training:
+    """Return the schedule of a name.
+
+    Raises
+    ------
+    RlinitError
+        There is none.
+    """
+    for known in get_args(Training):
+        if name == known:
+            schedule: Training = known
+            return schedule
+    raise RlinitError(f"training is {name!r}; expected one of {', '.join(get_args(Training))}")
 
 
 def optimizer_factor(optimizer: str | float) -> float:
