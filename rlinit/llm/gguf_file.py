@@ -14,6 +14,10 @@ from rlinit.llm.architecture import Architecture, Part, PartKind
 __all__ = ["read_gguf", "tensor_names"]
 
 
+_MOST = 1 << 40
+"""More layers, heads or numbers than this are damage."""
+
+
 class _Tensor(NamedTuple):
     name: str
     shape: tuple[int, ...]
@@ -27,8 +31,9 @@ def _open(path: str | Path) -> Any:
         raise BackendUnavailable("reading GGUF files needs the gguf package: pip install rlinit[gguf]") from problem
     try:
         return GGUFReader(path)
-    except (OSError, ValueError, IndexError) as problem:
-        raise InvalidConfig(f"cannot read {path} as GGUF: {problem}") from problem
+    except Exception as problem:  # its parser raises whatever damaged bytes lead it to
+        said = " ".join(str(problem).split())
+        raise InvalidConfig(f"cannot read {path} as GGUF: {said or type(problem).__name__}") from problem
 
 
 def tensor_names(path: str | Path) -> list[str]:
@@ -58,22 +63,18 @@ def read_gguf(path: str | Path) -> Architecture:
         The file cannot be read, or lacks what a decoder-only model has.
     """
     reader = _open(path)
-    fields = {name: field.contents() for name, field in reader.fields.items()}
+    fields = {name: _contents(path, name, field) for name, field in reader.fields.items()}
     family = str(fields.get("general.architecture"))
     tensors = [_Tensor(str(t.name), tuple(int(n) for n in t.shape), int(t.n_bytes)) for t in reader.tensors]
-    try:
-        layers, hidden = int(fields[f"{family}.block_count"]), int(fields[f"{family}.embedding_length"])
-        heads = fields[f"{family}.attention.head_count"]
-    except KeyError as problem:
-        raise InvalidConfig(f"{path}: the file does not say {problem}") from None
+    layers, hidden = (_whole(fields, f"{family}.{key}", least=1) for key in ("block_count", "embedding_length"))
     grouped = _grouped(tensors)
     embedding = [t for t in tensors if t.name.startswith(("token_embd", "position_embd"))]
     if not any(t.name == "token_embd.weight" for t in embedding):
         raise InvalidConfig(f"{path}: there is no tensor 'token_embd.weight'")
     parts = [_part("embedding", -1, embedding)]
     for layer in range(layers):
-        at_heads = heads[layer] if isinstance(heads, (list, tuple)) else heads
-        parts.append(_attention(fields, family, layer, grouped.get((layer, "attention"), []), int(at_heads), hidden))
+        heads = _whole(fields, f"{family}.attention.head_count", layer, least=1)
+        parts.append(_attention(fields, family, layer, grouped.get((layer, "attention"), []), heads, hidden))
         parts.append(_part("dense", layer, grouped.get((layer, "dense"), [])))
         routed = grouped.get((layer, "experts"))
         if routed:
@@ -82,8 +83,26 @@ def read_gguf(path: str | Path) -> Architecture:
     if not any(t.name == "output.weight" for t in head):
         head, tied = [*head, next(t for t in embedding if t.name == "token_embd.weight")], True
     parts.append(_part("head", -1, head))
-    context = fields.get(f"{family}.context_length")
-    return Architecture(family, hidden, layers, tuple(parts), tied, None if context is None else int(context))
+    context = _whole(fields, f"{family}.context_length", least=1) if f"{family}.context_length" in fields else None
+    return Architecture(family, hidden, layers, tuple(parts), tied, context)
+
+
+def _contents(path: str | Path, name: str, field: Any) -> Any:
+    try:
+        return field.contents()
+    except Exception as problem:  # as in `_open`
+        raise InvalidConfig(f"{path}: {name} cannot be read: {type(problem).__name__}") from problem
+
+
+def _whole(fields: dict[str, Any], key: str, layer: int = 0, other: int | None = None, least: int = 0) -> int:
+    """Return a field's number, or its number for a layer where it is a list; `other` where there is none."""
+    value = fields.get(key, other)
+    if isinstance(value, (list, tuple)):
+        value = value[layer] if layer < len(value) else None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        said = "the file does not say" if value is None else f"the file says {value!r} for"
+        raise InvalidConfig(f"{said} {key!r}; expected a whole number from {least} to {_MOST}")
+    return value
 
 
 def _grouped(tensors: Sequence[_Tensor]) -> dict[tuple[int, PartKind], list[_Tensor]]:
@@ -108,7 +127,7 @@ def _part(kind: PartKind, layer: int, tensors: Sequence[_Tensor]) -> Part:
 
 
 def _experts(fields: dict[str, Any], family: str, layer: int, tensors: Sequence[_Tensor]) -> Part:
-    count, chosen = (int(fields.get(f"{family}.{key}", 0)) for key in ("expert_count", "expert_used_count"))
+    count, chosen = (_whole(fields, f"{family}.{key}", other=0) for key in ("expert_count", "expert_used_count"))
     if not 0 < chosen <= count:
         raise InvalidConfig(f"{family}: {chosen} of {count} experts are used; expected at least one of them")
     params = sum(prod(t.shape) for t in tensors)
@@ -126,19 +145,18 @@ def _attention(
         raise InvalidConfig(f"{family}: layer {layer} has no tensors")
 
     def read(key: str, other: int) -> int:
-        value = fields.get(f"{family}.attention.{key}", other)
-        return int(value[layer] if isinstance(value, (list, tuple)) else value)
+        return _whole(fields, f"{family}.attention.{key}", layer, other)
 
     key, value = read("key_length", hidden // heads), read("value_length", hidden // heads)
     rank = read("kv_lora_rank", 0)
     window = read("sliding_window", 0) or None
     pattern = fields.get(f"{family}.attention.sliding_window_pattern")
-    if isinstance(pattern, (list, tuple)) and not pattern[layer]:
+    if isinstance(pattern, (list, tuple)) and layer < len(pattern) and not pattern[layer]:
         window = None
     if window and family in ("gemma2", "gemma3") and pattern is None:  # the pattern is the family's, not in the file
         window = window if (layer % 2 == 0 if family == "gemma2" else (layer + 1) % 6) else None
     if rank:
-        rotary = int(fields.get(f"{family}.rope.dimension_count", 64))
+        rotary = _whole(fields, f"{family}.rope.dimension_count", layer, 64)
         cached, pairs = rank + rotary, (2.0 * heads * (key + value), 2.0 * heads * (2 * rank + rotary))
     else:
         cached, pairs = read("head_count_kv", heads) * (key + value), (2.0 * heads * (key + value),) * 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlinit import llm
-from rlinit.errors import InvalidPlan
+from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.gguf_file import tensor_names
 
@@ -94,6 +94,25 @@ def write_gguf(path: Path, num_layers: int = 6, experts: int = 0) -> int:
     writer.write_tensors_to_file()
     writer.close()
     return total
+
+
+def test_damaged_gguf_files_are_refused(tmp_path: Path) -> None:
+    """Whatever the bytes, the error is one line that says what is wrong, or the file can be used."""
+    write_gguf(tmp_path / "m.gguf", num_layers=2)
+    whole, rng = (tmp_path / "m.gguf").read_bytes(), np.random.default_rng(0)
+    fields = whole.index(b"blk.0")
+    said = []
+    for _ in range(150):
+        text = bytearray(whole)
+        for at in rng.integers(0, fields, 2).tolist():
+            text[at : at + int(rng.integers(3))] = bytes(rng.integers(0, 256, int(rng.integers(3)), dtype=np.uint8))
+        (tmp_path / "bad.gguf").write_bytes(text)
+        try:
+            llm.load(tmp_path / "bad.gguf")
+        except RlinitError as problem:
+            said.append(str(problem))
+    assert said
+    assert not any("\n" in line for line in said)
 
 
 def test_gguf_files_are_read_as_they_are(tmp_path: Path) -> None:
