@@ -332,8 +332,6 @@ def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
         not plan.get("stage_orders") and not any(row.get("activation_bytes") for row in stages),
         "peaks of activation memory are not checked here",
     )
-    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
-    need(not plan.get("training"), "training pipelines are not checked here")
     assignment = {name: int(stage) for name, stage in plan["assignment"].items()}
     need(set(assignment) == set(graph.names), "the plan does not assign exactly the ops of the graph")
     devices: list[Any] = [hardware.at.get(row["device"]) for row in stages]
@@ -902,6 +900,8 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     need(plan["assignment"] is not None, "the plan has no schedule")
     need(plan["objective"] in ("pipeline", "memory", "latency", "throughput"), "unknown objective")
     stages = plan["objective"] in ("pipeline", "memory")
+    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
+    need(not plan.get("training"), "training pipelines are not checked here")
     counts = (plan.get("inputs", 1), plan.get("shard_inputs", 1))
     need(plan["objective"] == "throughput" or counts == (1, 1), "only a throughput plan is for several inputs")
     need(counts[1] >= 1 and counts[0] % counts[1] == 0, "the inputs cannot be dealt in shards of that size")
