@@ -33,13 +33,18 @@ def costs_of(case: fuzz.Case, level: int, values: tuple[Fraction, ...]) -> check
     return check.Costs({"objective": case.options["objective"]}, graph, hardware, level, values)
 
 
+def can_be_tried(case: fuzz.Case) -> bool:
+    """Return whether brute force can, and the checker knows the cost of a case's stages."""
+    return case.graph.num_ops <= 6 and not case.options.get("activations")
+
+
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_states_prove_the_optimum_and_nothing_above(first: int) -> None:
     """Stages below the optimum of brute force do not reach the set of all ops; stages below a little more do."""
     tried = 0
     for number in range(first, first + 100):
         case = fuzz.draw(number, seed=5)
-        if case.options["objective"] not in ("pipeline", "memory") or case.options.get("activations"):
+        if case.options["objective"] not in ("pipeline", "memory") or not can_be_tried(case):
             continue
         best = fuzz.optimum(case)
         values = tuple(map(Fraction, best or ()))
@@ -57,7 +62,7 @@ def test_sums_and_packings_stay_below_the_optimum(first: int) -> None:
     """Load, paths, packing and quanta of random problems are at most what brute force finds."""
     for number in range(first, first + 100):
         case = fuzz.draw(number, seed=6)
-        if case.options["objective"] == "throughput" or case.options.get("activations"):
+        if case.options["objective"] == "throughput" or not can_be_tried(case):
             continue
         best = fuzz.optimum(case)
         if best is None:
