@@ -84,8 +84,6 @@ class PipelineExecutor:
 
         if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
             raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; expected a stage plan")
-        if plan.training is not None:
-            raise InvalidPlan("the plan is for training; this executor runs forward passes only")
         if graph is not None:
             require_graph(plan, graph)
         mine = _joined_group(self.time_limit_s)
@@ -192,6 +190,8 @@ def _devices(plan: Plan, program: TorchProgram, devices: Mapping[str, str]) -> l
     from rlinit.executors.lowering.stage_modules import stage_order
     from rlinit.executors.lowering.streams import ports_of
 
+    if plan.training is not None:
+        raise InvalidPlan("the plan is for training; this executor runs forward passes only")
     names = [use.device for use in plan.stages]
     ports = ports_of(names, devices)
     stages = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
