@@ -16,7 +16,10 @@ from rlinit.heuristics.placements.window_passes import (
     Passes,
     PricedPasses,
     anneal_under_contention,
+    recombined,
+    search_critical_paths,
 )
+from rlinit.kernels.orders import kahn
 from rlinit.kernels.placements.list_scheduling import earliest_finish, upward_rank
 from rlinit.placements.arrays import kernel_arrays, mean_transfer_s
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -42,6 +45,18 @@ _PASS_SHARE = 0.2
 _NOTABLE = 1e-4
 """Part of the makespan by which a pass has to be better to count as progress."""
 
+_STEPS = (250, 4_000)
+"""Fewest and most steps of a search along critical paths; doubled while it finds nothing better."""
+
+_WORK_OF_MOVE = 30
+"""Work of such a search that takes about as long as a move in a window."""
+
+_LEAST_SHARE, _MEMORY = 0.08, 0.8
+"""Of all work, what each way to search gets at least; what counts of gains and work, a turn later."""
+
+_RANK_NOISE = 0.2
+"""Spread of the logarithm of the factors of ranks, for schedules that differ."""
+
 _TIMELINE_COST = 30
 """Moves in windows that take about the time of one whole timeline."""
 
@@ -55,15 +70,22 @@ _SPLITS = 2_000
 """Ways to split the shards of an op over devices that are looked at for a start."""
 
 
-def earliest_finish_start(problem: PlacementProblem) -> Placement | None:
+def earliest_finish_start(problem: PlacementProblem, rng: np.random.Generator | None = None) -> Placement | None:
     """Return a placement by earliest finish in the order of upward ranks; None where that fits nowhere.
 
     Ops stay whole where some device takes all shards in one batch; else every op is split in the way that ends first.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    rng
+        Where given, each rank is multiplied by a random factor.
     """
     n, s = problem.num_ops, problem.num_shards
     device, end = np.empty(n, np.int64), np.zeros(n)
     whole = kernel_arrays(problem)._replace(capacity=problem.capacity_bytes, tensor=s * problem.tensor_bytes)
-    fits = earliest_finish(whole, _by_upward_rank(problem), device, end)
+    fits = earliest_finish(whole, _by_upward_rank(problem, rng), device, end)
     if fits:
         together = np.repeat(device[:, None], s, axis=1)
         seconds = problem.op_time_s[np.arange(n), device]
@@ -73,21 +95,15 @@ def earliest_finish_start(problem: PlacementProblem) -> Placement | None:
     return _split_start(problem)
 
 
-def _by_upward_rank(problem: PlacementProblem) -> IntArray:
-    """Return (n,) ops by descending upward rank over the mean times of whole ops.
-
-    The natural order, where zero times tie ranks across an edge so that this is not topological.
-    """
+def _by_upward_rank(problem: PlacementProblem, rng: np.random.Generator | None) -> IntArray:
+    """Return (n,) ops in a topological order by descending upward rank over the mean times of whole ops."""
     seconds = problem.op_time_s
     able = np.isfinite(seconds)
     mean = np.where(able, seconds, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
     rank = upward_rank(problem.order, mean, mean_transfer_s(problem), problem.succ_indptr, problem.succ)
-    place = np.empty(problem.num_ops, np.int64)
-    place[problem.order] = np.arange(problem.num_ops)
-    sequence = np.lexsort((place, -rank))
-    place[sequence] = np.arange(problem.num_ops)
-    forward = place[problem.edges[:, 0]] < place[problem.edges[:, 1]]
-    return sequence if forward.all() else problem.order
+    if rng is not None:
+        rank = rank * rng.lognormal(0.0, _RANK_NOISE, len(rank))
+    return kahn(rank, problem.succ_indptr, problem.succ, problem.pred_indptr)
 
 
 def _split_start(problem: PlacementProblem) -> Placement | None:
@@ -160,53 +176,147 @@ def sweep_placements(
     return search.found
 
 
-class _Search:
-    """Pass after pass: windows of other widths, forwards and back, and by turns what the problem asks for."""
+class _Windows:
+    """Annealing in windows of one schedule, pass after pass: other widths, forwards and back, and what memory asks for.
 
-    def __init__(self, problem: PlacementProblem, start: Placement, rng: np.random.Generator) -> None:
+    Parameters
+    ----------
+    problem
+        The problem.
+    start
+        A feasible placement.
+    """
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
         self.found, self.value = start, makespan(problem, start)
         self.rate = _FIRST_RATE
-        self._problem, self._rng = problem, rng
+        self.stalled, self.work = 0, 0
+        self._problem = problem
         whole = problem.num_shards == 1
         self._passes: Passes = OpPasses(problem, start) if whole else BatchPasses(problem, start)
         self._priced = PricedPasses(problem, start) if whole and memory_binds(problem) else None
         self._contended = whole and problem.transfers != "parallel"
-        self._turn, self._moves, self._stalled = 0, _MOVES[0], 0
+        self._turn, self._moves, self._waited = 0, _MOVES[0], 0
 
-    def step(self, limit: int, budget: Budget | None) -> tuple[int, bool]:
-        """Make a pass of at most about `limit` moves; return the moves made, and whether the best is better now."""
-        width = int(np.exp(self._rng.uniform(*np.log(_WIDTHS))))
+    def restart(self, found: Placement, value: float) -> None:
+        """Go on from another schedule."""
+        self.found, self.value, self._passes = found, value, OpPasses(self._problem, found)
+
+    def step(self, rng: np.random.Generator, limit: int, budget: Budget | None) -> int:
+        """Make a pass of at most about `limit` moves; return the moves made."""
+        width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
         windows = max(1, 2 * self._problem.num_ops // width)
         each = max(1, min(self._moves, limit // windows))
         began = time.perf_counter()
-        tried = self._tried(width, windows, each, budget)
+        tried = self._tried(rng, width, windows, each, budget)
         self.rate = each * windows / max(time.perf_counter() - began, 1e-6)
         self._turn += 1
-        return each * windows, self._keep(tried)
+        self.work += each * windows * min(width, self._problem.num_ops)
+        self._keep(tried)
+        return each * windows
 
-    def _tried(self, width: int, windows: int, each: int, budget: Budget | None) -> Placement:
+    def _tried(self, rng: np.random.Generator, width: int, windows: int, each: int, budget: Budget | None) -> Placement:
         """Return what this turn's pass leads to."""
         forwards = self._turn % 2 == 0
         if self._priced is not None and self._turn % _PRICED_TURNS == 0:
-            tried = self._priced.run(self._rng, forwards, width, each, budget)
+            tried = self._priced.run(rng, forwards, width, each, budget)
             near = makespan(self._problem, tried) < _FAR * self.value
             self._passes = OpPasses(self._problem, tried if near else self.found)
             return tried
         if self._contended and self._turn % 2 == 1:
             timelines = max(1, each * windows // _TIMELINE_COST)
-            return anneal_under_contention(self._problem, self.found, self._rng, timelines, budget)
-        return self._passes.run(self._rng, forwards, width, each, budget)
+            return anneal_under_contention(self._problem, self.found, rng, timelines, budget)
+        return self._passes.run(rng, forwards, width, each, budget)
 
-    def _keep(self, tried: Placement) -> bool:
+    def _keep(self, tried: Placement) -> None:
         """Keep what was tried if it is better; give windows more moves where nothing has been for long."""
         current = makespan(self._problem, tried)
-        better = current < self.value
-        self._stalled = 0 if current < self.value * (1.0 - _NOTABLE) else self._stalled + 1
-        if better:
+        notable = current < self.value * (1.0 - _NOTABLE)
+        self.stalled, self._waited = (0, 0) if notable else (self.stalled + 1, self._waited + 1)
+        if current < self.value:
             self.found, self.value = tried, current
-        if self._stalled >= _STALLED:
-            self._moves, self._stalled = (self._moves * 2 if self._moves * 2 <= _MOVES[1] else _MOVES[0]), 0
-        return better
+        if self._waited >= _STALLED:
+            self._moves, self._waited = (self._moves * 2 if self._moves * 2 <= _MOVES[1] else _MOVES[0]), 0
+
+
+class _Search:
+    """Ways to search by turns: windows of the best, critical paths, and windows of others that it takes parts from."""
+
+    def __init__(self, problem: PlacementProblem, start: Placement, rng: np.random.Generator) -> None:
+        self._problem, self._rng = problem, rng
+        self._best = _Windows(problem, start)
+        self._other: _Windows | None = None
+        self._steps = _STEPS[0]
+        self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
+        if problem.num_shards == 1:
+            self._ways += [self._critical_paths, self._from_other]
+        self._shares = _Shares(len(self._ways))
+        self.rate = _FIRST_RATE
+
+    @property
+    def found(self) -> Placement:
+        """The best so far."""
+        return self._best.found
+
+    def step(self, limit: int, budget: Budget | None) -> tuple[int, bool]:
+        """Search in one way, with at most about `limit` moves; return the moves, and whether the best is better."""
+        before = self._best.value
+        way = self._shares.choose()
+        began = time.perf_counter()
+        made, work = self._ways[way](limit, budget)
+        self.rate = made / max(time.perf_counter() - began, 1e-6)
+        better = self._best.value < before
+        self._shares.reward(way, 1.0 - self._best.value / before if better else 0.0, work)
+        return made, better
+
+    def _windows(self, limit: int, budget: Budget | None) -> tuple[int, int]:
+        before = self._best.work
+        made = self._best.step(self._rng, limit, budget)
+        return made, self._best.work - before
+
+    def _critical_paths(self, _limit: int, budget: Budget | None) -> tuple[int, int]:
+        before = self._best.value
+        tried, work = search_critical_paths(self._problem, self.found, self._rng, self._steps, budget)
+        self._offer(tried)
+        notable = self._best.value < before * (1.0 - _NOTABLE)
+        self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
+        return max(1, work // _WORK_OF_MOVE), work
+
+    def _from_other(self, limit: int, budget: Budget | None) -> tuple[int, int]:
+        if self._other is None or self._other.stalled >= _STALLED:
+            start = earliest_finish_start(self._problem, self._rng)
+            self._other = _Windows(self._problem, start or self.found)
+        before = self._other.work
+        made = self._other.step(self._rng, limit, budget)
+        tried, work = recombined(self._problem, self.found, self._other.found)
+        self._offer(tried)
+        return made, work + self._other.work - before
+
+    def _offer(self, tried: Placement) -> None:
+        """Go on from what was tried if it is better than the best."""
+        value = makespan(self._problem, tried)
+        if value < self._best.value:
+            self._best.restart(tried, value)
+
+
+class _Shares:
+    """Shares work among ways to search: some to each, the rest to the one that gained most for its work of late."""
+
+    def __init__(self, arms: int) -> None:
+        self._gain, self._work, self._all = np.zeros(arms), np.zeros(arms), np.zeros(arms)
+
+    def choose(self) -> int:
+        """Return the number of the way to search next."""
+        poorest = int(self._all.argmin())
+        if self._all[poorest] <= _LEAST_SHARE * self._all.sum():
+            return poorest
+        return int((self._gain / self._work).argmax())
+
+    def reward(self, arm: int, gain: float, work: int) -> None:
+        """Note what a way to search gained, as a part of the value, for its work."""
+        self._gain[arm] = _MEMORY * self._gain[arm] + gain
+        self._work[arm] = _MEMORY * self._work[arm] + max(work, 1)
+        self._all[arm] += max(work, 1)
 
 
 def memory_binds(problem: PlacementProblem) -> bool:

@@ -17,6 +17,8 @@ from rlinit.kernels.placements.batch_annealing import (
     new_batch_sequence,
 )
 from rlinit.kernels.placements.contention_annealing import anneal_timeline, new_timeline_search
+from rlinit.kernels.placements.critical_path_search import new_critical_search, tabu_steps, work_of
+from rlinit.kernels.placements.recombination import take_windows
 from rlinit.kernels.placements.window_annealing import anneal_windows, begin_pass, end_pass, new_op_sequence
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import (
@@ -28,13 +30,27 @@ from rlinit.placements.timeline import (
     timeline_arrays,
 )
 
-__all__ = ["BatchPasses", "OpPasses", "Passes", "PricedPasses", "anneal_under_contention"]
+__all__ = [
+    "BatchPasses",
+    "OpPasses",
+    "Passes",
+    "PricedPasses",
+    "anneal_under_contention",
+    "recombined",
+    "search_critical_paths",
+]
 
 _HOT, _COLD = 0.3, 0.02
 """First and last temperature in a window, relative to the median time of an op."""
 
 _SLICE_OPS = 100_000
 """Ops or batches placed between two looks at the clock: 5 to 20 ms."""
+
+_SAMPLE = 16
+"""Critical ops looked at in a step of tabu search."""
+
+_TENURE = 10
+"""Steps for which an op that moved stays where it is, at least."""
 
 _FIRST_PRICE = 0.1
 """First price of an overfull device's memory, relative to the makespan over the bytes of all ops."""
@@ -88,7 +104,6 @@ class OpPasses:
 
     def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
         """Anneal window after window; see `Passes.run`. Without prices the makespan is never more than before."""
-        n, d = self.problem.num_ops, self.problem.num_devices
         state = self._state
         plan = PassPlan(forwards, width, max(1, width // 2), moves, _HOT * self._scale, _COLD * self._scale)
         begin_pass(self._arrays, state, plan)
@@ -96,17 +111,10 @@ class OpPasses:
         while goes_on and not (budget is not None and budget.expired):
             goes_on = anneal_windows(rng, self._arrays, self._memory, self._price, state, plan, windows)
         end_pass(self._arrays, state)
-        place = np.empty(n, np.int64)
-        place[state.sequence] = np.arange(n)
-        # By start, so that windows are windows in time too; ties keep their order, which is topological.
-        start = state.end - self._seconds[np.arange(n), state.device]
-        by_start = np.lexsort((place, state.end, start))
-        found = Placement(state.device[:, None].copy(), by_start * d + state.device[by_start])
-        if respects_dependencies(self.problem, found.device, found.sequence):
-            state.sequence[:] = by_start
-            return found
-        # Rounding put an op of no length before one it waits for.
-        return Placement(found.device, state.sequence * d + state.device[state.sequence])
+        # By start, so that windows are windows in time too.
+        found = _by_start(self.problem, state.device, state.sequence, state.end)
+        state.sequence[:] = found.sequence // self.problem.num_devices
+        return found
 
 
 class PricedPasses(OpPasses):
@@ -192,6 +200,20 @@ class BatchPasses:
         return Placement(device, filled)
 
 
+def _by_start(problem: PlacementProblem, device: IntArray, sequence: IntArray, end: FloatArray) -> Placement:
+    """Return whole ops in the order of their starts; ties keep their order, which is topological."""
+    n, d = problem.num_ops, problem.num_devices
+    place = np.empty(n, np.int64)
+    place[sequence] = np.arange(n)
+    start = end - problem.op_time_s[np.arange(n), device]
+    by_start = np.lexsort((place, end, start))
+    found = Placement(device[:, None].copy(), by_start * d + device[by_start])
+    if respects_dependencies(problem, found.device, found.sequence):
+        return found
+    # Rounding put an op of no length before one it waits for.
+    return Placement(found.device, sequence * d + device[sequence])
+
+
 def _with_empty(mask: IntArray, sequence: IntArray) -> IntArray:
     """Return all batches in the order of `sequence`; empty ones after the first of their op."""
     n, d = mask.shape
@@ -231,6 +253,50 @@ def anneal_under_contention(
     device = np.empty((n, 1), np.int64)
     device[search.best_sequence // d, 0] = search.best_sequence % d
     return Placement(device, search.best_sequence)
+
+
+def search_critical_paths(
+    problem: PlacementProblem, start: Placement, rng: np.random.Generator, steps: int, budget: Budget | None
+) -> tuple[Placement, int]:
+    """Search from a schedule by moves of critical ops, as if transfers ran in parallel; return the best and the work.
+
+    Parameters
+    ----------
+    problem
+        The problem; one shard.
+    start
+        A feasible placement.
+    rng
+        Source of randomness.
+    steps
+        Moves to make.
+    budget
+        When to stop.
+    """
+    n, d = problem.num_ops, problem.num_devices
+    arrays, memory = timeline_arrays(problem), device_memory(problem)
+    search = new_critical_search(arrays, start.sequence // d, start.device[:, 0], held_bytes(problem, start.device))
+    for part in slices(steps, max(1, _SLICE_OPS // (n + _SAMPLE * d)), budget):
+        tabu_steps(rng, arrays, memory, search, part, _SAMPLE, _TENURE)
+    best = new_critical_search(arrays, search.best_sequence, search.best_device, search.held)
+    return _by_start(problem, best.device, best.sequence, best.end), work_of(search)
+
+
+def recombined(problem: PlacementProblem, base: Placement, other: Placement) -> tuple[Placement, int]:
+    """Put windows of another placement into a base where that is better; return the result and the work it took.
+
+    Parameters
+    ----------
+    problem
+        The problem; one shard, transfers taken as parallel.
+    base, other
+        Feasible placements.
+    """
+    d = problem.num_devices
+    state = new_op_sequence(base.sequence // d, base.device[:, 0], held_bytes(problem, base.device))
+    arrays, memory = timeline_arrays(problem), device_memory(problem)
+    _, work = take_windows(arrays, memory, state, other.sequence // d, np.ascontiguousarray(other.device[:, 0]))
+    return _by_start(problem, state.device, state.sequence, state.end), work
 
 
 def _relieved(problem: PlacementProblem, placement: Placement, need: FloatArray) -> Placement:

@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.arrays import BoolArray, FloatArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["DeviceMemory", "PassPlan", "accepts", "cooling_factor", "draw_other_device"]
+__all__ = ["DeviceMemory", "PassPlan", "accepted_loss", "accepts", "cooling_factor", "draw_other_device"]
 
 
 class DeviceMemory(NamedTuple):
@@ -75,6 +75,20 @@ def accepts(rng: np.random.Generator, tried: float, cost: float, temperature: fl
     if tried <= cost:
         return True
     return bool(temperature > 0.0 and rng.random() < np.exp((cost - tried) / temperature))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def accepted_loss(rng: np.random.Generator, temperature: float) -> float:
+    """Return how much worse a neighbour may be to be accepted: what `accepts` decides, drawn before it is evaluated.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands. Nothing is drawn at temperature 0.
+    temperature
+        At least 0, in the unit of the values.
+    """
+    return -temperature * np.log(1.0 - rng.random()) if temperature > 0.0 else 0.0
 
 
 @njit(cache=True, nogil=True, inline="always")

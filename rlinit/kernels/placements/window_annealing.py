@@ -18,7 +18,7 @@ from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import (
     DeviceMemory,
     PassPlan,
-    accepts,
+    accepted_loss,
     cooling_factor,
     draw_other_device,
 )
@@ -63,14 +63,16 @@ class _Window(NamedTuple):
     """A window by itself: m ops numbered from 0 by their places when it was cut out, d devices.
 
     `ops` (m,) are their numbers outside; `time`, `ready` and `after` (m, d) are seconds: of an op, until what comes
-    from before the window is there, and from the op's end to the end of all by way of ops beyond the window. `free` and
-    `rest` (d,) are heads and tails of devices. Producers and consumers are those in the window.
+    from before the window is there, and from the op's end to the end of all by way of ops beyond the window. `least`
+    (m,) is no more than the seconds from the op's end to the end of all, whatever the schedule of the window. `free`
+    and `rest` (d,) are heads and tails of devices. Producers and consumers are those in the window.
     """
 
     ops: IntArray
     time: FloatArray
     ready: FloatArray
     after: FloatArray
+    least: FloatArray
     free: FloatArray
     rest: FloatArray
     tensor: FloatArray
@@ -85,14 +87,22 @@ class _Window(NamedTuple):
 
 
 class _Inside(NamedTuple):
-    """A window's schedule: `order`, `place` and `device` (m,), `held` (d,) bytes; the rest is scratch."""
+    """A window's schedule: `order`, `place` and `device` (m,), `held` (d,) bytes.
+
+    `end` (m,) is when its members end, in what is being tried; `kept` (m,) the same without that. `clock` (m + 1, d) is
+    when each device is free before each position, and `reach` (m + 1,) the longest path that ends before it, both of
+    what is kept. `now` (d,) and `joined` (m,) are scratch.
+    """
 
     order: IntArray
     place: IntArray
     device: IntArray
     held: FloatArray
     end: FloatArray
+    kept: FloatArray
     clock: FloatArray
+    reach: FloatArray
+    now: FloatArray
     joined: IntArray
 
 
@@ -298,6 +308,7 @@ def _cut_out(a: TimelineArrays, memory: DeviceMemory, s: OpSequence, lo: int, hi
         np.empty((m, d)),
         np.zeros((m, d)),
         np.zeros((m, d)),
+        np.zeros(m),
         s.free,
         s.rest,
         np.empty(m),
@@ -316,7 +327,24 @@ def _cut_out(a: TimelineArrays, memory: DeviceMemory, s: OpSequence, lo: int, hi
         w.time[b] = a.time[v, :, -1]
         _add_inputs(a, s, w, b, lo)
         _add_outputs(a, s, w, b, lo, hi)
+    _bound_tails(w)
     return w
+
+
+@hot_kernel
+def _bound_tails(w: _Window) -> None:
+    """Fill in `least`: by the fastest device of every op, without transfers in the window."""
+    for b in range(len(w.least) - 1, -1, -1):
+        least = np.inf
+        for i in range(len(w.free)):
+            least = min(least, w.after[b, i])
+        for q in range(w.succ_indptr[b], w.succ_indptr[b + 1]):
+            c = w.succ[q]
+            fastest = np.inf
+            for i in range(len(w.free)):
+                fastest = min(fastest, w.time[c, i])
+            least = max(least, fastest + w.least[c])
+        w.least[b] = least
 
 
 @hot_kernel
@@ -353,26 +381,53 @@ def _add_outputs(a: TimelineArrays, s: OpSequence, w: _Window, b: int, lo: int, 
             w.after[b, i] = max(w.after[b, i], left)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _window_cost(w: _Window, x: _Inside) -> float:
-    """Return the longest path through the window, in seconds."""
-    longest = 0.0
-    for i in range(len(x.clock)):  # Much faster than a slice.
-        x.clock[i] = w.free[i]
-    for b in x.order:
+@hot_kernel
+def _window_cost(w: _Window, x: _Inside, first: int, limit: float) -> float:
+    """Return the longest path through the window, in seconds; ``inf`` once it must be longer than `limit`.
+
+    Members before position `first` are as they are kept.
+    """
+    longest: float = x.reach[first]
+    for i in range(len(x.now)):  # Much faster than a slice.
+        x.now[i] = x.clock[first, i]
+    for place in range(first, len(x.order)):
+        b = x.order[place]
         i = x.device[b]
         ready = ready_time(w, b, i, x.device, x.end)
-        at = append_start(append_start(ready, w.ready[b, i]), x.clock[i]) + w.time[b, i]
+        at = append_start(append_start(ready, w.ready[b, i]), x.now[i]) + w.time[b, i]
         x.end[b] = at
-        x.clock[i] = at
+        x.now[i] = at
+        if at + w.least[b] > limit:
+            return np.inf
         at += w.after[b, i]
         if at > longest:
             longest = at
-    for i in range(len(x.clock)):
-        at = x.clock[i] + w.rest[i]
+    for i in range(len(x.now)):
+        at = x.now[i] + w.rest[i]
         if at > longest:
             longest = at
     return longest
+
+
+@hot_kernel
+def _commit(w: _Window, x: _Inside, first: int) -> None:
+    """Keep what was tried, from a position on."""
+    for place in range(first, len(x.order)):
+        b = x.order[place]
+        i = x.device[b]
+        x.kept[b] = x.end[b]
+        for j in range(len(x.now)):
+            x.clock[place + 1, j] = x.clock[place, j]
+        x.clock[place + 1, i] = x.end[b]
+        x.reach[place + 1] = max(x.reach[place], x.end[b] + w.after[b, i])
+
+
+@hot_kernel
+def _reset(x: _Inside, first: int) -> None:
+    """Forget what was tried, from a position on."""
+    for place in range(first, len(x.order)):
+        b = x.order[place]
+        x.end[b] = x.kept[b]
 
 
 @hot_kernel
@@ -502,7 +557,8 @@ def _make_moves(
     plan: PassPlan,
 ) -> None:
     """Make the moves of a window, from `x` on; leave in `best` (a copy of `x` at first) the best of them."""
-    cost = _window_cost(w, x)
+    cost = _window_cost(w, x, 0, np.inf)
+    _commit(w, x, 0)
     before, least, paid = cost, cost, 0.0
     cooling, temperature = cooling_factor(plan.hot, plan.cold, plan.moves), plan.hot
     for _ in range(plan.moves):
@@ -510,18 +566,23 @@ def _make_moves(
         count, j, need, place = _propose(rng, w, x, capacity)
         if count == 0:
             continue
-        first = x.joined[0]
-        i, old_place = x.device[first], x.place[first]
+        i, old_place = x.device[x.joined[0]], x.place[x.joined[0]]
+        start = min(place, old_place)
+        for k in range(1, count):
+            start = min(start, x.place[x.joined[k]])
         if place != old_place:
             shift(x.order, x.place, 1, old_place, place)
         _switch(x, count, i, j)
         extra = need * (price[j] - price[i])
-        tried = _window_cost(w, x) + (paid + extra)
-        if not accepts(rng, tried, cost, temperature):
+        limit = cost + accepted_loss(rng, temperature)
+        tried = _window_cost(w, x, start, limit - (paid + extra)) + (paid + extra)
+        if not tried <= limit:
             _switch(x, count, j, i)
             if place != old_place:
                 shift(x.order, x.place, 1, place, old_place)
+            _reset(x, start)
             continue
+        _commit(w, x, start)
         cost = tried
         paid += extra
         x.held[i] -= need
@@ -537,8 +598,19 @@ def _make_moves(
 def _inside(s: OpSequence, ops: IntArray) -> _Inside:
     """Return the schedule of a window's ops as it is."""
     m, d = len(ops), len(s.held)
+    clock = np.empty((m + 1, d))
+    clock[0] = s.free
     return _Inside(
-        np.arange(m), np.arange(m), s.device[ops], s.held.copy(), np.empty(m), np.empty(d), np.empty(m, np.int64)
+        np.arange(m),
+        np.arange(m),
+        s.device[ops],
+        s.held.copy(),
+        np.empty(m),
+        np.empty(m),
+        clock,
+        np.zeros(m + 1),
+        np.empty(d),
+        np.empty(m, np.int64),
     )
 
 
