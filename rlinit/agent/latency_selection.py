@@ -19,6 +19,9 @@ _SAMPLES = 64
 _MOST_OPS = 2_000
 """Larger problems are left to heuristics: sampling takes longer there than local search takes to pass it."""
 
+_MOST_PAIRS = 8_000
+"""Pairs of op and device beyond which it takes seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyChoice:
@@ -57,6 +60,8 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
         return LatencyChoice(None, _SAMPLES, "ops are split into shards")
     if problem.num_ops > _MOST_OPS:
         return LatencyChoice(None, _SAMPLES, f"more than {_MOST_OPS:,} ops")
+    if problem.num_ops * problem.num_devices > _MOST_PAIRS:
+        return LatencyChoice(None, _SAMPLES, f"more than {_MOST_PAIRS:,} pairs of op and device")
     if shipped_path is None:
         return LatencyChoice(None, _SAMPLES, "this installation has no checkpoint for latency")
     return LatencyChoice(

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from rlinit.agent.selection import check_names
 from rlinit.budget import Budget
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
@@ -52,6 +54,9 @@ _WINDOW_PROGRAM_OPS = 5_000
 
 _SMALL_CONSTRAINT_OPS = 60
 """Ops up to which CP-SAT goes first."""
+
+_CONSTRAINT_PAIRS = 3_000
+"""Pairs of an op and a device that may run it up to which CP-SAT is tried: more take seconds to write down alone."""
 
 _BRANCHING_OPS = 12
 """Ops up to which branch and bound over all schedules comes first."""
@@ -104,7 +109,10 @@ _SMALL_PROGRAM: Condition[PlacementSearch] = Condition(
 )
 
 
-_CONSTRAINTS: Condition[PlacementSearch] = Condition("OR-Tools is there and no op is split", has_constraints)
+_CONSTRAINTS: Condition[PlacementSearch] = Condition(
+    f"OR-Tools is there, no op is split, at most {_CONSTRAINT_PAIRS:,} pairs of op and device",
+    lambda search: has_constraints(search) and np.isfinite(search.problem.op_time_s).sum() <= _CONSTRAINT_PAIRS,
+)
 _FEW: Condition[PlacementSearch] = Condition(
     f"at most {_SMALL_CONSTRAINT_OPS} ops with a time", lambda search: _num_timed(search) <= _SMALL_CONSTRAINT_OPS
 )

@@ -20,7 +20,10 @@ _EXACT_DEVICES = 6
 """Devices up to which every subset in every turn is tried."""
 
 _CUTS = 256
-"""Places of an order where it may be cut."""
+"""Places of an order where it may be cut, at most."""
+
+_CUTS_ON_DEVICES = 4_096
+"""Places times devices, at most: the dynamic program takes time with its square, a second on 64 devices."""
 
 _SLICE_STEPS = 10_000_000
 """Steps of the dynamic program between two looks at the clock: 5 to 20 ms."""
@@ -35,7 +38,8 @@ def segments(
     least and every segment fits its device's memory, and the better schedule is kept. With up to 6 devices that is
     exact over the subsets and turns of the devices; with more, they come in the order of their numbers or by their
     time for the whole model. Orders of more than 256 ops are cut at the 256 places with the smallest tensors, one in
-    each part. Colocated ops follow the one that holds most. All shards of an op stay together.
+    each part (on more than 16 devices at fewer). Colocated ops follow the one that holds most. All shards of an op stay
+    together.
 
     For the parameters see `PlacementHeuristic.__call__`; nothing is drawn, and when the budget ends, the best of what
     was tried until then is returned.
@@ -60,7 +64,7 @@ def _cut(problem: PlacementProblem, order: IntArray, budget: Budget | None) -> l
     if n == 0:
         return [np.zeros(0, np.int64)]
     crossing = _crossing_bytes(problem, order)
-    cuts = _cut_places(crossing)
+    cuts = _cut_places(crossing, min(_CUTS, max(2, _CUTS_ON_DEVICES // d)))
     time = problem.op_time_s[order]
     barred = np.zeros((d, n + 1), np.int64)
     barred[:, 1:] = np.cumsum(~np.isfinite(time), axis=0).T
@@ -126,12 +130,12 @@ def _crossing_bytes(problem: PlacementProblem, order: IntArray) -> FloatArray:
     return crossing
 
 
-def _cut_places(crossing: FloatArray) -> IntArray:
-    """Return both ends of an order and, of each part of it, the place with the smallest tensors."""
+def _cut_places(crossing: FloatArray, most: int) -> IntArray:
+    """Return both ends of an order and, of each of `most` parts of it, the place with the smallest tensors."""
     n = len(crossing) - 1
-    if n <= _CUTS:
+    if n <= most:
         return np.arange(n + 1)
-    edges = np.linspace(1, n, _CUTS, dtype=np.int64)
+    edges = np.linspace(1, n, most, dtype=np.int64)
     inner = [first + int(np.argmin(crossing[first:end])) for first, end in pairwise(edges)]
     return np.array([0, *inner, n])
 
