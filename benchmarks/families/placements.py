@@ -1,0 +1,132 @@
+"""Latency on graphs by their descriptions: value, bound and HEFT's value of each, and what was found when.
+
+Run as ``python -m benchmarks.families.placements unrelated|randomly-wired|imported|large``; ``--every K`` takes every
+K-th graph only. Imported networks need pytorchcv and transformers, as in `rlinit[bench]`.
+
+=================  ================================================================================
+set                graphs
+=================  ================================================================================
+unrelated          LU, Gauss, FFT and layered graphs of 223 to 334 tasks on 64 unrelated machines
+randomly-wired     ten modules of 32 nodes, several channels, strong and weak dependence (DIVIML)
+imported           networks of pytorchcv and transformers, by roofline on two preset machines
+large              490 to 2,000 ops in cells on four unlike devices
+=================  ================================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import rlinit
+from benchmarks.families.generated_placements import SHAPES, measured_network, unrelated_machines
+from benchmarks.papers.diviml import GPUS, ROWS
+from benchmarks.record import print_table, save, timed
+from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
+
+NETWORKS = {
+    "pytorchcv": ("inceptionv4", "inceptionresnetv2", "nasnet_4a1056", "pnasnet5large", "densenet201"),
+    "transformers": ("Swin-B", "GPT2"),
+}
+MACHINES = ("moirai-inter", "cpu-t4-a100")
+MOMENTS = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds at which the value so far is noted."""
+
+Case = tuple[rlinit.Graph, rlinit.Hardware]
+
+
+def unrelated(seed: int) -> Iterator[Case]:
+    """Yield graphs on 64 unrelated machines, layered ones also with a tensor an edge."""
+    for shape in SHAPES:
+        for ccr in (0.1, 1.0, 10.0):
+            yield unrelated_machines(shape, ccr, seed=seed)
+    yield unrelated_machines("layered", 1.0, seed=seed, own_tensors=True)
+
+
+def randomly_wired(seed: int) -> Iterator[Case]:
+    """Yield networks of ten modules of 32 nodes, wirings in turn."""
+    for at, (channels, dependence) in enumerate(ROWS):
+        yield rwnn(WIRINGS[at % 3], seed=seed, channels=channels, dependence=dependence), GPUS  # type: ignore[arg-type]
+
+
+def imported(_seed: int) -> Iterator[Case]:
+    """Yield imported networks on each machine; a folder under the system's temporary one keeps the graphs."""
+    from benchmarks.components.importers import hub_model, image_model
+
+    folder = Path(tempfile.gettempdir()) / "rlinit-imported"
+    folder.mkdir(exist_ok=True)
+    for family, names in NETWORKS.items():
+        for name in names:
+            path = folder / f"{name}.json.gz"
+            if not path.exists():
+                model, arguments, keywords = (image_model if family == "pytorchcv" else hub_model)(name)
+                rlinit.Graph.from_torch(model.eval(), arguments, keywords, granularity="op").save(path)
+            for machine in MACHINES:
+                yield rlinit.load_graph(path), rlinit.Hardware.preset(machine)
+
+
+def large(seed: int) -> Iterator[Case]:
+    """Yield cells with branches on four unlike devices."""
+    for num_ops in (490, 1_000, 1_370, 2_000):
+        yield measured_network(num_ops, seed=seed)
+
+
+SETS = {"unrelated": unrelated, "randomly-wired": randomly_wired, "imported": imported, "large": large}
+
+
+def measure(graph: rlinit.Graph, hardware: rlinit.Hardware, time_limit_s: float) -> dict[str, Any]:
+    """Return what `schedule` finds and proves, beside HEFT's value."""
+    heft = rlinit.schedule(graph, hardware, objective="latency", method="heft")
+    plan, seconds = timed(rlinit.schedule, graph, hardware, objective="latency", time_limit_s=time_limit_s)
+    row: dict[str, Any] = {
+        "graph": graph.name,
+        "hardware": hardware.name,
+        "ops": graph.num_ops,
+        "heft": heft.value,
+        "value": plan.value,
+        "bound": plan.bound,
+        "under_heft": 1 - plan.value / heft.value,
+        "gap": plan.gap,
+        "seconds": seconds,
+        "proof": plan.bound_source,
+        "load": os.getloadavg()[0],
+    }
+    found = [(entry.time_s, entry.values[0]) for entry in plan.history if entry.values]
+    for moment in MOMENTS:
+        so_far = [value for time_s, value in found if time_s <= moment]
+        if moment < time_limit_s and so_far:
+            row[f"over_at_{moment:g}_s"] = min(so_far) / plan.value - 1
+    return row
+
+
+def main() -> None:
+    """Measure one set and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=sorted(SETS))
+    parser.add_argument("--time-limit-s", type=float, default=60.0)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for at, (graph, hardware) in enumerate(SETS[chosen.set](chosen.seed)):
+        if at == 0:
+            measure(graph, hardware, 5.0)  # compiles
+        if at % chosen.every == 0:
+            rows.append(measure(graph, hardware, chosen.time_limit_s))
+            print({key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in rows[-1].items()}, flush=True)
+    header = list(rows[0])
+    print_table(f"{chosen.set}, {chosen.time_limit_s:g} s", header, ([row.get(k, "") for k in header] for row in rows))
+    for key in ("under_heft", "gap"):
+        values = sorted(row[key] for row in rows)
+        print(f"{key}: least {values[0]:.3f}, median {statistics.median(values):.3f}, most {values[-1]:.3f}")
+    name = f"placements_{chosen.set}".replace("-", "_")
+    save(name, rows, time_limit_s=chosen.time_limit_s, every=chosen.every, seed=chosen.seed)
+
+
+if __name__ == "__main__":
+    main()
