@@ -32,7 +32,7 @@ from scipy.optimize import linprog
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability
-from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end
+from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.chain import best_chain
 from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, LagrangianSegment
 from rlinit.hardware import CAPACITY_SLACK
@@ -41,6 +41,7 @@ from rlinit.placements.problem import PlacementProblem
 __all__ = ["LagrangianChain", "lagrangian_chain"]
 
 _ROUNDING = 1e-12
+"""Share of a sum of some thousand terms, all at least 0, that rounding may take."""
 _SEGMENT_NODES = 200_000
 _PROGRAM_NODES = 4_000  # What a linear program counts for, by its time.
 _LABELS = 20_000
@@ -102,7 +103,6 @@ class LagrangianChain:
         self._known: list[NDArray[np.bool_]] = [np.zeros((len(arcs), 0), np.bool_) for arcs in self.arcs]
         least = window.least_s.min(axis=1)
         self._scale = max(float(least.sum()), 1e-300)
-        self._longest = latest_end(problem, window.allowed)
         self.nodes = 0
         self.bound_s = 0.0
         self.exhausted = False
@@ -165,11 +165,8 @@ class LagrangianChain:
 
     def _add_multiplier(self, multiplier: FloatArray) -> float:
         """Compute the costs of all arcs under new multipliers, drop the arcs that are hopeless, return the bound."""
-        base, held = self._beside(multiplier)
-        self._beside_columns.append(held)
+        self.base = np.append(self.base, self._offset(multiplier))
         self.multipliers.append(multiplier)
-        dear = float(multiplier @ self.capacity)
-        self.base = np.append(self.base, base - dear - _ROUNDING * (2.0 * dear + self._longest))
         for k, arcs in enumerate(self.arcs):
             cost = np.array([self._solve(k, arc, multiplier) for arc in arcs])
             self._cost[k] = np.column_stack([self._cost[k], cost])
@@ -179,14 +176,18 @@ class LagrangianChain:
     def _solve(self, k: int, arc: Arc, multiplier: FloatArray) -> float:
         bound, nodes = self.segments[k].cost(arc, multiplier, _SEGMENT_NODES)
         self.nodes += nodes
-        return bound
+        return bound * (1.0 - _ROUNDING)
 
-    def _beside(self, multiplier: FloatArray) -> tuple[float, FloatArray]:
-        """Return what the ops beside the chain cost at least, and (d,) what each device holds of them then."""
+    def _offset(self, multiplier: FloatArray) -> float:
+        """Return what the bound under new multipliers is beside the costs of arcs; note what the ops beside hold then.
+
+        Costs are sums of terms that are at least 0, each rounded down in proportion; only the capacity is taken off.
+        """
         each = np.where(self._beside_able, self._beside_held[:, None] * multiplier, np.inf)
         choice = each.argmin(axis=1)
         held = np.bincount(choice, weights=self._beside_held, minlength=self.num_devices).astype(np.float64)
-        return float(each.min(axis=1).sum()), held
+        self._beside_columns.append(held)
+        return float(each.min(axis=1).sum()) * (1.0 - _ROUNDING) - float(multiplier @ self.capacity) * (1.0 + _ROUNDING)
 
     def _drop(self, y: int) -> float:
         """Drop the arcs through which every path is above the upper value by multipliers y; return the least path."""
@@ -298,10 +299,9 @@ class LagrangianChain:
         weights, largest = None, _LARGEST_MULTIPLIER
         chosen = [[a] for a in path]
         for _ in range(_PATH_ROUNDS):
-            base, held = self._beside(multiplier)
-            self._beside_columns.append(held)
-            value = base - float(multiplier @ self.capacity)
-            value += sum(self._solve(k, self.arcs[k][a], multiplier) for k, a in enumerate(path))
+            value = self._offset(multiplier) + sum(
+                self._solve(k, self.arcs[k][a], multiplier) for k, a in enumerate(path)
+            )
             if value > best:
                 best, best_multiplier = value, multiplier
             proposal = self._master(chosen, largest)

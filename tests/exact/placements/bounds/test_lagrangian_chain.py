@@ -162,3 +162,23 @@ def test_tight_memory_counts_together_with_the_path() -> None:
     )
     assert memory_bound(problem) == pytest.approx(11.0, rel=2e-3)
     assert load_bound(problem) == pytest.approx(6.0)
+
+
+def test_magnitudes_far_apart_end_with_the_bound_that_is_proven() -> None:
+    """Times and bytes 21 orders apart take no longer than others, and bound the least makespan without limit."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        ops, devices = int(rng.integers(2, 5)), int(rng.integers(2, 4))
+        problem = random_placement_problem(seed, ops, devices, group_fraction=0.3 * (seed % 2))
+        weight = problem.weight_bytes * 10.0 ** rng.uniform(-9, 12, ops)
+        problem = dataclasses.replace(
+            problem,
+            time_s=problem.time_s * 10.0 ** rng.uniform(-9, 12, (ops, devices, 1)),
+            tensor_bytes=problem.tensor_bytes * 10.0 ** rng.uniform(-9, 12, ops),
+            weight_bytes=weight,
+            capacity_bytes=(weight + problem.shard_bytes).sum() * rng.uniform(0.3, 1.0, devices),
+        )
+        chain = _chain(problem, [])
+        if chain is not None:
+            assert chain.run(10 * WORK, Budget()) <= brute_force_placement(problem) * CLOSE, seed
+            assert chain.nodes < 10 * WORK, seed
