@@ -285,7 +285,7 @@ def memory_multipliers(search: PlacementSearch) -> None:
     if incumbent.finished or incumbent.values is None:
         return
     with incumbent.in_phase("memory multipliers"):
-        chain = memory_chain(incumbent.problem, incumbent.values[0])
+        chain = memory_chain(incumbent.problem, incumbent.values[0], incumbent.budget)
         rounds = limits.multiplier_rounds
         while chain is not None and rounds > 0 and not incumbent.finished:
             chain.upper = min(chain.upper, incumbent.values[0])

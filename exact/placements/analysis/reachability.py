@@ -6,8 +6,9 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.slots import bit_count
 
-__all__ = ["reachability", "reachable_sums"]
+__all__ = ["in_words", "lengths_between", "reachability", "reachable_sums"]
 
 
 @njit(cache=True, nogil=True)
@@ -56,3 +57,74 @@ def reachable_sums(order: IntArray, pred_indptr: IntArray, pred: IntArray, weigh
                 bit += 1
         total[v] = amount
     return total
+
+
+def in_words(flags: BoolArray) -> IntArray:
+    """Return (n, ceil(n / 32)) rows of (n, n) flags as bits of words, flag j as bit ``j % 32`` of word ``j // 32``."""
+    n = len(flags)
+    words = np.zeros((n, (n + 31) // 32), "<u4")
+    packed = np.packbits(flags, axis=1, bitorder="little")
+    words.view(np.uint8)[:, : packed.shape[1]] = packed
+    return words.astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _weight_between(below: IntArray, above: IntArray, first: int, last: int, weight: FloatArray, most: int) -> float:
+    """Return the weight of the ops in both of two rows of bits; ``-inf`` where they are more than `most`."""
+    number = 0
+    for k in range(first >> 5, (last >> 5) + 1):
+        number += bit_count(below[k] & above[k])
+        if number > most:
+            return -np.inf
+    amount = 0.0
+    for k in range(first >> 5, (last >> 5) + 1):
+        word = below[k] & above[k]
+        if word != 0:
+            for bit in range(32):
+                if (word >> bit) & 1:
+                    amount += weight[32 * k + bit]
+    return amount
+
+
+@njit(cache=True, nogil=True)
+def lengths_between(
+    rows: tuple[int, int],
+    descendants: IntArray,
+    ancestors: IntArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+    weight: FloatArray,
+    least: FloatArray,
+    most: int,
+    length: FloatArray,
+) -> None:
+    """Set rows of (n, n) lengths to the larger of the weight and the longest path of the ops between row and column.
+
+    Parameters
+    ----------
+    rows
+        First row, and the first one that is not set.
+    descendants, ancestors
+        Rows of bits as of `in_words`; ops are numbered in topological order.
+    pred_indptr, pred
+        Producers of each op.
+    weight, least
+        (n,) what an op adds to a sum, and to a path; at least 0.
+    most
+        Pairs with more ops between them are left as they are, like those that no path joins.
+    """
+    n = len(weight)
+    path = np.zeros(n)
+    for u in range(rows[0], rows[1]):
+        for v in range(u + 1, n):
+            if not (descendants[u, v >> 5] >> (v & 31)) & 1:
+                continue
+            longest = 0.0
+            for e in range(pred_indptr[v], pred_indptr[v + 1]):
+                x = pred[e]
+                if x > u and (descendants[u, x >> 5] >> (x & 31)) & 1:
+                    longest = max(longest, path[x] + least[x])
+            path[v] = longest
+            amount = _weight_between(descendants[u], ancestors[v], u, v, weight, most)
+            if amount > -np.inf:
+                length[u, v] = max(amount, longest)

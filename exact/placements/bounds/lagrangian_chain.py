@@ -127,14 +127,14 @@ class LagrangianChain:
             self._refine(path, last, budget)
         return self.bound_s
 
-    def is_easy(self) -> bool:
+    def is_easy(self, budget: Budget) -> bool:
         """Return whether every arc is solved within few nodes while memory is free; the choices found are kept."""
         free = np.zeros(self.num_devices)
         for segment, arcs in zip(self.segments, self.arcs, strict=True):
             for arc in arcs:
                 bound, nodes = segment.cost(arc, free, _EASY_NODES)
                 self.nodes += nodes
-                if nodes >= _EASY_NODES or bound < arc.least(free) * _SOLVED:
+                if nodes >= _EASY_NODES or bound < arc.least(free) * _SOLVED or budget.expired:
                     return False
         return True
 
@@ -397,7 +397,9 @@ class LagrangianChain:
         self._known[k] = np.concatenate([self._known[k][keep], np.zeros(inherited.shape, np.bool_)])
 
 
-def lagrangian_chain(problem: PlacementProblem, window: ShardWindows, upper: float) -> LagrangianChain | None:
+def lagrangian_chain(
+    problem: PlacementProblem, window: ShardWindows, upper: float, budget: Budget
+) -> LagrangianChain | None:
     """Return the chain with the longest segments that are solved with little work; None where none is known.
 
     Only for problems of one shard, more than one device and at most 3,000 ops.
@@ -406,6 +408,8 @@ def lagrangian_chain(problem: PlacementProblem, window: ShardWindows, upper: flo
     ----------
     problem, window, upper
         As for :class:`LagrangianChain`.
+    budget
+        Where it ends there is no chain.
     """
     if problem.num_shards > 1 or problem.num_devices == 1 or not 0 < problem.num_ops <= _MOST_OPS:
         return None
@@ -413,12 +417,14 @@ def lagrangian_chain(problem: PlacementProblem, window: ShardWindows, upper: flo
     least = window.least_s.min(axis=1)
     tried: list[list[int]] = []
     for most, gain in _CHAINS:
-        ops = best_chain(problem, reach, least, least, most, gain)
+        ops = best_chain(problem, reach, least, least, most, gain, budget)
         if ops in tried or not (ops or problem.num_ops <= most):
             continue
         tried.append(ops)
+        if budget.expired:
+            return None
         chain = LagrangianChain(problem, window, ops, upper)
-        if chain.is_easy():
+        if chain.is_easy(budget):
             return chain
     return None
 

@@ -190,24 +190,24 @@ def memory_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
     if start is None:
         return upper
     bound = start.bound_s
-    chain = None if bound >= upper or limited.expired else lagrangian_chain(problem, start.window, upper)
+    chain = None if bound >= upper or limited.expired else lagrangian_chain(problem, start.window, upper, limited)
     if chain is not None:
         bound = max(bound, chain.run(_MEMORY_NODES if limited.remaining_s == np.inf else _NO_LIMIT, limited))
     return upper if bound > latest_end(problem, start.window.allowed) * _OUT_OF_REACH else min(bound, upper)
 
 
-def memory_chain(problem: PlacementProblem, upper: float) -> LagrangianChain | None:
-    """Return the chain of `memory_bound` for placements better than `upper`; None where that does not apply.
+def memory_chain(problem: PlacementProblem, upper: float, budget: Budget) -> LagrangianChain | None:
+    """Return the chain of `memory_bound`; None where that does not apply, or the budget ends first.
 
     Parameters
     ----------
-    problem
-        The problem.
-    upper
-        Seconds of a known makespan; ``inf`` if there is none.
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the choice of a chain.
     """
     window = shard_windows(problem, upper, possible_batches(problem))
-    return None if window is None else lagrangian_chain(problem, window, upper)
+    return None if window is None else lagrangian_chain(problem, window, upper, budget)
 
 
 def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -282,7 +282,7 @@ def _chain(
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
     least = window.least_s.min(axis=1)
     weight = _surrogate(window, start.weight)
-    chains = [best_chain(problem, reach, weight, least, span, gain) for span, gain in _CHAINS]
+    chains = [best_chain(problem, reach, weight, least, span, gain, budget) for span, gain in _CHAINS]
     candidates = [ChainBound(problem, window, chain, upper) for chain in dict.fromkeys(map(tuple, chains)) if chain]
     if len(candidates) < 2:
         return candidates[0] if candidates else None

@@ -126,7 +126,7 @@ def test_what_is_put_together_fits(seed: int, memory: float) -> None:
     """A placement from the columns breaks no constraint, and is not better than the bound."""
     problem = random_placement_problem(seed, num_ops=14, density=0.25, memory_fraction=memory, group_fraction=0.1)
     window = shard_windows(problem, np.inf, possible_batches(problem))
-    chain = None if window is None else lagrangian_chain(problem, window, np.inf)
+    chain = None if window is None else lagrangian_chain(problem, window, np.inf, Budget())
     if chain is not None:
         bound = chain.run(WORK, Budget())
         found = assemble(chain)
@@ -141,7 +141,7 @@ def test_the_same_problem_gives_the_same_bound() -> None:
     for _ in range(2):
         window = shard_windows(problem, np.inf, possible_batches(problem))
         assert window is not None
-        chain = lagrangian_chain(problem, window, np.inf)
+        chain = lagrangian_chain(problem, window, np.inf, Budget())
         assert chain is not None
         bound, found = chain.run(WORK, Budget()), assemble(chain)
         runs.append((bound, chain.nodes, None if found is None else found.sequence.tolist()))
