@@ -298,6 +298,7 @@ def _fill_by(search: StageSearch, name: str, method: Callable[..., Found]) -> No
             seed=search.options.seed,
             loads=_LONG_FILL_LOADS if search.options.timed else _FILL_LOADS,
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
+            quantum=incumbent.quantum,
             budget=incumbent.budget,
         )
         if found is not None:

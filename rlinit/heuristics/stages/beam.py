@@ -11,9 +11,10 @@ from rlinit.budget import Budget
 from rlinit.heuristics.stages.filling import FillSettings, quick_lower_bound
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.heuristics.stages.threshold_search import ThresholdSearch
-from rlinit.kernels.stages.beam import BeamStates, beam_level, new_states
+from rlinit.kernels.stages.beam import BeamStates, expand_states, new_states, rank_states
 from rlinit.kernels.stages.filling import new_loads
 from rlinit.kernels.stages.stage_state import new_state
+from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["Beam", "beam", "beam_from"]
@@ -26,6 +27,12 @@ _WIDTH, _MOST_WIDTH = 10, 2_000
 
 _LOADS = 4
 """Loads of one stage that a state goes on with."""
+
+_QUOTA = 100_000
+"""Loads between looks at the budget: some 20 to 50 ms."""
+
+_SHAKE = 0.02
+"""Standard deviation of what ranks are multiplied by, relative to the noise of the rule."""
 
 _BITS = 2**27
 """Bytes that the children of one level may take; the width is smaller where ops are many."""
@@ -70,35 +77,65 @@ class Beam:
         n, k, num_classes = problem.num_nodes, problem.num_stages, problem.num_classes
         price, rules = settings.draw(self.rng, self.runs // 2, threshold, 1)
         rule = rules[0 if forward else 1]._replace(cap=200, dives=6, full=2.0)
-        child_bytes = num_classes * _LOADS * (n // 8 + 40)
+        # Values are set state by state; what stays of these is the preference for ops that much follows.
+        tilt = rule.value - settings.value_of_ops(price)
+        child_bytes = num_classes * _LOADS * (n // 8 + 8 * num_classes + 40)
         width = max(1, min(_WIDTH * effort, _MOST_WIDTH, _BITS // child_bytes))
         levels = [new_states(1, n, num_classes)]
+        levels[0].price[0] = price
         children = new_states(width * num_classes * _LOADS, n, num_classes)
+        args = (self.rng, settings.arrays, self.state, self.loads, rule, tilt, threshold)
         total = n
         for j in range(k):
             at = j if forward else k - 1 - j
-            fixed = int(settings.fixed[at]) if len(settings.fixed) else -1
-            states, done, work = beam_level(
-                self.rng,
-                settings.arrays,
-                self.state,
-                self.loads,
-                rule,
-                threshold,
-                levels[-1],
-                children,
-                price,
-                problem.class_count,
-                fixed,
-                width,
-            )
-            total += work
-            levels.append(states)
-            if done >= 0:
-                return _read(problem, levels, done, forward), total
-            if len(states.rank) == 0 or self.budget.expired:
+            count = problem.class_count
+            if len(settings.fixed):
+                count = np.where(np.arange(num_classes) == settings.fixed[at], count, 0)
+            children.now[:] = 0, -1
+            first = 0
+            while first < levels[-1].now[0]:
+                if self.budget.expired:
+                    return None, total
+                first, work = expand_states(*args, levels[-1], children, count, first, _QUOTA)
+                total += work
+            if children.now[1] < 0 and not self._ranked(children, threshold, rule.noise):
+                return None, total
+            total += 12 * n * num_classes * int(children.now[0]) // 128
+            levels.append(_best(children, width))
+            if levels[-1].now[1] >= 0:
+                return _read(problem, levels, 0, forward), total
+            if levels[-1].now[0] == 0:
                 break
         return None, total
+
+    def _ranked(self, children: BeamStates, threshold: float, noise: float) -> bool:
+        """Rank the children, a little at random; return False if the budget ended first."""
+        size, work = int(children.now[0]), self.settings.arrays.work
+
+        def call(first: int, last: int) -> int:
+            return int(rank_states(work, self.settings.problem.class_count, threshold, children, first, last))
+
+        if not run_in_chunks(call, size, self.budget):
+            return False
+        children.rank[:size] *= 1.0 + _SHAKE * noise * self.rng.standard_normal(size)
+        return True
+
+
+def _best(children: BeamStates, width: int) -> BeamStates:
+    """Return copies of the best `width` states, none twice; of the one that has placed everything if there is one."""
+    count, done = int(children.now[0]), int(children.now[1])
+    kept: list[int] = [done] if done >= 0 else []
+    seen: set[tuple[int, bytes]] = set()
+    ranked = np.argsort(children.rank[:count], kind="stable") if done < 0 else np.zeros(0, np.int64)
+    for i in ranked.tolist():
+        if len(kept) == width or children.rank[i] == np.inf:
+            break
+        state = (int(children.sign[i]), children.used[i].tobytes())
+        if state not in seen:
+            seen.add(state)
+            kept.append(i)
+    now = np.array([len(kept), 0 if done >= 0 else -1])
+    return BeamStates(*(part[kept] for part in children[:-1]), now)
 
 
 def _read(problem: StageProblem, levels: Sequence[BeamStates], row: int, forward: bool) -> StageAssignment:
@@ -152,6 +189,7 @@ def beam_from(
     seed: int,
     loads: int,
     lower: float = 0.0,
+    quantum: float = 0.0,
     budget: Budget | None = None,
     weights: Sequence[float] | None = None,
 ) -> Found:
@@ -169,6 +207,8 @@ def beam_from(
         Loads of stages that are looked at.
     lower
         A bottleneck that none is below.
+    quantum
+        Every bottleneck is a whole multiple of it; 0: not known.
     budget
         When to stop.
     weights
@@ -178,7 +218,9 @@ def beam_from(
     if not np.isfinite(settings.cheapest).all():
         return None
     clock = budget or Budget()
-    search = ThresholdSearch(problem, Beam(settings, seed, clock), max(lower, quick_lower_bound(settings)), clock)
+    search = ThresholdSearch(
+        problem, Beam(settings, seed, clock), max(lower, quick_lower_bound(settings)), clock, quantum
+    )
     if start is not None:
         search.offer(start)
     search.run(settings.everything, loads)

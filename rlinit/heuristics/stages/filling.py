@@ -34,7 +34,7 @@ _QUOTA = 200_000
 """Loads between looks at the budget: some 20 to 50 ms."""
 
 _PRICE_ROUNDS = 300
-"""Rounds of multiplicative weights for the prices of devices."""
+"""Rounds of multiplicative weights for the prices of devices, fewer where ops times classes are many."""
 
 _FRONTS = (1.0, 0.0, 0.5)
 """Share of stages that are taken from the front, run by run."""
@@ -61,7 +61,8 @@ class FillSettings:
             )
         work = self.arrays.work
         self.cheapest = work.min(axis=0)
-        self.price = balance_prices(work, problem.class_count, _PRICE_ROUNDS)
+        rounds = max(_PRICE_ROUNDS // 30, min(_PRICE_ROUNDS, _MOST_PAIRS // max(1, work.size)))
+        self.price = balance_prices(work, problem.class_count, rounds)
         self.features = (_features(problem, work, True), _features(problem, work, False))
         self.fixed = problem.stage_class if problem.objective == "memory" else np.zeros(0, np.int64)
         self.key = np.random.default_rng(1).integers(1, 2**63, problem.num_nodes).astype(np.uint64)
@@ -200,6 +201,7 @@ def fill_from(
     seed: int,
     loads: int,
     lower: float = 0.0,
+    quantum: float = 0.0,
     budget: Budget | None = None,
 ) -> Found:
     """Return the best assignment found, never worse than `start`; None where there is none at all.
@@ -216,6 +218,8 @@ def fill_from(
         Loads of stages that are looked at.
     lower
         A bottleneck that none is below.
+    quantum
+        Every bottleneck is a whole multiple of it; 0: not known.
     budget
         When to stop.
     """
@@ -224,7 +228,7 @@ def fill_from(
         return None
     clock = budget or Budget()
     filler = Filler(settings, seed, clock)
-    search = ThresholdSearch(problem, filler, max(lower, quick_lower_bound(settings)), clock)
+    search = ThresholdSearch(problem, filler, max(lower, quick_lower_bound(settings)), clock, quantum)
     if start is not None:
         search.offer(start)
     search.run(settings.everything, loads)

@@ -14,6 +14,9 @@ __all__ = ["ThresholdSearch"]
 _CLOSE = 1e-4
 """Thresholds that differ by less than this share of the value are not told apart within one round."""
 
+_MOST_EFFORT = 1024
+"""Rounds begin with effort 1 again after one of this."""
+
 _BELOW = 1e-9
 """A threshold this much below a value, relatively, asks for anything better."""
 
@@ -33,6 +36,8 @@ class ThresholdSearch:
         A bottleneck that none is below; the search ends where it is reached.
     budget
         When to stop.
+    quantum
+        Every bottleneck is a whole multiple of it; 0: not known.
     best, value
         The best assignment so far and its value, None at first where there is none.
     work
@@ -43,6 +48,7 @@ class ThresholdSearch:
     attempt: Callable[[float, int], tuple[StageAssignment | None, int]]
     lower: float
     budget: Budget
+    quantum: float = 0.0
     best: StageAssignment | None = None
     value: Value | None = None
     work: int = 0
@@ -50,7 +56,8 @@ class ThresholdSearch:
     def run(self, ceiling: float, most_work: int) -> None:
         """Search below `ceiling`, a bottleneck that no assignment exceeds, until `most_work` is spent.
 
-        Each round tries the lower bound itself, then halves the interval between what it failed at and the value.
+        Each round tries the smallest threshold of its interval, then halves between what it failed at and the value.
+        The interval of the first round reaches down to the lower bound, that of each further one half as far.
 
         Parameters
         ----------
@@ -59,24 +66,36 @@ class ThresholdSearch:
         most_work
             In the unit in which `attempt` counts.
         """
-        effort = 1
+        effort, reach = 1, 1.0
         while self.work < most_work and not self.done:
-            floor, high = self.lower, self._high(ceiling)
-            self._try(floor, effort)
+            high = self._high(ceiling)
+            near = self._multiple(high - reach * (high - self.lower), self.lower)
+            floor = self.lower if reach == 1.0 else near
+            if floor < high * (1 - _BELOW):
+                self._try(floor, effort)
             while self.work < most_work and not self.done:
                 high = self._high(ceiling)
                 if high - floor <= _CLOSE * high:
                     self._try(high * (1 - _BELOW), effort)
                     break
-                middle = 0.5 * (floor + high)
+                middle = self._multiple(0.5 * (floor + high), floor)
+                if middle >= high * (1 - _BELOW):
+                    break
                 if not self._try(middle, effort):
                     floor = middle
-            effort *= 2
+            effort, reach = 2 * effort if effort < _MOST_EFFORT else 1, 0.5 * reach
 
     @property
     def done(self) -> bool:
         """Whether the lower bound is reached, or the budget is over."""
         return self.budget.expired or (self.value is not None and self.value[0] <= self.lower)
+
+    def _multiple(self, threshold: float, floor: float) -> float:
+        """Return the largest multiple of the quantum up to a threshold, the next one where that is not over `floor`."""
+        if self.quantum <= 0.0:
+            return threshold
+        multiple = math.floor(threshold / self.quantum) * self.quantum
+        return multiple if multiple > floor * (1 + _BELOW) else max(multiple + self.quantum, floor)
 
     def _high(self, ceiling: float) -> float:
         return ceiling if self.value is None else min(self.value[0], ceiling)
