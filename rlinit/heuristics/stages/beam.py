@@ -135,7 +135,16 @@ def _best(children: BeamStates, width: int) -> BeamStates:
             seen.add(state)
             kept.append(i)
     now = np.array([len(kept), 0 if done >= 0 else -1])
-    return BeamStates(*(part[kept] for part in children[:-1]), now)
+    return BeamStates(
+        children.bits[kept],
+        children.used[kept],
+        children.parent[kept],
+        children.last[kept],
+        children.sign[kept],
+        children.rank[kept],
+        children.price[kept],
+        now,
+    )
 
 
 def _read(problem: StageProblem, levels: Sequence[BeamStates], row: int, forward: bool) -> StageAssignment:
