@@ -60,12 +60,15 @@ class Device:
         Name of the host the device sits in, or "". Hosts that hold equal devices may be exchanged for each other.
     cost_per_hour
         What an hour of it costs, in any currency; nothing but sweeps looks at it.
+    reserve_bytes
+        Bytes of the memory that are taken whatever runs: the driver's context, kernels, workspaces. Placements that
+        count the peak of live tensors keep them free.
 
     Raises
     ------
     InvalidHardware
         A name that is no text or empty, a rate or memory that is not a number above 0, an unknown type of numbers, a
-        cache or launch time below 0, or batch sizes that are not positive integers.
+        cache or launch time below 0, a reserve that leaves no memory, or batch sizes that are not positive integers.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Device:
     batch_sizes: tuple[int, ...] | None = None
     node: str = ""
     cost_per_hour: float | None = None
+    reserve_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         check_name("the name of a device", self.name, InvalidHardware)
@@ -90,6 +94,12 @@ class Device:
         self._check_rates()
         check_number(f"device {self.name!r}: cache_bytes", self.cache_bytes, InvalidHardware, unlimited=True)
         check_number(f"device {self.name!r}: launch_s", self.launch_s, InvalidHardware)
+        check_number(f"device {self.name!r}: reserve_bytes", self.reserve_bytes, InvalidHardware)
+        if self.reserve_bytes >= self.memory_bytes:
+            raise InvalidHardware(
+                f"device {self.name!r}: reserve_bytes is {self.reserve_bytes:,.0f} of {self.memory_bytes:,.0f}; "
+                "expected less than the memory"
+            )
         if self.cost_per_hour is not None:
             check_number(f"device {self.name!r}: cost_per_hour", self.cost_per_hour, InvalidHardware)
         if self.batch_sizes is not None and not all(
@@ -536,6 +546,7 @@ def _expand(row: Mapping[str, Any]) -> list[Device]:
 
 _MEASURES = {
     "memory_bytes": "bytes",
+    "reserve_bytes": "bytes",
     "cache_bytes": "bytes",
     "flops_per_s": "operations/s",
     "bytes_per_s": "bytes/s",
@@ -570,7 +581,7 @@ def _device_dict(device: Device) -> dict[str, Any]:
             row[entry.name] = list(value)
         elif entry.name == "io_bandwidth" and value is not None and math.isinf(value):
             row[entry.name] = "unlimited"
-        elif value is not None and value != "" and value != math.inf:
+        elif value is not None and value != "" and value != math.inf and (entry.name, value) != ("reserve_bytes", 0.0):
             row[entry.name] = value
     return row
 

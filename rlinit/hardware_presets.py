@@ -29,6 +29,11 @@ _LAUNCH_S = 5e-6
 """Of a kernel on a GPU, a round number of ours."""
 
 
+_RESERVE = "1GB"
+"""Of a GPU's memory for the driver's context, loaded kernels and workspaces: the low end of the 1 to 2 GB that the
+guide of Hugging Face transformers to training on one GPU gives for kernels alone."""
+
+
 @functools.cache
 def kinds() -> Mapping[str, Mapping[str, Any]]:
     """Return kind -> its figures, as in the file."""
@@ -71,7 +76,7 @@ def compose(name: str) -> dict[str, Any] | None:
     rate = _NETWORKS[networks[0]] if networks else 0.0
     links = [_link(a, b, peers, rate) for at, a in enumerate(devices) for b in devices[:at]]
     _refuse_unused(name, peers, devices)
-    kept = ("name", "kind", "memory_bytes", "flops_per_s", "bytes_per_s", "launch_s", "node")
+    kept = ("name", "kind", "memory_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s", "node")
     return {"name": name, "device": [{key: row[key] for key in kept} for row in devices], "link": links}
 
 
@@ -99,6 +104,7 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
     row = {
         "kind": kind,
         "memory_bytes": parse_quantity(figures["memory_bytes"], "bytes") * figures.get("usable_share", 1.0),
+        "reserve_bytes": parse_quantity(figures.get("reserve_bytes", _RESERVE), "bytes"),
         "bytes_per_s": parse_quantity(figures["bytes_per_s"], "bytes/s"),
         "flops_per_s": dict(figures["flops_per_s"]),
         "launch_s": figures.get("launch_s", _LAUNCH_S),

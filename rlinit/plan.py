@@ -43,9 +43,9 @@ Transfers = Literal["parallel", "exclusive", "blocking"]
 ChunkOrder = Literal["interleaved", "free"]
 """Which device runs which chunk: stage j on the device of stage j mod k, or any as long as each has as many."""
 
-Resident = Literal["tensors", "weights"]
-"""What a device holds at once: weights and all tensors of its ops (DIVIML condition 6), or weights alone, for models
-whose tensors are freed as soon as they are used."""
+Resident = Literal["peak", "tensors", "weights"]
+"""What a device holds at once: weights and the most bytes of tensors that are alive together, weights and all tensors
+of its ops (DIVIML condition 6), or weights alone."""
 
 OPTIMALITY_TOLERANCE = 1e-6
 """A value is optimal when it exceeds a bound on the full problem by at most this, relatively."""
@@ -260,7 +260,8 @@ class Plan:
     inputs, shard_inputs
         Inputs L to finish, and inputs of one shard.
     transfer_rule, resident
-        ``parallel``, ``exclusive`` or ``blocking`` transfers; whether all ``tensors`` or only ``weights`` are held.
+        ``parallel``, ``exclusive`` or ``blocking`` transfers; whether the ``peak`` of live tensors is held beside
+        weights, all ``tensors``, or ``weights`` alone.
     graph_figures
         Totals of the graph by name (ops, edges, param_bytes, out_bytes, flops); tells what differs from another one.
     modules
@@ -307,7 +308,7 @@ class Plan:
     inputs: int = 1
     shard_inputs: int = 1
     transfer_rule: Literal["parallel", "exclusive", "blocking"] = "parallel"
-    resident: Literal["tensors", "weights"] = "tensors"
+    resident: Resident = "tensors"
     graph_figures: Mapping[str, float] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     stage_orders: tuple[tuple[str, ...], ...] = ()

@@ -77,6 +77,7 @@ def quarters(inputs: int) -> tuple[int, ...]:
 
 def place(graph: rlinit.Graph, seconds: float, inputs: int = 1, **more: Any) -> rlinit.Plan:
     """Return a plan for `latency`, or for `throughput` of several inputs."""
+    more = {"resident": "tensors"} | more
     if inputs == 1:
         return rlinit.schedule(graph, GPUS, objective="latency", time_limit_s=seconds, **more)
     return rlinit.schedule(graph, GPUS, objective="throughput", inputs=inputs, time_limit_s=seconds, **more)
@@ -350,9 +351,8 @@ def memory(arguments: argparse.Namespace) -> None:
         return rlinit.Hardware.mesh([*devices, dataclasses.replace(a100, **{"batch_sizes": sizes, **change})], 31.5e9)
 
     def solve(hardware: rlinit.Hardware, method: str = "auto") -> rlinit.Plan:
-        return rlinit.schedule(
-            graph, hardware, objective="throughput", inputs=128, method=method, time_limit_s=arguments.seconds
-        )
+        limits: dict[str, Any] = {"resident": "tensors", "time_limit_s": arguments.seconds}
+        return rlinit.schedule(graph, hardware, objective="throughput", inputs=128, method=method, **limits)
 
     half = limited(batch_sizes=(32, 64))
     rows: list[dict[str, Any]] = []

@@ -41,7 +41,7 @@ METHODS = ("best-device", "m-sct", "getf", "m-etf", "heft")
 
 def tightened(graph: rlinit.Graph, hardware: rlinit.Hardware, part: float) -> rlinit.Hardware:
     """Return the hardware with each memory cut to a part of what the best single device would need."""
-    alone = rlinit.schedule(graph, hardware, objective="latency", method="best-device")
+    alone = rlinit.schedule(graph, hardware, objective="latency", method="best-device", resident="tensors")
     need = max(use.held_bytes for use in alone.devices)
     devices = tuple(dataclasses.replace(device, memory_bytes=part * need) for device in hardware.devices)
     return rlinit.Hardware(devices, hardware.bandwidth, hardware.latency_s, f"{hardware.name}-{part:.0%}")
@@ -53,6 +53,7 @@ def instances(seconds: float) -> None:
     if root is None:
         raise SystemExit("no published instances here: set RLINIT_INSTANCES to their folder")
     rows: list[dict[str, Any]] = []
+    rule: dict[str, Any] = {"objective": "latency", "resident": "tensors", "time_limit_s": seconds}
     for name in ("GoogLeNet", "yolov5x"):
         graph, hardware = moirai.load(root / "moirai" / f"{name}.xls")
         cases: tuple[tuple[str, rlinit.Hardware, Transfers], ...] = (
@@ -63,13 +64,9 @@ def instances(seconds: float) -> None:
         for case, devices, transfers in cases:
             row: dict[str, Any] = {"instance": name, "case": case}
             for method in METHODS:
-                plan = rlinit.schedule(
-                    graph, devices, objective="latency", method=method, transfers=transfers, time_limit_s=seconds
-                )
+                plan = rlinit.schedule(graph, devices, method=method, transfers=transfers, **rule)
                 row[method] = plan.value
-            plan, took = timed(
-                rlinit.schedule, graph, devices, objective="latency", transfers=transfers, time_limit_s=seconds
-            )
+            plan, took = timed(rlinit.schedule, graph, devices, transfers=transfers, **rule)
             row |= {"rlinit": plan.value, "bound": plan.bound, "gap": plan.gap, "status": plan.status, "seconds": took}
             rows.append(row)
             print(row, flush=True)

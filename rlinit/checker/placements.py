@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rlinit.checker.live_tensors import most_bytes, residence
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -81,7 +82,7 @@ def check_placement(plan: Plan, graph: Graph, hardware: Hardware) -> float:
     _check_overlaps(_lanes(plan.batches), "runs two batches at once")
     _check_groups(graph, facts.where)
     _check_data(plan, facts)
-    _check_uses(plan, facts, hardware)
+    _check_uses(plan, facts, graph, hardware)
     _check_summary(plan, graph)
     return max(batch.end_s for batch in plan.batches)
 
@@ -292,26 +293,32 @@ def _check_transfers(
     _check_overlaps(lanes, "is used twice at once")
 
 
-def _check_uses(plan: Plan, facts: _Facts, hardware: Hardware) -> None:
-    """Check what the plan says of each device, and that its memory holds it (DIVIML condition 6, or weights alone)."""
+def _check_uses(plan: Plan, facts: _Facts, graph: Graph, hardware: Hardware) -> None:
+    """Check what the plan says of each device, and that its memory holds it by the plan's own rule."""
     if [use.device for use in plan.devices] != [device.name for device in hardware.devices]:
         raise InvalidPlan("the plan does not list the devices of the hardware in their order")
     counted = plan.shard_inputs if plan.resident == "tensors" else 0
+    there = residence(plan, graph, hardware) if plan.resident == "peak" else None
     lanes = _lanes(plan.batches)
     for claimed, device in zip(plan.devices, hardware.devices, strict=True):
         mine = lanes.get(device.name, [])
         held = math.fsum(facts.weights[b.op] + len(b.shards) * counted * facts.tensors[b.op] for b in mine)
+        least, peak, most = (0.0, 0.0, 0.0) if there is None else most_bytes(there, device.name)
+        reserved = device.reserve_bytes if plan.resident == "peak" else 0.0
         busy = math.fsum(facts.seconds[b.op, b.device] for b in mine)
         for figure, said, true in (
             ("num_batches", claimed.num_batches, len(mine)),
             ("busy_s", claimed.busy_s, busy),
-            ("held_bytes", claimed.held_bytes, held),
+            ("held_bytes", claimed.held_bytes, min(max(claimed.held_bytes, held + least), held + most)),
         ):
             if not math.isclose(said, true, rel_tol=_ROUNDING):
-                raise InvalidPlan(f"device {device.name!r}: {figure} is given as {said} but is {true}")
-        if held > device.memory_bytes * (1.0 + _ROUNDING):
+                shown = held + peak if figure == "held_bytes" else true
+                raise InvalidPlan(f"device {device.name!r}: {figure} is given as {said} but is {shown}")
+        if held + least + reserved > device.memory_bytes * (1.0 + _ROUNDING):
+            kept = f" beside {reserved:,.0f} in reserve" if reserved else ""
             raise InvalidPlan(
-                f"device {device.name!r} holds {held:,.0f} bytes; its memory has {device.memory_bytes:,.0f}"
+                f"device {device.name!r} holds {held + peak:,.0f} bytes{kept}; "
+                f"its memory has {device.memory_bytes:,.0f}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.heuristics.placements.common import placed_in_order
 from rlinit.heuristics.placements.list_scheduling import best_device, heft
+from rlinit.heuristics.placements.peak_relief import in_natural_order
+from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
 from rlinit.units import format_bytes
@@ -28,7 +31,7 @@ _OUT_OF_TIME = "not computed: the time limit had passed"
 
 
 def placement_baselines(
-    problem: PlacementProblem, graph: Graph, hardware: Hardware, budget: Budget
+    problem: PlacementProblem, graph: Graph, hardware: Hardware, budget: Budget, live: LiveTensors | None = None
 ) -> list[Baseline[Placement]]:
     """Return what the rules of `PLACEMENT_BASELINES` give, each evaluated as the plan is.
 
@@ -43,9 +46,11 @@ def placement_baselines(
         Where ops and devices have their names from.
     budget
         A rule is not begun once it has ended.
+    live
+        The problem's tensors, where their peak counts against memory.
     """
     rules = {
-        BEST_DEVICE: lambda: _best_device(problem, hardware),
+        BEST_DEVICE: lambda: _best_device(problem, hardware, live),
         EQUAL_LAYERS: lambda: _split(problem, np.ones(problem.num_ops), np.ones(problem.num_devices), graph, hardware),
         "split by speed": lambda: _by_speed(problem, graph, hardware),
         "split by memory": lambda: _by_memory(problem, graph, hardware),
@@ -54,6 +59,8 @@ def placement_baselines(
     found = []
     for name in PLACEMENT_BASELINES:
         placement, note = (None, _OUT_OF_TIME) if budget.expired else rules[name]()
+        if placement is not None and live is not None:
+            placement, note = _within_memory(problem, live, placement, note, hardware)
         value = None if placement is None else makespan(problem, placement)
         found.append(Baseline(name, placement, value, note))
     return found
@@ -63,16 +70,46 @@ _Outcome = tuple[Placement | None, str]
 """A feasible placement and a remark, or None and the reason."""
 
 
-def _best_device(problem: PlacementProblem, hardware: Hardware) -> _Outcome:
-    placement = best_device(problem)
-    if placement is not None:
-        return placement, hardware.devices[int(placement.device[0, 0])].name
-    able = np.isfinite(problem.op_time_s).all(axis=0)
-    if not able.any():
-        return None, "no device may run every op on all inputs at once"
-    need = held_bytes(problem, np.full((problem.num_ops, problem.num_shards), int(np.argmax(able)), np.int64)).max()
-    room = problem.capacity_bytes[able].max()
-    return None, f"no device holds the whole model: {format_bytes(need)}, the largest memory is {format_bytes(room)}"
+def _within_memory(
+    problem: PlacementProblem, live: LiveTensors, placement: Placement, note: str, hardware: Hardware
+) -> _Outcome:
+    """Return a placement, in the natural order where only that fits, or which device is overfull."""
+    for candidate in (placement, in_natural_order(problem, placement)):
+        over = live.excess(problem, candidate)
+        if not over.any():
+            return candidate, note
+    full = int(np.argmax(over))
+    need, room = problem.capacity_bytes[full] + over[full], problem.capacity_bytes[full]
+    return None, f"device {hardware.devices[full].name!r} would hold {format_bytes(need)} of {format_bytes(room)}"
+
+
+def _best_device(problem: PlacementProblem, hardware: Hardware, live: LiveTensors | None) -> _Outcome:
+    placement, left = best_device(problem), problem
+    if placement is None:
+        able = np.isfinite(problem.op_time_s).all(axis=0)
+        if not able.any():
+            return None, "no device may run every op on all inputs at once"
+        whole = np.full((problem.num_ops, problem.num_shards), int(np.argmax(able)), np.int64)
+        return None, _no_device(held_bytes(problem, whole).max(), problem.capacity_bytes[able].max())
+    while live is not None and placement is not None and live.excess(problem, placement).any():
+        full = int(placement.device[0, 0])
+        need = (held_bytes(problem, placement.device) + live.peak_bytes(problem, placement))[full]
+        left = dataclasses.replace(left, time_s=_without(left.time_s, full))
+        placement = best_device(left)
+    if placement is None:
+        return None, _no_device(need, problem.capacity_bytes.max())
+    return placement, hardware.devices[int(placement.device[0, 0])].name
+
+
+def _without(time_s: FloatArray, device: int) -> FloatArray:
+    """Return (n, d, s + 1) times with which a device runs nothing."""
+    kept = time_s.copy()
+    kept[:, device, 1:] = np.inf
+    return kept
+
+
+def _no_device(need: float, room: float) -> str:
+    return f"no device holds the whole model: {format_bytes(need)}, the largest memory is {format_bytes(room)}"
 
 
 def _by_speed(problem: PlacementProblem, graph: Graph, hardware: Hardware) -> _Outcome:

@@ -14,6 +14,7 @@ from rlinit.costs.roofline import held_tensors, known_bytes, op_times
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.placements.live_tensors import LiveTensors, live_tensors, without_what_never_fits
 from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
 from rlinit.plan import Resident, Transfers
@@ -35,10 +36,13 @@ class LoweredPlacement:
         stand for further output tensors (`rlinit.placements.ports`).
     infeasible
         Why nothing can be feasible, found without search, or "".
+    live
+        With ``resident="peak"``, the tensors whose peak counts beside the weights, which `problem` counts alone.
     """
 
     problem: PlacementProblem
     infeasible: str
+    live: LiveTensors | None = None
 
 
 def lower_placement(
@@ -63,8 +67,9 @@ def lower_placement(
     transfers
         How transfers share links and devices.
     resident
-        What counts against memory: the parameters of a device's ops, and with ``tensors`` for every input also the
-        tensors that each of them reads and all that each of them makes, read by somebody or not.
+        What counts against memory: the parameters of a device's ops; with ``tensors`` for every input also the tensors
+        that each of them reads and all that each of them makes, read by somebody or not; with ``peak`` the most bytes
+        of tensors that are alive at once (`rlinit.placements.live_tensors`), and the device's reserve.
 
     Raises
     ------
@@ -95,14 +100,32 @@ def lower_placement(
         tensor_bytes=known_bytes(graph.tensors.size_bytes[ports.tensor]) * shard,
         weight_bytes=_with_ports(known_bytes(graph.param_bytes), ports),
         shard_bytes=_with_ports(held_tensors(graph) * (shard if resident == "tensors" else 0), ports),
-        capacity_bytes=np.array([device.memory_bytes for device in hardware.devices]),
+        capacity_bytes=_capacities(hardware, resident),
         s_per_byte=s_per_byte,
         delay_s=np.where(linked, hardware.latency_s, np.inf),
         edges=ports.edges(graph),
         order=ports.order(graph),
         group=_groups(graph, ports),
     )
-    return LoweredPlacement(problem, _obstacle(graph, hardware, problem, total))
+    obstacle = _obstacle(graph, hardware, problem, total)
+    if resident != "peak" or obstacle:
+        return LoweredPlacement(problem, obstacle)
+    live = live_tensors(graph, problem)
+    problem = without_what_never_fits(problem, live)
+    stuck = np.flatnonzero(~_batch_sums(problem))
+    if len(stuck):
+        obstacle = (
+            f"op {graph.names[stuck[0]]!r}, with its group's weights and the tensors that it reads and makes, fits on "
+            f"no device that may run it (the largest has {problem.capacity_bytes.max():,.0f} bytes to give)"
+        )
+    return LoweredPlacement(problem, obstacle, live)
+
+
+def _capacities(hardware: Hardware, resident: Resident) -> FloatArray:
+    """Return (d,) bytes that each device has for weights and tensors."""
+    reserved = [device.reserve_bytes if resident == "peak" else 0.0 for device in hardware.devices]
+    room: FloatArray = np.array([device.memory_bytes for device in hardware.devices]) - np.array(reserved)
+    return room
 
 
 def shard_inputs(hardware: Hardware, inputs: int) -> int:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.ports import port_ops
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import Timeline, held_bytes, makespan, placement_of, timeline
-from rlinit.plan import Batch, DeviceUse, Plan, PlannedTransfer, Resident
+from rlinit.plan import Batch, DeviceUse, Plan, PlannedTransfer
 
 __all__ = ["placement_from_plan", "placement_parts", "placement_plan"]
 
 
 def placement_parts(
-    problem: PlacementProblem, placement: Placement, graph: Graph, hardware: Hardware
+    problem: PlacementProblem,
+    placement: Placement,
+    graph: Graph,
+    hardware: Hardware,
+    live: LiveTensors | None = None,
 ) -> dict[str, object]:
     """Return the fields of a plan that describe a placement, from the problem's own arrays; port ops are left out.
 
@@ -30,8 +35,13 @@ def placement_parts(
         The problem that was solved, and a placement that breaks none of its rules.
     graph, hardware
         Where ops and devices have their names from.
+    live
+        The problem's tensors, where their peak counts against memory.
     """
     run = timeline(problem, placement)
+    held = held_bytes(problem, placement.device)
+    if live is not None:
+        held = held + live.peak_bytes(problem, placement)
     names = [device.name for device in hardware.devices]
     d = problem.num_devices
     runs = placement.sequence[placement.sequence // d < graph.num_ops]
@@ -57,7 +67,7 @@ def placement_parts(
         "start_s": {name: start_s[name] for name in graph.names},
         "batches": tuple(batches),
         "transfers": _transfers(problem, run, graph, names),
-        "devices": _device_uses(problem, placement, runs, names),
+        "devices": _device_uses(problem, placement, runs, names, held),
     }
 
 
@@ -78,11 +88,10 @@ def _transfers(problem: PlacementProblem, run: Timeline, graph: Graph, names: li
 
 
 def _device_uses(
-    problem: PlacementProblem, placement: Placement, runs: IntArray, names: list[str]
+    problem: PlacementProblem, placement: Placement, runs: IntArray, names: list[str], held: FloatArray
 ) -> tuple[DeviceUse, ...]:
-    """Return what each device does; `runs` are the batches that a plan lists."""
+    """Return what each device does; `runs` are the batches that a plan lists, `held` (d,) bytes."""
     d = problem.num_devices
-    held = held_bytes(problem, placement.device)
     uses = []
     for i, name in enumerate(names):
         ops = runs[runs % d == i] // d
@@ -99,7 +108,7 @@ def placement_plan(
     hardware: Hardware,
     *,
     method: str,
-    resident: Resident = "tensors",
+    resident: Literal["tensors", "weights"] = "tensors",
 ) -> Plan:
     """Return a feasible placement as a plan without a bound, a history or settings.
 

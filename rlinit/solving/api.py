@@ -54,7 +54,7 @@ def schedule(
     jobs: int = 1,
     inputs: int | None = None,
     transfers: Transfers = "parallel",
-    resident: Resident = "tensors",
+    resident: Resident = "peak",
     coarsen: bool = False,
     activations: bool = False,
     chunks: int = 1,
@@ -108,8 +108,9 @@ def schedule(
         For placements: ``parallel``, ``exclusive`` (one at a time on each directed link), or ``blocking`` (the
         receiving device waits).
     resident
-        For placements: whether all ``tensors`` of a device's ops count against its memory beside their weights, or
-        ``weights`` alone.
+        For placements: what counts against a device's memory beside the weights of its ops: the ``peak`` of tensors
+        that are alive at once, and `Device.reserve_bytes`; all ``tensors`` of its ops (DIVIML's rule); or nothing
+        (``weights``).
     coarsen
         For placements: search with fused ops and contracted chains only (Moirai's GCOF), which is faster on large
         graphs and loses what only splitting them could gain. Bounds remain bounds of the problem itself.
@@ -225,7 +226,7 @@ def bound(
     stages: int | None = None,
     inputs: int | None = None,
     transfers: Transfers = "parallel",
-    resident: Resident = "tensors",
+    resident: Resident = "peak",
     chunks: int = 1,
     chunk_order: ChunkOrder = "interleaved",
     contiguous: bool = True,

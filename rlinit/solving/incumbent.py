@@ -145,6 +145,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         Told about every improvement.
     equality
         When two values are equal.
+    repair
+        Makes a feasible schedule of one that is not, or None.
     quantum
         What every value of the first level is a whole multiple of, 0 where nothing is known; bounds are raised to it.
     note
@@ -172,6 +174,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     history: list[HistoryEntry] = field(default_factory=list)
     phase_s: dict[str, float] = field(default_factory=dict)
     quantum: float = 0.0
+    repair: Callable[[ProblemT, ScheduleT], ScheduleT | None] | None = None
     _proven: dict[str, Value] = field(default_factory=dict)
     _progress_error: Exception | None = None
 
@@ -212,7 +215,10 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         if assignment is None:
             return False
         values = self.value_of(self.problem, assignment)
-        if not values[0] < float("inf"):
+        if self.repair is not None and not values[0] < float("inf"):
+            assignment = self.repair(self.problem, assignment)
+            values = values if assignment is None else self.value_of(self.problem, assignment)
+        if assignment is None or not values[0] < float("inf"):
             return False
         if self.values is not None and not self.equality.is_below(values, self.values):
             return False

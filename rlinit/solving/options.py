@@ -41,8 +41,9 @@ class ProblemOptions:
     """For throughput: inputs to finish."""
     transfers: Transfers = "parallel"
     """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
-    resident: Resident = "tensors"
-    """For placements: what a device's memory holds at once, all tensors of its ops beside weights, or weights alone."""
+    resident: Resident = "peak"
+    """For placements: what a device's memory holds at once: weights and the peak of live tensors, beside the device's
+    reserve; weights and all tensors of its ops (DIVIML's rule); or weights alone."""
     chunks: int = 1
     """For pipeline: stages that each device runs; the bottleneck is the largest sum over the stages of a device."""
     chunk_order: ChunkOrder = "interleaved"
@@ -69,7 +70,7 @@ class ProblemOptions:
             raise _refused("inputs", None, "for throughput the number of inputs to finish, such as 16")
         if self.objective == "latency" and self.inputs not in (None, 1):
             raise _refused("inputs", self.inputs, "1 or none for latency; several inputs are the throughput objective")
-        self._refuse_on_stages({"inputs": None, "transfers": "parallel", "resident": "tensors"})
+        self._refuse_on_stages({"inputs": None, "transfers": "parallel", "resident": "peak"})
         self._set("chunks", _whole("chunks", self.chunks, 1, optional=False))
         self._set("contiguous", bool(self.contiguous))
         self._check_split()

@@ -27,6 +27,8 @@ from rlinit.exact.placements.split.separators import channel_cuts
 from rlinit.exact.placements.split.solve import SplitResult, solve_split
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search import earliest_finish_start, memory_binds, sweep_placements
+from rlinit.heuristics.placements.peak_memory import PeakMemory
+from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.window import placement_windows
 from rlinit.solving.incumbent import PlacementIncumbent
@@ -71,6 +73,9 @@ _GUARANTEE_SHARE = 0.3
 
 _SERVED_SHARE = 0.5
 """Of the time left, what the program first come, first served may take before that of any order of transfers."""
+
+_TRIES = 3
+"""Times that a heuristic is run, as long as what it finds has too much alive at once."""
 
 _SEED_STRIDE = 7919
 """Between the seeds of runs side by side."""
@@ -117,6 +122,8 @@ class PlacementSearch:
         The schedule of a plan to refine, where one was handed in.
     limits
         How much work a phase may do.
+    peak
+        Where the peak of live tensors counts against memory, how the search keeps to it.
     origin
         Where the coarse schedule came from.
     assembled
@@ -127,13 +134,20 @@ class PlacementSearch:
     options: SolveOptions
     start: Placement | None
     limits: PlacementLimits
+    peak: PeakMemory | None = None
     origin: str = "none"
     assembled: Placement | None = None
     _largest: float = -1.0
     _binds: bool | None = None
 
     @classmethod
-    def of(cls, incumbent: PlacementIncumbent, options: SolveOptions, start: Placement | None) -> PlacementSearch:
+    def of(
+        cls,
+        incumbent: PlacementIncumbent,
+        options: SolveOptions,
+        start: Placement | None,
+        live: LiveTensors | None = None,
+    ) -> PlacementSearch:
         """Return a search that has only `start`, with limits of work where no clock ends it.
 
         Parameters
@@ -144,15 +158,29 @@ class PlacementSearch:
             What was asked for.
         start
             The schedule of a plan to refine, or None.
+        live
+            The problem's tensors, where their peak counts against memory.
         """
+        peak = None if live is None else PeakMemory(incumbent.problem, live)
+        if peak is not None:
+            incumbent.value_of, incumbent.repair = peak.value_of, peak.repaired
         timed = PlacementLimits(full_nodes=None, multiplier_rounds=1 << 30, split_work=_UNLIMITED, rounds=1 << 30)
         limits = timed if options.timed else PlacementLimits()
-        return cls(incumbent, options, start, limits, "none" if start is None else "plan")
+        return cls(incumbent, options, start, limits, peak, "none" if start is None else "plan")
 
     @property
     def problem(self) -> PlacementProblem:
         """The problem."""
         return self.incumbent.problem
+
+    @property
+    def share(self) -> float:
+        """Part of the sum of tensors that searches count beside the problem's own memory; see `PeakMemory`."""
+        return 0.0 if self.peak is None else self.peak.share
+
+    def searched(self, start: Placement | None = None) -> PlacementProblem:
+        """Return the problem as heuristics and local search see it; see `PeakMemory.searched`."""
+        return self.problem if self.peak is None else self.peak.searched(start)
 
     @property
     def memory_binds(self) -> bool:
@@ -190,9 +218,14 @@ def run_heuristic(search: PlacementSearch, name: str) -> None:
     if incumbent.ended(late=incumbent.values is None):
         return
     with incumbent.in_phase(f"coarse: {name}"):
-        found = PLACEMENT_HEURISTICS[name](incumbent.problem, seed=search.options.seed, budget=incumbent.budget)
-        if not incumbent.offer(found, name) and incumbent.values is None:
-            incumbent.offer(earliest_finish_start(incumbent.problem), "earliest-finish")
+        for _ in range(_TRIES):
+            share = search.share
+            found = PLACEMENT_HEURISTICS[name](search.searched(), seed=search.options.seed, budget=incumbent.budget)
+            taken = incumbent.offer(found, name)
+            if search.share == share:
+                break
+        if not taken and incumbent.values is None:
+            incumbent.offer(earliest_finish_start(search.searched()), "earliest-finish")
 
 
 def named_start(search: PlacementSearch) -> None:
@@ -225,7 +258,7 @@ def learned(search: PlacementSearch) -> None:
         if incumbent.budget.remaining_s < choice.agent.sampling_s * incumbent.problem.num_ops:
             samples, why = 0, f"{why}; only the greedy one, for want of time"
         with incumbent.in_phase("agent"):
-            found = decode_placement(choice.agent, incumbent.problem, samples=samples, seed=search.options.seed)
+            found = decode_placement(choice.agent, search.searched(), samples=samples, seed=search.options.seed)
             if found is not None:
                 incumbent.offer(found.placement, "agent")
                 search.origin = why
@@ -259,10 +292,11 @@ def local_search(search: PlacementSearch, seed: int = 0, start: Placement | None
         return
     start = start or incumbent.assignment
     first = search.options.seed + seed
+    problem = search.searched(start)
     with incumbent.in_phase("sweep"):
         if jobs == 1:
             sweep_placements(
-                incumbent.problem,
+                problem,
                 seed=first,
                 budget=incumbent.budget,
                 start=start,
@@ -270,9 +304,7 @@ def local_search(search: PlacementSearch, seed: int = 0, start: Placement | None
             )
             return
         runs = Parallel(n_jobs=jobs, backend="threading")(
-            delayed(sweep_placements)(
-                incumbent.problem, seed=first + _SEED_STRIDE * run, budget=incumbent.budget, start=start
-            )
+            delayed(sweep_placements)(problem, seed=first + _SEED_STRIDE * run, budget=incumbent.budget, start=start)
             for run in range(jobs)
         )
         for found in runs:

@@ -332,19 +332,21 @@ def solve_placement(
     """
     lowered, start = _lowered(graph, hardware, options, plan)
     problem = lowered.problem
-    search = PlacementSearch.of(for_placement(problem, budget, options.gap, progress), options, start)
+    search = PlacementSearch.of(for_placement(problem, budget, options.gap, progress), options, start, lowered.live)
     incumbent = search.incumbent
     baselines: list[Baseline[Placement]] = []
     if lowered.infeasible:
         incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
     else:
         _check_method(search)
-        baselines = placement_baselines(problem, graph, hardware, budget)
+        baselines = placement_baselines(problem, graph, hardware, budget, lowered.live)
         incumbent.offer(start, "plan")
         follow(_strategy(graph, options), search)
         if options.keeps_best:
             for one in baselines:
                 incumbent.offer(one.schedule, one.name)
+        if search.peak is not None and incumbent.values is None and not incumbent.closed:
+            incumbent.offer(search.peak.last_resort(options.seed, budget), "relief of memory")
     parts: dict[str, Any] = {
         "inputs": options.inputs or 1,
         "shard_inputs": problem.shard_inputs,
@@ -352,7 +354,7 @@ def solve_placement(
         "resident": options.resident,
     }
     if incumbent.assignment is not None:
-        parts |= placement_parts(problem, incumbent.assignment, graph, hardware)
+        parts |= placement_parts(problem, incumbent.assignment, graph, hardware, lowered.live)
     return Solved(incumbent, parts, search.origin, baselines)
 
 

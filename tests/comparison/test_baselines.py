@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_a_chain_by_hand() -> None:
 
 def test_what_does_not_fit_has_a_reason() -> None:
     """A model no device holds has no best single one, unlimited memory no proportion, and a full device is named."""
-    plan = rlinit.schedule(CHAIN, two_devices(20.0, 26.0), objective="latency")
+    plan = rlinit.schedule(CHAIN, two_devices(20.0, 26.0), objective="latency", resident="tensors")
     assert plan.baselines[BEST_DEVICE] is None
     assert "no device holds the whole model" in plan.baseline_notes[BEST_DEVICE]
     assert plan.ratio_to(BEST_DEVICE) is None
@@ -87,7 +88,8 @@ def test_no_placement_is_worse_than_a_baseline(seed: int, objective: str, inputs
     if objective == "throughput":
         seconds = {device.name: {1: 1.0, 2: 1.5, 3: 1.7, 4: 2.0} for device in devices}
         graph = rlinit.Graph.build([(name, {**row, "time_s": seconds}) for name, row in ops], edges)
-    plan = rlinit.schedule(graph, hardware, objective=objective, inputs=inputs, time_limit_s=0.2)  # type: ignore[arg-type]
+    rules: dict[str, Any] = {"objective": objective, "inputs": inputs, "resident": "tensors"}
+    plan = rlinit.schedule(graph, hardware, **rules, time_limit_s=0.2)
     problem = lower_placement(graph, hardware, objective, inputs=inputs).problem  # type: ignore[arg-type]
     for one in placement_baselines(problem, graph, hardware, Budget()):
         assert plan.baselines[one.name] == one.value

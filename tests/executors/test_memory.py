@@ -25,9 +25,8 @@ class Wired(torch.nn.Module):
     def __init__(self, seed: int, num_ops: int = 14) -> None:
         super().__init__()
         rng = np.random.default_rng(seed)
-        self.steps = [
-            (str(rng.choice(["linear", "tanh", "add", "relu"])), *rng.integers(0, at + 1, 2)) for at in range(num_ops)
-        ]
+        kinds = ["linear", "tanh", "add", "relu", "view"]
+        self.steps = [(str(rng.choice(kinds)), *rng.integers(0, at + 1, 2)) for at in range(num_ops)]
         self.layer = torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -36,6 +35,9 @@ class Wired(torch.nn.Module):
         for kind, a, b in self.steps:
             u, v = values[a], values[b]
             read |= {a, b} if kind == "add" else {a}
+            if kind == "view":
+                values.append(u.view(WIDTH, ROWS).view(ROWS, WIDTH))
+                continue
             values.append(self.layer(u) if kind == "linear" else u + v if kind == "add" else getattr(torch, kind)(u))
         total = values[-1]
         for at in range(1, len(values) - 1):

@@ -205,7 +205,7 @@ def test_memory_counts_all_tensors_an_op_makes_and_reads() -> None:
     )
     problem = lower_placement(graph, TWO, "latency").problem
     assert (problem.weight_bytes + problem.shard_bytes).tolist() == [15.0, 5.0]
-    plan = rlinit.schedule(graph, TWO, objective="latency", time_limit_s=1)
+    plan = rlinit.schedule(graph, TWO, objective="latency", resident="tensors", time_limit_s=1)
     assert sum(use.held_bytes for use in plan.devices) == 20.0
 
 

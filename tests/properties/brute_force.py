@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -183,11 +184,17 @@ def _least_peak(graph: Graph, members: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A batch or a transfer: what it occupies, how long, and (task before it, seconds between)."""
+    """A batch (`what`: its op) or a transfer (`what`: its tensor) of some shards: what it occupies, how long, and
+    (task before it, seconds between).
+    """
 
     resource: object
     seconds: float
     after: tuple[tuple[int, float], ...]
+    what: int
+    source: int
+    target: int
+    shards: frozenset[int]
 
 
 def best_placement(
@@ -201,8 +208,11 @@ def best_placement(
         if not _fits(graph, hardware, where, shard_inputs, resident):
             continue
         tasks = _tasks(graph, hardware, where, shard_inputs, transfers)
-        if tasks is not None:
-            best = _shortest(tasks, best)
+        if tasks is None:
+            continue
+        best = _shortest(
+            tasks, best, partial(_peak_fits, graph, hardware, shard_inputs, tasks) if resident == "peak" else None
+        )
     return None if math.isinf(best) else best
 
 
@@ -267,16 +277,97 @@ def _tasks(
             else (number[tensors[tensor][0], at], delay(tensor, at, i, len(common)))
             for tensor, at, common in before
         ]
-        tasks.append(_Task(("device", i), seconds[v, i], tuple(after)))
+        tasks.append(_Task(("device", i), seconds[v, i], tuple(after), v, i, i, frozenset(shards[v, i])))
     for tensor, i, j in sent:
         resource = ("link", i, j) if transfers == "exclusive" else ("device", j)
-        seconds_moving = delay(tensor, i, j, len(moved[tensor, i, j]))
-        tasks.append(_Task(resource, seconds_moving, ((number[tensors[tensor][0], i], 0.0),)))
+        made = ((number[tensors[tensor][0], i], 0.0),)
+        there = moved[tensor, i, j]
+        tasks.append(_Task(resource, delay(tensor, i, j, len(there)), made, tensor, i, j, frozenset(there)))
     return tasks
 
 
-def _shortest(tasks: Sequence[_Task], best: float) -> float:
-    """Return the least makespan over every order in which tasks can be appended to their resources, if below `best`."""
+_Copy = tuple[int, int, int]
+"""(tensor, device of its batch, device it is on)."""
+
+_Fits = Callable[[dict[int, float], dict[int, float]], bool]
+
+
+def _peak_fits(
+    graph: Graph,
+    hardware: Hardware,
+    shard_inputs: int,
+    tasks: Sequence[_Task],
+    begin: dict[int, float],
+    ends: dict[int, float],
+) -> bool:
+    """Return whether weights, reserve and live tensors fit on every device whenever something starts."""
+    batches = {(task.what, task.source): at for at, task in enumerate(tasks) if task.source == task.target}
+    moves = {(task.what, task.source, task.target): at for at, task in enumerate(tasks) if task.source != task.target}
+    there: dict[_Copy, list[float]] = {}  # begin, until, bytes
+    root: dict[_Copy, _Copy] = {}
+    tensors = _tensors(graph)
+    by_maker = sorted(range(len(tensors)), key=lambda t: tensors[t][0])
+    for t, i in itertools.product(by_maker, range(hardware.num_devices)):
+        v, size, readers = tensors[t]
+        if (v, i) not in batches:
+            continue
+        at = batches[v, i]
+        mine = tasks[at].shards
+        until = max(ends[at], 0.0) if readers else math.inf
+        for j in range(hardware.num_devices):
+            reads = [batches[w, j] for w in readers if (w, j) in batches and tasks[batches[w, j]].shards & mine]
+            last = max((ends[b] for b in reads), default=0.0)
+            if i == j:
+                until = max(until, last)
+            elif reads:
+                shared = mine & frozenset().union(*(tasks[b].shards for b in reads))
+                moved_bytes = len(shared) * shard_inputs * size
+                leaves, arrives = ends[at], ends[at] + float(hardware.latency_s[i, j])
+                arrives += moved_bytes / float(hardware.bandwidth[i, j])
+                if (t, i, j) in moves:
+                    leaves, arrives = begin[moves[t, i, j]], ends[moves[t, i, j]]
+                there[t, i, j] = [leaves, last, moved_bytes]
+                until = max(until, arrives)
+        there[t, i, i] = [begin[at], until, len(mine) * shard_inputs * size]
+        read = [r for r, (_, _, to) in enumerate(tensors) if v in to]
+        if graph.extras.get(v, {}).get("view") and len(read) < 2:
+            bases = {
+                root.get((r, k, i), (r, k, i))
+                for r in read
+                for k in range(hardware.num_devices)
+                if (tensors[r][0], k) in batches and tasks[batches[tensors[r][0], k]].shards & mine
+            }
+            if len(bases) < 2:
+                there[t, i, i][2] = 0.0
+            for base in bases if len(bases) == 1 else ():
+                root[t, i, i] = base
+                there[base][1] = max(there[base][1], until)
+    for j, device in enumerate(hardware.devices):
+        here = {key: row for key, row in there.items() if key[2] == j}
+        needs = [{key for key, row in here.items() if row[0] <= now < row[1]} for now, _, _ in here.values()]
+        for (v, i), at in batches.items():
+            if i == j:
+                used = {
+                    root.get((t, k, j), (t, k, j))
+                    for t, (u, _, to) in enumerate(tensors)
+                    for k in range(hardware.num_devices)
+                    if (t, k, j) in here and (v in to or (u == v and k == j))
+                    if tasks[batches[u, k]].shards & tasks[at].shards
+                }
+                needs.append(used | {key for key, row in here.items() if row[0] <= begin[at] < row[1]})
+        live = max((math.fsum(here[key][2] for key in need) for need in needs), default=0.0)
+        weights = math.fsum(_bytes(graph.param_bytes[v]) for v, i in batches if i == j)
+        if weights + live + device.reserve_bytes > device.memory_bytes * SLACK:
+            return False
+    return True
+
+
+def _shortest(tasks: Sequence[_Task], best: float, fits: _Fits | None = None) -> float:
+    """Return the least makespan over every order in which tasks can be appended to their resources, if below `best`.
+
+    Only schedules that `fits` accepts, which gets the starts and the ends of all tasks.
+    """
+    starts: dict[int, float] = {}
     ends: dict[int, float] = {}
     free: dict[object, float] = {}
 
@@ -285,14 +376,15 @@ def _shortest(tasks: Sequence[_Task], best: float) -> float:
         if makespan >= best:
             return
         if len(ends) == len(tasks):
-            best = makespan
+            best = makespan if fits is None or fits(starts, ends) else best
             return
         for at, task in enumerate(tasks):
             if at in ends or any(before not in ends for before, _ in task.after):
                 continue
             before_free = free.get(task.resource, 0.0)
             ready = max((ends[before] + gap for before, gap in task.after), default=0.0)
-            ends[at] = max(before_free, ready) + task.seconds
+            starts[at] = max(before_free, ready)
+            ends[at] = starts[at] + task.seconds
             free[task.resource] = ends[at]
             extend(max(makespan, ends[at]))
             free[task.resource] = before_free

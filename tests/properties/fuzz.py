@@ -100,6 +100,8 @@ def draw(number: int, seed: int = 0) -> Case:
             row["forbidden"] = [str(rng.choice(names))]
         if rng.random() < 0.15:
             row["colocate"] = int(rng.integers(2))
+        if rng.random() < 0.15:
+            row["view"] = True
         ops.append((f"op{v}", row))
     density = rng.random() * (5.0 / n if large else 1.0)
     edges: list[Edge] = [(f"op{u}", f"op{v}") for u in range(n) for v in range(u + 1, n) if rng.random() < density]
@@ -113,10 +115,11 @@ def draw(number: int, seed: int = 0) -> Case:
         devices.append(
             Device(
                 name,
-                memory_bytes=(tight if staged else 4 * tight) if rng.random() < 0.25 else math.inf,
+                memory_bytes=(tight if staged else 2 * tight) if rng.random() < 0.25 else math.inf,
                 cache_bytes=number_of(scales["B"]) if rng.random() < 0.5 else math.inf,
                 io_bandwidth=[None, math.inf, 2.0 ** int(rng.integers(-2, 3)) * scales["rate"]][int(rng.integers(3))],
                 batch_sizes=tuple(sizes) if inputs > 1 else None,
+                reserve_bytes=tight / 4 if rng.random() < 0.2 else 0.0,
             )
         )
     if equal:
@@ -144,7 +147,7 @@ def draw(number: int, seed: int = 0) -> Case:
         options["activations"] = bool(rng.random() < 0.2) and not several
     if not staged:
         options["transfers"] = str(rng.choice(["parallel", "exclusive", "blocking"]))
-        options["resident"] = str(rng.choice(["tensors", "weights"]))
+        options["resident"] = str(rng.choice(["peak", "peak", "tensors", "weights"]))
         options["coarsen"] = bool(rng.random() < 0.1) and not several
     if objective == "throughput":
         options["inputs"] = inputs
@@ -166,8 +169,8 @@ def _several_outputs(
     return found
 
 
-def _capacities(device: Device) -> tuple[float, float, None, None, float, float | None, tuple[int, ...] | None]:
-    rest = (device.io_bandwidth, device.batch_sizes)
+def _capacities(device: Device) -> tuple[Any, ...]:
+    rest = (device.io_bandwidth, device.batch_sizes, "", None, device.reserve_bytes)
     return device.memory_bytes, device.cache_bytes, None, None, 0.0, *rest
 
 

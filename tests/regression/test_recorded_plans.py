@@ -341,6 +341,7 @@ def case(
     **options: Any,
 ) -> Case:
     """Return a call to `rlinit.schedule`."""
+    options = _memory_rule(objective) | options
     return Case(name, lambda: rlinit.schedule(graph(), hardware(), objective=objective, **options))
 
 
@@ -352,7 +353,13 @@ def bounded(
     **options: Any,
 ) -> Case:
     """Return a call to `rlinit.bound`."""
+    options = _memory_rule(objective) | options
     return Case(name, lambda: rlinit.bound(graph(), hardware(), objective, **options))
+
+
+def _memory_rule(objective: str) -> dict[str, Any]:
+    """Return the rule under which placements were recorded where a case names none."""
+    return {"resident": "tensors"} if objective in ("latency", "throughput") else {}
 
 
 def refined_stages() -> rlinit.Plan:
@@ -364,8 +371,9 @@ def refined_stages() -> rlinit.Plan:
 def refined_placement() -> rlinit.Plan:
     """Return what local search makes of a heuristic's plan."""
     graph, hardware = er2x32(), server()
-    first = rlinit.schedule(graph, hardware, objective="latency", method="getf")
-    return rlinit.schedule(graph, hardware, objective="latency", method="sweep", agent=first, seed=10)
+    first = rlinit.schedule(graph, hardware, objective="latency", method="getf", resident="tensors")
+    options: dict[str, Any] = {"method": "sweep", "agent": first, "seed": 10, "resident": "tensors"}
+    return rlinit.schedule(graph, hardware, objective="latency", **options)
 
 
 def split_workload(path: str) -> rlinit.Plan:
@@ -384,7 +392,7 @@ def place_instance(path: str, method: str) -> rlinit.Plan:
     """Return the placement of an instance of Moirai."""
     pytest.importorskip("xlrd", reason="reading .xls needs xlrd")
     graph, hardware = moirai.load(INSTANCES / path)
-    return rlinit.schedule(graph, hardware, objective="latency", method=method)
+    return rlinit.schedule(graph, hardware, objective="latency", method=method, resident="tensors")
 
 
 def tpus(k: int) -> Callable[[], rlinit.Hardware]:

@@ -25,7 +25,7 @@ def graph() -> rlinit.Graph:
     ("wrong", "names"),
     [
         ({"objective": "speed"}, ("objective is 'speed'", "pipeline, memory", "--objective")),
-        ({"resident": "foo"}, ("resident is 'foo'", "tensors, weights", "--resident")),
+        ({"resident": "foo"}, ("resident is 'foo'", "peak, tensors, weights", "--resident")),
         ({"transfers": "foo"}, ("transfers is 'foo'", "parallel, exclusive", "--transfers")),
         ({"window": "x"}, ("window is 'x'", "auto, or full", "--window")),
         ({"window": -1}, ("window is -1", "--window")),

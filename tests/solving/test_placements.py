@@ -61,7 +61,7 @@ def devices(memory: float = float("inf"), sizes: tuple[int, ...] | None = None) 
 def test_latency_agrees_with_brute_force(seed: int, transfers: Transfers, memory: float) -> None:
     """Closed plans have the value of the best schedule there is; bounds never exceed it."""
     graph, hardware = small_graph(seed, 5), devices(memory)
-    plan = rlinit.schedule(graph, hardware, objective="latency", transfers=transfers)
+    plan = rlinit.schedule(graph, hardware, objective="latency", transfers=transfers, resident="tensors")
     lowered = lower_placement(graph, hardware, "latency", transfers=transfers)
     best = float("inf") if lowered.infeasible else brute_force_placement(lowered.problem)
     if best == float("inf"):

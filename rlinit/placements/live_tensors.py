@@ -1,0 +1,191 @@
+"""Memory of a placement by the tensors that are alive: weights, and the most bytes of live tensors at once.
+
+A tensor has a *copy* on the device that makes it, from the start of the batch that makes it, and on every device that
+it is moved to, from the start of the transfer. A copy is there until the last batch that reads it there and the last
+transfer of it from there have ended; where nothing reads the tensor at all, until the end. In detail:
+
+- A copy is there at the moment it begins, and no longer at the moment it ends. At the moment of a batch that takes no
+  time, all that it reads and makes is there.
+- One copy holds the shards that one batch makes, or the shards of them that another device needs.
+- A view (``view`` in the attributes of an op that reads one tensor, as importers note it) has no copy on the device
+  that makes it: it lies in the copy that it reads, which is there for as long as the view is read or moved. Where its
+  shards come from several copies, it has to be put together, and counts. A view that reads no tensor lies in
+  parameters. Moved to another device, a view is a copy of its own size there.
+- What importers make of operations in place are operations of their own, as the executors run them.
+
+``weights[i] + peak[i] <= memory_bytes[i] - reserve_bytes[i]`` must hold on every device i.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.costs.roofline import known_bytes
+from rlinit.graph import Graph
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.placements.live_tensors import IN_PARAMETERS, OWN_STORAGE, LiveArrays, Run, copies, peaks
+from rlinit.placements.ports import port_ops
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import held_bytes, timeline
+
+__all__ = ["LiveTensors", "live_tensors", "without_what_never_fits"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveTensors:
+    """The tensors of a placement problem, and how its memory counts them.
+
+    The problem's own memory counts weights alone, which is a relaxation.
+
+    Parameters
+    ----------
+    arrays
+        The tensors as kernels take them.
+    sum_bytes
+        (n',) for each op of the problem, bytes of one shard of what it reads and makes, without views that are in no
+        case put together. The sums of a device's ops are at least its peak.
+    """
+
+    arrays: LiveArrays
+    sum_bytes: FloatArray
+
+    def peak_bytes(self, problem: PlacementProblem, placement: Placement) -> FloatArray:
+        """Return (d,) the most bytes of live tensors on each device, weights apart.
+
+        Parameters
+        ----------
+        problem
+            The problem these are the tensors of.
+        placement
+            A placement with a finite makespan.
+        """
+        n, d = len(self.arrays.order), problem.num_devices
+        run = timeline(problem, placement)
+        shape = (0, 0, 0) if problem.transfers == "parallel" else (problem.num_ops, d, d)
+        sent, arrival = np.full(shape, np.nan), np.full(shape, np.nan)
+        for moved in run.transfers:
+            sent[moved.op, moved.source, moved.target] = moved.start_s
+            arrival[moved.op, moved.source, moved.target] = moved.end_s
+        found = Run(
+            placement.device[:n], run.start_s[:n], run.end_s[:n], problem.s_per_byte, problem.delay_s, sent, arrival
+        )
+        most: FloatArray = peaks(self.arrays, found, copies(self.arrays, found))
+        return most
+
+    def excess(self, problem: PlacementProblem, placement: Placement) -> FloatArray:
+        """Return (d,) bytes by which each device is overfull; 0 where it is not.
+
+        Parameters
+        ----------
+        problem, placement
+            As for `peak_bytes`.
+        """
+        if np.isinf(problem.capacity_bytes).all():
+            return np.zeros(problem.num_devices)
+        need = held_bytes(problem, placement.device) + self.peak_bytes(problem, placement)
+        over: FloatArray = np.where(need > problem.capacity_bytes * CAPACITY_SLACK, need - problem.capacity_bytes, 0.0)
+        return over
+
+    def with_sums(self, problem: PlacementProblem, share: float) -> PlacementProblem:
+        """Return the problem with a share of the sum of a device's tensors counted beside its weights.
+
+        Parameters
+        ----------
+        problem
+            The problem these are the tensors of.
+        share
+            From 0, which leaves it as it is, to 1, whose placements all keep within memory.
+        """
+        return dataclasses.replace(problem, shard_bytes=share * self.sum_bytes) if share > 0.0 else problem
+
+    def share_of_sum(self, problem: PlacementProblem, placement: Placement) -> float:
+        """Return the largest part that the peak is of the sum of tensors, over overfull devices; 0 where none is.
+
+        Parameters
+        ----------
+        problem, placement
+            As for `peak_bytes`.
+        """
+        over = self.excess(problem, placement) > 0.0
+        if not over.any():
+            return 0.0
+        sums = held_bytes(self.with_sums(problem, 1.0), placement.device) - held_bytes(problem, placement.device)
+        return min(1.0, float((self.peak_bytes(problem, placement)[over] / sums[over]).max()))
+
+
+def live_tensors(graph: Graph, problem: PlacementProblem) -> LiveTensors:
+    """Return the live tensors of a graph's placement problem.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    problem
+        What it was lowered to.
+    """
+    n, tensors, own_ports = graph.num_ops, graph.tensors, port_ops(graph, shared=True)
+    size = known_bytes(tensors.size_bytes) * problem.shard_inputs
+    row_indptr, rows = _by_row(tensors.op, np.arange(len(tensors)), n)
+    input_indptr, inputs = _by_row(graph.edges[:, 1], graph.edge_tensor, n)
+    base = np.full(len(tensors), OWN_STORAGE, np.int64)
+    for v in (v for v, row in graph.extras.items() if row.get("view")):
+        read = inputs[input_indptr[v] : input_indptr[v + 1]]
+        if len(read) < 2:
+            base[rows[row_indptr[v] : row_indptr[v + 1]]] = read[0] if len(read) else IN_PARAMETERS
+    carrier = np.zeros(len(tensors), np.int64)
+    carrier[own_ports.tensor] = np.arange(n + len(own_ports))
+    arrays = LiveArrays(
+        graph.order.astype(np.int64), row_indptr, rows, tensors.op, size, tensors.indptr, tensors.consumers, base,
+        carrier, input_indptr, inputs,
+    )  # fmt: skip
+    counted = np.where((base == OWN_STORAGE) | (problem.num_shards > 1), size, 0.0)
+    made = np.bincount(tensors.op, weights=counted, minlength=n)
+    read = np.bincount(graph.edges[:, 1], weights=size[graph.edge_tensor], minlength=n)
+    return LiveTensors(arrays, np.concatenate([made + read, np.zeros(problem.num_ops - n)]))
+
+
+def _by_row(keys: IntArray, values: IntArray, n: int) -> tuple[IntArray, IntArray]:
+    """Return CSR of values by key."""
+    indptr = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=n), out=indptr[1:])
+    return indptr, np.ascontiguousarray(values[np.argsort(keys, kind="stable")]).astype(np.int64)
+
+
+def without_what_never_fits(problem: PlacementProblem, live: LiveTensors) -> PlacementProblem:
+    """Return the problem without batches that, with their group's weights and what they read and make, fill a device.
+
+    Every placement that keeps within memory remains. Of the tensors that a batch reads it counts those of other storage
+    once, and views of one storage by the smallest that any of them may be.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    live
+        Its tensors.
+    """
+    a = live.arrays
+    least, root = a.size.copy(), np.arange(len(a.op))
+    for u in a.order.tolist():
+        for row in a.rows[a.row_indptr[u] : a.row_indptr[u + 1]].tolist():
+            if a.base[row] >= 0:
+                root[row] = root[a.base[row]]
+                least[row] = min(a.size[row], least[a.base[row]])
+            elif a.base[row] == IN_PARAMETERS:
+                least[row] = 0.0
+    working = np.zeros(problem.num_ops)
+    for u in range(len(a.order)):
+        together: dict[int, float] = {}
+        for row in a.inputs[a.input_indptr[u] : a.input_indptr[u + 1]].tolist():
+            together[root[row]] = max(together.get(root[row], 0.0), least[row])
+        own = a.rows[a.row_indptr[u] : a.row_indptr[u + 1]]
+        working[u] = sum(together.values()) + a.size[own[a.base[own] == OWN_STORAGE]].sum()
+    weight = np.bincount(problem.group, weights=problem.weight_bytes, minlength=problem.num_ops)[problem.group]
+    need = weight[:, None] + working[:, None] * np.arange(problem.num_shards + 1)
+    never = need[:, None, :] > problem.capacity_bytes[None, :, None] * CAPACITY_SLACK
+    never[:, :, 0] = False
+    return dataclasses.replace(problem, time_s=np.where(never, np.inf, problem.time_s)) if never.any() else problem

@@ -1,0 +1,169 @@
+"""The peak of live tensors: by hand, against brute force, and as rule of plans that methods must keep to."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlinit
+from rlinit.checker.live_tensors import most_bytes, residence
+from rlinit.errors import InvalidHardware, InvalidPlan
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
+from rlinit.placements.live_tensors import live_tensors
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.plan_fields import placement_parts
+from rlinit.placements.timeline import makespan, placement_from_priority
+from rlinit.simulation.memory_profile import memory_profile
+from tests.executors.plans import random_graph, random_hardware
+from tests.properties.brute_force import best_placement
+
+
+def chain(*rows: dict[str, Any]) -> Graph:
+    """Return ops a, b, c, ... in a row, each of 1 s and 10 bytes of output but for what is given."""
+    names = [chr(ord("a") + at) for at in range(len(rows))]
+    ops = [(name, {"time_s": 1.0, "out_bytes": 10.0, **row}) for name, row in zip(names, rows, strict=True)]
+    return Graph.build(ops, list(itertools.pairwise(names)))
+
+
+def one(memory: float, reserve: float = 0.0) -> Hardware:
+    """Return one device."""
+    return Hardware.mesh([Device("one", memory_bytes=memory, reserve_bytes=reserve)])
+
+
+def place(graph: Graph, hardware: Hardware, **options: Any) -> rlinit.Plan:
+    """Return a checked plan by the default rule of memory."""
+    return rlinit.schedule(graph, hardware, objective="latency", method="heft", **options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "peak"),
+    [
+        (({}, {}, {}, {}), 20.0),  # an op's input and output
+        (({"param_bytes": 7.0}, {"out_bytes": 30.0}, {}), 47.0),  # weights stay
+        (({}, {"view": True, "time_s": 0.0}, {}), 20.0),  # a view lies in what it looks at
+        (({}, {"view": True, "out_bytes": 1.0}, {"view": True}, {}), 20.0),  # however small, and views of views
+        (({"view": True, "param_bytes": 5.0}, {"out_bytes": 3.0}), 8.0),  # of parameters
+        (({}, {"time_s": 0.0, "out_bytes": 40.0}, {"time_s": 0.0}, {}), 70.0),  # ops at one moment, all of them
+    ],
+)
+def test_peaks_by_hand(rows: tuple[dict[str, Any], ...], peak: float) -> None:
+    """A chain on one device holds its peak, fits memory of that size, and no smaller one."""
+    graph = chain(*rows)
+    plan = place(graph, one(peak + 3.0, reserve=3.0))
+    assert plan.devices[0].held_bytes == peak
+    assert memory_profile(plan, graph, one(peak + 3.0, reserve=3.0))["one"].peak_bytes == peak
+    assert place(graph, one(peak - 0.5)).values is None
+    kept = rlinit.schedule(graph, one(1e3), objective="latency", resident="tensors").devices[0].held_bytes
+    assert kept > peak
+
+
+def test_the_checker_refuses_what_is_overfull_or_untrue() -> None:
+    """A peak above memory less reserve is refused, and so is one that is given too small or too large."""
+    graph = chain({}, {}, {})
+    plan = place(graph, one(23.0, 3.0))
+    tight = one(23.0, 3.5)
+    with pytest.raises(InvalidPlan, match=r"beside 4 in reserve; its memory has 23"):
+        rlinit.verify(dataclasses.replace(plan, hardware_fingerprint=tight.fingerprint()), graph, tight)
+    for wrong in (19.0, 21.0):
+        uses = (dataclasses.replace(plan.devices[0], held_bytes=wrong),)
+        with pytest.raises(InvalidPlan, match="held_bytes is given"):
+            rlinit.verify(dataclasses.replace(plan, devices=uses), graph, one(23.0, 3.0))
+    with pytest.raises(InvalidHardware, match="reserve_bytes"):
+        one(5.0, 5.0)
+
+
+def with_views(seed: int, num_ops: int) -> Graph:
+    """Return a random graph in which some ops are views, and some make a second tensor."""
+    rng = np.random.default_rng(seed)
+    rows = random_graph(seed, num_ops, density=0.5, zeros=0.3).to_dict()
+    for op in rows["ops"]:
+        op["out_bytes"] = float(rng.integers(0, 5))
+        op["param_bytes"] = float(rng.integers(0, 4))
+        if rng.random() < 0.3:
+            op["view"] = True
+    return Graph.from_dict(rows)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    inputs=st.sampled_from([1, 1, 3]),
+    transfers=st.sampled_from(["parallel", "exclusive", "blocking"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_solver_and_checker_agree(seed: int, inputs: int, transfers: Any) -> None:
+    """The compiled peak is the checker's of the same plan, at most the sum of tensors, and what the profile shows."""
+    graph, hardware = with_views(seed, 9), random_hardware(seed)
+    objective: Any = "latency" if inputs == 1 else "throughput"
+    problem = lower_placement(graph, hardware, objective, inputs=inputs, transfers=transfers, resident="peak").problem
+    live, rng = live_tensors(graph, problem), np.random.default_rng(seed)
+    device = rng.integers(0, 3, (graph.num_ops, problem.num_shards))
+    placement = placement_from_priority(problem, device[problem.group], rng.random(graph.num_ops))
+    parts: Any = placement_parts(problem, placement, graph, hardware, live)
+    plan = dataclasses.replace(
+        rlinit.schedule(graph, hardware, objective=objective, inputs=inputs, transfers=transfers, method="heft"),
+        values=(makespan(problem, placement),),
+        bounds=None,
+        status="feasible",
+        baselines={},
+        baseline_notes={},
+        history=(),
+        **parts,
+    )
+    rlinit.verify(plan, graph, hardware)
+    peaks, found = live.peak_bytes(problem, placement), residence(plan, graph, hardware)
+    sums = live.with_sums(problem, 1.0)
+    for i, unit in enumerate(hardware.devices):
+        least, exact, most = most_bytes(found, unit.name)
+        assert exact == pytest.approx(peaks[i], abs=1e-9)
+        assert least <= exact + 1e-9 <= most + 2e-9
+        count = (placement.device == i).sum(axis=1)
+        assert peaks[i] <= float((sums.shard_bytes * count).sum()) + 1e-9
+
+
+@given(seed=st.integers(0, 10**6), transfers=st.sampled_from(["parallel", "exclusive"]))
+@settings(max_examples=10, deadline=None)
+def test_plans_and_bounds_enclose_the_best_that_fits(seed: int, transfers: Any) -> None:
+    """Over all placements and orders whose peak fits, bounds are at most the best value and plans at least."""
+    rng = np.random.default_rng(seed)
+    graph = with_views(seed, 4)
+    devices = [Device(f"d{i}", memory_bytes=float(rng.integers(8, 25)), reserve_bytes=2.0) for i in range(2)]
+    hardware = Hardware.mesh(devices, 4.0)
+    best = best_placement(graph, hardware, 1, 1, transfers, "peak")
+    plan = rlinit.schedule(graph, hardware, objective="latency", transfers=transfers)
+    if best is None:
+        assert plan.values is None
+        return
+    assert plan.status in ("optimal", "feasible")
+    assert plan.bound <= best * (1 + 1e-9)
+    assert plan.value >= best * (1 - 1e-9)
+
+
+def test_a_language_model_stays_on_the_gpu_that_holds_it() -> None:
+    """Layers whose tensors together exceed a GPU, but not those alive at once, are not spread over the CPU."""
+    ops, edges = [], []
+    for layer in range(24):
+        for part in ("norm", "attention", "gate", "down"):
+            name = f"{layer}.{part}"
+            weights = 0.0 if part == "norm" else 180e6
+            ops.append((name, {"flops": 2e9 * weights / 4e6, "param_bytes": weights, "out_bytes": 250e6}))
+            if len(ops) > 1:
+                edges.append((ops[-2][0], name))
+        if layer:
+            edges.append((f"{layer - 1}.down", f"{layer}.down"))
+    graph = Graph.build(ops, edges)
+    hardware = Hardware.preset("2xrtx3090+cpu")
+    plan = rlinit.schedule(graph, hardware, objective="latency", time_limit_s=1)
+    best = plan.baselines["best single device"]
+    assert best is not None
+    assert plan.value <= best
+    assert sum(use.num_batches for use in plan.devices if use.device == "cpu") == 0
+    assert max(use.held_bytes for use in plan.devices) <= 24 * 2**30 - 1e9
+    kept = rlinit.schedule(graph, hardware, objective="latency", resident="tensors", time_limit_s=1)
+    assert (kept.value or 0.0) > 1.5 * plan.value
