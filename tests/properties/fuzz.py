@@ -253,7 +253,7 @@ def attack(case: Case, plans: list[Plan]) -> str:
         wrong = judge_bounds(plan.bounds, best, plan.bound_source)
     else:
         wrong = judge(plan, best)
-    exact = case.options["method"] in COMPLETE
+    exact = case.options["method"] in COMPLETE and case.options.get("resident") != "peak"
     if not wrong and plan.status == "no_solution" and best is not None and limit > 1.0 and exact:
         wrong = f"no solution in 5 s by {case.options['method']}, though {best} can be had: {plan.message}"
     if wrong or best is None or case.options.get("activations"):
