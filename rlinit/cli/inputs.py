@@ -77,6 +77,11 @@ class ReadingOptions:
     """What a model's numbers are counted in: fp32, tf32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as
     int4/fp16. By default what the file says; for the zoo and .keras files fp32, but int8 on Edge TPUs."""
 
+    granularity: Literal["op", "layer", "module"] = "op"
+    """What stays on one device or stage: nothing, each repeated block of the model, or each innermost module."""
+    keep: tuple[str, ...] = ()
+    """Modules to keep whole, as patterns of their paths or classes, such as '*Attention'."""
+
     @property
     def numbers(self) -> Any:
         """What `load_graph` takes for `dtype`."""
@@ -143,6 +148,8 @@ def load_model(model: str, objective: str, options: ReadingOptions, hardware: Ha
     else:
         _refuse_missing(model)
         graph = _read_file(model, objective, options)
+    if options.granularity != "op" or options.keep:
+        graph = graph.group(options.granularity, keep=options.keep)
     return graph if options.costs is None else cost_table(options.costs, graph).apply(graph)
 
 

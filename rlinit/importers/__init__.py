@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from rlinit.errors import InvalidGraph
 from rlinit.files import check_schema
 from rlinit.graph import Graph
+from rlinit.importers.common.blocks import Blocks
 from rlinit.importers.common.precision import Dtype
 from rlinit.importers.profile_csv import load_profile
 
@@ -28,6 +29,8 @@ def load_graph(
     dims: Mapping[str, int] | None = None,
     sharing: Literal["colocate", "copy"] = "colocate",
     dtype: Dtype = None,
+    granularity: Blocks = "op",
+    keep: Sequence[str] = (),
 ) -> Graph:
     """Read a computation graph from a file; its suffix says how.
 
@@ -60,15 +63,30 @@ def load_graph(
     dtype
         Model files: what floating-point numbers are counted in, "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4",
         or a pair of these for weights and activations. None: what the file says.
+    granularity, keep
+        What stays on one device or stage; see `Graph.group`. Layers are repeated blocks, found by the numbers in module
+        paths, in the scopes of ONNX nodes and in the names of Keras layers.
 
     Raises
     ------
     InvalidGraph
         Another suffix, a file that cannot be read or whose content is malformed, or a graph that has no dynamic
-        dimension where one was chosen; the message says where.
+        dimension where one was chosen; the message says where. An unknown granularity, or a pattern that fits nothing.
     BackendUnavailable
         The package that reads this kind of file is not installed.
     """
+    graph = _read(path, batch, dims, sharing, dtype)
+    return graph.group(granularity, keep=keep) if granularity != "op" or keep else graph
+
+
+def _read(
+    path: str | Path,
+    batch: int | None,
+    dims: Mapping[str, int] | None,
+    sharing: Literal["colocate", "copy"],
+    dtype: Dtype,
+) -> Graph:
+    """Read a graph as the file has it; see `load_graph`."""
     name = Path(path).name.lower()
     if name.endswith((".json", ".json.gz", ".csv", ".keras")) and (batch is not None or dims or sharing != "colocate"):
         raise InvalidGraph(

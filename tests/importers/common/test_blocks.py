@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlinit
-from rlinit import Graph, Hardware
+from rlinit import Graph, Hardware, load_graph
+from rlinit.cli.main import main
 from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.exporters import to_device_map, to_split_spec
 from rlinit.hardware import Device
@@ -157,3 +161,18 @@ def test_accelerate_takes_the_map(graph: Graph) -> None:
         expected = model(X)
         outputs = hooks.dispatch_model(model, device_map=parts, main_device="cpu", force_hooks=True)(X)
     assert torch.equal(outputs, expected)
+
+
+def test_every_file_can_be_read_in_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`load_graph` and the command line keep repeated blocks and what patterns name together, whatever the file."""
+    names = [f"/blocks.{layer}/{part}/op" for layer in range(3) for part in ("first", "second")]
+    graph = Graph.build([(name, {"time_s": 1.0, "out_bytes": 1.0}) for name in names], list(itertools.pairwise(names)))
+    graph.save(tmp_path / "g.json")
+    layers = load_graph(tmp_path / "g.json", granularity="layer")
+    assert layers.colocation.tolist() == [0, 0, 1, 1, 2, 2]
+    assert load_graph(tmp_path / "g.json", keep=["blocks.1"]).colocation.tolist() == [-1, -1, 0, 0, -1, -1]
+    assert load_graph(tmp_path / "g.json").colocation.max() == -1
+    arguments = ["schedule", str(tmp_path / "g.json"), "--hw", "edge-tpu-3", "--granularity", "layer", "--json"]
+    assert main(arguments) == 0
+    stage = json.loads(capsys.readouterr().out)["assignment"]
+    assert [stage[name] for name in names] == [0, 0, 1, 1, 2, 2]
