@@ -297,5 +297,6 @@ def _seconds(costs: NDArray[np.float64], rates: _Rates, noise: NDArray[np.float6
     """Return (n,) seconds of ops on one kind of device; parts an op does not have are NaN."""
     weights, flops, moved = costs[:, :, 0] * _FLOAT, costs[:, :, 1] * batch, costs[:, :, 2] * batch
     work = np.maximum(flops / np.array(rates.flops_per_s), (weights + moved) / rates.bytes_per_s)
-    factor = np.exp(rates.spread * noise - rates.spread**2 / 2)
+    # Rounded, so that machines whose exponential differs in the last bit draw the same graph.
+    factor = np.round(np.exp(rates.spread * noise - rates.spread**2 / 2), 12)
     return np.asarray(np.nansum(rates.launch_s + work, axis=1) * factor, np.float64)
