@@ -32,11 +32,11 @@ from __future__ import annotations
 import json
 import math
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import le
 from typing import Any, NoReturn
 
@@ -425,7 +425,8 @@ class Batches:
         need([row["device"] for row in uses] == list(self.hardware.at), "the plan's devices are not the hardware's")
         for i, row in enumerate(uses):
             lane, memory = self.lanes["device", i], self.hardware.capacity(i, "memory_bytes")
-            near(row["held_bytes"], self.held[i], f"held_bytes of {row['device']!r}")
+            if self.plan.get("resident", "tensors") != "peak":
+                near(row["held_bytes"], self.held[i], f"held_bytes of {row['device']!r}")
             near(row["busy_s"], sum((self.jobs[job][0] for job in lane), ZERO), f"busy_s of {row['device']!r}")
             need(row["num_batches"] == len(lane), f"num_batches of {row['device']!r}")
             need(memory is None or self.held[i] <= memory * CAPACITY, f"{row['device']!r} overfills its memory")
@@ -447,23 +448,105 @@ def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fracti
     need(len(listed) == len(plan["transfers"]), "a tensor is moved twice")
     need(rule in ("parallel", "exclusive", "blocking"), f"unknown transfer rule {rule!r}")
     waits: list[tuple[int, int, Fraction]] = []  # (job before, job after, seconds between)
+    delays: dict[tuple[int, int, int], Any] = {}  # (tensor, source, target) -> seconds, or the job that is the transfer
     for (tensor, i, j), shards in moves.items():
         u, port, size = graph.tensors[tensor]
         seconds = hardware.transfer(i, j, len(shards) * batches.shard * size) if i != j else ZERO
-        source = at[u, i]
+        source, delays[tensor, i, j] = at[u, i], (seconds, None)
         if i != j and rule != "parallel":
             key = (graph.names[u], port, hardware.devices[i]["name"], hardware.devices[j]["name"])
             need(key in listed, f"the transfer {key} is missing")
             waits.append((source, len(jobs), ZERO))
             lanes[("device", j) if rule == "blocking" else (i, j)].append(len(jobs))
-            source = len(jobs)
+            source, delays[tensor, i, j] = len(jobs), (seconds, len(jobs))
             jobs.append((seconds, listed[key]["start_s"], f"the transfer {key}"))
             near(listed[key]["end_s"], listed[key]["start_s"] + seconds, f"end_s of the transfer {key}")
             seconds = ZERO
         waits += [(source, at[v, j], seconds) for v in readers[tensor, i, j]]
     need(len(jobs) - num_batches == len(listed), "the plan lists transfers that nobody needs")
     near(max(row["end_s"] for row in plan["batches"]), plan["values"][0], "the end of the last batch")
-    return (max(run(jobs, lanes, waits)[:num_batches]),)
+    ends = run(jobs, lanes, waits)
+    if plan.get("resident") == "peak":
+        check_peaks(batches, ends, delays)
+    return (max(ends[:num_batches]),)
+
+
+def check_peaks(batches: Batches, ends: list[Fraction], delays: Any) -> None:
+    """Check that weights, the most bytes of live tensors and the reserve fit into each device.
+
+    A tensor has a copy where it is made, from the start of its batch, and where it is moved to, from the start of the
+    transfer; until the last batch that reads it there and the last transfer from there have ended, and for ever where
+    nothing reads it. A view of one tensor lies in the copy it reads. The end of a transfer that no job stands for is
+    known to the plan up to rounding.
+    """
+    low, high = (live_bytes(batches, ends, delays, sign * ROUNDING) for sign in (-1, 1))
+    for i, row in enumerate(batches.plan["devices"]):
+        device, memory, weights = row["device"], batches.hardware.capacity(i, "memory_bytes"), batches.held[i]
+        reserve = number(batches.hardware.devices[i], "reserve_bytes", ZERO)
+        need(memory is None or weights + low[i] + reserve <= memory * CAPACITY, f"{device!r} overfills its memory")
+        near(
+            row["held_bytes"], min(max(row["held_bytes"], weights + low[i]), weights + high[i]), f"bytes of {device!r}"
+        )
+
+
+def live_bytes(batches: Batches, ends: list[Fraction], delays: Any, late: Fraction) -> list[Fraction]:
+    """Return the most bytes of copies on each device, where unlisted transfers end later by a part of their time."""
+    graph, where, at, jobs = batches.graph, batches.where, batches.at, batches.jobs
+    rows, reads = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for t, (u, _, _) in enumerate(graph.tensors):
+        rows[u].append(t)
+    for _, v, t in graph.edges:
+        reads[v].append(t)
+    copies: list[Any] = []  # [device, begin, until, bytes]
+    there: dict[tuple[int, int, int], Any] = {}  # (tensor, shard, device) -> copy
+    for v in graph.order:
+        for i in sorted(set(where[v].values())):
+            end, begin = ends[at[v, i]], ends[at[v, i]] - jobs[at[v, i]][0]
+            shards = [each for each in where[v] if where[v][each] == i]
+            for t in rows[v]:
+                size, parts = graph.tensors[t][2] * batches.shard, defaultdict[int, set[int]](set)
+                last: dict[int, Fraction] = {}
+                for w in graph.readers.get(t, ()):
+                    for each in shards:
+                        j = where[w][each]
+                        parts[j].add(each)
+                        last[j] = max(last.get(j, ZERO), ends[at[w, j]])
+                own = [i, begin, max(end, last.get(i, ZERO)) if last else INF, size * len(shards)]
+                for j in parts:
+                    if j != i:
+                        seconds, job = delays[t, i, j]
+                        arrives = end + seconds if job is None else ends[job]
+                        own[2] = max(own[2], arrives * (1 + late) if job is None else arrives)
+                        copies.append([j, arrives - seconds, last[j], size * len(parts[j])])
+                        there |= {(t, each, j): copies[-1] for each in parts[j]}
+                copies.append(own)
+                there |= {(t, each, i): own for each in shards}
+                if graph.ops[v].get("view") and len(reads[v]) < 2:
+                    bases = [there[read, each, i] for read in reads[v] for each in shards]
+                    if all(base is bases[0] for base in bases):
+                        own[3] = ZERO
+                        for base in bases:
+                            base[2] = max(base[2], own[2])
+                        there |= {(t, each, i): bases[0] for each in shards if bases}
+    used = defaultdict[tuple[int, Fraction], list[Any]](list)  # what batches that take no time read and make
+    for (v, i), job in at.items():
+        if not jobs[job][0]:
+            mine = [there[t, each, i] for t in reads[v] + rows[v] for each in where[v] if where[v][each] == i]
+            used[i, ends[job]] += mine
+    return [most_at_once([copy for copy in copies if copy[0] == i], i, used) for i in range(len(batches.held))]
+
+
+def most_at_once(copies: list[Any], i: int, used: Any) -> Fraction:
+    """Return the most bytes of a device's copies at a moment when one begins or a batch that takes no time runs."""
+    begun = sorted((begin, size) for _, begin, _, size in copies if size)
+    ended = sorted((until, size) for _, _, until, size in copies if size)
+    begins, ends = [time for time, _ in begun], [time for time, _ in ended]
+    made, gone = ([ZERO, *accumulate(size for _, size in spans)] for spans in (begun, ended))
+    most = ZERO
+    for time in {*begins, *(time for device, time in used if device == i)}:
+        over = {id(copy): copy[3] for copy in used.get((i, time), ()) if copy[2] <= time}
+        most = max(most, made[bisect_right(begins, time)] - gone[bisect_right(ends, time)] + sum(over.values(), ZERO))
+    return most
 
 
 def run(jobs: list[Any], lanes: Any, waits: list[tuple[int, int, Fraction]]) -> list[Fraction]:
