@@ -49,10 +49,10 @@ CAPACITY = 1 + Fraction(1, 10**12)
 OPTIMAL = Fraction(1, 10**6)
 """Gap up to which a plan calls itself optimal."""
 
-MOST_SETS = 400_000
+MOST_SETS = 200_000
 """Sets of ops that a proof by states may list."""
 
-MOST_PAIRS = 400_000_000
+MOST_PAIRS = 40_000_000
 """Pairs of sets that a proof by states may compare."""
 
 INF: Any = math.inf
