@@ -58,7 +58,7 @@ def main(size: int = 224, stages: int = 6, seed: int = 0, out: Path | None = Non
     keras.backend.clear_session()  # so that layers are called what they are called in the datasets
     network = keras.applications.ResNet50(weights=None, input_shape=(size, size, 3))
     # The dataset holds the graph at the usual size, one byte a parameter and element; other sizes are read anew.
-    graph = imagenet.load("ResNet50") if size == 224 else from_keras(network, name="ResNet50")
+    graph = imagenet.load("ResNet50") if size == 224 else from_keras(network, name="ResNet50", dtype="int8")
     plan = rlinit.schedule(graph, rlinit.Hardware.edge_tpus(stages), objective="memory")
     print(f"{graph.num_ops} layers on {stages} stages: {plan.status}, proven by {plan.bound_source}")
     for at, use in enumerate(plan.stages):

@@ -151,10 +151,15 @@ def prove_bound(command: Bound) -> int:
     objective = command.problem.objective
     hardware = load_hardware(command.hw)
     graph = load_model(command.model, objective, command.reading, hardware)
+    settings = dataclasses.asdict(command.problem)
+    if settings["training"] is not None:
+        raise RlinitError("bounds of training pipelines come with their plans: use rlinit schedule --training")
+    for name in ("training", "microbatches", "recompute", "optimizer"):
+        del settings[name]
     proven = rlinit.bound(
         graph,
         hardware,
-        **dataclasses.asdict(command.problem),
+        **settings,
         method=command.method,
         time_limit_s=command.time_limit_s,
     )

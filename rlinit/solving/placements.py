@@ -345,7 +345,7 @@ def solve_placement(
         if options.keeps_best:
             for one in baselines:
                 incumbent.offer(one.schedule, one.name)
-        if search.peak is not None and incumbent.values is None and not incumbent.closed:
+        if search.peak is not None and search.share > 0.0 and incumbent.values is None and not incumbent.closed:
             incumbent.offer(search.peak.last_resort(options.seed, budget), "relief of memory")
     parts: dict[str, Any] = {
         "inputs": options.inputs or 1,

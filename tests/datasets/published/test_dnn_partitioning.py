@@ -165,12 +165,12 @@ def test_malformed_fields(tmp_path: Path, where: tuple[Any, ...], value: Any, me
 
 
 def test_backward_nodes_name_their_forward_node(tmp_path: Path) -> None:
-    """A backward node goes with the forward node of its colour; edges of one source may differ in size there."""
+    """A backward node goes with the first forward node of its colour; edges of one source may differ in size there."""
     data = workload()
     data["nodes"] += [node(5, colorClass=7, isBackwardNode=True), node(6, colorClass=7)]
     data["edges"][1]["size"], data["edges"][2]["size"] = 4, 8
     graph, _ = dnn_partitioning.load(write(tmp_path, data))
-    assert graph.extras[graph.index("5")]["backward_of"] == "6"
+    assert graph.extras[graph.index("5")]["backward_of"] == "2"
     assert graph.colocation[graph.index("5")] == -1
 
 
