@@ -23,6 +23,7 @@ def main() -> None:
             plan.save(Path(folder, "plan.json"))
             plan.plot(Path(folder, "plan.svg"))
             rlinit.verify(rlinit.Plan.load(Path(folder, "plan.json")), graph, hardware)
+            assert plan.certify(Path(folder, "certificate.json"), graph, hardware) == ()
             print(f"{objective}: {plan.value:.6g}, optimal by {plan.bound_source}")
 
 

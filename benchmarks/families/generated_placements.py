@@ -9,6 +9,7 @@ Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,9 @@ def unrelated_machines(
     for v, name in enumerate(names):
         times = {f"m{i}": float(seconds[v, i]) for i in range(machines)}
         ops.append((name, {"time_s": times, "param_bytes": 0.0} | ({} if own_tensors else {"out_bytes": tensor[v]})))
-    wires = [(names[u], names[v], *([float(tensor[e])] if own_tensors else [])) for e, (u, v) in enumerate(edges)]
+    wires: list[Any] = [(names[u], names[v]) for u, v in edges]
+    if own_tensors:
+        wires = [(*wire, float(size)) for wire, size in zip(wires, tensor, strict=True)]
     graph = rlinit.Graph.build(ops, wires, name=f"{shape}-{ccr:g}-{seed}{'-own' if own_tensors else ''}")
     devices = [rlinit.Device(f"m{i}", f"m{i}") for i in range(machines)]
     return graph, rlinit.Hardware.mesh(devices, 1.0, name=f"{machines} unrelated")
@@ -172,4 +175,4 @@ def _measured_times(rng: np.random.Generator, count: int) -> FloatArray:
     """Return (count, 4) seconds: two in five ops compute, the others are soon done; each device has its own luck."""
     work = np.where(rng.random(count) < 0.4, rng.lognormal(np.log(6e-5), 0.8, count), 4e-6)
     luck: FloatArray = rng.lognormal(0.0, 0.4, (count, 4))
-    return work[:, None] / np.array(_SPEED) * luck
+    return np.asarray(work[:, None] / np.array(_SPEED) * luck, np.float64)
