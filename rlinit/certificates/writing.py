@@ -106,9 +106,12 @@ def _proof(costs: check.Costs, bound: Fraction, value: Fraction) -> Proof | None
             return proof
     # A value that is optimal in floats may lie above the optimum by their rounding.
     for threshold in dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)):
-        for proof in (*_packings(costs, threshold), *_states(costs, threshold)):
+        for proof in _packings(costs, threshold):
             if _reaches(proof, costs, wanted):
                 return proof
+        found = _states(costs, threshold) if threshold >= wanted else None
+        if found is not None:
+            return found
     return None
 
 
@@ -189,10 +192,9 @@ def _packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
     yield {"kind": "packing", "threshold": str(threshold), "small": str(exact)}
 
 
-def _states(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
-    """Yield the proof by states, if whole stages below the threshold do not reach all ops."""
+def _states(costs: check.Costs, threshold: Fraction) -> Proof | None:
+    """Return the proof by states, which the checker's own search is; None if whole stages below it reach all ops."""
     if costs.objective not in ("pipeline", "memory"):
-        return
+        return None
     reached = check.reached_states(costs, threshold)
-    if reached is not None:
-        yield {"kind": "states", "threshold": str(threshold), "reached": reached}
+    return None if reached is None else {"kind": "states", "threshold": str(threshold), "reached": reached}

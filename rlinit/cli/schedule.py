@@ -14,7 +14,7 @@ import tyro
 import rlinit
 from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, check_targets, load_hardware, load_model
 from rlinit.cli.output import EXIT_CODES, escape_markup, live_line, print_phases, print_plan, show_value
-from rlinit.errors import RlinitError
+from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan
 from rlinit.solving.options import ProblemOptions, SolveOptions
 from rlinit.units import format_seconds
@@ -118,7 +118,7 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
             plan.plot(command.plot)
         if command.certify is not None and plan.assignment is not None:
             _certify(plan, command.certify, graph, hardware, notes)
-    except OSError as problem:
+    except (OSError, InvalidPlan) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT
     if command.json:
@@ -132,7 +132,7 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
 def _certify(plan: Plan, folder: Path, graph: Graph, hardware: Hardware, notes: Console) -> None:
     """Write what a stranger needs to check a plan, and say what the bound still rests on."""
     if plan.stages:
-        hardware = hardware.with_stages(plan.num_stages)
+        hardware = hardware.with_stages(plan.num_stages // plan.chunks)
     plan.save(folder / "plan.json")
     graph.save(folder / "graph.json")
     hardware.save(folder / "hardware.json")

@@ -41,8 +41,8 @@ def verify_plan(command: Verify) -> int:
     """
     plan, graph = Plan.load(command.plan), rlinit.Graph.load(command.graph)
     hardware = load_hardware(command.hardware)
-    stages = len(plan.stages) or hardware.num_devices
-    hardware = hardware.with_stages(stages) if plan.objective in ("pipeline", "memory") else hardware
+    if plan.stages:
+        hardware = hardware.with_stages(plan.num_stages // plan.chunks)
     rlinit.verify(plan, graph, hardware)
     form = json.dumps(hardware.to_dict())
     try:
