@@ -34,6 +34,13 @@ def test_solving_loads_no_torch() -> None:
     assert run(code).stdout.strip() == "[]"
 
 
+def test_the_command_line_starts_without_solvers() -> None:
+    """Help, versions and wrong flags wait for no solver to be imported."""
+    heavy = "('torch', 'pyscipopt', 'numba', 'networkx', 'keras', 'matplotlib', 'scipy')"
+    code = f"import sys, rlinit.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    assert run(code).stdout.strip() == "[]"
+
+
 def test_public_names_exist() -> None:
     """Every name in __all__ can be had, and an unknown one is an AttributeError."""
     for name in rlinit.__all__:

@@ -21,7 +21,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Objective
 from rlinit.sweeping.figure import draw_sweep
 from rlinit.sweeping.rows import SweepRow
-from rlinit.sweeping.runs import first_devices
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,6 +123,8 @@ def _hardware(command: Sweep) -> list[Hardware]:
     base = load_hardware(command.hw[0])
     if command.stages is not None:
         return [base.with_stages(k) for k in _numbers("--stages", command.stages)]
+    from rlinit.sweeping.runs import first_devices
+
     return [first_devices(base, k) for k in _numbers("--devices", command.devices or "")]
 
 

@@ -10,7 +10,6 @@ from typing import Annotated
 import tyro
 
 import rlinit
-from rlinit.certificates import check
 from rlinit.cli.inputs import load_hardware
 from rlinit.plan import Plan
 
@@ -39,6 +38,8 @@ def verify_plan(command: Verify) -> int:
     RlinitError
         A file cannot be read, or `rlinit.verify` refuses the plan.
     """
+    from rlinit.certificates import check
+
     plan, graph = Plan.load(command.plan), rlinit.Graph.load(command.graph)
     hardware = load_hardware(command.hardware)
     if plan.stages:
