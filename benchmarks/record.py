@@ -46,7 +46,9 @@ def geometric_mean(values: Iterable[float]) -> float:
 def save(name: str, rows: object, **settings: object) -> None:
     """Write a benchmark's data to ``results/NAME.json`` with the machine and its settings."""
     RESULTS.mkdir(exist_ok=True)
-    command = " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    spec = sys.modules["__main__"].__spec__
+    module = Path(sys.argv[0]).name if spec is None else spec.name.removesuffix(".__main__")
+    command = " ".join(["python", "-m", module, *sys.argv[1:]])
     write_json(RESULTS / f"{name}.json", {"command": command, "machine": machine(), "settings": settings, "rows": rows})
 
 
