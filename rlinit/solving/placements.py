@@ -31,7 +31,7 @@ from rlinit.solving.constraint_phase import check_constraints, constraint_progra
 from rlinit.solving.incumbent import PlacementIncumbent, Progress, for_placement
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.placement_phases import PlacementSearch, bound_phase, run_heuristic
-from rlinit.solving.plans import Solved
+from rlinit.solving.plans import Solved, offer_baselines
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 
 __all__ = [
@@ -342,9 +342,7 @@ def solve_placement(
         baselines = placement_baselines(problem, graph, hardware, budget, lowered.live)
         incumbent.offer(start, "plan")
         follow(_strategy(graph, options), search)
-        if options.keeps_best:
-            for one in baselines:
-                incumbent.offer(one.schedule, one.name)
+        offer_baselines(incumbent, baselines, options)
         if search.peak is not None and search.share > 0.0 and incumbent.values is None and not incumbent.closed:
             incumbent.offer(search.peak.last_resort(options.seed, budget), "relief of memory")
     parts: dict[str, Any] = {

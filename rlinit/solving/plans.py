@@ -26,7 +26,7 @@ from rlinit.solving.incumbent import (
 from rlinit.solving.options import SolveOptions
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 
-__all__ = ["AnyIncumbent", "Solved", "checked_plan"]
+__all__ = ["AnyIncumbent", "Solved", "checked_plan", "offer_baselines"]
 
 AnyIncumbent = (
     StageIncumbent
@@ -51,6 +51,23 @@ class Solved(NamedTuple):
     parts: dict[str, Any]
     origin: str
     baselines: Sequence[Baseline[Any]] = ()
+
+
+def offer_baselines(incumbent: Incumbent[Any, Any], baselines: Sequence[Baseline[Any]], options: SolveOptions) -> None:
+    """Let the plan be a simple rule's, where that is better and the method is not asked for by name.
+
+    Parameters
+    ----------
+    incumbent
+        Takes the schedules.
+    baselines
+        What simple rules give on the same problem.
+    options
+        What was asked for.
+    """
+    if options.keeps_best:
+        for one in baselines:
+            incumbent.offer(one.schedule, one.name)
 
 
 def checked_plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan:

@@ -34,7 +34,7 @@ from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.plans import Solved
+from rlinit.solving.plans import Solved, offer_baselines
 from rlinit.solving.stage_phases import StageSearch
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.stages.lowering import LoweredStages, lower_stages
@@ -366,9 +366,7 @@ def solve_split(
                 baselines.append(Baseline(one.name, schedule, one.value, one.note))
         follow(SPLIT_METHODS[options.method], search)
         baselines += [] if search.contiguous is None else [search.contiguous]
-        if options.keeps_best:
-            for one in baselines:
-                incumbent.offer(one.schedule, one.name)
+        offer_baselines(incumbent, baselines, options)
     return Solved(incumbent, form.parts(incumbent.assignment), search.origin, baselines)
 
 

@@ -25,7 +25,7 @@ from rlinit.solving.incumbent import (
     for_training,
 )
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.plans import Solved
+from rlinit.solving.plans import Solved, offer_baselines
 from rlinit.solving.splits import SPLIT_METHODS, bound_split, explain_split, solve_split, splits_devices
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch, exact_ideals
@@ -263,9 +263,7 @@ def solve_stages(
         baselines = stage_baselines(lowered, graph, hardware, partial(evaluate, lowered.problem), budget)
         search.incumbent.offer(start, "plan")
         follow(strategy, search)
-    if options.keeps_best:
-        for one in baselines:
-            incumbent.offer(one.schedule, one.name)
+    offer_baselines(incumbent, baselines, options)
     parts = stage_parts(incumbent.assignment, incumbent.problem, lowered, graph, hardware)
     return Solved(incumbent, parts, search.origin, baselines)
 
@@ -293,9 +291,7 @@ def _solve_training(
     else:
         baselines = stage_baselines(lowered.stages, graph, hardware, partial(training_value, lowered.training), budget)
         solve_training(incumbent, search, stage_strategy(options.method))
-    if options.keeps_best:
-        for one in baselines:
-            incumbent.offer(one.schedule, one.name)
+    offer_baselines(incumbent, baselines, options)
     parts = training_parts(incumbent.assignment, lowered, graph, hardware)
     return Solved(incumbent, parts, search.origin, baselines)
 
