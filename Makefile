@@ -1,10 +1,10 @@
-# make demo | test | check | bench. Everything is set up in .venv from PyPI; nothing else is assumed but Python 3.11+.
+# make demo | test | check | docs | bench. Everything is set up in .venv from PyPI; nothing else is assumed but Python 3.11+.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types house fuzz coverage bench wheel gpu clean
+.PHONY: demo test check lint types house docs fuzz coverage bench wheel gpu clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,7 +23,7 @@ coverage: $(STAMP)  ## share of branches that the tests of exact, checker and ke
 		--cov=rlinit.exact --cov=rlinit.checker --cov=rlinit.kernels --cov-branch --cov-report=term:skip-covered \
 		tests/exact tests/checker tests/kernels tests/stages tests/placements tests/heuristics tests/regression/test_verify.py
 
-check: lint types house wheel test  ## all that must hold before a change is merged
+check: lint types house docs wheel test  ## all that must hold before a change is merged
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -34,6 +34,9 @@ types: $(STAMP)
 
 house: $(STAMP)  ## figures of the source tree; fails where one got worse than in tools/house.json
 	$(BIN)/python tools/house.py
+
+docs: $(STAMP)  ## the site, in docs/_build; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
 	rm -rf build dist $(VENV)/smoke
@@ -58,4 +61,4 @@ gpu:  ## on a machine with a GPU and torch: its tests, plans against runs, costs
 	$(VENV)/gpu/bin/python -m benchmarks.components.gpu
 
 clean:  ## built files
-	rm -rf build dist *.egg-info
+	rm -rf build dist docs/_build docs/_generated *.egg-info

@@ -34,10 +34,15 @@ import tyro
 from rlinit.cli.main import Command, main
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PIECE = re.compile(r"^<!-- (given|file:|not run:)\s*(.*?)-->\n|^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROSE = ("", "text")
-"""Kinds of blocks that are neither code nor commands: drawings."""
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if not page.is_relative_to(ROOT / "docs" / "_generated")),
+]
+PIECE = re.compile(
+    r"^<!-- (given|file:|not run:)\s*(.*?)-->\n|^```(\w*|\{[\w-]+\})[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+PROSE = ("", "text", "{eval-rst}", "{image}", "{include}", "{math}", "{toctree}")
+"""Kinds of blocks that are neither code nor commands: drawings, and what Sphinx puts there."""
 
 
 @dataclass(frozen=True)

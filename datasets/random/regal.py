@@ -30,7 +30,7 @@ def generate(seed: int, *, index: int = 0, num_nodes: int | None = None, family:
     """Return random graph `index` of a seed.
 
     A base graph is drawn and its edges are directed along a random order of the nodes. Each node has one output
-    tensor of size N(50, 10), no less than 1; its cost is the sum of its input tensors, its output tensor and |r|
+    tensor of size N(50, 10), no less than 1; its cost is the sum of its input tensors, its output tensor and ``|r|``
     times the total of all tensors, where r is N(0, 0.1), with 0.1 the standard deviation.
 
     Sizes are `out_bytes` and costs are `time_s` in the same unit: schedule these graphs on

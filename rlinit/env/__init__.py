@@ -1,11 +1,11 @@
 """Gymnasium environments: stage scheduling and placement, one action an op. Importing registers them.
 
-============================  ==========================================================================
-id                            action
-============================  ==========================================================================
+=============================  ==========================================================================
+id                             action
+=============================  ==========================================================================
 ``rlinit/StageScheduling-v0``  the next op, among the ready ones; the order is sliced into stages
-``rlinit/Placement-v0``        the next op, and the device it is appended to
-============================  ==========================================================================
+``rlinit/Placement-v0``         the next op, and the device it is appended to
+=============================  ==========================================================================
 
 ``gymnasium.make_vec(id, num_envs=B, vectorization_mode="vector_entry_point")`` gives B episodes that step together.
 """

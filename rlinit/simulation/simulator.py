@@ -4,15 +4,15 @@ A plan fixes where everything runs and in which order. Every activity (a batch, 
 as soon as what it waits for is over and what it needs is free. Without perturbation the result is the timeline of the
 plan itself; where a plan idles on purpose, the replay does not.
 
-============  ==========================================================================================================
-contention    transfers
-============  ==========================================================================================================
-``plan``      as the plan's own rule says, in the order it lists them
-``parallel``  any number at once; one for each pair of batches
-``exclusive`` one at a time on a directed link, first come, first served
-``blocking``  one at a time for a receiver, which does not compute meanwhile, first come, first served
-``shared``    any number at once on a directed link, which share its bandwidth equally (latency is not shared)
-============  ==========================================================================================================
+=============  =========================================================================================================
+contention     transfers
+=============  =========================================================================================================
+``plan``       as the plan's own rule says, in the order it lists them
+``parallel``   any number at once; one for each pair of batches
+``exclusive``  one at a time on a directed link, first come, first served
+``blocking``   one at a time for a receiver, which does not compute meanwhile, first come, first served
+``shared``     any number at once on a directed link, which share its bandwidth equally (latency is not shared)
+=============  =========================================================================================================
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hardware file of the README does what the README asks of it."""
+"""The hardware file of the page on own models and devices does what the page says of it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import rlinit
 from rlinit import Graph, Hardware
 from rlinit.costs.table import CostRow, CostTable
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/howto/own_models_and_devices.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def hardware(tmp_path_factory: pytest.TempPathFactory) -> Hardware:
-    (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-    path = tmp_path_factory.mktemp("readme") / "hw.toml"
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path_factory.mktemp("page") / "hw.toml"
     path.write_text(text)
     return Hardware.load(path)
 
@@ -48,7 +48,7 @@ def test_a_table_of_the_host_alone(hardware: Hardware, graph: Graph) -> None:
 
 def test_the_graph_beside_it(hardware: Hardware) -> None:
     """The networkx graph above the file has times on all of its devices."""
-    (code,) = re.findall(r"```python\n(import networkx.*?)```", README, re.DOTALL)
+    (code,) = re.findall(r"```python\n(import networkx.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"rlinit": rlinit}
     exec(code, names)
     plan = rlinit.schedule(names["graph"], hardware, objective="latency", time_limit_s=2)

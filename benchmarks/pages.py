@@ -1,0 +1,401 @@
+"""What was measured, as pages of Markdown: ``python -m benchmarks.pages FOLDER`` writes them from ``results``.
+
+`write_pages` gives a page for each file of results, with its command, its machine and all rows, a list of these pages,
+and `summary.md`, a table whose figures are computed from the same files. Only what a paper says is typed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import RESULTS, geometric_mean
+
+__all__ = ["write_pages"]
+
+Rows = list[dict[str, Any]]
+
+_TITLES = {
+    "inc_ilp": "Inc-ILP: ten ImageNet graphs",
+    "agent_stages_imagenet": "Agent for stages: ImageNet graphs",
+    "agent_stages_gamma": "Agent for stages: window by start",
+    "agent_stages_proof": "Agent for stages: seconds to the proof",
+    "agent_stages_sizes": "Agent for stages: larger graphs",
+    "agent_stages_synthetic": "Agent for stages: synthetic graphs",
+    "agent_stages_table1": "Inc-ILP Table I, every graph",
+    "agent_placement": "Agent for latency",
+    "diviml_table_1": "DIVIML Table I: latency",
+    "diviml_table_3": "DIVIML Table III: the split",
+    "diviml_table_4": "DIVIML Table IV: throughput, 16 inputs",
+    "diviml_table_4_128": "DIVIML Table IV: throughput, 128 inputs",
+    "diviml_small": "DIVIML: modules of ten nodes",
+    "diviml_memory": "DIVIML thesis: memory and batch size",
+    "diviml_zoo": "DIVIML: networks of the zoo",
+    "gpt3": "DIVIML Table V: GPT-3",
+    "moirai_instances": "Moirai: published instances",
+    "moirai_models": "Moirai Table V: language models",
+    "mtpp_zoo": "MTPP: networks of the zoo",
+    "mtpp_regal": "MTPP: graphs of the REGAL recipe",
+    "mtpp_regal_bounds": "MTPP Tables 1 to 3: bounds and orders",
+    "activations": "MTPP: activations counted",
+    "dnn_partitioning": "Tarnawski et al.: contiguous splits",
+    "dnn_partitioning_loose": "Tarnawski et al.: ops on any device",
+    "task_graphs_communication": "Task graphs with delays",
+    "task_graphs_stg": "Standard Task Graphs",
+    "task_graphs_flexible_job_shop": "Flexible job shops",
+    "language_models": "Language models over clusters",
+    "executors_gain": "Executors: two workers",
+    "executors_models": "Executors: equal outputs",
+    "executors_overhead": "Executors: overhead",
+    "executors_pipeline": "Executors: pipelines of processes",
+    "measured_costs": "Measured costs",
+    "importers": "Importers",
+    "slicing": "Slicing",
+    "startup": "Start-up",
+    "time_limits": "Time limits",
+    "training_throughput_stages_cpu": "Training throughput",
+}
+"""Titles of the pages, in their order; results that are not named here come last, under the name of their file."""
+
+_MOVED = {
+    "activations": "papers.mtpp_activations",
+    "agent_placement": "components.agent_latency",
+    "gpt3": "papers.diviml_gpt3",
+}
+"""Programs that were renamed after their results were written."""
+
+_IN_PER_CENT = "agent_stages_"
+"""Results under such names have gaps in per cent; elsewhere a gap is a share."""
+
+_UNITS = ("s", "ms", "bytes", "gb", "mb", "flops")
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages; files of an earlier call are replaced.
+
+    Parameters
+    ----------
+    folder
+        Where to; it is made if it is not there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")}
+    names = sorted(found, key=lambda name: (list(_TITLES).index(name) if name in _TITLES else len(_TITLES), name))
+    for name in names:
+        (folder / f"{name}.md").write_text(_page(name, found[name]), encoding="utf-8")
+    (folder / "summary.md").write_text(_summary(found), encoding="utf-8")
+    listed = "\n".join(names)
+    (folder / "pages.md").write_text(
+        f"# Results by instance\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n", encoding="utf-8"
+    )
+
+
+def _page(name: str, data: Mapping[str, Any]) -> str:
+    """Return the page of one file of results."""
+    machine = data["machine"]
+    versions = ", ".join(f"{key} {value}" for key, value in machine["versions"].items() if value)
+    says = [
+        f"# {_TITLES.get(name, name)}",
+        f"`{_command(data['command'])}`",
+        f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; {versions}.",
+    ]
+    settings = {key: value for key, value in data["settings"].items() if not key.startswith("load_")}
+    if settings:
+        says.append("Settings: " + "; ".join(f"{_heading(key)} {_cell('', value)}" for key, value in settings.items()))
+    rows = data["rows"]
+    if isinstance(rows, dict) and not any(isinstance(part, list) for part in rows.values()):
+        rows = [{"what": key, "seconds": value} for key, value in rows.items()]
+    for part, part_rows in rows.items() if isinstance(rows, dict) else [("", rows)]:
+        if part:
+            says.append(f"## {_heading(part).capitalize()}")
+        flat = [_flat(row) for row in part_rows]
+        if name.startswith(_IN_PER_CENT):
+            flat = [{key: cell / 100 if key.endswith("gap") else cell for key, cell in row.items()} for row in flat]
+        says.append(_table(flat))
+    return "\n\n".join(says) + "\n"
+
+
+def _command(recorded: str) -> str:
+    """Return the command as it is given today; programs have moved into folders since some were recorded."""
+    words = recorded.split()
+    module = words[2].removeprefix("benchmarks.")
+    if "." not in module:
+        here = Path(__file__).parent
+        homes = [path.parent.name for path in here.glob(f"*/{module}.py")]
+        module = _MOVED.get(module) or f"{homes[0]}.{module}"
+    return " ".join([*words[:2], f"benchmarks.{module}", *words[3:]])
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with the entries of inner mappings as columns of its own; lists of mappings are left out."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}: {inner}": cell for inner, cell in value.items()})
+        elif not (isinstance(value, list) and value and isinstance(value[0], dict)):
+            flat[key] = value
+    return flat
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = [key for key in columns if any(row.get(key) not in (None, "", [], {}) for row in rows)]
+    numeric = {key: all(isinstance(row.get(key), int | float | None) for row in rows) for key in columns}
+    lines = [
+        [_heading(key) for key in columns],
+        ["---:" if numeric[key] else "---" for key in columns],
+        *([_cell(key, row.get(key)) for key in columns] for row in rows),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _heading(key: str) -> str:
+    """Return the name of a column: words, and the unit in brackets."""
+    stem, _, unit = key.rpartition("_")
+    if stem and unit in _UNITS:
+        return f"{stem.replace('_', ' ')} ({unit})"
+    return key.replace("_", " ")
+
+
+def _cell(key: str, value: object) -> str:
+    """Return a value as text: four digits, shares of gaps in per cent."""
+    if value is None or value == "":
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "∞"
+        if key.endswith("gap"):
+            return f"{value:.2%}"
+        return f"{value:,.0f}" if abs(value) >= 1e4 or value == round(value) else f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return " / ".join(_cell(key, one) for one in value)
+    return str(value).replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+# -- the summary ---------------------------------------------------------------------------------------------------
+
+
+def _summary(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of what matters most: what, here, beside it, and the page with all rows."""
+    lines = ["| what | here | beside it | page |", "|---|---|---|---|"]
+    for name, summarise in _SUMMARIES:
+        if name in found:
+            link = f"[{_TITLES[name]}](_generated/benchmarks/{name}.md)"
+            for what, here, beside in summarise(found[name]["rows"]):
+                lines.append(f"| {what} | {here} | {beside} | {link} |")
+                link = ""
+    return "\n".join(lines) + "\n"
+
+
+Line = tuple[str, str, str]
+
+
+def _share(rows: Rows, status: str = "optimal") -> str:
+    return f"{sum(row['status'] == status for row in rows)} of {len(rows)}"
+
+
+def _by(rows: Rows, *keys: str) -> dict[tuple[Any, ...], Rows]:
+    groups: dict[tuple[Any, ...], Rows] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[key] for key in keys)].append(row)
+    return dict(sorted(groups.items()))
+
+
+def _ratios(rows: Rows, over: str, names: Iterable[str]) -> str:
+    means = {name: geometric_mean(row[name] / row[over] for row in rows) for name in names}
+    return ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+
+
+def _inc_ilp(rows: dict[str, Rows]) -> Iterator[Line]:
+    runs = rows["runs"]
+    cold = [{"status": row["cold_status"]} for row in runs]
+    yield (
+        "ten ImageNet graphs, k = 4, 5, 6, `memory`: proven optimal on all levels",
+        _share(runs),
+        (f"the full program, cold, on SCIP: {_share(cold)}"),
+    )
+    ours, theirs = [row["seconds"] for row in runs], [row["cold_seconds"] for row in runs]
+    yield (
+        "... seconds in a warm process, median and worst",
+        f"{statistics.median(ours):.3f}, {max(ours):.3f}",
+        (f"cold: {statistics.median(theirs):.1f}, {max(theirs):.1f}"),
+    )
+    by_k = [f"{geometric_mean(row['speedup'] for row in some):.0f}" for some in _by(runs, "k").values()]
+    yield (
+        "... speed-up over the cold program, geometric mean for k = 4, 5, 6",
+        ", ".join(by_k),
+        ("the paper, over CPLEX: 54, 128, 115"),
+    )
+    wide = [window["optimal"] for row in runs for window in row["windows"] if window["gamma"] == 10]
+    yield (
+        "... coarse start and one window on SCIP, gamma = 10: at the optimum",
+        f"{sum(wide)} of {len(wide)}",
+        ("the paper: 100%"),
+    )
+
+
+def _agent_stages(rows: Rows) -> Iterator[Line]:
+    gaps = [f"{statistics.fmean(r['greedy']['gap'] for r in some):.2f}%" for some in _by(rows, "k").values()]
+    took = statistics.fmean(row["greedy"]["ms"] for row in rows)
+    yield (
+        "learned agent, one greedy pass, the same graphs: mean gap for k = 4, 5, 6",
+        f"{', '.join(gaps)} in {took:.1f} ms",
+        "Inc-ILP's agent: 1.88%, 1.12%, 4.50%",
+    )
+
+
+def _zoo(rows: Rows) -> Iterator[Line]:
+    worst = max(row["seconds"] for row in rows)
+    yield f"20 ImageNet networks, k = 2 to 64, `pipeline`: proven optimal within {worst:.1f} s each", _share(rows), ""
+
+
+def _regal(rows: Rows) -> Iterator[Line]:
+    shares = [f"{geometric_mean(r['bound'] / r['value'] for r in some):.3f}" for some in _by(rows, "k").values()]
+    yield (
+        "5 graphs of the REGAL recipe, 60 s each: bound over value, k = 2, 4, 8, 16, 32, 64",
+        ", ".join(shares),
+        "the paper, on its own graphs, with Gurobi for an hour: 0.980, 0.958, 0.941, 0.893, 0.591, 0.381",
+    )
+
+
+def _partitioning(rows: Rows) -> Iterator[Line]:
+    yield "dnn-partitioning: proven optimal", _share(rows), ""
+    for row in rows:
+        peer = row["peer_seconds"]
+        beside = "the authors' program fails" if peer is None else f"the authors' program, an earlier run: {peer:.3g} s"
+        yield f"... {row['instance']}, {row['ops']} ops", f"{row['seconds']:.3g} s", beside
+
+
+def _loose(rows: Rows) -> Iterator[Line]:
+    gains = [1 - row["value_ms"] / row["contiguous_ms"] for row in rows]
+    yield (
+        "... ops on any device: seconds an input below the contiguous optimum, median and most",
+        f"{statistics.median(gains):.1%}, {max(gains):.1%}",
+        f"proven optimal: {_share(rows)}; largest gap {max(row['gap'] for row in rows):.1%}",
+    )
+
+
+def _latency(rows: Rows) -> Iterator[Line]:
+    yield (
+        f"randomly wired networks on CPU, T4 and A100, `latency`, {len(rows)} problems: makespan over rlinit's",
+        "1",
+        _ratios(rows, "rlinit", ("heft", "ea", "sa")),
+    )
+    longer = [row for row in rows if "rlinit long" in row]
+    cells = {
+        f"{channels} {'channel' if channels == 1 else 'channels'}, {dependence}": statistics.fmean(
+            r["gap"] for r in some
+        )
+        for (channels, dependence), some in _by(longer, "channels", "dependence").items()
+    }
+    worst, best = max(cells, key=lambda cell: cells[cell]), min(cells, key=lambda cell: cells[cell])
+    yield (
+        f"... proven gap after 60 s: best and worst kind ({best}; {worst})",
+        f"{cells[best]:.1%}, {cells[worst]:.1%}",
+        "the paper: 0% with one channel, 6 to 23% with several",
+    )
+
+
+def _batches(rows: Rows) -> Iterator[Line]:
+    yield (
+        "... `throughput` of 16 inputs, 5 s: makespan over rlinit's",
+        "1",
+        _ratios(rows, "rlinit", ("heft", "ea", "sa")),
+    )
+    gaps = [row["gap"] for row in rows]
+    yield "... proven gap after 30 s", f"{min(gaps):.1%} to {max(gaps):.1%}", "the paper: 18 to 40%"
+
+
+def _split(rows: Rows) -> Iterator[Line]:
+    for row in rows:
+        modules, channels = row["modules"], row["channels"]
+        reached = "reached it after" if row["milp_reached"] else "did not reach it in"
+        yield (
+            f"split, {modules} modules of ten nodes, {channels} channel{'s' * (channels > 1)}",
+            f"{row['split_s']:.2g} s",
+            f"the full program {reached} {row['milp_s']:.0f} s",
+        )
+
+
+def _small(rows: Rows) -> Iterator[Line]:
+    peers = [
+        f"{name} proves {sum(row[name]['status'] == 'optimal' for row in rows)}, makespan "
+        f"{geometric_mean(row[name]['value'] / row['value'] for row in rows):.2f} times ours"
+        for name in ("cp_sat", "highs")
+    ]
+    worst = max(row["seconds"] for row in rows)
+    yield (
+        f"ten modules of ten nodes, one channel: proven optimal, within {worst:.1f} s each",
+        _share(rows),
+        "in 10 s " + "; ".join(peers),
+    )
+
+
+def _moirai(rows: Rows) -> Iterator[Line]:
+    for row in rows:
+        done = f"optimal in {row['seconds']:.0f} s" if row["status"] == "optimal" else f"gap {row['gap']:.2%}"
+        yield f"Moirai's {row['instance']}, {row['case']}", done, f"HEFT {row['heft'] / row['rlinit'] - 1:.1%} longer"
+
+
+def _task_graphs(what: str) -> Callable[[Rows], Iterator[Line]]:
+    def lines(rows: Rows) -> Iterator[Line]:
+        known = [row for row in rows if row["known_upper"]]
+        at_best = sum(row["value"] <= row["known_upper"] * (1 + 1e-9) for row in known)
+        yield f"{what}, 10 s each: proven optimal", _share(rows), f"at the best known value: {at_best} of {len(known)}"
+
+    return lines
+
+
+def _models_run(rows: Rows) -> Iterator[Line]:
+    equal = sum(row["equal"] for row in rows)
+    yield "models run by random placements on three devices: outputs equal bit for bit", f"{equal} of {len(rows)}", ""
+
+
+def _slicing(rows: Rows) -> Iterator[Line]:
+    largest = max(rows, key=lambda row: (row["ops"], row["k"]))
+    yield f"slicing {largest['ops']:,} ops into {largest['k']} stages", f"{largest['seconds']:.2g} s", ""
+
+
+def _limits(rows: Rows) -> Iterator[Line]:
+    kept = sum(row["kept"] for row in rows)
+    yield "time limits kept within 5% and 0.3 s, kernels compiled", f"{kept} of {len(rows)}", ""
+
+
+def _startup(rows: Mapping[str, float]) -> Iterator[Line]:
+    yield "`import rlinit`", f"{rows['rlinit'] * 1e3:.0f} ms", f"`import numpy`: {rows['numpy'] * 1e3:.0f} ms"
+
+
+_SUMMARIES: tuple[tuple[str, Callable[[Any], Iterator[Line]]], ...] = (
+    ("inc_ilp", _inc_ilp),
+    ("agent_stages_imagenet", _agent_stages),
+    ("mtpp_zoo", _zoo),
+    ("mtpp_regal", _regal),
+    ("dnn_partitioning", _partitioning),
+    ("dnn_partitioning_loose", _loose),
+    ("diviml_table_1", _latency),
+    ("diviml_table_4", _batches),
+    ("diviml_table_3", _split),
+    ("diviml_small", _small),
+    ("moirai_instances", _moirai),
+    ("task_graphs_communication", _task_graphs("task graphs with delays")),
+    ("task_graphs_stg", _task_graphs("Standard Task Graphs")),
+    ("task_graphs_flexible_job_shop", _task_graphs("flexible job shops")),
+    ("executors_models", _models_run),
+    ("slicing", _slicing),
+    ("time_limits", _limits),
+    ("startup", _startup),
+)
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))
