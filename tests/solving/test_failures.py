@@ -30,7 +30,7 @@ def production(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLINIT_STRICT")
 
 
-def layers(seed: int = 0, num_ops: int = 40) -> rlinit.Graph:
+def layers(seed: int = 0, num_ops: int = 16) -> rlinit.Graph:
     """Return a wide graph with random costs, which no method of moments closes."""
     rng = np.random.default_rng(seed)
     ops = [
@@ -71,7 +71,7 @@ def test_a_stage_plan_survives_every_exact_part(error: Exception, monkeypatch: p
     plan = rlinit.schedule(graph, hardware)
     rlinit.verify(plan, graph, hardware)
     assert plan.status == "feasible"
-    assert plan.method in ("anneal", "agent", "natural")
+    assert plan.method in ("anneal", "fill", "agent", "natural")
     for part in ("few ideals", "annealing", "bound spectral", "window of 1 levels", "full program"):
         assert any(note.startswith(f"{part} failed") and type(error).__name__ in note for note in plan.notes), part
 
@@ -89,7 +89,7 @@ def test_a_placement_survives_every_exact_part(
     bounds = dict.fromkeys(PLACEMENT_BOUNDS, failing(error))
     monkeypatch.setattr(placement_phases, "PLACEMENT_BOUNDS", bounds)
     hardware = rlinit.Hardware.mesh([rlinit.Device("one"), rlinit.Device("two")], 2.0)
-    plan = rlinit.schedule(layers(num_ops=14), hardware, objective="latency", method=method)
+    plan = rlinit.schedule(layers(), hardware, objective="latency", method=method)
     assert plan.status == ("no_solution" if method == "milp" else "feasible")
     assert any(note.startswith("bound path failed") for note in plan.notes)
     plan.save(tmp_path / "plan.json")
