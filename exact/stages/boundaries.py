@@ -29,6 +29,7 @@ def improve_at_boundaries(
     *,
     seed: int,
     rounds: int,
+    most_work: int = 10**18,
     lower: float = 0.0,
     ideal_cap: int = 200_000,
     budget: Budget | None = None,
@@ -51,6 +52,8 @@ def improve_at_boundaries(
         Of the orders.
     rounds
         How many orders are drawn.
+    most_work
+        Pairs of ideals after which no further round begins.
     lower
         A bottleneck that none is below.
     ideal_cap
@@ -61,15 +64,16 @@ def improve_at_boundaries(
     budget = budget or Budget()
     rng = np.random.default_rng(seed)
     best, value = start, evaluate(problem, start)
-    share = _FIRST_SHARE
+    share, work = _FIRST_SHARE, 0
     for _ in range(rounds):
-        if budget.expired or not lower < value[0] or share < _LEAST_SHARE:
+        if work >= most_work or budget.expired or not lower < value[0] or share < _LEAST_SHARE:
             break
         merged = merge_nodes(problem, _groups(problem, best, share, rng))
         found = solve_ideals(merged.problem, ideal_cap, lower=lower, upper=(value[0] * (1 - _ROUNDING),), budget=budget)
         if found is None:
             share *= _NARROWER
             continue
+        work += found.work
         share = min(1.0, share * _WIDER)
         if found.assignment is not None:
             expanded = merged.expand(found.assignment)

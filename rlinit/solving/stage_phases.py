@@ -75,6 +75,9 @@ _SEGMENT_IDEALS = 100_000
 _BOUNDARY_ROUNDS, _LONG_BOUNDARY_ROUNDS = 100, 10**9
 """Random orders in which all boundaries are moved: without a time limit, and with one, which then ends it."""
 
+_BOUNDARY_WORK, _LONG_BOUNDARY_WORK = 150_000_000, 10**18
+"""Pairs of ideals of all these rounds, some five seconds: without a time limit, and with one, which then ends it."""
+
 _SMALL_WINDOWS = (1.0, 2.0, 4.0)
 """Levels around the boundaries that are tried before the full program."""
 
@@ -325,6 +328,7 @@ def neighbours(search: StageSearch) -> None:
             found,
             seed=search.options.seed,
             rounds=_LONG_BOUNDARY_ROUNDS if search.options.timed else _BOUNDARY_ROUNDS,
+            most_work=_LONG_BOUNDARY_WORK if search.options.timed else _BOUNDARY_WORK,
             lower=lower,
             ideal_cap=_SEGMENT_IDEALS,
             budget=incumbent.budget,

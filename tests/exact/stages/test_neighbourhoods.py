@@ -94,3 +94,4 @@ def test_boundaries_move_together() -> None:
     )
     start = StageAssignment(np.array([0] * 3 + [1] * 4 + [2] * 5), problem.stage_class)
     assert improve_at_boundaries(problem, start, seed=0, rounds=10)[1] == (4.0,)
+    assert improve_at_boundaries(problem, start, seed=0, rounds=10, most_work=0)[0] is start
