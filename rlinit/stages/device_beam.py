@@ -13,7 +13,7 @@ from rlinit.kernels.stages.slicing import Chain
 from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, whole_cost
 
-__all__ = ["slice_by_beam"]
+__all__ = ["on_one_device", "slice_by_beam"]
 
 _SLOWEST = 10.0
 """A class counts as at most this much slower on a node than the fastest; so do nodes that it may not run."""
@@ -57,14 +57,14 @@ def slice_by_beam(problem: StageProblem, chain: Chain, budget: Budget) -> StageA
     -----
     Not exact. Work is counted: a narrow beam first, then the widest whose passes stay within `_OFFERS` comparisons.
     """
-    best = _on_one_device(problem)
+    best = on_one_device(problem)
     for width in (_GREEDY, _affordable(problem)):
         if not budget.expired:
             best = _Beam(problem, chain, width, budget).bisect(best)
     return best
 
 
-def _on_one_device(problem: StageProblem) -> StageAssignment | None:
+def on_one_device(problem: StageProblem) -> StageAssignment | None:
     """Return everything on the class that needs the least work for it, None where it takes it all."""
     total = np.where(problem.param_bytes.sum() <= problem.memory_bytes, problem.work_s.sum(axis=1), np.inf)
     total = np.where(problem.class_count > 0, total, np.inf)

@@ -25,7 +25,7 @@ from rlinit.kernels.stages.slicing import (
     pipeline_pass,
     positions,
 )
-from rlinit.stages.device_beam import slice_by_beam
+from rlinit.stages.device_beam import on_one_device, slice_by_beam
 from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
@@ -37,6 +37,9 @@ _LABELS = 60_000_000
 
 _EXTENSIONS = 300_000_000
 """Most extensions of labels (states times classes times stages) of a pass over stages of several classes: about 1 s."""
+
+_QUICK_EXTENSIONS = 1_000_000
+"""Up to here a pass is over before a beam would have found a threshold for it."""
 
 _NEAR = 1.05
 """Thresholds start this far below what greedy slicing reaches, or above the lower bound: passes are shorter there."""
@@ -109,14 +112,15 @@ class _Slicing:
         """Return the slicing of the smallest bottleneck."""
         problem, costs = self.problem, self.problem.cost_arrays
         most = min(problem.num_nodes, problem.num_stages)
+        states = num_counted(problem.class_count, most)
+        extensions = states * problem.num_classes * problem.num_nodes * (problem.num_nodes / most)
         if problem.num_classes == 1:
             greedy, known = self.greedy(costs)
         else:
-            greedy = slice_by_beam(problem, self.chain(costs), self.budget)
+            quick = extensions <= _QUICK_EXTENSIONS
+            greedy = on_one_device(problem) if quick else slice_by_beam(problem, self.chain(costs), self.budget)
             known = np.inf if greedy is None else evaluate(problem, greedy)[0] * (1.0 + 1e-12)
-        states = num_counted(problem.class_count, most)
-        stages = problem.num_nodes * (problem.num_nodes / most)
-        too_many = problem.num_classes > 1 and states * problem.num_classes * stages > _EXTENSIONS
+        too_many = problem.num_classes > 1 and extensions > _EXTENSIONS
         too_many = too_many or states * problem.num_classes > MOST_STEPS
         if too_many or states * (problem.num_nodes + 1) > _LABELS:
             return greedy
