@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlinit.arrays import IntArray
+from rlinit.kernels.placements.timeline import no_transfers, run_batches
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import makespan, obstacle
+from rlinit.placements.timeline import MODES, obstacle, shard_masks, timeline_arrays
 from rlinit.plan import Transfers
 
 __all__ = ["all_devices", "brute_force_placement", "random_placement", "random_placement_problem", "sequences"]
@@ -135,12 +136,18 @@ def brute_force_placement(problem: PlacementProblem) -> float:
     Exact for ``parallel`` transfers. For the other ways it is the best that first come, first served reaches.
     """
     best = float("inf")
+    arrays, mode = timeline_arrays(problem), MODES[problem.transfers]
+    start = np.empty((problem.num_ops, problem.num_devices))
+    moved = no_transfers(mode, *start.shape)
     for device in all_devices(problem):
         if obstacle(problem, Placement(device, np.zeros(0, np.int64))):
             continue
+        # What `makespan` computes, without looking at the devices again for every sequence.
+        masks = shard_masks(device, problem.num_devices)
         for sequence in sequences(problem, device):
-            best = min(best, makespan(problem, Placement(device, sequence)))
-    return best
+            value = run_batches(arrays, mode, sequence, masks, start, moved)
+            best = value if value < best else best
+    return float(best)
 
 
 def random_placement(problem: PlacementProblem, rng: np.random.Generator) -> Placement:
