@@ -11,18 +11,21 @@ from torch import nn
 from rlinit.graph import Graph
 from rlinit.importers.torch.functionalise import without_writes
 
-__all__ = ["Branches", "Chain", "Inception", "RandomNet", "TinyTransformer", "graph_of"]
+__all__ = ["Branches", "Chain", "Inception", "RandomNet", "TinyTransformer", "graph_of", "graph_of_program"]
 
 
 def graph_of(
     model: nn.Module, inputs: tuple[Any, ...], *, devices: int = 4, seed: int = 0, batched: bool = False
 ) -> Graph:
     """Return the graph of a model's exported program: one op a call, ``getitem`` folded, random times."""
-    rng = np.random.default_rng(seed)
-    shapes = None
-    if batched:
-        shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
+    shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs) if batched else None
     exported = without_writes(torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False))
+    return graph_of_program(exported, type(model).__name__, devices=devices, seed=seed)
+
+
+def graph_of_program(exported: torch.export.ExportedProgram, name: str, *, devices: int = 4, seed: int = 0) -> Graph:
+    """Return the graph of an exported program, as `graph_of` does of a model."""
+    rng = np.random.default_rng(seed)
     ops: list[tuple[str, dict[str, Any]]] = []
     edges: list[tuple[str, str]] = []
     behind: dict[Any, set[str]] = {}
@@ -35,12 +38,12 @@ def graph_of(
         if folded:
             behind[node] = reads
             continue
-        name = f"op_{node.name}"
+        op = f"op_{node.name}"
         size = value.numel() if isinstance(value, torch.Tensor) else 0
         seconds = float(rng.random() + 0.1)
         ops.append(
             (
-                name,
+                op,
                 {
                     "op": str(node.target),
                     "node": node.name,
@@ -51,9 +54,9 @@ def graph_of(
                 },
             )
         )
-        edges.extend((other, name) for other in reads)
-        behind[node] = {name}
-    return Graph.build(ops, edges, name=type(model).__name__)
+        edges.extend((other, op) for other in reads)
+        behind[node] = {op}
+    return Graph.build(ops, edges, name=name)
 
 
 class Chain(nn.Module):

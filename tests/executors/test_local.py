@@ -24,8 +24,9 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors import ExecutionFailure
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
+from rlinit.importers.torch.functionalise import without_writes
 from rlinit.plan import Plan
-from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of
+from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of, graph_of_program
 from tests.executors.plans import random_hardware, random_plan, stage_plan
 
 SEEDS = st.integers(0, 100_000)
@@ -87,8 +88,10 @@ def test_latency_equals_eager(name: str, devices: int) -> None:
 def test_random_models_equal_eager(seed: int) -> None:
     """Random networks on random placements give what the network gives, run after run."""
     model, inputs = RandomNet(seed).eval(), (torch.randn(3, 4),)
-    plan, graph = placed(model, inputs, seed)
-    with LocalExecutor().load(plan, model, inputs, graph=graph) as program:
+    exported = without_writes(torch.export.export(model, inputs, strict=False))
+    graph = graph_of_program(exported, "random")
+    plan = random_plan(graph, random_hardware(seed, 3), seed)
+    with LocalExecutor().load(plan, exported, inputs, graph=graph) as program:
         for _ in range(3):
             check_same(model, inputs, program.run(*inputs).outputs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import rlinit.executors
 from rlinit.executors.lowering.codegen import device_code
@@ -22,9 +21,11 @@ from rlinit.plan import Plan
 from tests.executors.models import RandomNet, graph_of
 from tests.executors.plans import random_hardware, random_plan
 
-SEEDS = st.integers(0, 100_000)
+CASES = [(seed, inputs) for seed in range(6) for inputs in (1, 4)]
+"""Seeds of random networks and plans, and the inputs at once."""
 
 
+@cache
 def programs_of(seed: int, inputs: int) -> tuple[Plan, DevicePrograms]:
     """Return a random plan of a random network, and its device programs."""
     model, x = RandomNet(seed, 8).eval(), torch.randn(max(inputs, 2), 4)
@@ -34,8 +35,7 @@ def programs_of(seed: int, inputs: int) -> tuple[Plan, DevicePrograms]:
     return plan, lower_devices(plan, program, len(x))
 
 
-@given(seed=SEEDS, inputs=st.sampled_from([1, 4]))
-@settings(max_examples=12, deadline=None)
+@pytest.mark.parametrize(("seed", "inputs"), CASES)
 def test_every_value_is_made_used_and_freed_once(seed: int, inputs: int) -> None:
     """In each program a value is freed exactly once, after its last use; every cell is sent and received once."""
     plan, programs = programs_of(seed, inputs)
@@ -61,8 +61,7 @@ def test_every_value_is_made_used_and_freed_once(seed: int, inputs: int) -> None
     assert len(programs.tasks) == len(plan.batches)
 
 
-@given(seed=SEEDS, inputs=st.sampled_from([1, 4]))
-@settings(max_examples=12, deadline=None)
+@pytest.mark.parametrize(("seed", "inputs"), CASES)
 def test_no_lane_waits_for_ever(seed: int, inputs: int) -> None:
     """DevicePrograms that run instruction by instruction, in any order, come to their ends."""
     _, programs = programs_of(seed, inputs)
