@@ -23,6 +23,7 @@ __all__ = [
     "Model",
     "ReadingOptions",
     "SharingChoice",
+    "arrays_for",
     "check_folders",
     "check_targets",
     "chosen_sharing",
@@ -311,23 +312,45 @@ def onnx_inputs(graph: Graph, files: Sequence[Path], seed: int) -> dict[str, Any
     RlinitError
         Too many or few files, or one that cannot be read.
     """
+    inputs = [v for v in range(graph.num_ops) if graph.kinds[v] == "input"]
+    rows = [graph.extras[v] for v in inputs]
+    made = arrays_for([(row["outputs"][0][1:], str(row["outputs"][0][0])) for row in rows], files, seed)
+    names = [row.get("tensors", [graph.names[v]])[0] for v, row in zip(inputs, rows, strict=True)]
+    return dict(zip(map(str, names), made, strict=True))
+
+
+def arrays_for(inputs: Sequence[tuple[Sequence[int], str]], files: Sequence[Path], seed: int) -> list[Any]:
+    """Return an array for each input of a model: from files in order, or random ones.
+
+    Parameters
+    ----------
+    inputs
+        Shape and type of each.
+    files
+        One ``.npy`` file for each; none: normal random numbers, zeros and ones for other types than floating-point
+        ones, which are legal indices.
+    seed
+        Of the random numbers.
+
+    Raises
+    ------
+    RlinitError
+        Too many or few files, or one that cannot be read.
+    """
     import numpy as np
 
-    inputs = [v for v in range(graph.num_ops) if graph.kinds[v] == "input"]
     if files and len(files) != len(inputs):
         raise RlinitError(f"there are {len(files)} files of inputs; the model has {len(inputs)}")
     generator = np.random.default_rng(seed)
-    arrays: dict[str, Any] = {}
-    for at, v in enumerate(inputs):
-        row = graph.extras[v]
-        dtype, *shape = row["outputs"][0]
+    arrays = []
+    for at, (shape, dtype) in enumerate(inputs):
         if files:
             try:
                 array = np.load(files[at], allow_pickle=False)
             except (OSError, ValueError, EOFError) as problem:
                 raise RlinitError(f"cannot read {files[at]} as a .npy file: {problem}") from problem
         else:
-            draws = str(dtype).startswith("float")
+            draws = dtype.startswith("float")
             array = generator.normal(size=shape) if draws else generator.integers(0, 2, size=shape)
-        arrays[str(row.get("tensors", [graph.names[v]])[0])] = array.astype(dtype)
+        arrays.append(array.astype(dtype))
     return arrays

@@ -21,6 +21,7 @@ import tyro
 from rlinit.checker.compatibility import require_graph
 from rlinit.cli.inputs import (
     ReadingOptions,
+    arrays_for,
     check_folders,
     chosen_sharing,
     cost_table,
@@ -50,8 +51,7 @@ _TOLERANCE = 1e-3
 
 _OTHER_WAYS = {
     ".onnx": "The ops of an ONNX model are not measured here; rlinit run runs its plans by onnxruntime",
-    ".keras": "A Keras model on the torch backend is a torch module: schedule Graph.from_torch(model, (x,)), and run "
-    "the plan by rlinit.run(plan, model, x)",
+    ".keras": "Layers of a Keras model are not measured here; rlinit run runs its plans layer by layer",
     ".tflite": "TFLite models are planned only; their own delegates run them",
     ".json": "A graph has no weights",
     ".pt": "A pickle is never opened; load it in Python, and run the plan by rlinit.run(plan, module, *inputs)",
@@ -67,7 +67,8 @@ class Run:
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """The model with its weights (.pt2, from torch.export.save; or .onnx, which onnxruntime runs part by part)."""
+    """The model with its weights (.pt2, from torch.export.save; .onnx, which onnxruntime runs part by part; or .keras,
+    whose layers run one by one)."""
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
     hw: str | None = None
@@ -178,11 +179,14 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     plan = Plan.load(command.plan)
     if command.executor == "pipeline" and "RANK" not in os.environ:
         return _start_processes(plan, sys.argv[1:] if arguments is None else arguments)
-    if command.model.suffix.lower() == ".onnx":
-        return _run_onnx(command, plan)
+    if command.model.suffix.lower() in (".onnx", ".keras"):
+        if command.measure or command.executor != "local":
+            raise RlinitError(f"{command.model.suffix} files run by --executor local, and are not measured op by op")
+        return (_run_onnx if command.model.suffix.lower() == ".onnx" else _run_keras)(command, plan)
     program = _load_program(command.model)
     graph = _graph(command, plan, program)
-    _require_graph(command, plan, graph)
+    timed = command.measure or command.executor == "simulated"
+    same = _same_graph(command, plan, graph, needed=timed)
     inputs, kwargs = model_inputs(
         program,
         files=command.inputs,
@@ -193,7 +197,8 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     )
     places = device_places(command.devices)
     executor = _executor(command)
-    result = executor.execute(plan, program, inputs, kwargs=kwargs, graph=graph, devices=places or None)
+    known = graph if same else None
+    result = executor.execute(plan, program, inputs, kwargs=kwargs, graph=known, devices=places or None)
     if command.executor == "pipeline" and result.outputs is None:
         return 0  # the process with the last stage tells the rest
     check = command.check and result.outputs is not None
@@ -280,8 +285,6 @@ def calibrate_costs(command: Calibrate) -> int:
 
 def _run_onnx(command: Run, plan: Plan) -> int:
     """Run a plan of an ONNX model by onnxruntime; return the exit code."""
-    if command.measure or command.executor != "local":
-        raise RlinitError(".onnx files run by --executor local, and are not measured op by op")
     import numpy as np
 
     from rlinit.executors.onnx import OnnxExecutor
@@ -292,14 +295,45 @@ def _run_onnx(command: Run, plan: Plan) -> int:
         graph = Graph.load(command.graph)
     else:
         graph = load_model(str(command.model), plan.objective, reading)
-    _require_graph(command, plan, graph)
+    known = graph if _same_graph(command, plan, graph, needed=False) else None
     feeds = onnx_inputs(graph, command.inputs, command.seed)
     places = device_places(command.devices)
-    result = OnnxExecutor().execute(plan, command.model, (), kwargs=feeds, graph=graph, devices=places)
+    result = OnnxExecutor().execute(plan, command.model, (), kwargs=feeds, graph=known, devices=places)
     difference = _onnx_difference(command.model, feeds, result.outputs) if command.check else None
     if command.outputs is not None:
         with command.outputs.open("wb") as file:
             np.savez(file, **{f"output{at}": array for at, array in enumerate(result.outputs.values())})
+    if command.json:
+        print(json.dumps(_run_row(plan, result, difference, None), indent=1))
+    else:
+        _print_run(plan, result, difference, None)
+    return 0
+
+
+def _run_keras(command: Run, plan: Plan) -> int:
+    """Run a plan of a Keras model layer by layer; return the exit code."""
+    import numpy as np
+
+    from rlinit.executors.keras_layers import KerasExecutor, largest_difference
+    from rlinit.importers.keras.reader import import_keras
+    from rlinit.importers.keras.reader import load_model as load_keras_model
+
+    keras, model = import_keras(), load_keras_model(command.model)
+    inputs = arrays_for(
+        [((command.reading.batch or 1, *x.shape[1:]), str(x.dtype)) for x in model.inputs], command.inputs, command.seed
+    )
+    places = device_places(command.devices)
+    result = KerasExecutor().execute(plan, model, inputs, devices=places)
+    difference = None
+    if command.check:
+        difference = largest_difference(result.outputs, model(inputs if len(inputs) > 1 else inputs[0]))
+        if not difference <= _TOLERANCE:
+            raise InvalidPlan(f"the plan's outputs differ from the model's own by {difference:.2g} of the largest")
+    if command.outputs is not None:
+        outputs = result.outputs if isinstance(result.outputs, list) else [result.outputs]
+        arrays: Any = {f"output{at}": keras.ops.convert_to_numpy(value) for at, value in enumerate(outputs)}
+        with command.outputs.open("wb") as file:
+            np.savez(file, **arrays)
     if command.json:
         print(json.dumps(_run_row(plan, result, difference, None), indent=1))
     else:
@@ -357,16 +391,24 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     return graph if costs is None else cost_table(costs, graph).apply(graph)
 
 
-def _require_graph(command: Run, plan: Plan, graph: Graph) -> None:
+def _same_graph(command: Run, plan: Plan, graph: Graph, *, needed: bool) -> bool:
+    """Return whether a graph is the plan's to the last cost and group.
+
+    One that is not may still be of the same model, which executors check; its times are not the plan's, and where those
+    are needed, or the graph was given, it is refused.
+    """
     try:
         require_graph(plan, graph)
     except InvalidPlan as problem:
         if command.graph is not None:
             raise
+        if not needed:
+            return False
         raise InvalidPlan(
             f"{problem}; name the cost table the plan was made with (--costs) and its --batch, --dims and --sharing, "
             "or give the graph itself (--graph)"
         ) from None
+    return True
 
 
 def _executor(command: Run) -> Executor:

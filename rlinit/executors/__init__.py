@@ -58,7 +58,8 @@ def execute(
     model
         The ``torch.nn.Module`` it was made for, or its ``torch.export.ExportedProgram``; or an ``.onnx`` file, which
         onnxruntime runs part by part (see `rlinit.executors.onnx.OnnxExecutor`): inputs are arrays then, and outputs
-        arrays by name.
+        arrays by name; or a Keras model or ``.keras`` file, whose layers run one by one where the plan names layers
+        (see `rlinit.executors.keras_layers.KerasExecutor`).
     inputs
         The model's positional inputs.
     kwargs
@@ -81,13 +82,26 @@ def execute(
         An op or a device failed; the message names both.
     """
     chosen = named_executor(executor) if isinstance(executor, str) else executor
-    if executor == "local" and isinstance(model, (str, Path)):
-        if Path(model).suffix.lower() != ".onnx":
-            raise InvalidPlan(f"cannot run {model}: expected a module, an exported program or an .onnx file")
-        from rlinit.executors.onnx import OnnxExecutor
-
-        chosen = OnnxExecutor()
+    if executor == "local":
+        chosen = _executor_for(plan, model, chosen)
     return chosen.execute(plan, model, inputs, kwargs=kwargs, graph=graph, devices=devices)
+
+
+def _executor_for(plan: Plan, model: Any, usual: Executor) -> Executor:
+    """Return the executor that takes a model in this process."""
+    if isinstance(model, (str, Path)):
+        suffix = Path(model).suffix.lower()
+        if suffix == ".onnx":
+            from rlinit.executors.onnx import OnnxExecutor
+
+            return OnnxExecutor()
+        if suffix != ".keras":
+            raise InvalidPlan(f"cannot run {model}: expected a module, an exported program, an .onnx or .keras file")
+    elif not (hasattr(model, "_nodes_by_depth") or hasattr(model, "_functional")):
+        return usual
+    from rlinit.executors.keras_layers import KerasExecutor, names_layers
+
+    return KerasExecutor() if names_layers(plan, model) else usual
 
 
 def named_executor(name: str) -> Executor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rlinit.checker.compatibility import figures_of
 from rlinit.errors import ExecutionFailure, InvalidPlan
+from rlinit.executors.lowering.compatibility import require_totals
 from rlinit.executors.protocol import Execution
 from rlinit.exporters.onnx.external_data import open_onnx
 from rlinit.exporters.onnx.stages import OnnxParts, to_onnx_stages
@@ -85,7 +87,9 @@ class OnnxExecutor:
         if missing or len(feeds) > len(names):
             raise InvalidPlan(f"inputs are {', '.join(sorted(feeds)) or 'none'}; the model takes {', '.join(names)}")
         places = {name: _providers(name, place) for name, place in (devices or {}).items()}
-        graph = onnx_graph(plan, model, feeds) if graph is None else graph
+        if graph is None:
+            graph = onnx_graph(plan, model, feeds)
+            plan = replace(plan, graph_fingerprint=graph.fingerprint())  # but for groups and times it is the plan's
         with tempfile.TemporaryDirectory() as folder:
             to_onnx_stages(plan, graph, model, folder)
             parts = OnnxParts(folder, places)
@@ -102,7 +106,7 @@ class OnnxExecutor:
 
 
 def onnx_graph(plan: Plan, model: Any, feeds: Mapping[str, Any]) -> Graph:
-    """Return the graph of a model that a plan was made for, with sizes of its inputs as given.
+    """Return the graph that a plan was made for, but for groups and times, with sizes of inputs as given.
 
     Parameters
     ----------
@@ -116,7 +120,7 @@ def onnx_graph(plan: Plan, model: Any, feeds: Mapping[str, Any]) -> Graph:
     Raises
     ------
     InvalidPlan
-        The plan is for another graph, whichever way parameters are shared.
+        The plan has other ops, edges or parameters, whichever way parameters are shared.
     InvalidGraph, BackendUnavailable
         The model cannot be read.
     """
@@ -130,15 +134,20 @@ def onnx_graph(plan: Plan, model: Any, feeds: Mapping[str, Any]) -> Graph:
                 dims[f"{value.name}[{at}]"] = int(feeds[value.name].shape[at])
     batch = next((size for name, size in dims.items() if name.endswith("[0]")), None)
     others = {name: size for name, size in dims.items() if not name.endswith("[0]")}
-    for sharing in ("colocate", "copy"):
-        dtype: Any = (weights, activations) if activations else weights or None
-        graph = from_onnx(proto, batch=batch, dims=others, sharing=sharing, dtype=dtype, name=plan.graph)
+    dtype: Any = (weights, activations) if activations else weights or None
+    graphs = [
+        from_onnx(proto, batch=batch, dims=others, sharing=sharing, dtype=dtype, name=plan.graph)
+        for sharing in ("colocate", "copy")
+    ]
+    for graph in graphs:
         if graph.fingerprint() == plan.graph_fingerprint:
             return graph
-    raise InvalidPlan(
-        f"the plan is not for the model with inputs of these sizes ({others | {'batch': batch}}); "
-        "give the graph it was made for"
-    )
+    advice = f"inputs have the sizes {others | {'batch': batch}}; or give the graph that it was made for"
+    if not plan.graph_figures:
+        raise InvalidPlan(f"the plan is not for the model with inputs of these sizes: {advice}")
+    require_totals(plan, graphs, advice)
+    held = plan.graph_figures.get("param_bytes")
+    return next((graph for graph in graphs if figures_of(graph)["param_bytes"] == held), graphs[0])
 
 
 def _input_names(model: Any) -> list[str]:

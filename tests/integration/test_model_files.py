@@ -100,7 +100,9 @@ def test_sharing_goes_by_the_objective(folder: Path, capsys: pytest.CaptureFixtu
     tied = Plan.load(folder / "tied.json")
     assert tied.value > pipeline.value
     capsys.readouterr()
-    assert main(run(folder, "pipeline", "--sharing", "colocate")) == 2
+    assert main(run(folder, "pipeline", "--sharing", "colocate", "--check")) == 0
+    capsys.readouterr()
+    assert main(run(folder, "pipeline", "--sharing", "colocate", "--executor", "simulated", "--hw", "cpu-t4-a100")) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert "param bytes instead of" in err
     assert "--sharing" in err

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rlinit.checker.compatibility import figures_of
 from rlinit.errors import InvalidGraph, InvalidPlan
+from rlinit.graph import Graph
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["require_program"]
+__all__ = ["require_program", "require_totals"]
 
 _LASTING = ("ops", "edges", "param_bytes")
 """Totals that do not depend on the batch size."""
@@ -39,14 +41,31 @@ def require_program(plan: Plan, program: ExportedProgram) -> None:
     from rlinit.importers.torch.export import from_program
 
     advice = "give the plan's graph if it was made by hand, by module, or with other costs"
+    try:
+        require_totals(plan, (from_program(program, sharing=sharing) for sharing in ("colocate", "copy")), advice)
+    except InvalidGraph as problem:
+        raise InvalidPlan(f"the model cannot be imported to compare it with the plan ({problem}); {advice}") from None
+
+
+def require_totals(plan: Plan, graphs: Iterable[Graph], advice: str) -> None:
+    """Check that one of several graphs of a model has the ops and the totals that a plan keeps.
+
+    Parameters
+    ----------
+    plan
+        A plan of any objective.
+    graphs
+        The model, imported in every way that it may have been.
+    advice
+        What to do about ops that differ.
+
+    Raises
+    ------
+    InvalidPlan
+        None has; the message names an op, or the totals.
+    """
     apart: list[str] = []
-    for sharing in ("colocate", "copy"):
-        try:
-            graph = from_program(program, sharing=sharing)
-        except InvalidGraph as problem:
-            raise InvalidPlan(
-                f"the model cannot be imported to compare it with the plan ({problem}); {advice}"
-            ) from None
+    for graph in graphs:
         only = sorted(set(graph.names) ^ set(plan.assignment or ()))
         if only:
             where = "the model" if only[0] in graph.names else "the plan"

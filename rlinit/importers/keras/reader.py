@@ -24,7 +24,7 @@ from rlinit.graph import Graph
 from rlinit.importers.common.precision import Dtype, NumberType, Precision
 from rlinit.importers.keras.flops import layer_flops
 
-__all__ = ["from_keras", "import_keras", "load_keras"]
+__all__ = ["LayerCall", "from_keras", "import_keras", "layer_calls", "load_keras", "load_model"]
 
 _MAX_BYTES = 1 << 26
 """A configuration may have this many bytes (large models have some hundred thousand); beyond, it is a bomb."""
@@ -113,6 +113,25 @@ def load_keras(path: str | Path, *, dtype: Dtype = None) -> Graph:
     return from_keras(model, name=Path(path).stem, dtype=dtype)
 
 
+def load_model(path: str | Path) -> Any:
+    """Return the Keras model of a ``.keras`` file with its weights, which has to pass the checks of `load_keras`.
+
+    Raises
+    ------
+    InvalidGraph
+        The file cannot be read, or needs code that is not part of Keras.
+    BackendUnavailable
+        Keras is not installed.
+    """
+    keras = import_keras()
+    _check(_configuration(path), path, keras)
+    try:
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as problem:  # Keras raises bare ValueError, TypeError, KeyError, ...
+        reason = str(problem).strip().split("\n")[0]
+        raise InvalidGraph(f"cannot read {path} with its weights: {reason}") from problem
+
+
 def _configuration(path: str | Path) -> dict[str, Any]:
     """Return the configuration in a ``.keras`` archive."""
     try:
@@ -192,9 +211,40 @@ def from_keras(model: Any, *, name: str | None = None, dtype: Dtype = None) -> G
         A model without a layer graph (subclassed, or sequential and not built), or an output shape that is not
         fixed; the message says what to do.
     """
-    walk = _Walk(Precision.of(dtype))
-    walk.open_model(model, None, "")
-    return Graph.build(walk.ops, walk.edges, name=name or str(model.name))
+    return _Rows(Precision.of(dtype)).graph(layer_calls(model)[0], name or str(model.name))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """One call of a layer, which is one op.
+
+    Parameters
+    ----------
+    name, label
+        The op's name, and the layer's path without the number of the call.
+    node
+        Keras's node: what is called, and with which arguments.
+    sources
+        Where each of the node's input tensors comes from: name of an op, and which of its outputs.
+    """
+
+    name: str
+    label: str
+    node: Any
+    sources: tuple[tuple[str, int], ...]
+
+
+def layer_calls(model: Any) -> tuple[list[LayerCall], list[tuple[str, int]]]:
+    """Return the calls of a model's layers in an order in which they can run, and which of their outputs are its own.
+
+    Raises
+    ------
+    InvalidGraph
+        The model has no layer graph.
+    """
+    walk = _Walk()
+    outputs = walk.open_model(model, None, "")
+    return walk.calls, outputs
 
 
 def _layer_graph(model: Any, label: str) -> Any:
@@ -237,21 +287,18 @@ def _kept_in(operation: Any, chosen: Precision) -> Precision:
 
 @dataclass(slots=True)
 class _Walk:
-    """Collects ops and edges while models are opened up."""
+    """Collects calls while models are opened up."""
 
-    precision: Precision
-    ops: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    edges: list[tuple[str, str]] = field(default_factory=list)
-    first_op: dict[int, int] = field(default_factory=dict)  # id(layer) -> index of the op of its first call
+    calls: list[LayerCall] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
-    def open_model(self, model: Any, sources: Sequence[str] | None, prefix: str) -> list[str]:
-        """Add the ops of a model and return the producers of its outputs.
+    def open_model(self, model: Any, sources: Sequence[tuple[str, int]] | None, prefix: str) -> list[tuple[str, int]]:
+        """Add the calls of a model and return the producers of its outputs.
 
         `sources` are the producers of its inputs where it is used as a layer; None: its input layers are ops.
         """
         functional = _layer_graph(model, prefix or str(getattr(model, "name", "")))
-        made: dict[int, str] = {}  # id(symbolic tensor) -> producer
+        made: dict[int, tuple[str, int]] = {}  # id(symbolic tensor) -> producer
         if sources is not None:
             made = {id(tensor): op for tensor, op in zip(functional.inputs, sources, strict=True)}
         depths = functional._nodes_by_depth
@@ -263,7 +310,9 @@ class _Walk:
             if _is_model(node.operation):
                 producers = self.open_model(node.operation, consumed, self._free_name(label))
             else:
-                producers = [self._add_op(node, label, consumed)] * len(node.output_tensors)
+                name = self._free_name(label)
+                self.calls.append(LayerCall(name, label, node, tuple(consumed)))
+                producers = [(name, at) for at in range(len(node.output_tensors))]
             made.update((id(tensor), op) for tensor, op in zip(node.output_tensors, producers, strict=True))
         return [made[id(tensor)] for tensor in functional.outputs]
 
@@ -276,9 +325,26 @@ class _Walk:
         self.taken.add(name)
         return name
 
-    def _add_op(self, node: Any, label: str, consumed: Sequence[str]) -> str:
-        """Add the op of one call and return its name."""
-        operation, name = node.operation, self._free_name(label)
+
+@dataclass(slots=True)
+class _Rows:
+    """Makes calls ops with their costs."""
+
+    precision: Precision
+    ops: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    first_op: dict[int, int] = field(default_factory=dict)  # id(layer) -> index of the op of its first call
+
+    def graph(self, calls: Sequence[LayerCall], name: str) -> Graph:
+        """Return the graph of all calls."""
+        for call in calls:
+            self._add_op(call)
+        edges = [(source, call.name) for call in calls for source, _ in call.sources]
+        return Graph.build(self.ops, edges, name=name)
+
+    def _add_op(self, call: LayerCall) -> None:
+        """Add the op of one call."""
+        node, name = call.node, call.name
+        operation = node.operation
         elements = _elements(node.output_tensors, name)
         kept = _kept_in(operation, self.precision)
         num_params = sum(math.prod(w.shape) for w in getattr(operation, "weights", ()))
@@ -287,7 +353,7 @@ class _Walk:
             "param_bytes": kept.bytes_of(num_params, 0, is_float=True, is_weight=True),
             "out_bytes": kept.bytes_of(elements, 0, is_float=True, is_weight=False),
             "flops": layer_flops(operation, [_elements([t], name) for t in node.input_tensors], elements),
-            "node": label,
+            "node": call.label,
             **({"view": True} if type(operation).__name__ in _VIEWS else {}),
             **kept.noted(),
         }
@@ -297,5 +363,3 @@ class _Walk:
             row["colocate"] = holder.setdefault("colocate", group)
             row["param_bytes"] = 0
         self.ops.append((name, row))
-        self.edges.extend((source, name) for source in consumed)
-        return name
