@@ -63,7 +63,8 @@ class ProblemOptions:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if not isinstance(value, str) or value not in choices:
-                raise _refused(name, value, f"one of {', '.join(choices)}")
+                door = LANGUAGE_MODELS if name == "objective" and value in ("decode", "prefill", "request") else ""
+                raise _refused(name, value, f"one of {', '.join(choices)}", door)
         for name in ("stages", "inputs"):
             self._set(name, _whole(name, getattr(self, name), 1, optional=True))
         if self.objective == "throughput" and self.inputs is None:
@@ -162,6 +163,8 @@ class SolveOptions(ProblemOptions):
     """For placements: search with fused ops and contracted chains only, which is faster on large graphs."""
     activations: bool = False
     """For pipeline: count the peak of activation memory against a stage's cache, too."""
+    refine: Literal["layer", "module"] | None = None
+    """Plan with layers (or modules) whole first, then go on inside them from that plan, which never gets worse."""
 
     def __post_init__(self) -> None:
         ProblemOptions.__post_init__(self)
@@ -176,6 +179,13 @@ class SolveOptions(ProblemOptions):
         for name in ("coarsen", "activations"):
             self._set(name, bool(getattr(self, name)))
         self._refuse_on_stages({"coarsen": False})
+        if self.refine not in (None, "layer", "module"):
+            raise _refused("refine", self.refine, "layer, module or none")
+        if self.refine is not None and self.agent != "auto":
+            raise RlinitError(
+                f"refine is {self.refine!r} and agent {self.agent!r}; expected one of them, for both say what to begin "
+                "from (--refine, --agent)"
+            )
         if self.activations and self.objective != "pipeline":
             raise RlinitError(f"activations is for pipeline, not for {self.objective} (--activations)")
         if self.activations and (self.chunks > 1 or not self.contiguous):
@@ -195,6 +205,12 @@ class SolveOptions(ProblemOptions):
         return self.time_limit_s is not None
 
 
+LANGUAGE_MODELS = (
+    "; decode, prefill and request are for language models: rlinit.llm.plan(rlinit.llm.load(config), hardware, "
+    "objective='decode'), or rlinit llm CONFIG --hw HARDWARE"
+)
+"""Which door leads to the objectives of language models."""
+
 _CHOICES = {
     "objective": get_args(Objective),
     "transfers": get_args(Transfers),
@@ -207,8 +223,8 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _refused(name: str, value: object, expected: str) -> RlinitError:
-    return RlinitError(f"{name} is {value!r}; expected {expected} ({_flag(name)} on the command line)")
+def _refused(name: str, value: object, expected: str, door: str = "") -> RlinitError:
+    return RlinitError(f"{name} is {value!r}; expected {expected} ({_flag(name)} on the command line){door}")
 
 
 def _whole(name: str, value: object, least: int, *, optional: bool) -> int | None:

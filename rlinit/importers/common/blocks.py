@@ -18,8 +18,11 @@ __all__ = ["Blocks", "blocks_of", "grouped", "module_path"]
 Blocks = Literal["op", "layer", "module"]
 """How much stays together: nothing, each repeated block (or else module), or each innermost module."""
 
-_NUMBERED = re.compile(r"(?:(?P<base>.*_))?(?P<number>\d+)")
-"""A part of a path that numbers one of several: ``3`` of a list of modules, ``encoder_layer_3``."""
+_NUMBERED = re.compile(r"(?:(?P<base>.*_))?(?P<number>\d+[a-z]?)")
+"""A part of a path that numbers one of several: ``3`` of a list of modules, ``encoder_layer_3``, ``block_2a``."""
+
+_BLOCK_NAME = re.compile(r"(?P<base>(?:\w+?_)?(?:block|layer|unit|cell))_?(?P<number>\d+[a-z]?)_\w")
+"""How the name of a layer in a model without modules says its block: ``conv2_block1_1_conv``, ``block_3_expand``."""
 
 
 def module_path(graph: Graph, op: int) -> str:
@@ -28,8 +31,8 @@ def module_path(graph: Graph, op: int) -> str:
     Parameters
     ----------
     graph
-        As an importer gives it: torch's have ``module``, ONNX's node names are scopes, Keras's are
-        ``model/layer``.
+        As an importer gives it: torch's have ``module``, ONNX's ``scopes`` or nodes named by them, Keras's are called
+        ``model/layer``, where a layer may say its block: ``conv2_block1_1_conv`` is in ``conv2_block_1``.
     op
         Index of the op.
     """
@@ -37,8 +40,12 @@ def module_path(graph: Graph, op: int) -> str:
     given: Any = row.get("module")
     if given is not None:
         return str(given[-1] if isinstance(given, (list, tuple)) and given else given or "")
-    scope = str(row.get("node") or graph.names[op]).strip("/").replace("/", ".")
-    return scope.rpartition(".")[0]
+    scopes = row.get("scopes")
+    if scopes:
+        return str(scopes[-1][0])
+    scope, _, name = str(row.get("node") or graph.names[op]).strip("/").replace("/", ".").rpartition(".")
+    block = _BLOCK_NAME.match(name)
+    return ".".join(part for part in (scope, f"{block['base']}_{block['number']}" if block else "") if part)
 
 
 def blocks_of(graph: Graph, granularity: Blocks = "layer", keep: Sequence[str] = ()) -> list[str | None]:
@@ -61,11 +68,16 @@ def blocks_of(graph: Graph, granularity: Blocks = "layer", keep: Sequence[str] =
     Raises
     ------
     InvalidGraph
-        An unknown granularity, or a pattern that fits nothing.
+        An unknown granularity, a graph none of whose ops says where it comes from, or a pattern that fits nothing.
     """
     if granularity not in ("op", "layer", "module"):
         raise InvalidGraph(f"granularity is {granularity!r}; expected 'op', 'layer' or 'module'")
     paths = ["" if graph.kinds[v] == "input" else module_path(graph, v) for v in range(graph.num_ops)]
+    if granularity != "op" and not any(paths):
+        raise InvalidGraph(
+            f"granularity is {granularity!r}, and no op of {graph.name!r} says which module or block it belongs to, in "
+            "an attribute 'module' or its name (model.layers.3/op, block_3_conv)"
+        )
     numbered = _numbered(set(paths)) if granularity == "layer" else frozenset()
     containers = {prefix for path in set(paths) for prefix in _prefixes(path)[:-1]}
     fitting: set[str] = set()

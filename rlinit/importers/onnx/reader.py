@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +35,9 @@ _RANDOM = frozenset(
 )
 _RELABELS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "DequantizeLinear"})
 """Ops on a constant whose reader holds the constant as it is stored, not their output."""
+
+_MAX_SCOPE = 10_000
+"""Characters of a node's scopes; torch writes some hundred."""
 
 _VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
 """Ops that runtimes answer with the tensor they read, at inference."""
@@ -300,8 +304,20 @@ def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) ->
         reads_weights=node.op_type in _WEIGHT_READERS,
         is_view=standard and node.op_type in _VIEWS,
         flops=lambda: _flops(node, types),
-        extras={"node": node.name or (makes[0] if makes else label), "nodes": [place]},
+        extras={"node": node.name or (makes[0] if makes else label), "nodes": [place], **_scopes(node)},
     )
+
+
+def _scopes(node: Any) -> dict[str, list[list[str]]]:
+    """Return [path, class] of the torch modules around a node, which torch's exporter writes into its metadata."""
+    said = {entry.key: entry.value for entry in node.metadata_props if len(entry.value) <= _MAX_SCOPE}
+    try:
+        paths = ast.literal_eval(said.get("pkg.torch.onnx.name_scopes", "[]"))
+        classes = ast.literal_eval(said.get("pkg.torch.onnx.class_hierarchy", "[]"))
+        rows = [[str(path), str(name).rpartition(".")[2]] for path, name in zip(paths, classes, strict=True)]
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # not as torch writes it: no modules
+        return {}
+    return {"scopes": rows[:-1]} if len(rows) > 1 else {}
 
 
 def _flops(node: Any, types: Mapping[str, TensorType]) -> float:

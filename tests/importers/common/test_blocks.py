@@ -14,7 +14,7 @@ import pytest
 import rlinit
 from rlinit import Graph, Hardware, load_graph
 from rlinit.cli.main import main
-from rlinit.errors import InvalidGraph, InvalidPlan
+from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
 from rlinit.exporters import to_device_map, to_split_spec
 from rlinit.hardware import Device
 from rlinit.importers.common.blocks import blocks_of
@@ -176,3 +176,61 @@ def test_every_file_can_be_read_in_layers(tmp_path: Path, capsys: pytest.Capture
     assert main(arguments) == 0
     stage = json.loads(capsys.readouterr().out)["assignment"]
     assert [stage[name] for name in names] == [0, 0, 1, 1, 2, 2]
+
+
+def test_blocks_are_found_in_names() -> None:
+    """Names of Keras layers say their blocks; what is between goes along. A graph that says nothing is refused."""
+    names = [
+        "stem",
+        *(f"conv{a}_block{b}_{what}" for a in (2, 3) for b in (1, 2) for what in ("1_conv", "1_bn", "add")),
+    ]
+    names += ["block_1_expand", "block_2_expand", "block3a_conv"]
+    rows = [(name, {"time_s": 1.0}) for name in names]
+    named = Graph.build(rows, list(itertools.pairwise(names)))
+    assert {"conv2_block_2", "conv3_block_1", "conv3_block_2"} <= set(named.group("layer").groups)
+    blocks = blocks_of(named)
+    assert blocks[1:4] == ["conv2_block_1"] * 3
+    assert blocks[-3:] == ["block_1", "block_2", "block_3a"]
+    plain = Graph.build([("a", {"time_s": 1.0}), ("conv2d_1", {"time_s": 1.0})], [("a", "conv2d_1")])
+    with pytest.raises(InvalidGraph, match="says which module or block"):
+        plain.group("layer")
+
+
+def test_blocks_are_found_in_onnx_scopes(tmp_path: Path) -> None:
+    """Nodes of torch's exporter keep the modules around them in their metadata, by path and class."""
+    onnx = pytest.importorskip("onnx")
+    nodes = []
+    for layer in range(3):
+        for at, kind in enumerate(("Relu", "Sigmoid")):
+            node = onnx.helper.make_node(kind, [f"t{2 * layer + at}"], [f"t{2 * layer + at + 1}"], f"n{layer}_{at}")
+            for key, value in (
+                ("name_scopes", ["", f"h.{layer}", f"h.{layer}.act", "x"]),
+                ("class_hierarchy", ["a.Net", "a.Layer", "a.Act", "x"]),
+            ):
+                node.metadata_props.add(key=f"pkg.torch.onnx.{key}", value=str(value))
+            nodes.append(node)
+    nodes[-1].metadata_props[0].value = "[" * 200
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in ("t0", "t6")]
+    made = onnx.helper.make_graph(nodes, "net", ends[:1], ends[1:])
+    onnx.save(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "net.onnx")
+    layers = load_graph(tmp_path / "net.onnx", granularity="layer")
+    assert set(layers.groups) >= {"h.0", "h.1"}
+    assert load_graph(tmp_path / "net.onnx", keep=["Layer"]).colocation.tolist() == [-1, 0, 0, 1, 1, -1, -1]
+
+
+@pytest.mark.parametrize("objective", ["latency", "pipeline"])
+def test_layers_whole_first_then_inside(graph: Graph, objective: Any) -> None:
+    """One call plans layers whole and goes on inside them; the plan is for the graph's ops and never worse."""
+    where = hardware(3)
+    whole = rlinit.schedule(graph.group("layer"), where, objective=objective, time_limit_s=2)
+    plan = rlinit.schedule(graph, where, objective=objective, refine="layer", time_limit_s=4)
+    assert whole.value is not None
+    assert plan.value is not None
+    assert plan.value <= whole.value * (1 + 1e-9)
+    assert any(note.startswith("with layers whole: ") for note in plan.notes)
+    assert plan.provenance["start"] == "the plan with layers whole"
+    rlinit.verify(plan, graph, where)
+    with pytest.raises(RlinitError, match="expected one of them"):
+        rlinit.schedule(graph, where, refine="layer", agent="heft")
+    with pytest.raises(RlinitError, match="expected layer, module or none"):
+        rlinit.schedule(graph, where, refine="op")  # type: ignore[arg-type]
