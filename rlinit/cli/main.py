@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,6 +119,7 @@ def _run(arguments: list[str], notes: Console) -> int:
         print(f"rlinit {rlinit.__version__}")
         return 0
     _refuse_unknown_command(arguments)
+    arguments = _to_language_models(arguments, notes)
     command: Any = tyro.cli(
         Command,
         prog="rlinit",
@@ -140,6 +142,15 @@ def _run(arguments: list[str], notes: Console) -> int:
         Doctor: lambda: examine_machine(command, notes),
     }
     return carry_out[type(command)]()
+
+
+def _to_language_models(arguments: list[str], notes: Console) -> list[str]:
+    """Return ``llm`` in place of ``schedule`` where the model is a configuration or GGUF file, which has no graph."""
+    language = any(Path(text).suffix == ".gguf" or Path(text).name == "config.json" for text in arguments[1:])
+    if arguments[:1] != ["schedule"] or not language:
+        return arguments
+    notes.print("rlinit: a language model; as for rlinit llm", highlight=False)
+    return ["llm", *arguments[1:]]
 
 
 def _refuse_unknown_command(arguments: list[str]) -> None:

@@ -95,6 +95,11 @@ def _read(
         )
     if name.endswith((".json", ".json.gz", ".csv")) and dtype is not None:
         raise InvalidGraph(f"{path}: a graph file says bytes, not numbers; leave dtype out")
+    if name.endswith(".gguf") or (name == "config.json" and _is_language_model(path)):
+        raise InvalidGraph(
+            f"{path} is a language model without a graph; rlinit.llm.load reads it and rlinit.llm.plan plans it "
+            "(rlinit llm CONFIG --hw HARDWARE)"
+        )
     if name.endswith(".json"):
         return Graph.load(path)
     if name.endswith(".json.gz"):
@@ -121,6 +126,15 @@ def _read(
         f"cannot tell what {path} is from its suffix; readable are .json, .json.gz, .csv, .onnx, .pt2, .tflite and "
         ".keras"
     )
+
+
+def _is_language_model(path: str | Path) -> bool:
+    """Return whether a JSON file is a configuration of transformers."""
+    try:
+        said = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and "model_type" in said
 
 
 def _load_compressed(path: str | Path) -> Graph:

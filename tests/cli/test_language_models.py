@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import rlinit
+from rlinit import llm
 from rlinit.cli.main import main
+from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 32, "num_key_value_heads": 8}
 
@@ -55,3 +58,20 @@ def test_infeasible_and_wrong_input_have_their_exit_codes(config: str, capsys: p
     assert main(["llm", config, "--hw", "t4", "--reserve", "much"]) == 2
     assert "--reserve" in capsys.readouterr().err
     assert main(["llm", "nowhere.json", "--hw", "t4"]) == 2
+
+
+def test_schedule_leads_here(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rlinit schedule` on a configuration does what `rlinit llm` does; in Python one line names the function."""
+    assert main(["schedule", config, "--hw", "2xt4", "--objective", "decode", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["objective"] == "decode"
+    assert main(["inspect", config]) == 2
+    assert "rlinit llm CONFIG" in capsys.readouterr().err
+    graph, hardware = rlinit.Graph.build([("a", {"time_s": 1.0})], []), rlinit.Hardware.preset("t4")
+    with pytest.raises(RlinitError, match=r"rlinit\.llm\.plan"):
+        rlinit.schedule(graph, hardware, objective="decode")  # type: ignore[arg-type]
+    with pytest.raises(InvalidGraph, match=r"rlinit\.llm\.plan"):
+        rlinit.schedule(llm.load(CONFIG), hardware)  # type: ignore[arg-type]
+    with pytest.raises(InvalidHardware, match=r"Hardware\.preset"):
+        rlinit.schedule(graph, "t4")  # type: ignore[arg-type]
+    with pytest.raises(InvalidGraph, match=r"rlinit\.llm\.load"):
+        rlinit.load_graph(tmp_path / "m.gguf")
