@@ -35,6 +35,7 @@ COMMANDS = (
     ("families.task_graphs", "stg", "--every", "6"),
     ("families.task_graphs", "flexible-job-shop"),
     *(("families.placements", name) for name in ("unrelated", "randomly-wired", "imported", "large")),
+    ("families.first_answers", "--time-limit-s", "5"),
     ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
 )
 
