@@ -124,7 +124,8 @@ def _stages(path: Path) -> None:
 
 def _placement(path: Path) -> None:
     hardware = rlinit.Hardware.preset("cpu-t4-a100")
-    rlinit.schedule(imagenet.load("inceptionv3"), hardware, objective="latency", time_limit_s=2).plot(path)
+    graph = imagenet.load("inceptionv3")
+    rlinit.schedule(graph, hardware, objective="latency", time_limit_s=2).plot(path, graph, hardware)
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {

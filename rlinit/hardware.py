@@ -382,9 +382,10 @@ class Hardware:
             return cls._nodes(6, name)
         composed = compose(name)
         if composed is None:
+            near = closest(name, (f"edge-tpu-{count}", "cpu-t4-a100", "gpt3-nodes", *_MOIRAI, *kinds()))
             raise InvalidHardware(
-                f"unknown preset {name!r}; expected one of {_PRESETS}, or devices joined as in '2xrtx3090+cpu', of "
-                f"{', '.join(kinds())}"
+                f"unknown preset {name!r}{near} (expected one of {_PRESETS}, or devices joined as in '2xrtx3090+cpu', "
+                f"of {', '.join(kinds())})"
             )
         return cls.from_dict(composed)
 
@@ -437,8 +438,9 @@ class Hardware:
         for link in data.get("link", []):
             for end in ("from", "to"):
                 if link[end] not in index:
+                    near = closest(link[end], index)
                     raise InvalidHardware(
-                        f"link {link['from']!r} -> {link['to']!r} names the unknown device {link[end]!r}"
+                        f"link {link['from']!r} -> {link['to']!r} names the unknown device {link[end]!r}{near}"
                     )
             i, j = index[link["from"]], index[link["to"]]
             what = f"link {link['from']!r} -> {link['to']!r}"

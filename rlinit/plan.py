@@ -386,6 +386,17 @@ class Plan:
         gap = "" if self.status == "optimal" else f", gap {self.gap:.2%}"
         return f"Plan({what} {value}, {self.status}{gap})"
 
+    def __str__(self) -> str:
+        from rlinit.reports.tables import plan_text
+
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return the plan as notebooks show it."""
+        from rlinit.reports.tables import plan_html
+
+        return plan_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form (schema `rlinit/schemas/plan.schema.json`)."""
         data: dict[str, Any] = {"format": "rlinit-plan", "version": 1, **dataclasses.asdict(self)}
@@ -428,11 +439,19 @@ class Plan:
         )
         return cls(**data)
 
-    def plot(self, path: str | Path) -> None:
-        """Draw what each stage costs, or a Gantt chart, with the proven bound, into an SVG, PNG or PDF file."""
+    def plot(self, path: str | Path, graph: Graph | None = None, hardware: Hardware | None = None) -> None:
+        """Draw what each stage costs, or a Gantt chart, with the proven bound, into an SVG, PNG or PDF file.
+
+        Parameters
+        ----------
+        path
+            The file to write; its suffix says which format.
+        graph, hardware
+            What the plan was made for. With both, a Gantt chart shows parallel transfers and the critical path, too.
+        """
         from rlinit.reports.figures import draw
 
-        draw(self, path)
+        draw(self, path, graph, hardware)
 
     def certify(self, path: str | Path, graph: Graph, hardware: Hardware) -> tuple[str, ...]:
         """Write a proof of the plan's bounds that ``tools/check.py`` checks; see `rlinit.certificates`.

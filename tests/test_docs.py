@@ -152,7 +152,8 @@ def run_console(text: str, where: str) -> None:
     """Run the commands of a block; compare what they print with what is shown."""
     for command, shown in re.findall(r"^\$ (.*(?:\\\n.*)*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
         printed = run_command(command.partition("  #")[0].strip(), where)
-        pattern = r"[^\n]*".join(re.escape(part.strip()) for part in shown.strip().split("..."))
+        wanted = "\n".join(line.strip() for line in shown.strip().splitlines())
+        pattern = r"[^\n]*".join(map(re.escape, wanted.split("...")))
         plain = "\n".join(line.strip() for line in printed.splitlines())
         assert re.search(pattern, plain), f"{where}: {command} printed\n{printed}"
 

@@ -7,10 +7,11 @@ import doctest
 import pytest
 
 import rlinit
+import rlinit.reports.ticks
 import rlinit.units
 
 
-@pytest.mark.parametrize("module", [rlinit, rlinit.units])
+@pytest.mark.parametrize("module", [rlinit, rlinit.reports.ticks, rlinit.units])
 def test_examples(module: object) -> None:
     """Every example of the module gives the printed result."""
     result = doctest.testmod(module)  # type: ignore[arg-type]

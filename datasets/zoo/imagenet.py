@@ -21,6 +21,7 @@ from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.importers import load_graph
 from rlinit.importers.common.precision import Dtype, rescaled
+from rlinit.limits import closest
 
 __all__ = ["NAMES", "TABLE_II", "build", "load"]
 
@@ -94,7 +95,8 @@ def _canonical(name: str) -> str:
     for known in NAMES:
         if known.lower() == name.lower():
             return known
-    raise InvalidGraph(f"there is no network {name!r}; expected one of {', '.join(NAMES)}")
+    near = closest(name.lower(), map(str.lower, NAMES))
+    raise InvalidGraph(f"there is no network {name!r}{near} (expected one of {', '.join(NAMES)})")
 
 
 def _write_all() -> None:

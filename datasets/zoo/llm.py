@@ -19,6 +19,7 @@ import numpy as np
 
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
+from rlinit.limits import closest
 
 __all__ = ["NAMES", "build"]
 
@@ -100,7 +101,8 @@ def build(
     more ops.
     """
     if name not in _SHAPES:
-        raise InvalidGraph(f"there is no network {name!r}; expected one of {', '.join(NAMES)}")
+        near = closest(name, NAMES)
+        raise InvalidGraph(f"there is no network {name!r}{near} (expected one of {', '.join(NAMES)})")
     shape = _SHAPES[name]
     tokens = {"gpt3": _CONTEXT, "swin": 3136, "alphafold2": 256}[shape.family] if tokens is None else tokens
     for what, value in (("batch", batch), ("tokens", tokens), ("bytes_per_number", bytes_per_number)):

@@ -11,6 +11,7 @@ from pathlib import Path
 from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.stages.decoding import Decoding, OrderProposer
 from rlinit.errors import CheckpointError, RlinitError
+from rlinit.limits import closest
 from rlinit.stages.problem import StageProblem
 
 __all__ = [
@@ -71,7 +72,7 @@ def check_names(method: str, agent: str, methods: Collection[str], heuristics: C
         One is unknown, or `method` is ``agent`` and `agent` a heuristic.
     """
     if method not in methods:
-        raise RlinitError(f"unknown method {method!r}; expected {', '.join(methods)}")
+        raise RlinitError(f"unknown method {method!r}{closest(method, methods)} (expected {', '.join(methods)})")
     if agent in heuristics and method == "agent":
         raise RlinitError(f"method 'agent' needs a learned agent, and {agent!r} is a heuristic; use method={agent!r}")
     if agent != "auto" and agent not in heuristics and not agent.endswith(".safetensors"):

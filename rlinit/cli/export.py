@@ -128,7 +128,7 @@ def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Expo
     elif name == "plot":
         if plan.assignment is None:
             raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
-        plan.plot(path)
+        plan.plot(path, graph, None if command.hw is None else _hardware(command))
     elif name == "device_map":
         whole = graph if command.coarsen else None  # whose bytes a coarse map counts
         mapped = plan.to_device_map(whole, devices=device_places(command.devices), coarsen=command.coarsen)

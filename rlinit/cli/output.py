@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlinit.comparison.baselines import baseline_lines
 from rlinit.plan import HistoryEntry, Plan
+from rlinit.reports.tables import PlanTable, plan_table, summary_lines
 from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -52,25 +54,11 @@ def print_plan(plan: Plan) -> None:
         console.print(f"[bold]{plan.status}[/]: {escape_markup(plan.message)}", highlight=False)
         _print_notes(plan, console)
         return
-    console.print(_device_table(plan) if plan.devices else _stage_table(plan))
-    levels = _LEVELS[plan.objective]
-    for level, value, bound in zip(levels, plan.values, plan.bounds or (), strict=False):
-        console.print(
-            f"{level}: {show_value(value, plan.objective)}, proven >= {show_value(bound, plan.objective)}",
-            highlight=False,
-        )
-    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.3%}"
-    console.print(
-        f"[bold]{plan.status}[/]: {proof} by {plan.bound_source or 'nothing'}; found by {plan.method}; "
-        f"{format_seconds(sum(plan.phase_s.values()))}",
-        highlight=False,
-    )
-    if plan.objective == "throughput":
-        console.print(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second", highlight=False)
-    if "numbers" in plan.provenance:
-        console.print(f"numbers: {plan.provenance['numbers']}", highlight=False)
-    if plan.message:
-        console.print(escape_markup(plan.message), highlight=False)
+    console.print(_drawn(plan_table(plan)))
+    for line in summary_lines(plan):
+        status, colon, rest = line.partition(":")
+        text = f"[bold]{status}[/]{colon}{escape_markup(rest)}" if status == plan.status else escape_markup(line)
+        console.print(text, highlight=False)
     _print_baselines(plan, console)
     _print_notes(plan, console)
 
@@ -109,62 +97,21 @@ def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:
     Console().print(table)
 
 
-_LEVELS = {
-    "memory": ("peak parameters", "off-cache total", "largest traffic"),
-    "pipeline": ("bottleneck",),
-    "latency": ("latency",),
-    "throughput": ("makespan",),
-}
-
-
-def _stage_table(plan: Plan) -> Table:
-    """Return a table of what each stage costs, the largest in bold."""
+def _drawn(table: PlanTable) -> Table:
+    """Return a table as rich draws it, the rows that the value comes from in bold."""
     from rich.table import Table
 
-    table = Table(title=f"{plan.graph} on {plan.hardware}", title_justify="left")
-    table.add_column("stage", justify="right")
-    table.add_column("device")
-    piped = plan.objective == "pipeline"
-    times, sizes = ("in", "work", "overflow", "out", "total"), ("parameters", "off-cache", "sent on")
-    peaks = ("working",) if plan.stage_orders else ()
-    for heading in ("ops", *(times if piped else sizes), *peaks):
-        table.add_column(heading, justify="right")
-    for j, use in enumerate(plan.stages):
-        if use.num_ops == 0:
-            continue
-        if piped:
-            parts = [use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s]
-            figures = [format_seconds(part) for part in parts]
-            worst = plan.device_times_s[use.device] >= plan.value * (1 - 1e-9)
-        else:
-            figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
-            worst = use.param_bytes >= plan.value
-        figures += [format_bytes(use.activation_bytes)] if plan.stage_orders else []
-        table.add_row(str(j), use.device, str(use.num_ops), *figures, style="bold" if worst else None)
-    empty = sum(use.num_ops == 0 for use in plan.stages)
-    if empty:
-        table.caption = f"{empty} of {plan.num_stages} stages are empty and not shown"
-    return table
-
-
-def _device_table(plan: Plan) -> Table:
-    """Return a table of what each device does in a placement."""
-    from rich.table import Table
-
-    table = Table(title=f"{plan.graph} on {plan.hardware}", title_justify="left")
-    table.add_column("device")
-    for heading in ("ops" if plan.inputs == plan.shard_inputs else "batches", "busy", "of the time", "holds"):
-        table.add_column(heading, justify="right")
-    for use in plan.devices:
-        share = use.busy_s / plan.value if plan.value > 0 else 0.0
-        table.add_row(
-            use.device, str(use.num_batches), format_seconds(use.busy_s), f"{share:.0%}", format_bytes(use.held_bytes)
-        )
-    return table
+    drawn = Table(title=escape_markup(table.title), title_justify="left")
+    for at, heading in enumerate(table.header):
+        drawn.add_column(heading, justify="left" if at in table.words else "right")
+    for at, row in enumerate(table.rows):
+        drawn.add_row(*map(escape_markup, row), style="bold" if at in table.limiting else None)
+    drawn.caption = table.caption or None
+    return drawn
 
 
 class _LiveLine:
-    """The progress line: value, bound, gap, phase and time; drawn on a terminal only."""
+    """The progress line: value, bound, gap and phase."""
 
     def __init__(self, objective: str) -> None:
         self.objective = objective
@@ -181,21 +128,33 @@ class _LiveLine:
             self.text = f"value {value}  bound {bound}  gap {gap}  [{entry.phase}]"
 
 
-def _note_compiling(console: Console) -> Callable[[HistoryEntry], None]:
-    """Return what says, once, why the first schedule on a machine takes longer than its limit."""
+_SECONDS_BETWEEN_LINES = 5.0
+"""How often progress is printed where there is no terminal: often enough for a log, too seldom to fill it."""
+
+
+def _plain_lines(console: Console, line: _LiveLine) -> Callable[[HistoryEntry], None]:
+    """Return what prints progress as lines, and once why the first schedule of all takes longer than its limit."""
     said: list[str] = []
+    began = last = time.monotonic()
 
     def tell(entry: HistoryEntry) -> None:
-        if entry.phase.startswith("compiling") and not said:
-            said.append(entry.phase)
-            console.print(f"{entry.phase}; this time is not counted (rlinit compile does it ahead)", highlight=False)
+        nonlocal last
+        line(entry)
+        if entry.phase.startswith("compiling"):
+            if not said:
+                said.append(entry.phase)
+                note = f"{entry.phase}; this time is not counted (rlinit compile does it ahead)"
+                console.print(note, highlight=False)
+        elif time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            console.print(f"{last - began:.0f} s  {escape_markup(line.text)}", highlight=False)
 
     return tell
 
 
 @contextmanager
 def live_line(console: Console, objective: str) -> Iterator[Callable[[HistoryEntry], None]]:
-    """Show a live progress line on a terminal while the body runs.
+    """Show a live progress line while the body runs; where there is no terminal, a line every few seconds.
 
     Parameters
     ----------
@@ -206,7 +165,7 @@ def live_line(console: Console, objective: str) -> Iterator[Callable[[HistoryEnt
     """
     line = _LiveLine(objective)
     if not console.is_terminal:
-        yield _note_compiling(console)
+        yield _plain_lines(console, line)
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

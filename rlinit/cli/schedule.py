@@ -84,7 +84,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         The input is wrong, or a file could not be written in the end; nothing was solved.
     """
     if command.certify is not None:
-        command.certify.mkdir(exist_ok=True)
+        command.certify.mkdir(parents=True, exist_ok=True)
     check_targets(command.out, command.plot, command.certify and command.certify / "plan.json")
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
@@ -115,7 +115,7 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         if command.out is not None:
             plan.save(command.out)
         if command.plot is not None and plan.assignment is not None:
-            plan.plot(command.plot)
+            plan.plot(command.plot, graph, hardware)
         if command.certify is not None and plan.assignment is not None:
             _certify(plan, command.certify, graph, hardware, notes)
     except (OSError, InvalidPlan) as problem:

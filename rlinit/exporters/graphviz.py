@@ -16,17 +16,18 @@ from rlinit.units import format_bytes
 __all__ = ["dot_text", "place_colours", "to_dot"]
 
 _COLOURS = (
-    "#8dd3c7",
-    "#ffffb3",
-    "#bebada",
-    "#fb8072",
-    "#80b1d3",
-    "#fdb462",
-    "#b3de69",
-    "#fccde5",
-    "#d9d9d9",
-    "#bc80bd",
+    "#4c9be8",
+    "#f0a04b",
+    "#7bc47f",
+    "#c98bdb",
+    "#5cc3c0",
+    "#d7b441",
+    "#e39ac0",
+    "#a3a8b0",
+    "#b58a68",
+    "#8f9be0",
 )
+"""Of stages and devices, in every picture; black text can be read on each, and red is for what is critical."""
 
 
 def to_dot(graph: Graph, path: str | Path, plan: Plan | None = None) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlinit.checker.compatibility import require_graph, require_hardware
-from rlinit.comparison.baselines import baseline_lines
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.graphviz import place_colours
 from rlinit.exporters.text import markup
@@ -16,6 +15,17 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan, StageUse
 from rlinit.reports.critical_path import Link, critical_path
+from rlinit.reports.facts import (
+    assignment_table,
+    comparison,
+    html_table,
+    key_figures,
+    layer_view,
+    places_of,
+    settings,
+    used,
+)
+from rlinit.reports.figures import CACHED, OFF_CACHE, PARTS
 from rlinit.reports.svg_charts import Bar, Series, bar_chart, graph_picture, step_chart
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.simulation.simulator import simulate
@@ -25,15 +35,26 @@ __all__ = ["report_html", "to_report"]
 
 _MOST_BARS = 6000
 _MOST_OPS = 3000
-_LINES = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f")
 _STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1080px; padding: 0 1rem; color: #222; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ddd; }
-table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; }
-td.n { text-align: right; font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; display: block; }
-text { font: 11px system-ui, sans-serif; } .lane { text-anchor: end; } .tick, .bar { text-anchor: middle; }
-.bar { pointer-events: none; } .key { font-weight: 600; } .swatch { display: inline-block; width: .9em; height: .9em; }
-.note { color: #666; }
+:root { --ink: #1d2433; --dim: #667085; --line: #e2e6ec; --back: #ffffff; --card: #f5f7fa; --critical: #c1121f;
+  --moved: #8d99ae; color-scheme: light dark; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ef; --dim: #9aa3b2; --line: #333a47; --back: #171a21; --card: #20242e; --critical: #ff5d5d; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1080px; padding: 0 1rem; color: var(--ink);
+  background: var(--back); }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .15rem .9rem .15rem 0; text-align: left;
+  vertical-align: top; } th { color: var(--dim); font-weight: 500; } .full { width: 100%; } .wide { width: 60%; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.cards { display: flex; flex-wrap: wrap; gap: .8rem; } .card { background: var(--card); border-radius: .5rem;
+  padding: .7rem 1.1rem; flex: 1 1 11rem; } .card b { font-size: 1.5rem; } .card div { color: var(--dim); }
+.columns { display: flex; flex-wrap: wrap; gap: 0 3rem; }
+svg { width: 100%; height: auto; display: block; } text { font: 11px system-ui, sans-serif; fill: var(--ink); }
+.lane { text-anchor: end; } .tick { text-anchor: middle; fill: var(--dim); } .bar { height: .9em; margin-top: .35em;
+  background: var(--moved); border-radius: 2px; } .mine { background: #4c9be8; } .strip { display: flex; height: .9em;
+  margin-top: .35em; } .name { text-anchor: middle; pointer-events: none; fill: #1d2433; } .key { font-weight: 600; }
+.swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; } .note { color: var(--dim); }
 """
 
 
@@ -74,43 +95,25 @@ def report_html(plan: Plan, graph: Graph, hardware: Hardware) -> str:
     require_graph(plan, graph)
     require_hardware(plan, hardware)
     title = markup(f"{plan.graph} on {plan.hardware}: {plan.objective}")
-    sections = [_summary(plan)]
+    sections = [key_figures(plan)]
     if plan.batches:
         path = critical_path(plan, graph, hardware)
-        sections += [_timeline(plan, graph, hardware, path), _limits(plan, path), _memory(plan, graph, hardware)]
+        sections += [_timeline(plan, graph, hardware, path), comparison(plan), _limits(plan, path)]
+        sections += [_memory(plan, graph, hardware)]
     else:
-        sections += [_stages(plan)]
-    sections += [_history(plan), _graph(plan, graph)]
+        sections += [_stages(plan), comparison(plan)]
+    sections += [layer_view(plan, graph), _history(plan), _graph(plan, graph), used(plan, hardware)]
+    sections += [assignment_table(plan, graph), settings(plan, graph)]
     body = "\n".join(section for section in sections if section)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
     )
 
 
-def _summary(plan: Plan) -> str:
-    show = format_bytes if plan.objective == "memory" else format_seconds
-    proof = "proven optimal" if plan.status == "optimal" else f"feasible, gap {plan.gap:.3%}"
-    names = {"pipeline": "bottleneck", "memory": "peak parameters", "latency": "makespan", "throughput": "makespan"}
-    rows = [
-        (names[plan.objective], show(plan.value)),
-        ("proven lower bound", f"{show(plan.bound)} ({plan.bound_source or 'none'})"),
-        ("status", proof),
-        ("found by", plan.method),
-    ]
-    if plan.objective != "memory":
-        rows.append(("inputs a second", f"{plan.inputs_per_s:.4g}"))
-    if plan.batches:
-        rows.append(("transfers", plan.transfer_rule))
-    if plan.message:
-        rows.append(("note", plan.message))
-    rows += [("compared", line) for line in baseline_lines(plan)]
-    rows += [("note", note) for note in plan.notes]
-    return _table([], [[name, value] for name, value in rows])
-
-
 def _timeline(plan: Plan, graph: Graph, hardware: Hardware, path: Sequence[Link]) -> str:
-    """Draw who runs what when; the critical path has red edges."""
+    """Draw who runs what when; the critical path is underlined in red."""
     run = simulate(plan, graph, hardware)
     on_path = {(link.kind, link.what, link.where, link.start_s) for link in path}
     colours = place_colours(plan)
@@ -133,14 +136,15 @@ def _timeline(plan: Plan, graph: Graph, hardware: Hardware, path: Sequence[Link]
         lane = f"{move.source} → {move.target}"
         tip = f"{move.op}, {lane}: {format_seconds(move.start_s)} to {format_seconds(move.end_s)}"
         strong = ("transfer", move.op, lane, move.start_s) in on_path
-        bars.append(Bar(place[lane], move.start_s, move.end_s, "#cccccc", "", tip, strong))
+        bars.append(Bar(place[lane], move.start_s, move.end_s, "var(--moved)", "", tip, strong))
     note = ""
     if len(bars) > _MOST_BARS:
         bars = sorted(bars, key=lambda bar: bar.start - bar.end)[:_MOST_BARS]
         note = f'<p class="note">The {_MOST_BARS:,} longest of {len(run.batches) + len(run.transfers):,} are drawn.</p>'
-    lines = [(plan.bound, "#d62728", f"proven bound {format_seconds(plan.bound)}")]
+    lines = [(plan.bound, "var(--critical)", f"proven bound {format_seconds(plan.bound)}")]
     chart = bar_chart(bars, list(place), max(plan.value, run.makespan_s), format_seconds, lines=lines)
-    return f"<h2>Timeline</h2>{chart}{note}<p class='note'>Red edges: the critical path. Dashed: the proven bound.</p>"
+    legend = "Underlined in red: what the makespan waits for. Dashed: the proven bound."
+    return f"<h2>Timeline</h2>{chart}{note}<p class='note'>{legend}</p>"
 
 
 def _limits(plan: Plan, path: Sequence[Link]) -> str:
@@ -151,7 +155,7 @@ def _limits(plan: Plan, path: Sequence[Link]) -> str:
         key = ({"compute": "computing on", "transfer": "moving", "idle": "idle before"}[link.kind], link.where)
         shares[key] = shares.get(key, 0.0) + link.end_s - link.start_s
     by_share = sorted(shares.items(), key=lambda entry: -entry[1])
-    first = _table(
+    first = html_table(
         ["of the critical path", "", "seconds", "share"],
         [
             [what, where, format_seconds(seconds), f"{seconds / total:.1%}"]
@@ -160,7 +164,7 @@ def _limits(plan: Plan, path: Sequence[Link]) -> str:
         ],
     )
     longest = sorted(path, key=lambda link: link.start_s - link.end_s)[:12]
-    second = _table(
+    second = html_table(
         ["longest members", "", "starts", "seconds", "waited for"],
         [
             [
@@ -184,11 +188,11 @@ def _limits(plan: Plan, path: Sequence[Link]) -> str:
 def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
     profiles = memory_profile(plan, graph, hardware)
     capacity = {device.name: device.memory_bytes for device in hardware.devices}
-    series, rows = [], []
-    for at, use in enumerate(plan.devices):
+    series, rows, colours = [], [], place_colours(plan)
+    for use in plan.devices:
         profile = profiles[use.device]
-        colour = _LINES[at % len(_LINES)]
-        series.append(Series(use.device, profile.time_s.tolist(), profile.held_bytes.tolist(), colour))
+        held = profile.held_bytes.tolist()
+        series.append(Series(use.device, profile.time_s.tolist(), held, colours[use.device]))
         rows.append(
             [
                 use.device,
@@ -204,8 +208,8 @@ def _memory(plan: Plan, graph: Graph, hardware: Hardware) -> str:
     header = ["device", "batches", "busy", "share", "parameters", "peak", "counted by the plan", "memory"]
     over = [use.device for use in plan.devices if profiles[use.device].peak_bytes > capacity[use.device]]
     said = f"<p>The peak exceeds the memory of {markup(', '.join(over))}.</p>" if over else ""
-    chart = step_chart(series, plan.value, format_seconds, format_bytes)
-    return f"<h2>Memory by device</h2>{chart}{said}{_table(header, rows)}"
+    chart = step_chart(series, plan.value, format_seconds, format_bytes, binary=True)
+    return f"<h2>Memory by device</h2>{chart}{said}{html_table(header, rows)}"
 
 
 def _stages(plan: Plan) -> str:
@@ -220,8 +224,8 @@ def _stages(plan: Plan) -> str:
             bars.append(Bar(devices.index(use.device), at, at + amount, colour, name, told))
             ends[use.device] = at + amount
     lanes = devices if plan.chunks > 1 else [f"{j} {use.device}" for j, use in enumerate(plan.stages)]
-    lines = [(plan.bound, "#d62728", f"proven bound {show(plan.bound)}")]
-    chart = bar_chart(bars, lanes, max(plan.value, 1e-300), show, lines=lines)
+    lines = [(plan.bound, "var(--critical)", f"proven bound {show(plan.bound)}")]
+    chart = bar_chart(bars, lanes, max(plan.value, 1e-300), show, lines=lines, binary=plan.objective == "memory")
     costs = [sum(amount for _, amount, _ in _stage_parts(plan, use)) for use in plan.stages]
     full = max(devices, key=lambda device: ends[device])
     worst = max((j for j, use in enumerate(plan.stages) if use.device == full), key=lambda j: costs[j])
@@ -243,19 +247,14 @@ def _stages(plan: Plan) -> str:
     ]
     peaks = ["peak activations"] if plan.stage_orders else []
     header = ["stage", "device", "ops", "parameters", *peaks, "bytes out", "cost"]
-    return f"<h2>Stages</h2>{chart}<h2>What limits the plan</h2><p>{markup(said)}</p>{_table(header, rows)}"
+    return f"<h2>Stages</h2>{chart}<h2>What limits the plan</h2><p>{markup(said)}</p>{html_table(header, rows)}"
 
 
 def _stage_parts(plan: Plan, use: StageUse) -> list[tuple[str, float, str]]:
     if plan.objective == "memory":
         cached = use.param_bytes - use.off_cache_bytes
-        return [("in cache", cached, "#80b1d3"), ("off-cache", use.off_cache_bytes, "#fb8072")]
-    return [
-        ("transfer in", use.in_s, "#bebada"),
-        ("work", use.work_s, "#80b1d3"),
-        ("overflow", use.overflow_s, "#fb8072"),
-        ("transfer out", use.out_s, "#fdb462"),
-    ]
+        return [("in cache", cached, CACHED), ("off-cache", use.off_cache_bytes, OFF_CACHE)]
+    return [(name, getattr(use, field), colour) for field, name, colour in PARTS]
 
 
 def _history(plan: Plan) -> str:
@@ -266,18 +265,21 @@ def _history(plan: Plan) -> str:
     times = [entry.time_s for entry in plan.history]
     values = [entry.values[0] if entry.values else float("nan") for entry in plan.history]
     bounds = [entry.bounds[0] if entry.bounds else float("nan") for entry in plan.history]
-    series = [Series("value", times, values, "#222222"), Series("bound", times, bounds, "#d62728", dashed=True)]
+    series = [
+        Series("value", times, values, "var(--ink)"),
+        Series("bound", times, bounds, "var(--critical)", dashed=True),
+    ]
     rows = [
         [format_seconds(entry.time_s), entry.phase]
         + [show(levels[0]) if levels else "" for levels in (entry.values, entry.bounds)]
         for entry in plan.history[-12:]
     ]
-    chart = step_chart(series, max(end, 1e-9), format_seconds, show)
-    return f"<h2>History of value and bound</h2>{chart}{_table(['after', 'phase', 'value', 'bound'], rows)}"
+    chart = step_chart(series, max(end, 1e-9), format_seconds, show, binary=plan.objective == "memory")
+    return f"<h2>History of value and bound</h2>{chart}{html_table(['after', 'phase', 'value', 'bound'], rows)}"
 
 
 def _graph(plan: Plan, graph: Graph) -> str:
-    """Draw the graph, coloured by place; red edges leave a place."""
+    """Draw the graph, coloured by place; dark edges leave a place."""
     colours = place_colours(plan)
     legend = " ".join(
         f'<span class="swatch" style="background:{colour}"></span> {markup(place)}' for place, colour in colours.items()
@@ -285,9 +287,7 @@ def _graph(plan: Plan, graph: Graph) -> str:
     kinds = f"{graph.num_ops:,} ops, {graph.num_edges:,} edges, {graph.depth:,} levels"
     if graph.num_ops > _MOST_OPS:
         return f"<h2>Graph</h2><p>{kinds}; too many to draw here, export it as DOT.</p>"
-    places = list(colours)
-    assignment = plan.assignment or {}
-    where = [str(assignment[name]) if plan.batches else places[int(assignment[name])] for name in graph.names]
+    where = places_of(plan, graph)
     picture = graph_picture(
         graph.level.tolist(),
         [(u, v) for u, v in graph.edges.tolist()],
@@ -295,19 +295,4 @@ def _graph(plan: Plan, graph: Graph) -> str:
         list(graph.names),
         [f"{name} ({kind}) on {place}" for name, kind, place in zip(graph.names, graph.kinds, where, strict=True)],
     )
-    return f"<h2>Graph</h2><p>{kinds}. {legend}</p>{picture}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{markup(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{'' if at == 0 else _aligned(cell)}>{markup(cell)}</td>" for at, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table>{f'<tr>{head}</tr>' if header else ''}{body}</table>"
-
-
-def _aligned(cell: str) -> str:
-    return ' class="n"' if cell[:1].isdigit() else ""
+    return f"<h2>Graph</h2><p>{kinds}; dark edges lead from one place to another. {legend}</p>{picture}"

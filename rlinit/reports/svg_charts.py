@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlinit.exporters.text import markup
+from rlinit.reports.ticks import round_ticks
 
 __all__ = ["Bar", "Series", "bar_chart", "graph_picture", "step_chart"]
 
@@ -45,6 +46,7 @@ def bar_chart(
     show: Callable[[float], str],
     *,
     lines: Sequence[tuple[float, str, str]] = (),
+    binary: bool = False,
 ) -> str:
     """Return horizontal bars in lanes over an axis from 0 to `end`.
 
@@ -58,23 +60,27 @@ def bar_chart(
         Formats a number of the axis.
     lines
         (x, colour, label) of vertical lines.
+    binary
+        Whether the axis counts bytes.
     """
     height = _TOP + 26.0 * len(lanes) + _BOTTOM
     scale = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-300)
-    parts = [_axis(end, show, height)]
+    parts = [_axis(end, show, height, binary)]
     for at, lane in enumerate(lanes):
         y = _TOP + 26.0 * at
         parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 16:.1f}" class="lane">{markup(_short(lane, 20))}</text>')
     for bar in bars:
         x, width = _LEFT + bar.start * scale, max(0.3, (bar.end - bar.start) * scale)
         y = _TOP + 26.0 * bar.lane + 3
-        edge = ' stroke="#d62728" stroke-width="1.5"' if bar.strong else ' stroke="white" stroke-width="0.3"'
         parts.append(
-            f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="20" fill="{bar.colour}"{edge}>'
-            f"<title>{markup(bar.tip)}</title></rect>"
+            f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="20" fill="{bar.colour}" stroke="var(--back)" '
+            f'stroke-width="0.3"><title>{markup(bar.tip)}</title></rect>'
         )
+        if bar.strong:
+            span = f'x="{x:.2f}" y="{y + 20.5:.1f}" width="{max(1.0, width):.2f}"'
+            parts.append(f'<rect {span} height="3" fill="var(--critical)"/>')
         if width > 6.5 * len(bar.label) and bar.label:
-            parts.append(f'<text x="{x + width / 2:.1f}" y="{y + 14:.1f}" class="bar">{markup(bar.label)}</text>')
+            parts.append(f'<text x="{x + width / 2:.1f}" y="{y + 14:.1f}" class="name">{markup(bar.label)}</text>')
     for at_x, colour, label in lines:
         x = _LEFT + at_x * scale
         parts.append(
@@ -85,7 +91,12 @@ def bar_chart(
 
 
 def step_chart(
-    series: Sequence[Series], end: float, show_x: Callable[[float], str], show_y: Callable[[float], str]
+    series: Sequence[Series],
+    end: float,
+    show_x: Callable[[float], str],
+    show_y: Callable[[float], str],
+    *,
+    binary: bool = False,
 ) -> str:
     """Return step lines over an axis from 0 to `end`, with a legend.
 
@@ -99,18 +110,19 @@ def step_chart(
         The text of a value of x at the axis, unit included.
     show_y
         The same for y.
+    binary
+        Whether y counts bytes.
     """
     height = 260.0
     finite = [value for one in series for value in one.y if math.isfinite(value)]
     top = max(finite, default=1.0) * 1.05 or 1.0
     x_scale = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-300)
-    y_scale = (height - _TOP - _BOTTOM) / top
-    parts = [_axis(end, show_x, height)]
-    for at in range(5):
-        value = top * at / 4
+    y_scale = (height - _TOP - _BOTTOM - 18.0) / top  # the names stand above the lines
+    parts = [_axis(end, show_x, height, False)]
+    for value in round_ticks(top, 6, binary=binary):
         y = height - _BOTTOM - value * y_scale
         parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 4:.1f}" class="lane">{markup(show_y(value))}</text>')
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eeeeee"/>')
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>')
     for at, one in enumerate(series):
         points = []
         for x, y, until in zip(one.x, one.y, [*one.x[1:], end], strict=True):
@@ -124,7 +136,7 @@ def step_chart(
             f"<title>{name}</title></polyline>"
         )
         parts.append(
-            f'<text x="{_LEFT + 8 + 150 * at:.0f}" y="{_TOP + 10}" fill="{one.colour}" class="key">{name}</text>'
+            f'<text x="{_LEFT + 8 + 150 * at:.0f}" y="{_TOP + 10}" class="key" style="fill: {one.colour}">{name}</text>'
         )
     return _svg(height, parts)
 
@@ -170,7 +182,7 @@ def graph_picture(
 
     parts = [
         f'<line x1="{x_of(u):.1f}" y1="{y_of(u) + size / 2:.1f}" x2="{x_of(v):.1f}" y2="{y_of(v) - size / 2:.1f}" '
-        f'stroke="{"#bbbbbb" if colours[u] == colours[v] else "#d62728"}" stroke-width="0.8"/>'
+        f'stroke="var({"--moved" if colours[u] == colours[v] else "--ink"})" stroke-width="0.8"/>'
         for u, v in edges
     ]
     for op, name in enumerate(names):
@@ -178,23 +190,23 @@ def graph_picture(
         width = max(2.0, min(room, 150.0))
         parts.append(
             f'<rect x="{x_of(op) - width / 2:.1f}" y="{y_of(op) - size / 2:.1f}" width="{width:.1f}" '
-            f'height="{size:.1f}" rx="2" fill="{colours[op]}" stroke="#666666" stroke-width="0.4">'
+            f'height="{size:.1f}" rx="2" fill="{colours[op]}" stroke="var(--dim)" stroke-width="0.4">'
             f"<title>{markup(tips[op])}</title></rect>"
         )
         if size >= 12 and width > 30:
             label = markup(_short(name, int(width / 6.2)))
-            parts.append(f'<text x="{x_of(op):.1f}" y="{y_of(op) + 4:.1f}" class="bar">{label}</text>')
+            parts.append(f'<text x="{x_of(op):.1f}" y="{y_of(op) + 4:.1f}" class="name">{label}</text>')
     return _svg(height, parts)
 
 
-def _axis(end: float, show: Callable[[float], str], height: float) -> str:
+def _axis(end: float, show: Callable[[float], str], height: float, binary: bool) -> str:
     ticks = []
-    for at in range(6):
-        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / 5
-        inside = ' style="text-anchor: end"' if at == 5 else ""  # the last one must not leave the picture
-        label = markup(show(end * at / 5))
-        ticks.append(f'<text x="{x:.0f}" y="{height - 8:.0f}" class="tick"{inside}>{label}</text>')
-        ticks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}" stroke="#eeeeee"/>')
+    scale = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-300)
+    for value in round_ticks(end, binary=binary):
+        x = _LEFT + value * scale
+        inside = ' style="text-anchor: end"' if x > _WIDTH - 40 else ""  # the last one must not leave the picture
+        ticks.append(f'<text x="{x:.0f}" y="{height - 8:.0f}" class="tick"{inside}>{markup(show(value))}</text>')
+        ticks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}" stroke="var(--line)"/>')
     return "".join(ticks)
 
 

@@ -20,6 +20,7 @@ from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.limits import closest
 from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
@@ -457,9 +458,9 @@ def bound_placement(graph: Graph, hardware: Hardware, options: SolveOptions, bud
         An unknown bound, one for another objective, or a problem that is infeasible by its data alone.
     """
     if options.method not in ("auto", *PLACEMENT_BOUNDS):
-        raise RlinitError(
-            f"unknown bound {options.method!r} for {options.objective}; expected auto, {', '.join(PLACEMENT_BOUNDS)}"
-        )
+        near = closest(options.method, ("auto", *PLACEMENT_BOUNDS))
+        names = ", ".join(PLACEMENT_BOUNDS)
+        raise RlinitError(f"unknown bound {options.method!r} for {options.objective}{near} (expected auto, {names})")
     lowered, _ = _lowered(graph, hardware, options, None)
     if lowered.infeasible:
         raise RlinitError(f"nothing to bound: {lowered.infeasible}")

@@ -30,6 +30,7 @@ from rlinit.exact.stages.split_run import SplitResult
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages.slot_annealing import anneal_chunks, anneal_loose, packed
+from rlinit.limits import closest
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
@@ -412,7 +413,9 @@ def bound_split(graph: Graph, hardware: Hardware, options: SolveOptions, budget:
     """
     method = options.method
     if method not in ("auto", *SPLIT_BOUNDS):
-        raise RlinitError(f"unknown bound {method!r} for such a pipeline; expected auto, {', '.join(SPLIT_BOUNDS)}")
+        near = closest(method, ("auto", *SPLIT_BOUNDS))
+        names = ", ".join(SPLIT_BOUNDS)
+        raise RlinitError(f"unknown bound {method!r} for such a pipeline{near} (expected auto, {names})")
     search = _search(graph, hardware, options, None, budget, None)
     if search.incumbent.infeasible:
         raise RlinitError(f"nothing to bound: {search.incumbent.infeasible}")

@@ -13,6 +13,7 @@ from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import STAGE_HEURISTICS
+from rlinit.limits import closest
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.activations import solve_activations, solve_training
@@ -363,7 +364,8 @@ def bound_stages(graph: Graph, hardware: Hardware, options: SolveOptions, budget
     method = options.method
     names = (*stage_bounds(lowered.problem.objective), "ideals")
     if method not in ("auto", *names):
-        raise RlinitError(f"unknown bound {method!r} for {options.objective}; expected auto, {', '.join(names)}")
+        near = closest(method, ("auto", *names))
+        raise RlinitError(f"unknown bound {method!r} for {options.objective}{near} (expected auto, {', '.join(names)})")
     if lowered.infeasible:
         raise RlinitError(f"nothing to bound: {lowered.infeasible}")
     search = StageSearch.of(for_stages(lowered.problem, budget, 0.0, None), options, None)

@@ -1,0 +1,192 @@
+"""What a report says beside its charts: figures, comparison, devices, layers, assignment, settings; as HTML."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import rlinit
+from rlinit.exporters.device_map import module_paths
+from rlinit.exporters.graphviz import place_colours
+from rlinit.exporters.text import markup
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
+from rlinit.plan import Plan
+from rlinit.units import format_bytes, format_seconds
+
+__all__ = ["assignment_table", "comparison", "html_table", "key_figures", "layer_view", "places_of", "settings", "used"]
+
+_NAMES = {"pipeline": "bottleneck", "memory": "peak parameters", "latency": "makespan", "throughput": "makespan"}
+
+
+def key_figures(plan: Plan) -> str:
+    """Return the few figures that matter most, side by side, and notes below them."""
+    show = format_bytes if plan.objective == "memory" else format_seconds
+    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
+    cards = [
+        (_NAMES[plan.objective], show(plan.value), f"found by {plan.method}"),
+        ("no plan is below", show(plan.bound), f"proven by {plan.bound_source or 'nothing'}"),
+        (plan.status, proof, "of the whole problem"),
+    ]
+    if plan.objective != "memory":
+        rate = plan.inputs_per_s
+        cards.append(("inputs a second", f"{rate:,.0f}" if rate >= 1e4 else f"{rate:.4g}", f"{plan.inputs} at a time"))
+    drawn = "".join(
+        f'<div class="card"><div>{markup(what)}</div><b>{markup(value)}</b><div>{markup(more)}</div></div>'
+        for what, value, more in cards
+    )
+    notes = "".join(f'<p class="note">{markup(note)}</p>' for note in (plan.message, *plan.notes) if note)
+    return f'<div class="cards">{drawn}</div>{notes}'
+
+
+def comparison(plan: Plan) -> str:
+    """Return bars of the plan and of what simple rules give, from the best; "" where nothing was compared."""
+    show = format_bytes if plan.objective == "memory" else format_seconds
+    known = {name: value for name, value in plan.baselines.items() if value is not None and value < math.inf}
+    if not known or plan.values is None:
+        return ""
+    rows = sorted([("this plan", plan.value), *known.items()], key=lambda row: row[1])
+    most = max(value for _, value in rows) or 1.0
+    drawn = []
+    for name, value in rows:
+        mine = name == "this plan"
+        ratio = "" if mine or value <= 0.0 else f"{plan.value / value:.2f}x"
+        bar = f'<div class="bar{" mine" if mine else ""}" style="width:{100 * value / most:.1f}%"></div>'
+        drawn.append(
+            f"<tr><td>{markup(name)}</td><td class='n'>{markup(show(value))}</td><td class='n'>{ratio}</td>"
+            f'<td class="wide">{bar}</td></tr>'
+        )
+    head = "<tr><th></th><th class='n'>value</th><th class='n'>this plan</th><th></th></tr>"
+    return f"<h2>Compared with simple rules</h2><table class='full'>{head}{''.join(drawn)}</table>"
+
+
+def used(plan: Plan, hardware: Hardware) -> str:
+    """Return the devices with what is known of them, in their colours."""
+    colours = place_colours(plan)
+    if not plan.batches:  # the places of stage plans are stages
+        colours = {use.device: colour for use, colour in zip(plan.stages, colours.values(), strict=True)}
+    rows = [
+        [
+            device.name,
+            device.kind,
+            _bytes(device.memory_bytes),
+            _bytes(device.cache_bytes),
+            _rates(device),
+            "" if device.bytes_per_s is None else f"{format_bytes(device.bytes_per_s)}/s",
+        ]
+        for device in hardware.devices
+    ]
+    kept = [at for at in range(6) if at == 0 or any(row[at] not in ("", "unlimited") for row in rows)]
+    header = ["device", "kind", "memory", "cache", "operations a second", "bytes a second"]
+    swatches = [colours.get(device.name, "") for device in hardware.devices]
+    table = html_table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], swatches)
+    return f"<h2>Hardware</h2>{table}"
+
+
+def _bytes(size: float) -> str:
+    return "unlimited" if size == math.inf else format_bytes(size)
+
+
+def _rates(device: Device) -> str:
+    rates = device.flops_per_s
+    if rates is None:
+        return ""
+    if isinstance(rates, Mapping):
+        return ", ".join(f"{name} {rate / 1e12:.4g} T" for name, rate in rates.items())
+    return f"{rates / 1e12:.4g} T"
+
+
+def places_of(plan: Plan, graph: Graph) -> list[str]:
+    """Return the place of each op, as `place_colours` calls it."""
+    assignment, places = plan.assignment or {}, list(place_colours(plan))
+    return [str(assignment[name]) if plan.batches else places[int(assignment[name])] for name in graph.names]
+
+
+def layer_view(plan: Plan, graph: Graph) -> str:
+    """Return one row a layer: what it holds, and a strip that says where its ops are; "" without modules.
+
+    A layer is a module whose path ends in the first number, such as ``layers.3``; modules outside of such count by the
+    first part of their path.
+    """
+    paths = module_paths(graph)
+    if not any(paths.values()):
+        return ""
+    colours, places = place_colours(plan), places_of(plan, graph)
+    held: dict[str, Counter[str]] = {}
+    size: dict[str, float] = {}
+    for at, op in enumerate(graph.names):
+        found = re.match(r"(?:[^.]+\.)*?\d+(?=\.|$)", paths[op])
+        layer = found[0] if found else paths[op].partition(".")[0] or "(no module)"
+        held.setdefault(layer, Counter())[places[at]] += 1
+        size[layer] = size.get(layer, 0.0) + float(graph.param_bytes[at])
+    rows = []
+    for layer, counts in held.items():
+        total = counts.total()
+        strip = "".join(
+            f'<span title="{markup(place)}" style="width:{count / total:.2%};background:{colours[place]}"></span>'
+            for place, count in counts.items()
+        )
+        rows.append(
+            f"<tr><td>{markup(layer)}</td><td class='n'>{total:,}</td><td class='n'>{format_bytes(size[layer])}</td>"
+            f'<td class="wide"><div class="strip">{strip}</div></td></tr>'
+        )
+    head = "<tr><th>layer</th><th class='n'>ops</th><th class='n'>parameters</th><th>where</th></tr>"
+    return f"<h2>Layers</h2><table class='full'>{head}{''.join(rows)}</table>"
+
+
+def assignment_table(plan: Plan, graph: Graph) -> str:
+    """Return where each op is, and when it starts, behind a fold."""
+    places, starts = places_of(plan, graph), plan.start_s or {}
+    colours = place_colours(plan)
+    rows = [
+        [name, graph.kinds[at], places[at], *([format_seconds(starts[name])] if starts else [])]
+        for at, name in enumerate(graph.names)
+    ]
+    header = ["op", "kind", "where", *(["starts"] if starts else [])]
+    table = html_table(header, rows, [colours[place] for place in places])
+    return f"<h2>Assignment</h2><details><summary>{len(rows):,} ops</summary>{table}</details>"
+
+
+def settings(plan: Plan, graph: Graph) -> str:
+    """Return what led to the plan: version, options, seed, numbers, and the seconds of each phase."""
+    rules = [("transfers", plan.transfer_rule), ("memory holds", plan.resident)] if plan.batches else []
+    rows = [
+        ("written by", f"rlinit {rlinit.__version__}"),
+        ("graph", f"{plan.graph}, {graph.num_ops:,} ops, fingerprint {plan.graph_fingerprint[:16]}"),
+        ("hardware", f"{plan.hardware}, fingerprint {plan.hardware_fingerprint[:16]}"),
+        ("objective", plan.objective),
+        *rules,
+        *((key.replace("_", " "), str(value)) for key, value in plan.provenance.items() if value not in (None, "")),
+    ]
+    options = html_table([], [list(row) for row in rows])
+    phases = html_table(
+        ["phase", "seconds"], [[phase, format_seconds(seconds)] for phase, seconds in plan.phase_s.items()]
+    )
+    return f"<h2>How it was made</h2><div class='columns'>{options}{phases if plan.phase_s else ''}</div>"
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], swatches: Sequence[str] = ()) -> str:
+    """Return a table of text.
+
+    Parameters
+    ----------
+    header
+        Names of the columns; none: no head.
+    rows
+        Cells as text; a column whose cells all begin with a digit is set flush right.
+    swatches
+        A colour in front of each row, "" for none; empty: no colours at all.
+    """
+    columns = len(rows[0]) if rows else len(header)
+    numeric = [at > 0 and all(row[at][:1].isdigit() or not row[at] for row in rows) for at in range(columns)]
+    side = [' class="n"' if one else "" for one in numeric]
+    head = "".join(f"<th{side[at]}>{markup(cell)}</th>" for at, cell in enumerate(header))
+    body = []
+    for number, row in enumerate(rows):
+        colour = swatches[number] if swatches else ""
+        mark = f'<span class="swatch" style="background:{colour}"></span> ' if colour else ""
+        cells = (f"<td{side[at]}>{mark if at == 0 else ''}{markup(cell)}</td>" for at, cell in enumerate(row))
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table>{f'<tr>{head}</tr>' if header else ''}{''.join(body)}</table>"

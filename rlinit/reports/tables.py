@@ -1,0 +1,149 @@
+"""A plan as a table of its stages or devices, and what was proven about it: as text, and as HTML for notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlinit.exporters.text import markup
+from rlinit.plan import Plan
+from rlinit.units import format_bytes, format_seconds
+
+__all__ = ["PlanTable", "plan_html", "plan_table", "plan_text", "summary_lines"]
+
+_LEVELS = {
+    "memory": ("peak parameters", "off-cache total", "largest traffic"),
+    "pipeline": ("bottleneck",),
+    "latency": ("latency",),
+    "throughput": ("makespan",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """What each stage or device of a plan does.
+
+    Parameters
+    ----------
+    title
+        What the plan is for.
+    header, rows
+        Names of the columns, and one row for each stage that is not empty, or for each device.
+    words
+        Columns of words; all others are numbers.
+    limiting
+        Numbers of the rows that the plan's value comes from.
+    caption
+        What the table leaves out, or nothing.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[int, ...]
+    limiting: frozenset[int] = frozenset()
+    caption: str = ""
+
+
+def plan_table(plan: Plan) -> PlanTable:
+    """Return the table of a plan with a schedule."""
+    return _device_table(plan) if plan.devices else _stage_table(plan)
+
+
+def _stage_table(plan: Plan) -> PlanTable:
+    piped = plan.objective == "pipeline"
+    parts = ("in", "work", "overflow", "out", "total") if piped else ("parameters", "off-cache", "sent on")
+    header = ("stage", "device", "ops", *parts, *(("working",) if plan.stage_orders else ()))
+    rows: list[tuple[str, ...]] = []
+    limiting = set()
+    times = plan.device_times_s
+    for j, use in enumerate(plan.stages):
+        if use.num_ops == 0:
+            continue
+        if piped:
+            seconds = (use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s)
+            figures = [format_seconds(part) for part in seconds]
+            worst = times[use.device] >= plan.value * (1 - 1e-9)
+        else:
+            figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
+            worst = use.param_bytes >= plan.value
+        figures += [format_bytes(use.activation_bytes)] if plan.stage_orders else []
+        if worst:
+            limiting.add(len(rows))
+        rows.append((str(j), use.device, str(use.num_ops), *figures))
+    empty = plan.num_stages - len(rows)
+    caption = f"{empty} of {plan.num_stages} stages are empty and not shown" if empty else ""
+    return PlanTable(_title(plan), header, tuple(rows), (1,), frozenset(limiting), caption)
+
+
+def _device_table(plan: Plan) -> PlanTable:
+    header = ("device", "ops" if plan.inputs == plan.shard_inputs else "batches", "busy", "of the time", "holds")
+    rows = []
+    for use in plan.devices:
+        share = use.busy_s / plan.value if plan.value > 0 else 0.0
+        busy, held = format_seconds(use.busy_s), format_bytes(use.held_bytes)
+        rows.append((use.device, str(use.num_batches), busy, f"{share:.0%}", held))
+    return PlanTable(_title(plan), header, tuple(rows), (0,))
+
+
+def _title(plan: Plan) -> str:
+    return f"{plan.graph} on {plan.hardware}"
+
+
+def summary_lines(plan: Plan) -> list[str]:
+    """Return what is known of a plan's value, a line each; the one that begins with the status has what was proven."""
+    if plan.values is None:
+        return [f"{plan.status}: {plan.message}"]
+    show = format_bytes if plan.objective == "memory" else format_seconds
+    lines = [
+        f"{level}: {show(value)}, proven >= {show(bound)}"
+        for level, value, bound in zip(_LEVELS[plan.objective], plan.values, plan.bounds or (), strict=False)
+    ]
+    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.3%}"
+    spent = format_seconds(sum(plan.phase_s.values()))
+    lines.append(f"{plan.status}: {proof} by {plan.bound_source or 'nothing'}; found by {plan.method}; {spent}")
+    if plan.objective == "throughput":
+        lines.append(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second")
+    if "numbers" in plan.provenance:
+        lines.append(f"numbers: {plan.provenance['numbers']}")
+    if plan.message:
+        lines.append(plan.message)
+    return lines
+
+
+def plan_text(plan: Plan) -> str:
+    """Return a plan as plain text: its table, then `summary_lines`."""
+    if plan.assignment is None:
+        return "\n".join([f"{_title(plan)}, {plan.objective}", *summary_lines(plan)])
+    table = plan_table(plan)
+    lines = [table.header, *table.rows]
+    width = [max(len(line[at]) for line in lines) for at in range(len(table.header))]
+    drawn = [
+        "  ".join(
+            cell.ljust(width[at]) if at in table.words else cell.rjust(width[at]) for at, cell in enumerate(line)
+        ).rstrip()
+        for line in lines
+    ]
+    caption = [table.caption] if table.caption else []
+    return "\n".join([f"{table.title}, {plan.objective}", *drawn, *caption, *summary_lines(plan)])
+
+
+def plan_html(plan: Plan) -> str:
+    """Return a plan as HTML, as notebooks show it."""
+    said = "".join(f"<div>{markup(line)}</div>" for line in summary_lines(plan))
+    if plan.assignment is None:
+        return f"<div><b>{markup(_title(plan))}</b></div>{said}"
+    table = plan_table(plan)
+
+    def row(cells: tuple[str, ...], kind: str, strong: bool) -> str:
+        weight = ";font-weight:bold" if strong else ""
+        sides = ("left" if at in table.words else "right" for at in range(len(cells)))
+        drawn = (
+            f'<{kind} style="text-align:{side}{weight}">{markup(cell)}</{kind}>'
+            for side, cell in zip(sides, cells, strict=True)
+        )
+        return f"<tr>{''.join(drawn)}</tr>"
+
+    body = "".join(row(cells, "td", at in table.limiting) for at, cells in enumerate(table.rows))
+    caption = f"<div>{markup(table.caption)}</div>" if table.caption else ""
+    head = row(table.header, "th", True)
+    return f"<div><b>{markup(table.title)}</b></div><table>{head}{body}</table>{caption}{said}"
