@@ -5,19 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+import joblib
 import tyro
 
 import rlinit
-from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model
+from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model, on_cluster
 from rlinit.cli.output import EXIT_CODES, live_line, show_value
 from rlinit.plan import Plan, relative_gap
 from rlinit.solving.options import ProblemOptions, places_ops
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from rlinit.graph import Graph
+    from rlinit.hardware import Hardware
+    from rlinit.solving.incumbent import Progress
 
 __all__ = ["Bench", "compare_methods"]
 
@@ -43,6 +49,10 @@ class Bench:
     """Seconds for each method."""
     seed: int = 0
     """Seed of everything random."""
+    workers: int | None = None
+    """Methods side by side, each of which then has a part of the processor."""
+    dask: str | None = None
+    """Spread the methods over the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -65,20 +75,15 @@ def compare_methods(command: Bench, notes: Console) -> int:
     objective = command.problem.objective
     hardware = load_hardware(command.hw)
     graph = load_model(command.model, objective, command.reading, hardware)
-    plans: dict[str, Plan] = {}
-    for method in command.methods or (_PLACEMENT_METHODS if places_ops(objective) else _STAGE_METHODS):
-        with live_line(notes, objective) as line:
-            plans[method] = rlinit.schedule(
-                graph,
-                hardware,
-                **dataclasses.asdict(command.problem),
-                method=method,
-                time_limit_s=command.time_limit_s,
-                seed=command.seed,
-                progress=line,
+    methods = command.methods or (_PLACEMENT_METHODS if places_ops(objective) else _STAGE_METHODS)
+    if command.workers in (None, 1) and command.dask is None:
+        plans = _in_turn(command, methods, graph, hardware, notes)
+    else:
+        with on_cluster(command.dask), notes.status(f"{len(methods)} methods"):
+            solved = joblib.Parallel(n_jobs=command.workers)(
+                joblib.delayed(_schedule)(command, method, graph, hardware) for method in methods
             )
-        if plans[method].provenance["interrupted"]:
-            break
+        plans = dict(zip(methods, solved, strict=True))
     best = _best_bound(list(plans.values()))
     rows = [_row(method, plan, best) for method, plan in plans.items()]
     if command.json:
@@ -88,6 +93,31 @@ def compare_methods(command: Bench, notes: Console) -> int:
         _print_rows(rows, plans, f"{graph.name} on {hardware.name}", best)
     interrupted = any(plan.provenance["interrupted"] for plan in plans.values())
     return EXIT_CODES["interrupted"] if interrupted else 0
+
+
+def _in_turn(
+    command: Bench, methods: Sequence[str], graph: Graph, hardware: Hardware, notes: Console
+) -> dict[str, Plan]:
+    """Return a plan by each method, up to the first that is interrupted."""
+    plans: dict[str, Plan] = {}
+    for method in methods:
+        with live_line(notes, command.problem.objective) as line:
+            plans[method] = _schedule(command, method, graph, hardware, line)
+        if plans[method].provenance["interrupted"]:
+            break
+    return plans
+
+
+def _schedule(command: Bench, method: str, graph: Graph, hardware: Hardware, progress: Progress | None = None) -> Plan:
+    return rlinit.schedule(
+        graph,
+        hardware,
+        **dataclasses.asdict(command.problem),
+        method=method,
+        time_limit_s=command.time_limit_s,
+        seed=command.seed,
+        progress=progress,
+    )
 
 
 def _best_bound(plans: list[Plan]) -> tuple[float, ...] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 import rlinit
-from rlinit.cli.inputs import Model, ReadingOptions, check_targets, load_hardware, load_model
+from rlinit.cli.inputs import ReadingOptions, check_targets, load_hardware, load_model, on_cluster
 from rlinit.cli.output import show_value
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
@@ -32,9 +32,11 @@ _PICTURES = (".svg", ".png", ".pdf")
 
 @dataclass(frozen=True)
 class Sweep:
-    """Schedule a model on many kinds of hardware and show side by side what each is worth."""
+    """Schedule models on many kinds of hardware and show side by side what each is worth."""
 
-    model: Model
+    models: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...", help="Models, each as for schedule.")
+    ]
     hw: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A hardware file or preset; give --hw again for each."""
     stages: str | None = None
@@ -53,6 +55,8 @@ class Sweep:
     """Seed of everything random."""
     workers: int | None = None
     """Schedules side by side."""
+    dask: str | None = None
+    """Spread the schedules over the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786."""
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
     out: Path | None = None
     """Write rows here as they come, a line of JSON each; what is there already is not solved again."""
@@ -81,16 +85,17 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     hardware = _hardware(command)
-    graph = load_model(command.model, command.objective, command.reading, hardware[0])
-    with notes.status(f"0 of {len(hardware)}") as status:
+    graphs = [load_model(model, command.objective, command.reading, hardware[0]) for model in command.models]
+    total = len(graphs) * len(hardware)
+    with on_cluster(command.dask), notes.status(f"0 of {total}") as status:
         done: list[SweepRow] = []
 
         def tell(row: SweepRow) -> None:
             done.append(row)
-            status.update(f"{len(done)} solved of {len(hardware)}")
+            status.update(f"{len(done)} solved of {total}")
 
         rows = rlinit.sweep(
-            graph,
+            graphs,
             hardware,
             objective=command.objective,
             inputs=command.inputs,
@@ -148,22 +153,30 @@ def _print_rows(rows: Sequence[SweepRow]) -> None:
     from rich.table import Table
 
     priced = any(row.cost_per_hour is not None for row in rows)
+    several = len({row.graph for row in rows}) > 1
     headings = ("hardware", "devices", "status", "value", "bound", "speed-up", "x first")
-    table = Table(*headings, *(("an hour",) if priced else ()), title=f"{rows[0].graph}: {rows[0].objective}")
+    title = rows[0].objective if several else f"{rows[0].graph}: {rows[0].objective}"
+    table = Table(*(("model",) if several else ()), *headings, *(("an hour",) if priced else ()), title=title)
+    firsts: dict[str, SweepRow] = {}
     for row in rows:
         cost = "-" if row.cost_per_hour is None else f"{row.cost_per_hour:,.2f}"
         table.add_row(
+            *((row.graph,) if several else ()),
             row.hardware,
             str(row.devices),
             row.status,
             "-" if row.value is None else show_value(row.value, row.objective),
             "-" if row.bound is None else show_value(row.bound, row.objective),
             _times(row.speed_up),
-            _times(row.over(rows[0])),
+            _times(row.over(firsts.setdefault(row.graph, row))),
             *((cost,) if priced else ()),
         )
-    table.caption = "speed-up: over the best single device of the row; x first: over the first row"
-    Console().print(table)
+    table.caption = "speed-up: over the best single device of the row; x first: over the model's first row"
+    console = Console()
+    console.print(table)
+    for row in rows:
+        if row.message:
+            console.print(f"{row.graph} on {row.hardware}: {row.message}", highlight=False, markup=False)
 
 
 def _times(ratio: float | None) -> str:

@@ -53,10 +53,12 @@ def draw_sweep(rows: Sequence[SweepRow], path: str | Path) -> None:
         ):
             heights = [nothing if value is None else value for value in values]
             axes.plot(at, heights, style, markersize=9, markeredgewidth=2, label=label)
-        axes.set_xticks(at, [printable(f"{row.hardware}\n{row.devices} devices") for row in rows], fontsize=8)
+        several = len({row.graph for row in rows}) > 1
+        labels = [f"{row.graph}\n" * several + f"{row.hardware}\n{row.devices} devices" for row in rows]
+        axes.set_xticks(at, [printable(label) for label in labels], fontsize=8)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: show(float(y))))
         axes.set_ylim(bottom=0.0)
-        axes.set_title(printable(f"{rows[0].graph}: {rows[0].objective}"), fontsize=10)
+        axes.set_title(printable(f"{rows[0].graph}: " * (not several) + rows[0].objective), fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, frameon=False)
         figure.savefig(buffer, format=kind, dpi=130)

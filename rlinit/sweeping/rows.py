@@ -16,7 +16,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.solving.options import SolveOptions
 
-__all__ = ["SweepRow", "append_row", "key_of", "read_rows", "row_of"]
+__all__ = ["SweepRow", "append_row", "key_of", "read_rows", "refused_row", "row_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SweepRow:
     devices
         Devices that the hardware has.
     objective, status
-        As the plan's.
+        As the plan's; or ``refused``, where model and hardware do not go together.
     value, bound
         On the first level; None without a schedule, or without a bound.
     single
@@ -41,6 +41,8 @@ class SweepRow:
         Sum over all devices; None where one gives no cost.
     seconds
         What solving took.
+    message
+        Why the pair is refused.
     """
 
     key: str
@@ -54,6 +56,7 @@ class SweepRow:
     single: float | None
     cost_per_hour: float | None
     seconds: float
+    message: str = ""
 
     @property
     def speed_up(self) -> float | None:
@@ -79,6 +82,25 @@ def key_of(graph: Graph, hardware: Hardware, options: SolveOptions) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def refused_row(key: str, graph: Graph, hardware: Hardware, objective: str, message: str) -> SweepRow:
+    """Return the row of a pair that does not go together.
+
+    Parameters
+    ----------
+    key
+        What `key_of` says.
+    graph, hardware, objective
+        The pair, and what was asked for.
+    message
+        Why.
+    """
+    return SweepRow(
+        key=key, graph=graph.name, hardware=hardware.name, devices=hardware.num_devices, objective=objective,
+        status="refused", value=None, bound=None, single=None, cost_per_hour=_price(hardware), seconds=0.0,
+        message=message,
+    )  # fmt: skip
+
+
 def row_of(key: str, plan: Plan, hardware: Hardware) -> SweepRow:
     """Return the row of a plan.
 
@@ -91,7 +113,6 @@ def row_of(key: str, plan: Plan, hardware: Hardware) -> SweepRow:
     hardware
         What it is for.
     """
-    costs = [device.cost_per_hour for device in hardware.devices]
     return SweepRow(
         key=key,
         graph=plan.graph,
@@ -102,9 +123,14 @@ def row_of(key: str, plan: Plan, hardware: Hardware) -> SweepRow:
         value=plan.values[0] if plan.values else None,
         bound=plan.bounds[0] if plan.bounds else None,
         single=plan.baselines.get(BEST_DEVICE),
-        cost_per_hour=None if None in costs else sum(cost for cost in costs if cost is not None),
+        cost_per_hour=_price(hardware),
         seconds=sum(plan.phase_s.values()),
     )
+
+
+def _price(hardware: Hardware) -> float | None:
+    costs = [device.cost_per_hour for device in hardware.devices]
+    return None if None in costs else sum(cost for cost in costs if cost is not None)
 
 
 def read_rows(path: Path) -> dict[str, SweepRow]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rlinit.errors import InvalidHardware, RlinitError
+from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan
 from rlinit.solving.api import schedule
 from rlinit.solving.options import SolveOptions
-from rlinit.sweeping.rows import SweepRow, append_row, key_of, read_rows, row_of
+from rlinit.sweeping.rows import SweepRow, append_row, key_of, read_rows, refused_row, row_of
 
 __all__ = ["first_devices", "sweep"]
 
 
 def sweep(
-    graph: Graph,
+    graph: Graph | Sequence[Graph],
     hardware: Sequence[Hardware],
     *,
     objective: Objective = "pipeline",
@@ -29,12 +29,12 @@ def sweep(
     out: str | Path | None = None,
     progress: Callable[[SweepRow], None] | None = None,
 ) -> list[SweepRow]:
-    """Schedule a model on each of several kinds of hardware and return a row for each, in their order.
+    """Schedule models on each of several kinds of hardware and return a row for each, in their order.
 
     Parameters
     ----------
     graph
-        The model.
+        The model, or several, each of which goes on all the hardware.
     hardware
         The kinds of hardware; of equal ones, the first is solved and stands for all.
     objective, inputs, method, time_limit_s, seed
@@ -47,28 +47,36 @@ def sweep(
     progress
         Called with every row that was solved.
 
+    Returns
+    -------
+    list[SweepRow]
+        For each model in turn its rows; of a pair that does not go together, one that is ``refused`` and says why.
+
     Raises
     ------
     RlinitError
-        No hardware, an argument out of range, or an `out` that is not of a sweep.
+        No model, no hardware, an argument out of range, or an `out` that is not of a sweep.
     KeyboardInterrupt
         Ctrl-C; the rows so far are in `out`.
     """
-    if not hardware:
-        raise RlinitError("sweep needs at least one kind of hardware")
+    graphs = [graph] if isinstance(graph, Graph) else list(graph)
+    if not hardware or not graphs:
+        raise RlinitError(f"sweep needs at least one {'kind of hardware' if graphs else 'model'}")
     options = SolveOptions(objective=objective, inputs=inputs, method=method, time_limit_s=time_limit_s, seed=seed)
     path = None if out is None else Path(out)
     rows = {} if path is None else read_rows(path)
-    keys = [key_of(graph, one, options) for one in hardware]
-    left = {key: one for key, one in zip(reversed(keys), reversed(hardware), strict=True) if key not in rows}
-    tasks = [(key, left[key]) for key in dict.fromkeys(keys) if key in left]
-    for row in _solved(graph, tasks, options, workers):
+    pairs = [(key_of(net, one, options), net, one) for net in graphs for one in hardware]
+    tasks: dict[str, tuple[Graph, Hardware]] = {}
+    for key, net, one in pairs:
+        if key not in rows:
+            tasks.setdefault(key, (net, one))
+    for row in _solved(tasks, options, workers):
         if path is not None:
             append_row(path, row)
         rows[row.key] = row
         if progress is not None:
             progress(row)
-    return [rows[key] for key in keys]
+    return [rows[key] for key, _, _ in pairs]
 
 
 def first_devices(hardware: Hardware, count: int) -> Hardware:
@@ -94,25 +102,28 @@ def first_devices(hardware: Hardware, count: int) -> Hardware:
 
 
 def _solved(
-    graph: Graph, tasks: list[tuple[str, Hardware]], options: SolveOptions, workers: int | None
+    tasks: Mapping[str, tuple[Graph, Hardware]], options: SolveOptions, workers: int | None
 ) -> Iterator[SweepRow]:
     """Return the rows of what is left to solve, as they come."""
     from joblib import Parallel, delayed
 
     pool = Parallel(n_jobs=workers, return_as="generator_unordered")
-    return pool(delayed(_solve)(graph, key, one, options) for key, one in tasks)  # type: ignore[no-any-return]
+    return pool(delayed(_solve)(*task, key, options) for key, task in tasks.items())  # type: ignore[no-any-return]
 
 
-def _solve(graph: Graph, key: str, hardware: Hardware, options: SolveOptions) -> SweepRow:
-    plan: Plan = schedule(
-        graph,
-        hardware,
-        objective=options.objective,
-        inputs=options.inputs,
-        method=options.method,
-        time_limit_s=options.time_limit_s,
-        seed=options.seed,
-    )
+def _solve(graph: Graph, hardware: Hardware, key: str, options: SolveOptions) -> SweepRow:
+    try:
+        plan: Plan = schedule(
+            graph,
+            hardware,
+            objective=options.objective,
+            inputs=options.inputs,
+            method=options.method,
+            time_limit_s=options.time_limit_s,
+            seed=options.seed,
+        )
+    except (InvalidGraph, InvalidHardware) as problem:  # of this pair; the others go on
+        return refused_row(key, graph, hardware, options.objective, str(problem))
     if plan.provenance["interrupted"]:
         raise KeyboardInterrupt
     return row_of(key, plan, hardware)

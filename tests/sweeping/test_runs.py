@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -82,10 +83,49 @@ def test_backends_of_joblib_carry_it() -> None:
     assert [row.value for row in rows] == [2.0, 8.0, 4.0, 8.0]
 
 
+def test_a_dask_cluster_carries_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pairs of models and hardware, and the methods of ``bench``, go over a local cluster of another process."""
+    distributed = pytest.importorskip("dask.distributed", reason="Dask is not installed (extra: dask)")
+    other, out = dataclasses.replace(chain(), name="other"), tmp_path / "rows.jsonl"
+    hardware = [rlinit.Hardware.pipeline(k) for k in (1, 2, 4)]
+    settings = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**settings) as cluster:
+        with distributed.Client(cluster), parallel_config("dask"):
+            rows = rlinit.sweep([chain(), other], hardware, out=out)
+        chain().save(tmp_path / "chain.json")
+        hardware[1].save(tmp_path / "hw.json")
+        where = [str(tmp_path / "chain.json"), "--hw", str(tmp_path / "hw.json"), "--dask", cluster.scheduler_address]
+        capsys.readouterr()
+        assert main(["bench", *where, "--methods", "natural", "auto", "--json"]) == 0
+        assert [row["method"] for row in json.loads(capsys.readouterr().out)] == ["natural", "auto"]
+    assert [row.value for row in rows] == [8.0, 4.0, 2.0] * 2
+    assert out.read_text().count("\n") == len({row.key for row in rows})
+
+
+def test_pairs_that_do_not_go_together_are_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model without times on some hardware is refused in its own row, and the others go on."""
+    plain = rlinit.Graph.build([("a", {"flops": 1e9, "param_bytes": 0.0, "out_bytes": 0.0})], [], name="plain")
+    hardware = [rlinit.Hardware.pipeline(1), rlinit.Hardware.preset("t4")]
+    rows = rlinit.sweep([plain, chain()], hardware)
+    assert [row.status for row in rows] == ["refused", "optimal", "optimal", "optimal"]
+    assert "no time on device" in rows[0].message
+    plain.save(tmp_path / "plain.json")
+    chain().save(tmp_path / "chain.json")
+    hardware[0].save(tmp_path / "hw.json")
+    models = [str(tmp_path / "plain.json"), str(tmp_path / "chain.json")]
+    assert main(["sweep", *models, "--hw", str(tmp_path / "hw.json"), "--hw", "t4"]) == 0
+    printed = capsys.readouterr().out
+    assert "refused" in printed
+    assert "no time on device" in printed
+    draw_sweep(rows, tmp_path / "sweep.svg")
+
+
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     """No hardware, a file that is not of a sweep, more devices than there are."""
     with pytest.raises(RlinitError, match="at least one kind"):
         rlinit.sweep(chain(), [])
+    with pytest.raises(RlinitError, match="at least one model"):
+        rlinit.sweep([], [rlinit.Hardware.pipeline(1)])
     (tmp_path / "notes.txt").write_text("hello\n")
     with pytest.raises(RlinitError, match="line 1, is no row of a sweep"):
         rlinit.sweep(chain(), [rlinit.Hardware.pipeline(1)], out=tmp_path / "notes.txt")
