@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import io
 import json
 import re
@@ -116,8 +117,9 @@ class Figure:
         return recorded is None or (self.value > recorded if self.more_is_better else self.value < recorded)
 
 
+@functools.cache
 def library() -> dict[str, Module]:
-    """Return every module of the library by its dotted name."""
+    """Return every module of the library by its dotted name, parsed once a process."""
     found = {}
     for top in ("rlinit", *LINKED):
         for path in sorted((ROOT / top).rglob("*.py")):

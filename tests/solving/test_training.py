@@ -72,6 +72,7 @@ def test_plans_are_checked_and_survive_a_file(schedule: Any, tmp_path: Path) -> 
         rlinit.verify(dataclasses.replace(plan, training=longer), graph, hardware)
 
 
+@pytest.mark.filterwarnings("ignore:.*ops go to one stage")
 def test_random_plans_pass_the_checker() -> None:
     """Whatever is found on random models with unequal devices is what the checker computes."""
     found = 0

@@ -113,6 +113,7 @@ def brute_force(graph: Graph, hardware: Hardware) -> float:
     return best
 
 
+@pytest.mark.filterwarnings("ignore:.*ops go to one stage")
 @given(seed=SEEDS, k=st.integers(1, 3), scale=SCALES, groups=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_plans_are_those_of_brute_force(seed: int, k: int, scale: float, groups: bool) -> None:

@@ -17,7 +17,7 @@ from tests.stage_cases import monotone_assignments, random_problem
 def branches() -> StageProblem:
     """Return the shape of Inc-ILP's Figure 5 as levels: 0 -> 1 -> (2, 2) -> 3 -> 4 -> 5 with a skip from 1 to 4."""
     edges = ["ab", "bc", "bd", "ce", "de", "ef", "bf", "fg"]
-    graph = Graph.build([(name, {}) for name in "abcdefg"], [(e[0], e[1]) for e in edges])
+    graph = Graph.build([(name, {"out_bytes": 1.0}) for name in "abcdefg"], [(e[0], e[1]) for e in edges])
     return lower_stages(graph, Hardware.pipeline(2), "memory").problem
 
 

@@ -20,6 +20,7 @@ from rlinit.graph import Graph
 from rlinit.importers.common.blocks import grouped
 from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype, Precision
+from rlinit.importers.torch.known_warnings import without_known_warnings
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -194,7 +195,7 @@ def _traced(
 
         with _without_cache(module, kwargs):
             module = fx_module(module, args, kwargs)
-    with torch.no_grad(), _without_cache(module, kwargs):
+    with torch.no_grad(), _without_cache(module, kwargs), without_known_warnings():
         program = torch.export.export(
             module, args, dict(kwargs), strict=tracer == "strict", dynamic_shapes=dynamic_shapes
         )

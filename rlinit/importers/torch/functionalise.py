@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlinit.importers.torch.known_warnings import without_known_warnings
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Graph, Node
@@ -39,8 +41,9 @@ def without_writes(program: ExportedProgram) -> ExportedProgram:
     """
     if not any(_writes(node) for graph in _graphs(program) for node in graph.nodes):
         return program
-    copied = _without_idle_dropout(program)
-    return _rewritten(copied) or copied.run_decompositions({})
+    with without_known_warnings():
+        copied = _without_idle_dropout(program)
+        return _rewritten(copied) or copied.run_decompositions({})
 
 
 def _graphs(program: ExportedProgram) -> list[Graph]:

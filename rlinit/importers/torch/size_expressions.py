@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import warnings
 from dataclasses import dataclass
 
 __all__ = ["is_size_expression"]
@@ -54,7 +55,9 @@ def is_size_expression(text: object) -> bool:
     if not isinstance(text, str) or len(text) > _MAX_LENGTH:
         return False
     try:
-        _size(ast.parse(text, mode="eval").body, 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntaxWarning)  # what Python only warns of, torch does not write
+            _size(ast.parse(text, mode="eval").body, 0)
     except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
         return False
     return True
