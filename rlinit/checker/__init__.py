@@ -1,7 +1,7 @@
 """The independent checker: recomputes feasibility and value of a plan from the raw graph and hardware.
 
-Nothing here comes from the solvers, the kernels or the array form they work on. It is plain Python over the
-definitions of the problems, slow and simple on purpose.
+Nothing here comes from the solvers, the kernels or the array form they work on. It is the definitions of the problems
+over columns of plan and graph, so that a plan of 50,000 ops is checked in a fraction of a second.
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@ What comes after may then count, sort and subtract without meeting a NaN, a bool
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, get_args
+
+import numpy as np
 
 from rlinit.errors import InvalidPlan
-from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Status, Transfers
+from rlinit.plan import Batch, ChunkOrder, Objective, Plan, PlannedTransfer, Resident, Status, Transfers
 
 __all__ = ["check_form"]
 
@@ -115,9 +117,11 @@ def _check_stage_fields(plan: Plan) -> None:
             _check_name(f"stage_orders[{j}]", op)
     if plan.training is not None:
         _check_training_fields(plan)
-    for op, stage in (plan.assignment or {}).items():
-        _check_name("an op of the assignment", op)
-        _check_count(f"the stage of op {op!r}", stage, 0)
+    ops, stages = list(plan.assignment or {}), list((plan.assignment or {}).values())
+    _check_names(lambda _: "an op of the assignment", ops)
+    if not _whole(stages):
+        for op, stage in zip(ops, stages, strict=True):
+            _check_count(f"the stage of op {op!r}", stage, 0)
 
 
 def _check_training_fields(plan: Plan) -> None:
@@ -145,27 +149,59 @@ def _check_placement_fields(plan: Plan) -> None:
             raise InvalidPlan(f"a {plan.objective} plan has no {what}, but gives {_shown(value)}")
     if plan.objective == "latency" and (plan.inputs, plan.shard_inputs) != (1, 1):
         raise InvalidPlan(f"a latency plan is for 1 input, but gives {plan.inputs} in shards of {plan.shard_inputs}")
-    for at, batch in enumerate(plan.batches):
-        _check_name(f"batches[{at}].op", batch.op)
-        _check_name(f"batches[{at}].device", batch.device)
-        _check_span(f"batches[{at}]", batch.start_s, batch.end_s)
-        for shard in batch.shards:
-            _check_count(f"batches[{at}].shards", shard, 0)
+    _check_names(lambda at: f"batches[{at}].op", [batch.op for batch in plan.batches])
+    _check_names(lambda at: f"batches[{at}].device", [batch.device for batch in plan.batches])
+    _check_spans("batches", plan.batches)
+    if not _whole([shard for batch in plan.batches for shard in batch.shards]):
+        for at, batch in enumerate(plan.batches):
+            for shard in batch.shards:
+                _check_count(f"batches[{at}].shards", shard, 0)
     for at, moved in enumerate(plan.transfers):
         for what in ("op", "source", "target", "tensor"):
             _check_name(f"transfers[{at}].{what}", getattr(moved, what))
-        _check_span(f"transfers[{at}]", moved.start_s, moved.end_s)
+    _check_spans("transfers", plan.transfers)
     for at, use in enumerate(plan.devices):
         _check_name(f"devices[{at}].device", use.device)
         _check_count(f"devices[{at}].num_batches", use.num_batches, 0)
         _check_number(f"devices[{at}].busy_s", use.busy_s)
         _check_number(f"devices[{at}].held_bytes", use.held_bytes)
-    for op, device in (plan.assignment or {}).items():
-        _check_name("an op of the assignment", op)
-        _check_name(f"the device of op {op!r}", device)
-    for op, start in (plan.start_s or {}).items():
-        _check_name("an op of start_s", op)
-        _check_number(f"start_s of op {op!r}", start)
+    ops, devices = list(plan.assignment or {}), list((plan.assignment or {}).values())
+    _check_names(lambda _: "an op of the assignment", ops)
+    _check_names(lambda at: f"the device of op {ops[at]!r}", devices)
+    begun, starts = list(plan.start_s or {}), list((plan.start_s or {}).values())
+    _check_names(lambda _: "an op of start_s", begun)
+    if not _finite(starts):
+        for op, start in zip(begun, starts, strict=True):
+            _check_number(f"start_s of op {op!r}", start)
+
+
+# Plans have tens of thousands of ops: columns that are as they should be are not gone through one by one.
+
+
+def _finite(column: Sequence[object]) -> bool:
+    """Return whether all are floats, finite and from 0 on; where not, they may still be numbers that pass."""
+    if not set(map(type, column)) <= {float}:
+        return False
+    numbers = np.array(column, np.float64)
+    return bool(((numbers >= 0.0) & (numbers < np.inf)).all())
+
+
+def _whole(column: Sequence[Any]) -> bool:
+    """Return whether all are whole numbers from 0 on; where not, they may still be numbers that pass."""
+    return set(map(type, column)) <= {int} and (not column or (min(column) >= 0 and max(column) <= _MAX_COUNT))
+
+
+def _check_names(what: Callable[[int], str], column: Sequence[object]) -> None:
+    if not set(map(type, column)) <= {str}:
+        for at, value in enumerate(column):
+            _check_name(what(at), value)
+
+
+def _check_spans(what: str, spans: Sequence[Batch] | Sequence[PlannedTransfer]) -> None:
+    starts, ends = [span.start_s for span in spans], [span.end_s for span in spans]
+    if not (_finite(starts) and _finite(ends) and bool((np.array(starts) <= np.array(ends)).all())):
+        for at, (start_s, end_s) in enumerate(zip(starts, ends, strict=True)):
+            _check_span(f"{what}[{at}]", start_s, end_s)
 
 
 def _check_levels(what: str, numbers: tuple[float, ...] | None, levels: int, *, least: float) -> None:

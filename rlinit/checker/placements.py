@@ -1,4 +1,4 @@
-"""The independent checker of placements: plain Python over the definitions, slow and simple on purpose.
+"""The independent checker of placements: the definitions, over columns of the plan's batches.
 
 Nothing here comes from the solvers, the kernels or the array form they work on.
 """
@@ -6,57 +6,85 @@ Nothing here comes from the solvers, the kernels or the array form they work on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.checker.batches import BatchTable, batch_table, rounding_of
 from rlinit.checker.live_tensors import most_bytes, residence
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Batch, Plan, PlannedTransfer
+from rlinit.plan import Plan
+from rlinit.tensors import Tensors
 
 __all__ = ["check_placement"]
 
 _ROUNDING = 1e-9
 """Relative difference of two float sums of the same numbers that is put down to rounding."""
 
-_ULPS = 16.0
-"""Steps between floats by which two times may differ through the rounding of a few sums and products."""
-
 _SHARE = 1e-6
 """Part of the shorter of two spans by which they may overlap through rounding at most."""
 
-Shards = Mapping[str, Mapping[int, str]]
-"""op -> shard -> device."""
 
-Tensor = tuple[str, str]
-"""(producer, name among its tensors): ``""`` for the main output, a port, or ``"-> consumer"`` for an edge's own."""
-
-_Move = tuple[str, str, str, str]
-"""(op, tensor, source, target)."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Facts:
-    """What the definitions say about a plan's graph and hardware, as plain numbers.
+    """A plan with what the definitions say about its graph and hardware."""
 
-    `edges` are (producer, consumer, name of the tensor that is read). `size` is bytes of a tensor (producer, name),
-    `weights` of an op's parameters, `tensors` of all that an op reads and makes; `at` is the batch of an op on a
-    device, `seconds` the time it takes, `where` the device of each shard.
-    """
+    plan: Plan
+    graph: Graph
+    hardware: Hardware
+    table: BatchTable
 
-    index: Mapping[str, int]
-    bandwidth: Sequence[Sequence[float]]
-    latency_s: Sequence[Sequence[float]]
-    edges: Sequence[tuple[str, str, str]]
-    size: Mapping[Tensor, float]
-    weights: Mapping[str, float]
-    tensors: Mapping[str, float]
-    at: Mapping[tuple[str, str], Batch]
-    seconds: Mapping[tuple[str, str], float]
-    where: Shards
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The tensors of the graph."""
+        return self.graph.tensors
+
+    @cached_property
+    def size(self) -> FloatArray:
+        """(T,) bytes of each tensor for one input; unknown ones count as 0."""
+        return np.where(np.isnan(self.tensors.size_bytes), 0.0, self.tensors.size_bytes)
+
+    @cached_property
+    def where(self) -> IntArray:
+        """(n, S) device of each shard of each op."""
+        return self.table.device[self.table.at]
+
+    def batch_on(self, op: IntArray, device: IntArray) -> IntArray:
+        """Return the batch of each op on a device, which has to be there."""
+        codes = self.table.op * len(self.hardware.devices) + self.table.device
+        order = np.argsort(codes)
+        return np.asarray(order[np.searchsorted(codes[order], op * len(self.hardware.devices) + device)])
+
+    def code(self, row: IntArray, source: IntArray, target: IntArray) -> IntArray:
+        """Return one number for a tensor that is moved from one device to another."""
+        d = len(self.hardware.devices)
+        return (row * d + source) * d + target
+
+    def transfer_s(self, row: IntArray, source: IntArray, target: IntArray, shards: IntArray) -> FloatArray:
+        """Return the seconds that some shards of tensors take between devices; InvalidPlan where no path links them."""
+        rate = self.hardware.bandwidth[source, target]
+        dead = np.flatnonzero((rate == 0) & (source != target))
+        if len(dead):
+            at = dead[0]
+            raise InvalidPlan(
+                f"op {self.graph.names[self.tensors.op[row[at]]]!r} sends its output from "
+                f"{self.device(source[at])!r} to {self.device(target[at])!r}; no path links them"
+            )
+        seconds = np.zeros(len(row))
+        far = source != target
+        moved = shards[far] * self.plan.shard_inputs * self.size[row[far]]
+        seconds[far] = self.hardware.latency_s[source[far], target[far]] + moved / rate[far]
+        return seconds
+
+    def device(self, index: int) -> str:
+        """Return the name of a device."""
+        return self.hardware.devices[index].name
 
 
 def check_placement(plan: Plan, graph: Graph, hardware: Hardware) -> float:
@@ -78,236 +106,195 @@ def check_placement(plan: Plan, graph: Graph, hardware: Hardware) -> float:
         overlap on a device; a batch that starts before its data is there; transfers that overlap where they may not;
         colocated ops apart; an op where it is forbidden; a memory overfull; a figure that is not true.
     """
-    facts = _facts(plan, graph, hardware)
-    _check_overlaps(_lanes(plan.batches), "runs two batches at once")
-    _check_groups(graph, facts.where)
-    _check_data(plan, facts)
-    _check_uses(plan, facts, graph, hardware)
-    _check_summary(plan, graph)
-    return max(batch.end_s for batch in plan.batches)
+    table = batch_table(plan, graph, hardware)
+    facts = _Facts(plan, graph, hardware, table)
+    seconds = _check_lengths(facts)
+    ops = [batch.op for batch in plan.batches]
+    _check_overlaps(table.device, table.start_s, table.end_s, ops, facts.device, "runs two batches at once")
+    _check_groups(facts)
+    _check_data(facts)
+    _check_uses(facts, seconds)
+    _check_summary(facts)
+    return float(table.end_s.max())
 
 
-def _facts(plan: Plan, graph: Graph, hardware: Hardware) -> _Facts:
-    """Collect the facts, after checking that every batch is of a known op on a known device, and every shard dealt."""
-    index = {device.name: i for i, device in enumerate(hardware.devices)}
-    known = set(graph.names)
-    at: dict[tuple[str, str], Batch] = {}
-    for batch in plan.batches:
-        if batch.device not in index:
-            raise InvalidPlan(f"the plan uses device {batch.device!r}, which {hardware.name!r} does not have")
-        if batch.op not in known:
-            raise InvalidPlan(f"the plan runs op {batch.op!r}, which the graph does not have")
-        if (batch.op, batch.device) in at:
-            raise InvalidPlan(f"op {batch.op!r} has two batches on device {batch.device!r}")
-        at[batch.op, batch.device] = batch
-    where = _check_shards(plan, graph)
-    edges = _reads(graph)
-    size = _sizes(graph)
-    held: dict[str, list[float]] = {name: [] for name in graph.names}
-    for (producer, _), bytes_made in size.items():
-        held[producer].append(bytes_made)
-    for producer, consumer, tensor in edges:
-        held[consumer].append(size[producer, tensor])
-    return _Facts(
-        index=index,
-        bandwidth=hardware.bandwidth.tolist(),
-        latency_s=hardware.latency_s.tolist(),
-        edges=edges,
-        size=size,
-        weights=dict(zip(graph.names, map(_size, graph.param_bytes.tolist()), strict=True)),
-        tensors={name: math.fsum(sizes) for name, sizes in held.items()},
-        at=at,
-        seconds=_check_lengths(plan, graph, hardware),
-        where=where,
-    )
-
-
-def _reads(graph: Graph) -> list[tuple[str, str, str]]:
-    """Return (producer, consumer, name of the tensor that is read) of every edge, from the graph's raw arrays."""
-    n, reads = graph.num_ops, []
-    for (u, v), row in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
-        tensor = "" if row < n else graph.further.port[row - n] or f"-> {graph.names[v]}"
-        reads.append((graph.names[u], graph.names[v], tensor))
-    return reads
-
-
-def _sizes(graph: Graph) -> dict[Tensor, float]:
-    """Return the bytes of every tensor, from the graph's raw arrays; unknown ones count as 0."""
-    n = graph.num_ops
-    size = {(name, ""): _size(value) for name, value in zip(graph.names, graph.out_bytes.tolist(), strict=True)}
-    for u, port, value in zip(
-        graph.further.op.tolist(), graph.further.port, graph.further.size_bytes.tolist(), strict=True
-    ):
-        if port:
-            size[graph.names[u], port] = float(value)
-    for (u, v), row in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
-        if row >= n and not graph.further.port[row - n]:
-            size[graph.names[u], f"-> {graph.names[v]}"] = float(graph.further.size_bytes[row - n])
-    return size
-
-
-def _size(value: float) -> float:
-    return 0.0 if math.isnan(value) else float(value)
-
-
-def _slack(*times: float) -> float:
-    """Return the seconds by which times of these magnitudes may differ through rounding."""
-    return _ULPS * math.ulp(max(map(abs, times)))
-
-
-def _check_shards(plan: Plan, graph: Graph) -> Shards:
-    """Check that every shard of every op is on one device; return where."""
-    if plan.inputs % plan.shard_inputs:
-        raise InvalidPlan(f"{plan.inputs} inputs cannot be dealt in shards of {plan.shard_inputs}")
-    num_shards = plan.inputs // plan.shard_inputs
-    where: dict[str, dict[int, str]] = {name: {} for name in graph.names}
-    for batch in plan.batches:
-        if not batch.shards:
-            raise InvalidPlan(f"op {batch.op!r} has a batch of no shards on device {batch.device!r}")
-        for shard in batch.shards:
-            if shard in where[batch.op]:
-                raise InvalidPlan(f"shard {shard} of op {batch.op!r} is in two batches")
-            where[batch.op][shard] = batch.device
-    for name, held in where.items():
-        if len(held) != num_shards or max(held) != num_shards - 1:
-            raise InvalidPlan(f"op {name!r} has shards {sorted(held)[:8]}; expected 0..{num_shards - 1}")
-    return where
-
-
-def _check_lengths(plan: Plan, graph: Graph, hardware: Hardware) -> dict[tuple[str, str], float]:
+def _check_lengths(facts: _Facts) -> FloatArray:
     """Check that every batch has a supported size, may run where it does, and takes as long as it says; return that."""
-    devices = {device.name: device for device in hardware.devices}
-    place = {name: v for v, name in enumerate(graph.names)}
-    times: dict[tuple[str, int], Sequence[float]] = {}
-    taken = {}
-    for batch in plan.batches:
-        device, size = devices[batch.device], len(batch.shards) * plan.shard_inputs
+    table, plan = facts.table, facts.plan
+    seconds = np.zeros(len(table.op))
+    for i, count in np.unique(np.column_stack([table.device, table.num_shards]), axis=0).tolist():
+        device, size = facts.hardware.devices[i], count * plan.shard_inputs
+        rows = np.flatnonzero((table.device == i) & (table.num_shards == count))
         if device.batch_sizes is not None and size not in device.batch_sizes:
-            raise InvalidPlan(f"device {device.name!r} does not support batch size {size} (op {batch.op!r})")
-        if (device.name, size) not in times:
-            times[device.name, size] = op_times(graph, device, size).tolist()
-        seconds = times[device.name, size][place[batch.op]]
-        if math.isinf(seconds):
-            raise InvalidPlan(f"op {batch.op!r} is on device {device.name!r}, where it is forbidden")
-        if abs(batch.end_s - batch.start_s - seconds) > _slack(batch.end_s):
-            raise InvalidPlan(
-                f"op {batch.op!r} runs from {batch.start_s} s to {batch.end_s} s on {device.name!r}, "
-                f"where it takes {seconds} s"
-            )
-        taken[batch.op, batch.device] = seconds
-    return taken
+            op = plan.batches[rows[0]].op
+            raise InvalidPlan(f"device {device.name!r} does not support batch size {size} (op {op!r})")
+        seconds[rows] = op_times(facts.graph, device, size)[table.op[rows]]
+    forbidden = np.flatnonzero(np.isinf(seconds))
+    if len(forbidden):
+        batch = plan.batches[forbidden[0]]
+        raise InvalidPlan(f"op {batch.op!r} is on device {batch.device!r}, where it is forbidden")
+    wrong = np.flatnonzero(np.abs(table.end_s - table.start_s - seconds) > rounding_of(table.end_s))
+    if len(wrong):
+        batch = plan.batches[wrong[0]]
+        raise InvalidPlan(
+            f"op {batch.op!r} runs from {batch.start_s} s to {batch.end_s} s on {batch.device!r}, "
+            f"where it takes {seconds[wrong[0]]} s"
+        )
+    return seconds
 
 
-def _lanes(batches: Sequence[Batch]) -> dict[str, list[Batch]]:
-    lanes: dict[str, list[Batch]] = {}
-    for batch in batches:
-        lanes.setdefault(batch.device, []).append(batch)
-    return lanes
-
-
-def _check_overlaps(lanes: Mapping[str, Sequence[Batch]], what: str) -> None:
+def _check_overlaps(
+    lane: IntArray,
+    start_s: FloatArray,
+    end_s: FloatArray,
+    ops: Sequence[str],
+    lane_name: Callable[[int], str],
+    what: str,
+) -> None:
     """Check that the spans of each lane follow each other; the room for rounding never covers a span."""
-    for lane, spans in lanes.items():
-        ordered = sorted(spans, key=lambda span: (span.start_s, span.end_s))
-        for before, after in pairwise(ordered):
-            shorter = min(before.end_s - before.start_s, after.end_s - after.start_s)
-            if after.start_s < before.end_s - min(_slack(before.end_s), _SHARE * shorter):
-                raise InvalidPlan(f"{lane!r} {what}: {before.op!r} and {after.op!r} at {after.start_s} s")
+    order = np.lexsort((end_s, start_s, lane))
+    before, after = order[:-1], order[1:]
+    shorter = np.minimum(end_s[before] - start_s[before], end_s[after] - start_s[after])
+    room = np.minimum(rounding_of(end_s[before]), _SHARE * shorter)
+    wrong = np.flatnonzero((lane[before] == lane[after]) & (start_s[after] < end_s[before] - room))
+    if len(wrong):
+        one, other = before[wrong[0]], after[wrong[0]]
+        raise InvalidPlan(f"{lane_name(lane[one])!r} {what}: {ops[one]!r} and {ops[other]!r} at {start_s[other]} s")
 
 
-def _check_groups(graph: Graph, where: Shards) -> None:
-    leader: dict[int, str] = {}
-    for name, group in zip(graph.names, graph.colocation.tolist(), strict=True):
-        if group >= 0 and where[leader.setdefault(group, name)] != where[name]:
-            raise InvalidPlan(f"colocated ops {leader[group]!r} and {name!r} are on different devices")
+def _check_groups(facts: _Facts) -> None:
+    grouped = np.flatnonzero(facts.graph.colocation >= 0)
+    _, first, member = np.unique(facts.graph.colocation[grouped], return_index=True, return_inverse=True)
+    leader = grouped[first][member]
+    apart = np.flatnonzero((facts.where[leader] != facts.where[grouped]).any(axis=1))
+    if len(apart):
+        one, other = facts.graph.names[leader[apart[0]]], facts.graph.names[grouped[apart[0]]]
+        raise InvalidPlan(f"colocated ops {one!r} and {other!r} are on different devices")
 
 
-def _check_data(plan: Plan, facts: _Facts) -> None:
+def _check_data(facts: _Facts) -> None:
     """Check that every batch starts after its data is there."""
-    moved = {(t.op, t.tensor, t.source, t.target): t for t in plan.transfers}
-    if len(moved) < len(plan.transfers):
+    plan, table, graph = facts.plan, facts.table, facts.graph
+    if len({(t.op, t.tensor, t.source, t.target) for t in plan.transfers}) < len(plan.transfers):
         raise InvalidPlan("a tensor is moved twice between the same devices")
     if plan.transfer_rule == "parallel" and plan.transfers:
         raise InvalidPlan("parallel transfers follow from the batches; the plan lists some")
-    needed: dict[_Move, set[int]] = {}
-    waits: list[tuple[_Move, str, int]] = []
-    for producer, consumer, tensor in facts.edges:
-        shared: dict[tuple[str, str], set[int]] = {}
-        goals = facts.where[consumer]
-        for shard, source in facts.where[producer].items():
-            shared.setdefault((source, goals[shard]), set()).add(shard)
-        for (source, target), shards in shared.items():
-            if source != target:
-                needed.setdefault((producer, tensor, source, target), set()).update(shards)
-            waits.append(((producer, tensor, source, target), consumer, len(shards)))
-    seconds = {key: _transfer_s(plan, facts, *key, len(shards)) for key, shards in needed.items()}
-    if plan.transfer_rule != "parallel":
-        _check_transfers(plan, facts, moved, seconds)
-    for move, consumer, num_shards in waits:
-        producer, _, source, target = move
-        ready = facts.at[producer, source].end_s
-        if source != target and plan.transfer_rule == "parallel":
-            ready += _transfer_s(plan, facts, *move, num_shards)
-        elif source != target:
-            ready = moved[move].end_s
-        start = facts.at[consumer, target].start_s
-        if start < ready and start < ready - _slack(ready):
-            raise InvalidPlan(
-                f"op {consumer!r} starts on {target!r} at {start} s; "
-                f"its input from {producer!r} on {source!r} is there at {ready} s"
-            )
+    num_batches = len(table.op)
+    made, read = table.at[graph.edges[:, 0]].ravel(), table.at[graph.edges[:, 1]].ravel()
+    row = np.repeat(graph.edge_tensor, table.at.shape[1])
+    # An op reads one tensor of another, so that two batches stand for an edge.
+    pairs, first, shards = np.unique(made * num_batches + read, return_index=True, return_counts=True)
+    row, made, read = row[first], pairs // num_batches, pairs % num_batches
+    source, target = table.device[made], table.device[read]
+    ready = table.end_s[made]
+    if plan.transfer_rule == "parallel":
+        ready = ready + facts.transfer_s(row, source, target, shards)
+    else:
+        far = source != target
+        codes, arrived = _check_transfers(facts)
+        ready[far] = arrived[np.searchsorted(codes, facts.code(row, source, target)[far])]
+    late = np.flatnonzero(table.start_s[read] < ready - rounding_of(ready))
+    if len(late):
+        one, other = plan.batches[made[late[0]]], plan.batches[read[late[0]]]
+        raise InvalidPlan(
+            f"op {other.op!r} starts on {other.device!r} at {other.start_s} s; "
+            f"its input from {one.op!r} on {one.device!r} is there at {ready[late[0]]} s"
+        )
 
 
-def _transfer_s(plan: Plan, facts: _Facts, op: str, tensor: str, source: str, target: str, shards: int) -> float:
-    i, j = facts.index[source], facts.index[target]
-    rate = facts.bandwidth[i][j]
-    if rate == 0:
-        raise InvalidPlan(f"op {op!r} sends its output from {source!r} to {target!r}; no path links them")
-    return facts.latency_s[i][j] + shards * plan.shard_inputs * facts.size[op, tensor] / rate
+def _check_transfers(facts: _Facts) -> tuple[IntArray, FloatArray]:
+    """Check that every needed transfer is there, long enough, after its batch, and alone where it must be.
+
+    Return their codes, sorted, and when each ends.
+    """
+    plan, table, graph, num_devices = facts.plan, facts.table, facts.graph, len(facts.hardware.devices)
+    made, read = table.at[graph.edges[:, 0]], table.at[graph.edges[:, 1]]
+    num_shards = made.shape[1]
+    source, target = table.device[made], table.device[read]
+    far = source != target
+    codes = facts.code(graph.edge_tensor[:, None], source, target)
+    # A device that several ops read a tensor on gets every shard that one of them needs, once.
+    dealt = np.unique((codes * num_shards + np.arange(num_shards))[far])
+    needed, shards = np.unique(dealt // num_shards, return_counts=True)
+    listed = _listed_codes(facts)
+    order = np.argsort(listed)
+    if not np.array_equal(listed[order], needed):
+        odd = int(np.setxor1d(listed, needed)[0])
+        if odd < 0:
+            moved = plan.transfers[int(np.flatnonzero(listed == odd)[0])]
+            op, tensor, ends = moved.op, moved.tensor, (moved.source, moved.target)
+        else:
+            row, i, j = odd // num_devices**2, odd // num_devices % num_devices, odd % num_devices
+            op, tensor = graph.names[graph.tensors.op[row]], graph.tensors.name[row]
+            ends = facts.device(i), facts.device(j)
+        which = f" ({tensor})" if tensor else ""
+        raise InvalidPlan(f"the transfer of {op!r}{which} from {ends[0]!r} to {ends[1]!r} is missing or not needed")
+    moved_row, source, target = needed // num_devices**2, needed // num_devices % num_devices, needed % num_devices
+    start_s = np.array([moved.start_s for moved in plan.transfers], np.float64)[order]
+    end_s = np.array([moved.end_s for moved in plan.transfers], np.float64)[order]
+    made_s = table.end_s[facts.batch_on(facts.tensors.op[moved_row], source)]
+    early = np.flatnonzero(start_s < made_s - rounding_of(made_s))
+    if len(early):
+        one = plan.transfers[order[early[0]]]
+        raise InvalidPlan(f"the output of {one.op!r} leaves {one.source!r} before it is made")
+    arrival = start_s + facts.transfer_s(moved_row, source, target, shards)
+    short = np.flatnonzero(end_s < arrival - rounding_of(arrival))
+    if len(short):
+        one = plan.transfers[order[short[0]]]
+        raise InvalidPlan(f"the transfer of {one.op!r} from {one.source!r} to {one.target!r} is too short")
+    ops = [plan.transfers[at].op for at in order.tolist()]
+    if plan.transfer_rule == "exclusive":
+        lanes = source * num_devices + target
+
+        def link(lane: int) -> str:
+            return f"{facts.device(lane // num_devices)} -> {facts.device(lane % num_devices)}"
+
+        _check_overlaps(lanes, start_s, end_s, ops, link, "is used twice at once")
+    else:
+        device = np.concatenate([target, table.device])
+        begun, over = np.concatenate([start_s, table.start_s]), np.concatenate([end_s, table.end_s])
+        every = [*ops, *(batch.op for batch in plan.batches)]
+        _check_overlaps(device, begun, over, every, facts.device, "is used twice at once")
+    return needed, end_s
 
 
-def _check_transfers(
-    plan: Plan,
-    facts: _Facts,
-    moved: Mapping[_Move, PlannedTransfer],
-    seconds: Mapping[_Move, float],
-) -> None:
-    """Check that every needed transfer is there, long enough, after its batch, and alone where it must be."""
-    if set(moved) != set(seconds):
-        odd = sorted(set(moved) ^ set(seconds))[0]
-        which = f" ({odd[1]})" if odd[1] else ""
-        raise InvalidPlan(f"the transfer of {odd[0]!r}{which} from {odd[2]!r} to {odd[3]!r} is missing or not needed")
-    lanes: dict[str, list[Batch]] = {}
-    for (op, tensor, source, target), transfer in moved.items():
-        made = facts.at[op, source].end_s
-        if transfer.start_s < made - _slack(made):
-            raise InvalidPlan(f"the output of {op!r} leaves {source!r} before it is made")
-        arrival = transfer.start_s + seconds[op, tensor, source, target]
-        if transfer.end_s < arrival - _slack(arrival):
-            raise InvalidPlan(f"the transfer of {op!r} from {source!r} to {target!r} is too short")
-        lane = f"{source} -> {target}" if plan.transfer_rule == "exclusive" else target
-        lanes.setdefault(lane, []).append(Batch(op, target, (), transfer.start_s, transfer.end_s))
-    if plan.transfer_rule == "blocking":
-        for batch in plan.batches:
-            lanes.setdefault(batch.device, []).append(batch)
-    _check_overlaps(lanes, "is used twice at once")
+def _listed_codes(facts: _Facts) -> IntArray:
+    """Return the code of every transfer of the plan; negative for those of an unknown tensor or device."""
+    tensors, names = facts.tensors, facts.graph.names
+    rows = {
+        (names[op], name): row for row, (op, name) in enumerate(zip(tensors.op.tolist(), tensors.name, strict=True))
+    }
+    devices = {device.name: i for i, device in enumerate(facts.hardware.devices)}
+    found = np.array(
+        [
+            (rows.get((moved.op, moved.tensor), -1), devices.get(moved.source, -1), devices.get(moved.target, -1))
+            for moved in facts.plan.transfers
+        ],
+        np.int64,
+    ).reshape(-1, 3)
+    unknown = (found < 0).any(axis=1)
+    return np.where(unknown, -1, facts.code(found[:, 0], found[:, 1], found[:, 2]))
 
 
-def _check_uses(plan: Plan, facts: _Facts, graph: Graph, hardware: Hardware) -> None:
+def _check_uses(facts: _Facts, seconds: FloatArray) -> None:
     """Check what the plan says of each device, and that its memory holds it by the plan's own rule."""
-    if [use.device for use in plan.devices] != [device.name for device in hardware.devices]:
+    plan, graph, table = facts.plan, facts.graph, facts.table
+    if [use.device for use in plan.devices] != [device.name for device in facts.hardware.devices]:
         raise InvalidPlan("the plan does not list the devices of the hardware in their order")
     counted = plan.shard_inputs if plan.resident == "tensors" else 0
-    there = residence(plan, graph, hardware) if plan.resident == "peak" else None
-    lanes = _lanes(plan.batches)
-    for claimed, device in zip(plan.devices, hardware.devices, strict=True):
-        mine = lanes.get(device.name, [])
-        held = math.fsum(facts.weights[b.op] + len(b.shards) * counted * facts.tensors[b.op] for b in mine)
-        least, peak, most = (0.0, 0.0, 0.0) if there is None else most_bytes(there, device.name)
+    there = residence(plan, graph, facts.hardware, table) if plan.resident == "peak" else None
+    made = np.bincount(facts.tensors.op, weights=facts.size, minlength=graph.num_ops)
+    read = np.bincount(graph.edges[:, 1], weights=facts.size[graph.edge_tensor], minlength=graph.num_ops)
+    weights = np.where(np.isnan(graph.param_bytes), 0.0, graph.param_bytes)
+    bytes_held = weights[table.op] + table.num_shards * counted * (made + read)[table.op]
+    for i, (claimed, device) in enumerate(zip(plan.devices, facts.hardware.devices, strict=True)):
+        mine = table.device == i
+        held = math.fsum(bytes_held[mine].tolist())
+        least, peak, most = (0.0, 0.0, 0.0) if there is None else most_bytes(there, i)
         reserved = device.reserve_bytes if plan.resident == "peak" else 0.0
-        busy = math.fsum(facts.seconds[b.op, b.device] for b in mine)
+        busy = math.fsum(seconds[mine].tolist())
         for figure, said, true in (
-            ("num_batches", claimed.num_batches, len(mine)),
+            ("num_batches", claimed.num_batches, int(mine.sum())),
             ("busy_s", claimed.busy_s, busy),
             ("held_bytes", claimed.held_bytes, min(max(claimed.held_bytes, held + least), held + most)),
         ):
@@ -322,18 +309,25 @@ def _check_uses(plan: Plan, facts: _Facts, graph: Graph, hardware: Hardware) -> 
             )
 
 
-def _check_summary(plan: Plan, graph: Graph) -> None:
+def _check_summary(facts: _Facts) -> None:
     """Check that `assignment` and `start_s` say what the batches say, for the ops of the graph and no others."""
-    mine: dict[str, list[Batch]] = {}
-    for batch in plan.batches:
-        mine.setdefault(batch.op, []).append(batch)
-    for what, given in (("assignment", plan.assignment or {}), ("start_s", plan.start_s or {})):
-        strange = sorted(set(given) - set(graph.names))
+    plan, names, table = facts.plan, facts.graph.names, facts.table
+    assigned, starts = plan.assignment or {}, plan.start_s or {}
+    for what, given in (("assignment", assigned), ("start_s", starts)):
+        strange = sorted(set(given) - set(names))
         if strange:
             raise InvalidPlan(f"{what} names op {strange[0]!r}, which the graph does not have")
-    for name in graph.names:
-        most = max(len(batch.shards) for batch in mine[name])
-        if (plan.assignment or {}).get(name) not in [b.device for b in mine[name] if len(b.shards) == most]:
-            raise InvalidPlan(f"op {name!r} is assigned to {(plan.assignment or {}).get(name)!r}, not where it runs")
-        if (plan.start_s or {}).get(name) != min(batch.start_s for batch in mine[name]):
-            raise InvalidPlan(f"start_s of op {name!r} is not the start of its first batch")
+    most, first_s = np.zeros(len(names), np.int64), np.full(len(names), np.inf)
+    np.maximum.at(most, table.op, table.num_shards)
+    np.minimum.at(first_s, table.op, table.start_s)
+    devices = {device.name: i for i, device in enumerate(facts.hardware.devices)}
+    where = np.array([devices.get(device, -1) for device in map(assigned.get, names)])  # type: ignore[arg-type]
+    true = np.zeros(len(names), np.bool_)
+    true[table.op[(table.num_shards == most[table.op]) & (table.device == where[table.op])]] = True
+    if not true.all():
+        op = names[int(np.argmin(true))]
+        raise InvalidPlan(f"op {op!r} is assigned to {assigned.get(op)!r}, not where it runs")
+    begun = np.array([starts.get(name, math.nan) for name in names], np.float64)
+    wrong = np.flatnonzero(~(begun == first_s))
+    if len(wrong):
+        raise InvalidPlan(f"start_s of op {names[wrong[0]]!r} is not the start of its first batch")

@@ -1,4 +1,4 @@
-"""The independent checker of stages: plain Python over the definitions, slow and simple on purpose.
+"""The independent checker of stages: the definitions, over columns of the graph.
 
 Nothing here comes from the solvers, the kernels or the array form they work on.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -53,7 +56,7 @@ def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     if not devices:
         raise InvalidPlan("the plan has no stages")
     _check_devices(plan, hardware, devices)
-    ordered = graph.edges.tolist() if plan.contiguous else []
+    ordered = graph.edges if plan.contiguous else graph.edges[:0]
     check_stage_rules(assignment, graph, hardware, devices, ordered=ordered)
     _check_orders(plan, graph)
     uses = stage_uses(assignment, graph, hardware, devices, plan.objective, orders=plan.stage_orders)
@@ -95,25 +98,23 @@ def stage_uses(
         Ops of each stage in the order they run in, where the overflow counts their peak of activation memory.
     """
     k = len(devices)
-    stage = [int(assignment[name]) for name in graph.names]
-    held: list[list[int]] = [[] for _ in range(k)]
-    enter: list[list[int]] = [[] for _ in range(k)]
-    leave: list[list[int]] = [[] for _ in range(k)]
-    for u, at in enumerate(stage):
-        held[at].append(u)
-    size = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
-    for row, (u, readers) in sorted(readers_of(graph).items()):
-        elsewhere = {stage[v] for v in readers} - {stage[u]}
-        for j in elsewhere:
-            enter[j].append(row)
-        if elsewhere:
-            leave[stage[u]].append(row)
+    stage = np.array([assignment[name] for name in graph.names], np.int64)
+    held = [np.flatnonzero(stage == j).tolist() for j in range(k)]
+    maker = np.concatenate([np.arange(graph.num_ops), graph.further.op])
+    size = known(np.concatenate([graph.out_bytes, graph.further.size_bytes]))
+    param_bytes = known(graph.param_bytes)
+    # A tensor enters a stage once, whoever reads it there.
+    entering = np.unique(np.column_stack([stage[graph.edges[:, 1]], graph.edge_tensor]), axis=0)
+    entering = entering[stage[maker[entering[:, 1]]] != entering[:, 0]]
+    leaving = np.unique(entering[:, 1])
+    enter = [entering[entering[:, 0] == j, 1] for j in range(k)]
+    leave = [leaving[stage[maker[leaving]] == j] for j in range(k)]
     uses = []
     for j, name in enumerate(devices):
         i = device_index(hardware, name)
         device = hardware.devices[i]
         members = held[j]
-        param = math.fsum(size_of(graph.param_bytes[v]) for v in members)
+        param = math.fsum(param_bytes[members].tolist())
         peak = _activation_peak([graph.index(op) for op in orders[j]], graph) if orders else 0.0
         spare = _off_cache(graph, [held[i] for i in range(k) if devices[i] == name], param, peak, device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
@@ -124,13 +125,13 @@ def stage_uses(
             StageUse(
                 device=name,
                 num_ops=len(members),
-                work_s=math.fsum(float(seconds[v]) for v in members) if seconds is not None else 0.0,
-                in_s=math.fsum(size[t] / rate_in + delay_in for t in enter[j]),
-                out_s=math.fsum(size[t] / rate_out + delay_out for t in leave[j]),
+                work_s=math.fsum(seconds[members].tolist()) if seconds is not None else 0.0,
+                in_s=math.fsum((size[enter[j]] / rate_in + delay_in).tolist()),
+                out_s=math.fsum((size[leave[j]] / rate_out + delay_out).tolist()),
                 overflow_s=spare / rate_in,
                 param_bytes=param,
                 off_cache_bytes=spare,
-                out_bytes=math.fsum(size[t] for t in leave[j]),
+                out_bytes=math.fsum(size[leave[j]].tolist()),
                 activation_bytes=peak,
             )
         )
@@ -191,6 +192,11 @@ def _check_orders(plan: Plan, graph: Graph) -> None:
     for u, v in graph.edges.tolist():
         if step[graph.names[u]] > step[graph.names[v]]:
             raise InvalidPlan(f"the order of a stage runs {graph.names[v]!r} before {graph.names[u]!r}, which it reads")
+
+
+def known(sizes: FloatArray) -> FloatArray:
+    """Return sizes, 0 where they are not given."""
+    return np.where(np.isnan(sizes), 0.0, sizes)
 
 
 def size_of(value: float) -> float:
@@ -259,7 +265,7 @@ def check_stage_rules(
     hardware: Hardware,
     devices: Sequence[str],
     *,
-    ordered: Sequence[Sequence[int]],
+    ordered: Sequence[Sequence[int]] | IntArray,
 ) -> None:
     """Check the rules of an assignment to stages that have nothing to do with bytes or seconds.
 
@@ -280,34 +286,38 @@ def check_stage_rules(
         An op missing, unknown, on a stage that does not exist, where it is forbidden, before what it reads, or apart
         from one it is colocated with.
     """
-    known = set(graph.names)
+    known_ops = set(graph.names)
     on = [hardware.devices[device_index(hardware, name)] for name in devices]
-    for v, name in enumerate(graph.names):
+    for name in graph.names:
         if name not in assignment:
             raise InvalidPlan(f"op {name!r} is not assigned")
-        at = assignment[name]
-        if not 0 <= at < len(devices):
-            raise InvalidPlan(f"op {name!r} is on stage {at!r}; expected 0..{len(devices) - 1}")
-        device = on[at]
-        for key in (device.name, device.kind):
-            if key in graph.forbidden and graph.forbidden[key][v]:
-                raise InvalidPlan(f"op {name!r} is on device {device.name!r}, where it is forbidden")
+        if not 0 <= assignment[name] < len(devices):
+            raise InvalidPlan(f"op {name!r} is on stage {assignment[name]!r}; expected 0..{len(devices) - 1}")
     for name in assignment:
-        if name not in known:
+        if name not in known_ops:
             raise InvalidPlan(f"the plan assigns op {name!r}, which the graph does not have")
-    for u, v in ordered:
-        if assignment[graph.names[u]] > assignment[graph.names[v]]:
-            raise InvalidPlan(
-                f"edge ({graph.names[u]!r}, {graph.names[v]!r}) runs backwards, from stage "
-                f"{assignment[graph.names[u]]} to stage {assignment[graph.names[v]]}"
-            )
-    at_group: dict[int, tuple[str, int]] = {}
-    for v, name in enumerate(graph.names):
-        group = int(graph.colocation[v])
-        if group >= 0:
-            other, at = at_group.setdefault(group, (name, assignment[name]))
-            if at != assignment[name]:
-                raise InvalidPlan(f"colocated ops {other!r} and {name!r} are on stages {at} and {assignment[name]}")
+    stage = np.array([assignment[name] for name in graph.names], np.int64)
+    for j, device in enumerate(on):
+        for key in {device.name, device.kind} & set(graph.forbidden):
+            wrong = np.flatnonzero((stage == j) & graph.forbidden[key])
+            if len(wrong):
+                raise InvalidPlan(f"op {graph.names[wrong[0]]!r} is on device {device.name!r}, where it is forbidden")
+    pairs = np.array(ordered, np.int64).reshape(-1, 2)
+    backwards = np.flatnonzero(stage[pairs[:, 0]] > stage[pairs[:, 1]])
+    if len(backwards):
+        u, v = pairs[backwards[0]].tolist()
+        raise InvalidPlan(
+            f"edge ({graph.names[u]!r}, {graph.names[v]!r}) runs backwards, from stage {stage[u]} to stage {stage[v]}"
+        )
+    grouped = np.flatnonzero(graph.colocation >= 0)
+    _, first, member = np.unique(graph.colocation[grouped], return_index=True, return_inverse=True)
+    leader = grouped[first][member]
+    apart = np.flatnonzero(stage[leader] != stage[grouped])
+    if len(apart):
+        u, v = leader[apart[0]], grouped[apart[0]]
+        raise InvalidPlan(
+            f"colocated ops {graph.names[u]!r} and {graph.names[v]!r} are on stages {stage[u]} and {stage[v]}"
+        )
 
 
 def _values(uses: tuple[StageUse, ...], objective: str) -> tuple[float, ...]:

@@ -71,15 +71,13 @@ def memory_profile(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, Me
         size = float(graph.param_bytes[graph.index(batch.op)])
         params[batch.device] = params.get(batch.device, 0.0) + (0.0 if math.isnan(size) else size)
     profiles = {}
-    for name in (device.name for device in hardware.devices):
+    for i, name in enumerate(device.name for device in hardware.devices):
         held = params.get(name, 0.0)
-        changes: dict[float, float] = {0.0: 0.0}
-        for copy in found.copies:
-            if copy.device == name and copy.size_bytes > 0.0:
-                changes[copy.begin_s] = changes.get(copy.begin_s, 0.0) + copy.size_bytes
-                if copy.until_s < math.inf:
-                    changes[copy.until_s] = changes.get(copy.until_s, 0.0) - copy.size_bytes
-        times = sorted(changes)
-        totals = held + np.cumsum([changes[time_s] for time_s in times])
-        profiles[name] = MemoryProfile(name, held, np.array(times), totals, held + most_bytes(found, name)[1])
+        mine = (found.device == i) & (found.size_bytes > 0.0)
+        ends = mine & np.isfinite(found.until_s)
+        when = np.concatenate([[0.0], found.begin_s[mine], found.until_s[ends]])
+        times, which = np.unique(when, return_inverse=True)
+        change = np.concatenate([[0.0], found.size_bytes[mine], -found.size_bytes[ends]])
+        totals = np.cumsum(np.bincount(which, weights=change), dtype=np.float64) + held
+        profiles[name] = MemoryProfile(name, held, times, totals, held + most_bytes(found, i)[1])
     return profiles

@@ -1,0 +1,109 @@
+"""The batches of a placement as columns, after checking that they run every shard of every op once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.errors import InvalidPlan
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Batch, Plan
+
+__all__ = ["BatchTable", "batch_table", "rounding_of"]
+
+_ULPS = 16.0
+"""Steps between floats by which two times may differ through the rounding of a few sums and products."""
+
+
+class BatchTable(NamedTuple):
+    """The b batches of a plan, in its order.
+
+    `op`, `device` (b,) are indices of the graph and the hardware, `start_s`, `end_s` (b,) seconds, `num_shards` (b,);
+    `at` (n, S) is the batch that runs each shard of each op.
+    """
+
+    op: IntArray
+    device: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+    num_shards: IntArray
+    at: IntArray
+
+
+def batch_table(plan: Plan, graph: Graph, hardware: Hardware) -> BatchTable:
+    """Return the batches of a plan as columns.
+
+    Parameters
+    ----------
+    plan
+        A 'latency' or 'throughput' plan, whose form was checked.
+    graph, hardware
+        What it is for.
+
+    Raises
+    ------
+    InvalidPlan
+        An op or device that is unknown, two batches of an op on a device, a shard that is not in one batch.
+    """
+    batches = plan.batches
+    devices = {device.name: i for i, device in enumerate(hardware.devices)}
+    ops = {name: v for v, name in enumerate(graph.names)}
+    op = np.array([ops.get(batch.op, -1) for batch in batches], np.int64)
+    device = np.array([devices.get(batch.device, -1) for batch in batches], np.int64)
+    if (device < 0).any():
+        name = batches[int(np.argmin(device))].device
+        raise InvalidPlan(f"the plan uses device {name!r}, which {hardware.name!r} does not have")
+    if (op < 0).any():
+        raise InvalidPlan(f"the plan runs op {batches[int(np.argmin(op))].op!r}, which the graph does not have")
+    _, first = np.unique(op * len(devices) + device, return_index=True)
+    if len(first) < len(batches):
+        twice = batches[int(np.setdiff1d(np.arange(len(batches)), first)[0])]
+        raise InvalidPlan(f"op {twice.op!r} has two batches on device {twice.device!r}")
+    num_shards = np.array([len(batch.shards) for batch in batches], np.int64)
+    return BatchTable(
+        op,
+        device,
+        np.array([batch.start_s for batch in batches], np.float64),
+        np.array([batch.end_s for batch in batches], np.float64),
+        num_shards,
+        _shards(plan, graph.names, op, num_shards),
+    )
+
+
+def _shards(plan: Plan, names: Sequence[str], op: IntArray, held: IntArray) -> IntArray:
+    """Return (n, S) the batch of each shard, after checking that there is one; batches have `held` (b,) shards."""
+    if plan.inputs % plan.shard_inputs:
+        raise InvalidPlan(f"{plan.inputs} inputs cannot be dealt in shards of {plan.shard_inputs}")
+    num_shards = plan.inputs // plan.shard_inputs
+    shard = np.fromiter(chain.from_iterable(batch.shards for batch in plan.batches), np.int64)
+    if len(shard) == len(names) * num_shards and shard.max() < num_shards and held.all():
+        batch = np.repeat(np.arange(len(op)), held)
+        at = np.full((len(names), num_shards), -1, np.int64)
+        at[op[batch], shard] = batch
+        if (at >= 0).all():
+            return at
+    raise InvalidPlan(_odd_shard(plan.batches, names, num_shards))
+
+
+def _odd_shard(batches: Sequence[Batch], names: Sequence[str], num_shards: int) -> str:
+    """Return which shard is not in one batch of its op, or which batch has none."""
+    held: dict[str, set[int]] = {name: set() for name in names}
+    for batch in batches:
+        if not batch.shards:
+            return f"op {batch.op!r} has a batch of no shards on device {batch.device!r}"
+        for shard in batch.shards:
+            if shard in held[batch.op]:
+                return f"shard {shard} of op {batch.op!r} is in two batches"
+            held[batch.op].add(shard)
+    odd = next(name for name, found in held.items() if len(found) != num_shards or max(found) != num_shards - 1)
+    return f"op {odd!r} has shards {sorted(held[odd])[:8]}; expected 0..{num_shards - 1}"
+
+
+def rounding_of(seconds: FloatArray) -> FloatArray:
+    """Return the seconds by which times of these magnitudes may differ through rounding."""
+    return np.asarray(_ULPS * np.spacing(np.abs(seconds)))
