@@ -198,12 +198,12 @@ def _settle(cover: _Cover, graph: Graph, room: Mapping[str, float]) -> None:
 
 def module_paths(graph: Graph) -> dict[str, str]:
     """Return op -> path of its innermost module, from the ``module`` attribute; "" where there is none."""
-    paths = {}
-    for at, op in enumerate(graph.names):
-        given: Any = graph.extras.get(at, {}).get("module", "")
+    paths = dict.fromkeys(graph.names, "")
+    for at, row in graph.extras.items():
+        given: Any = row.get("module", "")
         if isinstance(given, (list, tuple)):
             given = given[-1] if given else ""
-        paths[op] = str(given)
+        paths[graph.names[at]] = str(given)
     return paths
 
 

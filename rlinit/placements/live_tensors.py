@@ -168,22 +168,24 @@ def without_what_never_fits(problem: PlacementProblem, live: LiveTensors) -> Pla
     live
         Its tensors.
     """
+    if np.isinf(problem.capacity_bytes).all():
+        return problem
     a = live.arrays
     least, root = a.size.copy(), np.arange(len(a.op))
-    for u in a.order.tolist():
-        for row in a.rows[a.row_indptr[u] : a.row_indptr[u + 1]].tolist():
-            if a.base[row] >= 0:
-                root[row] = root[a.base[row]]
-                least[row] = min(a.size[row], least[a.base[row]])
-            elif a.base[row] == IN_PARAMETERS:
-                least[row] = 0.0
-    working = np.zeros(problem.num_ops)
-    for u in range(len(a.order)):
-        together: dict[int, float] = {}
-        for row in a.inputs[a.input_indptr[u] : a.input_indptr[u + 1]].tolist():
-            together[root[row]] = max(together.get(root[row], 0.0), least[row])
-        own = a.rows[a.row_indptr[u] : a.row_indptr[u + 1]]
-        working[u] = sum(together.values()) + a.size[own[a.base[own] == OWN_STORAGE]].sum()
+    least[a.base == IN_PARAMETERS] = 0.0
+    place = np.empty(len(a.order), np.int64)
+    place[a.order] = np.arange(len(a.order))
+    views = np.flatnonzero(a.base >= 0)
+    for row in views[np.argsort(place[a.op[views]], kind="stable")].tolist():
+        root[row] = root[a.base[row]]
+        least[row] = min(a.size[row], least[a.base[row]])
+    reader = np.repeat(np.arange(len(a.order)), np.diff(a.input_indptr))
+    together, which = np.unique(reader * len(root) + root[a.inputs], return_inverse=True)
+    largest = np.zeros(len(together))
+    np.maximum.at(largest, which, least[a.inputs])
+    working = np.zeros(problem.num_ops)  # np.bincount of nothing counts in integers.
+    working += np.bincount(together // len(root), weights=largest, minlength=problem.num_ops)
+    working += np.bincount(a.op, weights=np.where(a.base == OWN_STORAGE, a.size, 0.0), minlength=problem.num_ops)
     weight = np.bincount(problem.group, weights=problem.weight_bytes, minlength=problem.num_ops)[problem.group]
     need = weight[:, None] + working[:, None] * np.arange(problem.num_shards + 1)
     never = need[:, None, :] > problem.capacity_bytes[None, :, None] * CAPACITY_SLACK

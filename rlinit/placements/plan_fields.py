@@ -45,30 +45,32 @@ def placement_parts(
     names = [device.name for device in hardware.devices]
     d = problem.num_devices
     runs = placement.sequence[placement.sequence // d < graph.num_ops]
-    batches = [
-        Batch(
-            graph.names[code // d],
-            names[code % d],
-            tuple(np.flatnonzero(placement.device[code // d] == code % d).tolist()),
-            float(run.start_s[code // d, code % d]),
-            float(run.end_s[code // d, code % d]),
-        )
-        for code in runs.tolist()
-    ]
-    batches.sort(key=lambda batch: batch.start_s)
-    largest: dict[str, Batch] = {}
-    start_s: dict[str, float] = {}
-    for batch in batches:
-        start_s.setdefault(batch.op, batch.start_s)
-        if batch.op not in largest or len(batch.shards) > len(largest[batch.op].shards):
-            largest[batch.op] = batch
+    runs = runs[np.argsort(run.start_s[runs // d, runs % d], kind="stable")]
+    ops, devices = runs // d, runs % d
+    shards = _shards_of(placement.device, ops, devices)
+    starts, ends = run.start_s[ops, devices].tolist(), run.end_s[ops, devices].tolist()
+    of_op = list(map(graph.names.__getitem__, ops.tolist()))
+    on = list(map(names.__getitem__, devices.tolist()))
+    _, first = np.unique(ops, return_index=True)
+    by_size = np.lexsort((-np.fromiter(map(len, shards), np.int64, len(shards)), ops))
+    most = by_size[np.searchsorted(ops[by_size], np.arange(graph.num_ops))]
     return {
-        "assignment": {name: largest[name].device for name in graph.names},
-        "start_s": {name: start_s[name] for name in graph.names},
-        "batches": tuple(batches),
+        "assignment": {name: on[at] for name, at in zip(graph.names, most.tolist(), strict=True)},
+        "start_s": {name: starts[at] for name, at in zip(graph.names, first.tolist(), strict=True)},
+        "batches": tuple(map(Batch, of_op, on, shards, starts, ends)),
         "transfers": _transfers(problem, run, graph, names),
         "devices": _device_uses(problem, placement, runs, names, held),
     }
+
+
+def _shards_of(device: IntArray, ops: IntArray, devices: IntArray) -> list[tuple[int, ...]]:
+    """Return the shards of batches, from the (n, s) device of each shard of each op."""
+    if device.shape[1] == 1:
+        return [(0,)] * len(ops)
+    batch, shard = np.nonzero(device[ops] == devices[:, None])
+    ends = np.cumsum(np.bincount(batch, minlength=len(ops))).tolist()
+    every = shard.tolist()
+    return [tuple(every[begin:end]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _transfers(problem: PlacementProblem, run: Timeline, graph: Graph, names: list[str]) -> tuple[PlannedTransfer, ...]:

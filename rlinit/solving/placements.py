@@ -59,6 +59,10 @@ _SMALL_CONSTRAINT_OPS = 60
 _CONSTRAINT_PAIRS = 3_000
 """Pairs of an op and a device that may run it up to which CP-SAT is tried: more take seconds to write down alone."""
 
+_CLOSING_S, _MOST_CLOSING = 2e-5, 0.3
+"""Seconds that making and checking the plan takes for each batch there may be, and the share of the time left that is
+kept for it at most (`benchmarks.components.time_limits`)."""
+
 _BRANCHING_OPS = 12
 """Ops up to which branch and bound over all schedules comes first."""
 
@@ -333,6 +337,8 @@ def solve_placement(
     """
     lowered, start = _lowered(graph, hardware, options, plan)
     problem = lowered.problem
+    batches = graph.num_ops * min(problem.num_shards, problem.num_devices)
+    budget = budget.share(budget.remaining_s - min(_CLOSING_S * batches, _MOST_CLOSING * budget.remaining_s))
     search = PlacementSearch.of(for_placement(problem, budget, options.gap, progress), options, start, lowered.live)
     incumbent = search.incumbent
     baselines: list[Baseline[Placement]] = []

@@ -64,6 +64,13 @@ def test_peaks_by_hand(rows: tuple[dict[str, Any], ...], peak: float) -> None:
     assert kept > peak
 
 
+def test_an_op_that_reads_nothing_is_placed_within_memory() -> None:
+    """A graph without edges on a device with a limit, where there is nothing to sum what ops read over."""
+    graph = Graph.build([("a", {"time_s": 1.0, "param_bytes": 2.0, "out_bytes": 7.0})], [])
+    assert place(graph, one(9.0)).devices[0].held_bytes == 9.0
+    assert place(graph, one(8.0)).status == "infeasible"
+
+
 def test_the_checker_refuses_what_is_overfull_or_untrue() -> None:
     """A peak above memory less reserve is refused, and so is one that is given too small or too large."""
     graph = chain({}, {}, {})
@@ -119,8 +126,8 @@ def test_solver_and_checker_agree(seed: int, inputs: int, transfers: Any) -> Non
     rlinit.verify(plan, graph, hardware)
     peaks, found = live.peak_bytes(problem, placement), residence(plan, graph, hardware)
     sums = live.with_sums(problem, 1.0)
-    for i, unit in enumerate(hardware.devices):
-        least, exact, most = most_bytes(found, unit.name)
+    for i in range(len(hardware.devices)):
+        least, exact, most = most_bytes(found, i)
         assert exact == pytest.approx(peaks[i], abs=1e-9)
         assert least <= exact + 1e-9 <= most + 2e-9
         count = (placement.device == i).sum(axis=1)

@@ -25,7 +25,17 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import bit_count
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["BatchState", "DataFlow", "carry", "close_orders", "collapse", "data_flow", "drop_late", "order_pairs"]
+__all__ = [
+    "BatchState",
+    "DataFlow",
+    "carry",
+    "carry_open",
+    "close_orders",
+    "collapse",
+    "data_flow",
+    "drop_late",
+    "order_pairs",
+]
 
 
 class DataFlow(NamedTuple):
@@ -212,6 +222,79 @@ def carry(flow: DataFlow, state: BatchState) -> bool:
                 tail[v, i] = rest
                 changed = True
     return changed
+
+
+@njit(cache=True, nogil=True)
+def _by_end(able: BoolArray, start: FloatArray, least: FloatArray, end: FloatArray, order: IntArray) -> int:
+    """Write the ends (d,) of an op's batches and the devices that may run it, soonest first; return how many may."""
+    count = 0
+    for i in range(len(able)):
+        end[i] = np.inf
+        if not able[i]:
+            continue
+        end[i] = start[i] + least[i]
+        at = count
+        while at > 0 and end[order[at - 1]] > end[i]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = i
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _soonest(
+    end: FloatArray, order: IntArray, i: int, size: float, s_per_byte: FloatArray, delay_s: FloatArray
+) -> float:
+    """Return when a tensor of an op with these ends, soonest first in `order`, can be on device i."""
+    at = end[i]
+    for j in order:
+        if end[j] >= at:
+            break
+        at = min(at, end[j] + (delay_s[j, i] + size * s_per_byte[j, i]))
+    return float(at)
+
+
+@njit(cache=True, nogil=True)
+def carry_open(flow: DataFlow, able: BoolArray, least: FloatArray, head: FloatArray, tail: FloatArray) -> None:
+    """Carry heads forward and tails backward along data as `carry` does, where nothing is fixed but what may run.
+
+    Parameters
+    ----------
+    flow
+        The problem.
+    able, least, head, tail
+        (n, d) whether a batch may run, its seconds, and what to raise in place.
+
+    Notes
+    -----
+    Devices are tried by when they can be done, so that mostly few of them are: some ``m d`` steps instead of ``m d^2``.
+    """
+    n, d = able.shape
+    end, order, count = np.empty((n, d)), np.empty((n, d), np.int64), np.empty(n, np.int64)
+    rate, delay = np.ascontiguousarray(flow.s_per_byte.T), np.ascontiguousarray(flow.delay_s.T)
+    for v in flow.visit:
+        for u in flow.pred[flow.pred_indptr[v] : flow.pred_indptr[v + 1]]:
+            together, size = flow.group[u] == flow.group[v], flow.tensor_bytes[u]
+            for i in range(d):
+                if not able[v, i]:
+                    continue
+                at = end[u, i]
+                if not together:
+                    at = _soonest(end[u], order[u, : count[u]], i, size, flow.s_per_byte, flow.delay_s)
+                head[v, i] = max(head[v, i], at)
+        count[v] = _by_end(able[v], head[v], least[v], end[v], order[v])
+    for v in flow.visit[::-1]:
+        for w in flow.succ[flow.succ_indptr[v] : flow.succ_indptr[v + 1]]:
+            together, size = flow.group[v] == flow.group[w], flow.tensor_bytes[v]
+            for i in range(d):
+                if not able[v, i]:
+                    continue
+                at = end[w, i]
+                if not together:
+                    at = _soonest(end[w], order[w, : count[w]], i, size, rate, delay)
+                tail[v, i] = max(tail[v, i], at)
+        count[v] = _by_end(able[v], tail[v], least[v], end[v], order[v])
 
 
 @njit(cache=True, nogil=True)

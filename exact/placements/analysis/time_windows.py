@@ -26,6 +26,7 @@ from rlinit.exact.placements.analysis.propagation import (
     BatchState,
     DataFlow,
     carry,
+    carry_open,
     close_orders,
     collapse,
     data_flow,
@@ -335,18 +336,22 @@ def possible_batches(problem: PlacementProblem) -> BoolArray:
     allowed = np.isfinite(problem.time_s)
     allowed[:, :, 0] = False
     _close_groups(problem, allowed)
-    held = np.zeros(problem.time_s.shape)
-    sizes = problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
-    np.add.at(held, problem.group, sizes[:, None, :])
-    allowed &= (held <= problem.capacity_bytes[:, None] * CAPACITY_SLACK)[problem.group]
+    if np.isfinite(problem.capacity_bytes).any():
+        held = np.zeros((problem.num_ops, s + 1))
+        np.add.at(
+            held, problem.group, problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
+        )
+        allowed &= held[problem.group][:, None, :] <= problem.capacity_bytes[:, None] * CAPACITY_SLACK
     return _drop_incomplete(allowed)
 
 
 def _close_groups(problem: PlacementProblem, allowed: BoolArray) -> None:
     """Forbid in place for all ops of a group what is forbidden for one of them."""
-    banned = np.zeros(allowed.shape, np.int64)
-    np.add.at(banned, problem.group, ~allowed)
-    allowed &= (banned == 0)[problem.group]
+    joined = np.flatnonzero(np.bincount(problem.group, minlength=len(allowed))[problem.group] > 1)
+    _, which = np.unique(problem.group[joined], return_inverse=True)
+    banned = np.zeros((len(joined), *allowed.shape[1:]), np.int64)
+    np.add.at(banned, which, ~allowed[joined])
+    allowed[joined] &= (banned == 0)[which]
 
 
 def _drop_incomplete(allowed: BoolArray) -> BoolArray:
@@ -404,8 +409,6 @@ def shard_windows(
     allowed = allowed.copy()
     _close_groups(problem, allowed)
     flow = data_flow(problem)
-    nobody, unknown = np.full((n, d), -1, np.int64), np.zeros((n, d), np.int64)
-    everyone, none = np.ones(n, np.bool_), np.zeros((0, 0), np.bool_)
     while True:
         if not allowed.any(axis=(1, 2)).all():
             return None
@@ -413,7 +416,7 @@ def shard_windows(
         least = time_s.min(axis=2)
         able = np.isfinite(least)
         head, tail = (np.repeat(floor[:, None], d, axis=1) for floor in floors)
-        carry(flow, BatchState(everyone, able, unknown, least, head, tail, nobody, nobody, none))
+        carry_open(flow, able, least, head, tail)
         head[~able] = tail[~able] = np.inf
         total = head[:, :, None] + time_s + tail[:, :, None]
         dead = allowed & ~(total < min(upper, np.finfo(np.float64).max))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.propagation import BatchState, carry, carry_open, data_flow
 from rlinit.exact.placements.analysis.time_windows import (
     batch_windows,
     horizon_s,
@@ -115,3 +116,20 @@ def test_a_start_is_needed_for_a_window() -> None:
     """Some ops cannot be fixed where nothing says where."""
     with pytest.raises(ValueError, match="start"):
         batch_windows(random_placement_problem(1, 3, 2), 10.0, None, np.array([True, False, True]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_carrying_by_ends_is_carrying(seed: int) -> None:
+    """Where nothing is fixed, trying devices by when they can be done gives the same heads and tails, bit by bit."""
+    problem, rng = any_problem(seed), np.random.default_rng(seed)
+    n, d = problem.num_ops, problem.num_devices
+    least = np.where(rng.random((n, d)) < 0.2, np.inf, problem.time_s[:, :, -1])
+    able, none = np.isfinite(least), np.full((n, d), -1)
+    found = np.zeros((2, 2, n, d))
+    unknown, free = np.zeros((n, d), np.int64), np.ones(n, np.bool_)
+    head, tail = found[0]
+    state = BatchState(free, able, unknown, least, head, tail, none, none, np.zeros((0, 0), np.bool_))
+    carry(data_flow(problem), state)
+    carry_open(data_flow(problem), able, least, found[1, 0], found[1, 1])
+    assert np.array_equal(found[0], found[1])
