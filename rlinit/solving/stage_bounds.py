@@ -70,7 +70,7 @@ def _upper(incumbent: StageIncumbent) -> float:
 
 
 def _simple(incumbent: StageIncumbent) -> Value:
-    return simple_bound(incumbent.problem)
+    return simple_bound(incumbent.problem, incumbent.budget)
 
 
 def _bin_packing(incumbent: StageIncumbent) -> Value:

@@ -199,8 +199,8 @@ def parametric_cut_bound(
     ----------
     Generalises MTPP, section 3.2 (some stage has the average work) to a weighted average over all stages.
     """
-    balance = load_balance(problem)
-    best = simple_bound(problem)[0]
+    balance = load_balance(problem, budget)
+    best = simple_bound(problem, budget)[0]
     if not 0 < balance.bound < np.inf or problem.num_tensors == 0 or problem.num_nodes > max_nodes:
         return best
     budget = budget or Budget()

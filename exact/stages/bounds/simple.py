@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from rlinit.arrays import FloatArray
+from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem, Value
@@ -19,6 +20,14 @@ __all__ = ["LoadBalance", "allowed_classes", "load_balance", "simple_bound"]
 
 _SAFETY = 1e-9
 """Relative discount that covers the rounding of sums of up to millions of nonnegative terms."""
+
+
+_PROGRAM_S, _PROGRAM_SHARE = 2e-5, 0.1
+"""Seconds that the balancing program takes for each pair of a node and a class that may run it (HiGHS: 1.0 s for 64,000
+of them, 1.4 s for 100,000), and what it may take of the time that is left."""
+
+_PAIRS, _FEWEST_ROUNDS, _MOST_ROUNDS = 20_000_000, 20, 400
+"""Pairs looked at, and rounds, of multiplicative weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +58,7 @@ def allowed_classes(problem: StageProblem) -> NDArray[np.bool_]:
     )
 
 
-def load_balance(problem: StageProblem) -> LoadBalance:
+def load_balance(problem: StageProblem, budget: Budget | None = None) -> LoadBalance:
     """Balance the work of all nodes over the classes, each node divisible, communication free.
 
     With x[c, v] the fraction of node v on class c, k_c stages of class c, and
@@ -60,6 +69,14 @@ def load_balance(problem: StageProblem) -> LoadBalance:
                 sum_c x[c, v] = 1,  x >= 0
 
     The bound is recomputed from the dual prices alone, so it does not rest on the solver's accuracy.
+
+    Parameters
+    ----------
+    problem
+        A `pipeline` problem.
+    budget
+        Where the program would take much of what is left of it, prices come from a few rounds of multiplicative
+        weights instead, which give a weaker bound.
 
     Raises
     ------
@@ -74,7 +91,9 @@ def load_balance(problem: StageProblem) -> LoadBalance:
         prices = [np.where(count > 0, 1.0, 0.0)]
         shares = [np.zeros(len(count)), np.ones(len(count))]
     else:
-        found = _balance_duals(problem, allowed)
+        spare = np.inf if budget is None else _PROGRAM_SHARE * budget.remaining_s
+        find = _balance_duals if allowed.sum() * _PROGRAM_S <= spare else _weighted_duals
+        found = find(problem, allowed)
         prices, shares = [found[0]], [found[1], np.zeros(len(count))]
     best = LoadBalance(0.0, np.where(count > 0, 1.0, 0.0), np.zeros(len(count)))
     for price in prices:
@@ -86,12 +105,19 @@ def load_balance(problem: StageProblem) -> LoadBalance:
     return best
 
 
-def simple_bound(problem: StageProblem) -> Value:
+def simple_bound(problem: StageProblem, budget: Budget | None = None) -> Value:
     """Return an elementary lower bound on the optimal value.
 
     For `pipeline`, the larger of the dearest op alone on its best class and the fractional balancing of all work
     (:func:`load_balance`). For `memory`, (largest op or average bytes, total bytes less all caches, 0), where the
     average is rounded up if bytes are integers. ``inf`` means that nothing is feasible.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    budget
+        What is left of it decides how good the balance may be.
 
     References
     ----------
@@ -102,7 +128,7 @@ def simple_bound(problem: StageProblem) -> Value:
     if problem.num_nodes == 0:
         return (0.0,)
     alone = np.where(allowed_classes(problem), problem.work_s + _lone_overflow(problem), np.inf).min(axis=0)
-    return (max(float(alone.max()), load_balance(problem).bound),)
+    return (max(float(alone.max()), load_balance(problem, budget).bound),)
 
 
 def _has_overflow(problem: StageProblem) -> NDArray[np.bool_]:
@@ -158,6 +184,43 @@ def _balance_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[F
     share = np.divide(dual[num_classes:], price, out=np.zeros(num_classes), where=price > 0)
     total = float(count @ price)
     return (price / total * count.sum() if total > 0 else np.where(count > 0, 1.0, 0.0)), share
+
+
+def _weighted_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """Return (price, overflow share) by multiplicative weights: classes that are overloaded get dearer.
+
+    References
+    ----------
+    Arora, Hazan, Kale: The multiplicative weights update method, Theory of Computing 8 (2012), section 3.3.
+    """
+    count = problem.class_count.astype(np.float64)
+    rate = np.where(_has_overflow(problem), problem.overflow_s_per_byte, 0.0)
+    cache = np.where(_has_overflow(problem), problem.cache_bytes, 0.0)
+    work = np.where(allowed, problem.work_s, 0.0)
+    both = np.stack([work, work + rate[:, None] * problem.param_bytes])
+    room = np.stack([np.zeros(len(count)), count * rate * cache])
+    total = both.sum(axis=2)
+    price = np.where((count > 0) & (total > 0), 1.0 / np.where(total > 0, total, 1.0), 0.0)
+    price[1, rate == 0] = 0.0
+    nodes, best, found = np.arange(work.shape[1]), -np.inf, price
+    for at in range(int(np.clip(_PAIRS // max(work.size, 1), _FEWEST_ROUNDS, _MOST_ROUNDS))):
+        capacity = float((count * price).sum())
+        if capacity <= 0:
+            break
+        price = price / capacity
+        cost = np.where(allowed, np.einsum("kc,kcv->cv", price, both), np.inf)
+        chosen = cost.argmin(axis=0)
+        value = float(cost[chosen, nodes].sum() - (price * room).sum())
+        if value > best:
+            best, found = value, price
+        load = np.stack([np.bincount(chosen, one[chosen, nodes], len(count)) for one in both]) - room
+        wanted = np.maximum(count * max(value, np.finfo(np.float64).tiny), np.finfo(np.float64).tiny)
+        price = price * np.exp(np.clip(load / wanted - 1.0, -1.0, 1.0) / np.sqrt(at + 1.0))
+    each = found.sum(axis=0)
+    capacity = float(count @ each)
+    if capacity <= 0:
+        return np.where(count > 0, 1.0, 0.0), np.zeros(len(count))
+    return each / capacity * count.sum(), np.divide(found[1], each, out=np.zeros(len(count)), where=each > 0)
 
 
 def _memory_bound(problem: StageProblem) -> Value:

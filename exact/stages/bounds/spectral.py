@@ -151,7 +151,7 @@ def spectral_bound(
     With several classes, stages are weighted by the prices of the fractional load balance, and tensors cost what they
     cost in the class where that is least.
     """
-    balance, best = load_balance(problem), simple_bound(problem)[0]
+    balance, best = load_balance(problem, budget), simple_bound(problem, budget)[0]
     if not 0 < balance.bound < np.inf or problem.num_tensors == 0 or problem.num_nodes > max_nodes:
         return best
     # One thread: matrices this small lose more to threads than they gain, badly so on a busy machine.

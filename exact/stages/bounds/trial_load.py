@@ -37,7 +37,7 @@ def trial_load_bound(problem: StageProblem, *, upper: float, budget: Budget | No
         When to stop; what is refuted by then holds.
     """
     budget = budget or Budget()
-    proven = load_balance(problem).bound
+    proven = load_balance(problem, budget).bound
     if not np.isfinite(proven) or problem.num_nodes == 0:
         return proven
     finite = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
@@ -48,7 +48,7 @@ def trial_load_bound(problem: StageProblem, *, upper: float, budget: Budget | No
         middle = 0.5 * (low + high)
         trial = middle * (1 + _MARGIN)
         cut = replace(problem, work_s=np.where(problem.work_s <= trial, problem.work_s, np.inf))
-        if load_balance(cut).bound > trial:
+        if load_balance(cut, budget).bound > trial:
             proven = low = middle
         else:
             high = middle

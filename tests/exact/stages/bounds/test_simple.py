@@ -86,6 +86,18 @@ def test_unequal_stages_share_the_work_by_speed() -> None:
     assert load_balance(problem).bound == pytest.approx(1.0, rel=1e-8)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_balancing_without_time_is_a_weaker_bound(seed: int) -> None:
+    """Multiplicative weights never prove more than the program does, and mostly nearly as much."""
+    rng = np.random.default_rng(seed)
+    classes = int(rng.integers(2, 5))
+    problem = random_problem(seed, 40, 6, num_classes=classes, cache_fraction=float(rng.choice([np.inf, 0.1])))
+    work = problem.work_s * 10.0 ** rng.uniform(-1, 1, (classes, 1)) * (0.5 + rng.random((classes, 40)))
+    problem = replace(problem, work_s=np.where(rng.random(work.shape) < 0.1, np.inf, work))
+    quick, best = load_balance(problem, Budget(0.0)).bound, load_balance(problem).bound
+    assert 0.95 * best <= quick <= best * (1 + 1e-6)
+
+
 def test_overflow_counts_in_the_average() -> None:
     """Parameters beyond all caches together are paid for on average."""
     problem = random_problem(1, 5, 2, zero_fraction=0.0)
