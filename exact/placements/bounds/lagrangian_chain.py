@@ -101,8 +101,9 @@ class LagrangianChain:
         # proves.
         self._cost: list[FloatArray] = [np.zeros((len(arcs), 0)) for arcs in self.arcs]
         self._known: list[NDArray[np.bool_]] = [np.zeros((len(arcs), 0), np.bool_) for arcs in self.arcs]
-        least = window.least_s.min(axis=1)
-        self._scale = max(float(least.sum()), 1e-300)
+        # Where each op costs nothing somewhere, the least of the other times stands for what ops cost.
+        able = window.least_s[np.isfinite(window.least_s) & (window.least_s > 0)]
+        self._scale = float(window.least_s.min(axis=1).sum()) or (float(able.min()) if len(able) else 1.0)
         self.nodes = 0
         self.bound_s = 0.0
         self.exhausted = False

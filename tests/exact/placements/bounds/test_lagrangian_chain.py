@@ -164,6 +164,15 @@ def test_tight_memory_counts_together_with_the_path() -> None:
     assert load_bound(problem) == pytest.approx(6.0)
 
 
+def test_ops_that_cost_nothing_somewhere_have_a_bound() -> None:
+    """Where the least time of every op is zero, the magnitude of the program is that of the other times."""
+    problem = random_placement_problem(5, num_ops=2, num_devices=3, scale=1e12)
+    time_s = problem.time_s.copy()
+    time_s[[0, 1], [0, 1], 1] = 0.0
+    problem = dataclasses.replace(problem, time_s=time_s, edges=np.array([(0, 1)]), capacity_bytes=np.full(3, np.inf))
+    assert 0.0 <= memory_bound(problem) <= brute_force_placement(problem) * CLOSE
+
+
 def test_magnitudes_far_apart_end_with_the_bound_that_is_proven() -> None:
     """Times and bytes 21 orders apart take no longer than others, and bound the least makespan without limit."""
     for seed in range(60):
