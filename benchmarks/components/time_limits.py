@@ -2,14 +2,16 @@
 
 Run as ``python -m benchmarks.components.time_limits``; ``--all`` takes every size up to 50,000 ops and 64 devices,
 ``--sample N`` N cases of those, ``--objective latency`` one objective. A limit counts as kept within 5% and 0.3 s.
-Lowering the graph counts, compilation does not: a small problem goes first. Besides the wall clock the processor time
-of the process is shown: on a machine that is busy with other work the first is late without anything being wrong here.
+Lowering the graph counts, compilation does not: a small problem goes first. With ``--processor-time`` limits are kept,
+and judged, by the processor time of the process, which other work on the machine does not lengthen; what waits for
+programs of other packages (SCIP, HiGHS) still looks at the wall clock there.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -74,9 +76,9 @@ def measure(num_ops: int, num_devices: int, unlike: int, objective: Objective, l
     """Return how long one schedule took against its limit, and what it found."""
     inputs = INPUTS if objective == "throughput" else None
     graph, hardware = wide_graph(num_ops, unlike, inputs or 1), devices(num_devices, unlike)
-    began, began_cpu = time.perf_counter(), time.process_time()
+    began, began_cpu = time.monotonic(), time.process_time()
     plan = rlinit.schedule(graph, hardware, objective=objective, inputs=inputs, time_limit_s=limit_s)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
+    seconds, cpu = time.monotonic() - began, time.process_time() - began_cpu
     return {
         "ops": num_ops,
         "devices": num_devices,
@@ -87,7 +89,7 @@ def measure(num_ops: int, num_devices: int, unlike: int, objective: Objective, l
         "cpu_s": cpu,
         "kept": seconds <= 1.05 * limit_s + 0.3,
         "status": plan.status,
-        "gap": plan.gap,
+        "gap": plan.gap if math.isfinite(plan.gap) else None,
     }
 
 
@@ -113,7 +115,10 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every size, hardware and limit: some two hours")
     parser.add_argument("--sample", type=int, help="so many cases of all, drawn with seed 0")
     parser.add_argument("--objective", choices=OBJECTIVES, help="only this objective")
+    parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     chosen = parser.parse_args()
+    if chosen.processor_time:
+        time.monotonic = time.process_time
     objectives = (chosen.objective,) if chosen.objective else OBJECTIVES
     drawn = list(cases(chosen.all or chosen.sample is not None, objectives))
     if chosen.sample is not None:
@@ -129,7 +134,7 @@ def main() -> None:
     if misses:
         print_table("misses", list(misses[0]), (row.values() for row in misses))
     print(f"kept: {len(rows) - len(misses)} of {len(rows)}")
-    save("time_limits", rows)
+    save("time_limits", rows, processor_time=chosen.processor_time)
 
 
 if __name__ == "__main__":
