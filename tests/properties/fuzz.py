@@ -228,7 +228,7 @@ def names_of(what: str, objective: Objective) -> tuple[str, ...]:
             wanted: dict[str, Any] = {what: "?"}
             rlinit.schedule(graph, Hardware.pipeline(1), objective=objective, inputs=inputs, **wanted)
     except RlinitError as problem:
-        names = str(problem).rpartition("expected ")[2].split(", ")
+        names = str(problem).rpartition("expected ")[2].rstrip(")").split(", ")
         return tuple(name for name in names if " " not in name)
     raise AssertionError(f"an unknown {what} was accepted")
 
