@@ -31,6 +31,7 @@ from typing import Any
 import pytest
 import tyro
 
+from benchmarks.record import RESULTS
 from rlinit.cli.main import Command, main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,8 +86,17 @@ BLOCKS = [pytest.param(piece, id=f"{name(page)}-{piece.line}") for page in PAGES
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     """A relative link names a file of the repository."""
-    for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
-        assert "://" in target or (page.parent / target).exists(), target
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)\)", text):
+        made = "_generated/benchmarks/" in target and (RESULTS / Path(target).with_suffix(".json").name).exists()
+        assert "://" in target or made or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "papers").glob("*.md")), ids=name)
+def test_files_of_papers_are_there(page: Path) -> None:
+    """The pages on papers name files of the repository."""
+    named = re.findall(r"`([\w/]+/[\w./]+\.(?:py|toml))`", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
