@@ -42,6 +42,8 @@ class Llm:
     """Of weights and activations: bf16 (default), fp16, fp32, fp8, int8, int4, or WEIGHTS/ACTIVATIONS (int4/fp16)."""
     granularity: Literal["layer", "part"] = "layer"
     """Whole layers, or attention and feed-forward part of each by themselves."""
+    contiguous: bool = True
+    """One span a device; without it each part may be on any, such as experts on the host under attention on a GPU."""
     reserve: str = "0B"
     """Memory of each device that stays free, such as 1GiB."""
     first: tuple[str, ...] = ()
@@ -98,14 +100,12 @@ def _planned(command: Llm) -> tuple[LlmPlan, int | None]:
     )  # fmt: skip
     is_file = Path(command.hw).suffix in (".toml", ".json")
     hardware = Hardware.load(command.hw) if is_file else command.hw
-    rules = command.objective, command.granularity, reserve, command.first
     search = max_context if command.max_context else max_batch if command.max_batch else None
-    if search is None:
-        return plan(
-            model, hardware, objective=rules[0], granularity=rules[1], reserve_bytes=rules[2], first=rules[3]
-        ), None  # fmt: skip
-    limit = search(model, hardware, objective=rules[0], granularity=rules[1], reserve_bytes=rules[2], first=rules[3])
-    return limit.plan, limit.largest
+    found = (search or plan)(
+        model, hardware, objective=command.objective, granularity=command.granularity, reserve_bytes=reserve,
+        first=command.first, contiguous=command.contiguous,
+    )  # fmt: skip
+    return (found, None) if isinstance(found, LlmPlan) else (found.plan, found.largest)
 
 
 def _flags(command: Llm, found: LlmPlan) -> list[str]:

@@ -75,6 +75,8 @@ def to_vllm(plan: LlmPlan) -> dict[str, str]:
         There is no split, it cuts inside a layer, or a device has the embedding or the head alone.
     """
     layers = _whole_layers(plan)
+    if len({span.device for span in plan.spans}) < len(plan.spans):
+        raise InvalidPlan("a device comes back in the plan, which ranks of vLLM cannot; plan with contiguous=True")
     counts = {span.device: layers.count(span.device) for span in plan.spans}
     for device, count in counts.items():
         if count == 0:
@@ -116,6 +118,8 @@ def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
     owners = list(where)
     for at in range(host, num_layers + 1):  # layers of the host behind a device's belong to it, and are moved by -ot
         owners[at] = where[at] if where[at] != _CPU else owners[at - 1]
+    if [device for at, device in enumerate(owners[host:]) if not at or device != owners[host + at - 1]] != order:
+        raise InvalidPlan("caches of a device are not in a row, which llama.cpp cannot say; plan with contiguous=True")
     flags = ["--device", ",".join(order), "-ngl", str(num_layers + 1 - host)]
     if len(order) > 1:
         flags += ["-ts", ",".join(str(owners[host:].count(device)) for device in order)]

@@ -37,17 +37,21 @@ class Settings:
         Of each device: context and workspace.
     first
         Devices that, where they are used, come first.
+    contiguous
+        Each device has one span at most; without it devices may come back, such as for attention between experts that
+        are elsewhere. For objectives whose seconds add up, and without `first`.
 
     Raises
     ------
     InvalidConfig
-        An unknown objective or granularity, or a reserve that is no size.
+        An unknown objective or granularity, a reserve that is no size, or a choice that does not go with another.
     """
 
     objective: Objective = "decode"
     granularity: Granularity = "layer"
     reserve_bytes: float = 0.0
     first: tuple[str, ...] = ()
+    contiguous: bool = True
 
     def __post_init__(self) -> None:
         for what, known in (("objective", get_args(Objective)), ("granularity", get_args(Granularity))):
@@ -55,6 +59,9 @@ class Settings:
                 raise InvalidConfig(f"{what} is {getattr(self, what)!r}; expected one of {', '.join(known)}")
         if not 0 <= self.reserve_bytes < float("inf"):
             raise InvalidConfig(f"reserve_bytes is {self.reserve_bytes}; expected a number >= 0")
+        if not self.contiguous and (self.objective == "pipeline" or self.first):
+            what = "objective='pipeline'" if self.objective == "pipeline" else f"first={self.first!r}"
+            raise InvalidConfig(f"{what} is for contiguous plans; leave contiguous=False out (--no-contiguous)")
 
 
 def passes_of(model: LanguageModel, objective: Objective) -> tuple[tuple[Phase, int], ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -14,11 +17,15 @@ from rlinit.llm.contiguous import ChainProblem, ChainSolution, solve_chain
 from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
+from rlinit.llm.revisiting import solve_revisiting
 from rlinit.llm.simple_splits import compare_splits
 from rlinit.llm.verification import evaluate, value_of, verify
 from rlinit.units import format_bytes
 
 __all__ = ["Limit", "max_batch", "max_context", "plan"]
+
+_CLOSED = 1e-6
+"""Relative difference of value and bound up to which a plan is optimal, as for other plans."""
 
 _LONGEST = 1 << 24
 """Tokens or sequences beyond which no limit is looked for."""
@@ -51,10 +58,12 @@ def plan(
     granularity: Granularity = "layer",
     reserve_bytes: float = 0.0,
     first: Sequence[str] = (),
+    contiguous: bool = True,
 ) -> LlmPlan:
-    """Return the best contiguous split of a model over devices, proven, with the splits that it is compared with.
+    """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
-    Devices are used in any order, each for one span of units, or not at all.
+    Devices are used in any order, each for one span of units, or not at all; with ``contiguous=False`` each unit is on
+    any device.
 
     Parameters
     ----------
@@ -62,7 +71,7 @@ def plan(
         From `load`.
     hardware
         Devices with rates and links, or the name of a preset, whose rates are then those of the activations' dtype.
-    objective, granularity, reserve_bytes, first
+    objective, granularity, reserve_bytes, first, contiguous
         See `Settings`.
 
     Raises
@@ -73,9 +82,9 @@ def plan(
         An unknown objective or granularity.
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
-    settings = Settings(objective, granularity, reserve_bytes, tuple(first))
+    settings = Settings(objective, granularity, reserve_bytes, tuple(first), contiguous)
     started = time.perf_counter()
-    problem, solution = _solve(model, devices, settings)
+    problem, solution, proven = _solve(model, devices, settings)
     solved = time.perf_counter() - started
     if not solution.spans:
         said = _what_is_missing(problem)
@@ -83,27 +92,53 @@ def plan(
     spans = evaluate(model, devices, settings, solution.spans)
     value = value_of(spans, settings)
     others = compare_splits(model, devices, settings, problem)
-    bound = min(solution.cost, value)
-    made = LlmPlan(model, devices.name, settings, "optimal", value, bound, spans, "", others, solved)
+    bound = min(proven, value)
+    status: Literal["optimal", "feasible"] = "optimal" if bound >= value * (1 - _CLOSED) else "feasible"
+    made = LlmPlan(model, devices.name, settings, status, value, bound, spans, "", others, solved)
     verify(made, devices)
     if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
-        raise SolverFailure(f"the dynamic program's cost {solution.cost} is not that of its spans, {value}")
+        raise SolverFailure(f"the cost that was minimised is {solution.cost}, not that of the spans, {value}")
     return made
 
 
-def _solve(model: LanguageModel, hardware: Hardware, settings: Settings) -> tuple[ChainProblem, ChainSolution]:
-    """Return the problem and its best spans.
+def _solve(model: LanguageModel, hardware: Hardware, settings: Settings) -> tuple[ChainProblem, ChainSolution, float]:
+    """Return the problem, its best spans, and what was proven that none are below.
 
     A pipeline of k devices has k batches under way: the best for each k with the caches of k batches is at most k
     devices long, and the best of all k is the best pipeline.
     """
     if settings.objective != "pipeline":
         problem = lower_chain(model, hardware, settings)
-        return problem, solve_chain(problem)
+        if not settings.contiguous:
+            return problem, *_on_any_device(problem)
+        solution = solve_chain(problem)
+        return problem, solution, solution.cost
     most = min(hardware.num_devices, len(model.units(settings.granularity)))
     problems = [lower_chain(model, hardware, settings, k, k) for k in range(1, most + 1)]
-    solutions = [solve_chain(problem) for problem in problems]
-    return problems[0], min(solutions, key=lambda solution: solution.cost)
+    solution = min((solve_chain(problem) for problem in problems), key=lambda found: found.cost)
+    return problems[0], solution, solution.cost
+
+
+def _on_any_device(problem: ChainProblem) -> tuple[ChainSolution, float]:
+    """Return the best spans where devices may come back, and their bound; contiguous ones where it is not closed."""
+    found = solve_revisiting(problem)
+    if not found.devices and found.bound == np.inf:
+        return ChainSolution(np.inf, ()), np.inf
+    solution = ChainSolution(np.inf, ())
+    if found.devices:
+        starts = [0, *(u for u in range(1, problem.num_units) if found.devices[u] != found.devices[u - 1])]
+        ends = [*starts[1:], problem.num_units]
+        spans = tuple((found.devices[start], start, end) for start, end in zip(starts, ends, strict=True))
+        units = [problem.seconds[device, unit] for unit, device in enumerate(found.devices)]
+        cuts = [problem.transfer_s[one, other] for (one, _, _), (other, _, _) in pairwise(spans)]
+        solution = ChainSolution(math.fsum([*units, *cuts]), spans)
+    if found.bound < solution.cost * (1 - _CLOSED):
+        solution = min(solution, solve_chain(problem), key=lambda one: one.cost)
+    if not solution.spans:
+        raise SolverFailure(
+            "the program ended without a placement, and no contiguous split fits; try granularity='part'"
+        )
+    return solution, found.bound
 
 
 def _what_is_missing(problem: ChainProblem) -> str:
@@ -136,6 +171,7 @@ def max_context(
     granularity: Granularity = "layer",
     reserve_bytes: float = 0.0,
     first: Sequence[str] = (),
+    contiguous: bool = True,
 ) -> Limit:
     """Return the longest context that fits, with the plan for it: bisection on the exact method.
 
@@ -144,7 +180,7 @@ def max_context(
 
     Parameters
     ----------
-    model, hardware, objective, granularity, reserve_bytes, first
+    model, hardware, objective, granularity, reserve_bytes, first, contiguous
         As for `plan`.
 
     Raises
@@ -156,7 +192,7 @@ def max_context(
     most = max(least, model.architecture.max_context or _LONGEST)
     return _largest(
         lambda size: model.with_workload(context=size), least, most, hardware,
-        Settings(objective, granularity, reserve_bytes, tuple(first)),
+        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous),
     )  # fmt: skip
 
 
@@ -168,12 +204,13 @@ def max_batch(
     granularity: Granularity = "layer",
     reserve_bytes: float = 0.0,
     first: Sequence[str] = (),
+    contiguous: bool = True,
 ) -> Limit:
     """Return the largest batch that fits at the model's context, with the plan for it.
 
     Parameters
     ----------
-    model, hardware, objective, granularity, reserve_bytes, first
+    model, hardware, objective, granularity, reserve_bytes, first, contiguous
         As for `plan`.
 
     Raises
@@ -183,7 +220,7 @@ def max_batch(
     """
     return _largest(
         lambda size: model.with_workload(batch=size), 1, _LONGEST, hardware,
-        Settings(objective, granularity, reserve_bytes, tuple(first)),
+        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous),
     )  # fmt: skip
 
 
@@ -196,7 +233,7 @@ def _largest(
     def planned(size: int) -> LlmPlan:
         return plan(
             resized(size), devices, objective=settings.objective, granularity=settings.granularity,
-            reserve_bytes=settings.reserve_bytes, first=settings.first,
+            reserve_bytes=settings.reserve_bytes, first=settings.first, contiguous=settings.contiguous,
         )  # fmt: skip
 
     def fits(size: int) -> bool:

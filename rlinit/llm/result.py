@@ -16,6 +16,10 @@ from rlinit.llm.model import LanguageModel
 __all__ = ["LlmPlan", "Span"]
 
 
+_SOURCES = {True: "dynamic program over sets of devices", False: "program of counts on HiGHS"}
+"""What proves the bound, by whether plans are contiguous."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """What one device does.
@@ -49,8 +53,9 @@ class LlmPlan:
     model, hardware, settings
         What was split over what (its name), by which rules.
     status
-        ``optimal``: no contiguous split of these units over an ordered choice of these devices is better under this
-        cost model; ``infeasible``: none fits.
+        ``optimal``: no contiguous split of these units over an ordered choice of these devices (with
+        ``contiguous=False`` no placement on them) is better under this cost model; ``feasible``: one may be, down to
+        the bound; ``infeasible``: none fits.
     value, bound
         Seconds of the objective, and what was proven that no split is below; inf where none fits.
     spans
@@ -66,7 +71,7 @@ class LlmPlan:
     model: LanguageModel
     hardware: str
     settings: Settings
-    status: Literal["optimal", "infeasible"]
+    status: Literal["optimal", "feasible", "infeasible"]
     value: float
     bound: float
     spans: tuple[Span, ...]
@@ -99,7 +104,7 @@ class LlmPlan:
             "status": self.status,
             "value": self.value if math.isfinite(self.value) else None,
             "bound": self.bound if math.isfinite(self.bound) else None,
-            "bound_source": "dynamic program over sets of devices",
+            "bound_source": _SOURCES[self.settings.contiguous],
             "message": self.message,
             "spans": [dataclasses.asdict(span) for span in self.spans],
             "others": dict(self.others),

@@ -82,10 +82,9 @@ def _greedy(problem: ChainProblem, bandwidth: Sequence[float]) -> Spans:
 
 def _judge(model: LanguageModel, hardware: Hardware, settings: Settings, places: Spans) -> float | str:
     spans = evaluate(model, hardware, settings, places)
-    for (at, _, _), span in zip(places, spans, strict=True):
-        problem = overfull(span, hardware.devices[at], settings)
-        if problem:
-            return problem
+    problem = overfull(spans, hardware, settings)
+    if problem:
+        return problem
     if any(span.device in settings.first for span in spans[1:]):
         return "a device that may only come first does not"
     value = value_of(spans, settings)

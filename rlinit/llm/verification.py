@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from rlinit.errors import InvalidPlan
-from rlinit.hardware import CAPACITY_SLACK, Device, Hardware
+from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.llm.lowering import Settings, passes_of, room_bytes
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan, Span
@@ -36,8 +36,8 @@ def evaluate(
     for at, (device, start, end) in enumerate(spans):
         parts = [part for _, some in units[start:end] for part in some]
         weights = sum(model.weight_bytes(part) for part in parts)
-        if start == 0 and end == len(units):
-            weights -= model.tied_bytes
+        if end == len(units) and device == spans[0][0]:
+            weights -= model.tied_bytes  # embedding and head are one matrix there
         place = hardware.devices[device]
         seconds, transfer = [], 0.0
         for phase, count in passes_of(model, settings.objective):
@@ -64,18 +64,20 @@ def value_of(spans: Sequence[Span], settings: Settings) -> float:
     return max(times) if settings.objective == "pipeline" else math.fsum(times)
 
 
-def overfull(span: Span, device: Device, settings: Settings) -> str:
-    """Return how much more a span holds than its device has room for; "" where it fits.
+def overfull(spans: Sequence[Span], hardware: Hardware, settings: Settings) -> str:
+    """Return how much more a device holds than it has room for; "" where all spans fit.
 
     Parameters
     ----------
-    span, device, settings
+    spans, hardware, settings
         What is held against what.
     """
-    room, need = room_bytes(device, settings), span.weight_bytes + span.cache_bytes
-    if need <= room * CAPACITY_SLACK:
-        return ""
-    return f"{span.device!r} would hold {format_bytes(need)} and has room for {format_bytes(room)}"
+    for device in hardware.devices:
+        need = math.fsum(span.weight_bytes + span.cache_bytes for span in spans if span.device == device.name)
+        room = room_bytes(device, settings)
+        if need > room * CAPACITY_SLACK:
+            return f"{device.name!r} would hold {format_bytes(need)} and has room for {format_bytes(room)}"
+    return ""
 
 
 def verify(plan: LlmPlan, hardware: Hardware) -> None:
@@ -100,7 +102,7 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
     if [name for span in plan.spans for name in span.units] != units:
         raise InvalidPlan("the spans do not cover the model's units, each once and in order")
     names = [span.device for span in plan.spans]
-    if len(set(names)) != len(names) or not set(names) <= set(index):
+    if not set(names) <= set(index) or (plan.settings.contiguous and len(set(names)) != len(names)):
         raise InvalidPlan(f"devices {', '.join(names)}: expected devices of {hardware.name!r}, each at most once")
     for name in names[1:]:
         if name in plan.settings.first:
@@ -115,9 +117,9 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
     for ours, span in zip(found, plan.spans, strict=True):
         if ours != span:
             raise InvalidPlan(f"device {span.device!r}: the plan says {span}, recomputed {ours}")
-        problem = overfull(ours, hardware.devices[index[span.device]], plan.settings)
-        if problem:
-            raise InvalidPlan(problem)
+    problem = overfull(found, hardware, plan.settings)
+    if problem:
+        raise InvalidPlan(problem)
     value = value_of(found, plan.settings)
     if not math.isclose(value, plan.value, rel_tol=_ROUNDING) or plan.bound > plan.value * (1 + _ROUNDING):
         raise InvalidPlan(f"the plan says {plan.value} s, at least {plan.bound} s; recomputed {value} s")
