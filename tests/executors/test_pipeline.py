@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("torch.distributed.pipelining")
 
 import torch
 from hypothesis import given, settings
