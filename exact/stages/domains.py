@@ -51,6 +51,13 @@ class StageDomains:
 
         A node at stage p has all its ancestors in stages 0..p, so their joint weight is at most (p + 1) * limit;
         and all its descendants in stages p..k-1. A relative slack of 1e-9 covers the rounding of the sums.
+
+        Parameters
+        ----------
+        weight
+            (n,) of each node, none below 0.
+        limit
+            Most weight of a stage.
         """
         if not np.isfinite(limit) or limit <= 0:
             return
@@ -160,6 +167,15 @@ def bypass_edges(
     """Return edges between the other nodes that imply the same precedence among them as `edges`.
 
     `bypassed` is (n,) and is cleared, in place, for nodes whose removal would add more edges than it takes away.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    bypassed
+        (n,) nodes to leave out, changed in place.
+    edges
+        Sources and targets.
     """
     before: list[set[int]] = [set() for _ in range(problem.num_nodes)]
     after: list[set[int]] = [set() for _ in range(problem.num_nodes)]

@@ -54,7 +54,17 @@ def mean_max(x: Floats, indptr: IntArray, index: IntArray) -> tuple[Floats, Floa
 def mean_max_gradient(
     mean_grad: Floats, most_grad: Floats, where: NDArray[np.int32], indptr: IntArray, index: IntArray
 ) -> Floats:
-    """Return (N, h) the gradient of `mean_max` with respect to x, from those of its mean and its maximum."""
+    """Return (N, h) the gradient of `mean_max` with respect to x, from those of its mean and its maximum.
+
+    Parameters
+    ----------
+    mean_grad, most_grad
+        (N, h) gradients with respect to the mean and to the maximum.
+    where
+        (N, h) the neighbour that each maximum was taken from, -1 where there is none.
+    indptr, index
+        Neighbours of node v: ``index[indptr[v]:indptr[v + 1]]``.
+    """
     n, width = mean_grad.shape
     grad = np.zeros((n, width), mean_grad.dtype)
     share = np.empty(width, mean_grad.dtype)

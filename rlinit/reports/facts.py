@@ -63,7 +63,15 @@ def comparison(plan: Plan) -> str:
 
 
 def used(plan: Plan, hardware: Hardware) -> str:
-    """Return the devices with what is known of them, in their colours."""
+    """Return the devices with what is known of them, in their colours.
+
+    Parameters
+    ----------
+    plan
+        A plan with an assignment.
+    hardware
+        Its hardware.
+    """
     colours = place_colours(plan)
     if not plan.batches:  # the places of stage plans are stages
         colours = {use.device: colour for use, colour in zip(plan.stages, colours.values(), strict=True)}
@@ -99,7 +107,15 @@ def _rates(device: Device) -> str:
 
 
 def places_of(plan: Plan, graph: Graph) -> list[str]:
-    """Return the place of each op, as `place_colours` calls it."""
+    """Return the place of each op, as `place_colours` calls it.
+
+    Parameters
+    ----------
+    plan
+        A plan with an assignment.
+    graph
+        Its graph.
+    """
     assignment, places = plan.assignment or {}, list(place_colours(plan))
     return [str(assignment[name]) if plan.batches else places[int(assignment[name])] for name in graph.names]
 
@@ -109,6 +125,13 @@ def layer_view(plan: Plan, graph: Graph) -> str:
 
     A layer is a module whose path ends in the first number, such as ``layers.3``; modules outside of such count by the
     first part of their path.
+
+    Parameters
+    ----------
+    plan
+        A plan with an assignment.
+    graph
+        Its graph.
     """
     paths = module_paths(graph)
     if not any(paths.values()):
@@ -137,7 +160,15 @@ def layer_view(plan: Plan, graph: Graph) -> str:
 
 
 def assignment_table(plan: Plan, graph: Graph) -> str:
-    """Return where each op is, and when it starts, behind a fold."""
+    """Return where each op is, and when it starts, behind a fold.
+
+    Parameters
+    ----------
+    plan
+        A plan with an assignment.
+    graph
+        Its graph.
+    """
     places, starts = places_of(plan, graph), plan.start_s or {}
     colours = place_colours(plan)
     rows = [
@@ -150,7 +181,15 @@ def assignment_table(plan: Plan, graph: Graph) -> str:
 
 
 def settings(plan: Plan, graph: Graph) -> str:
-    """Return what led to the plan: version, options, seed, numbers, and the seconds of each phase."""
+    """Return what led to the plan: version, options, seed, numbers, and the seconds of each phase.
+
+    Parameters
+    ----------
+    plan
+        A plan with an assignment.
+    graph
+        Its graph.
+    """
     rules = [("transfers", plan.transfer_rule), ("memory holds", plan.resident)] if plan.batches else []
     rows = [
         ("written by", f"rlinit {rlinit.__version__}"),

@@ -107,7 +107,17 @@ class Loose:
         self.improve = partial(anneal_loose, self.problem)
 
     def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
-        """Return what is known at first."""
+        """Return what is known at first.
+
+        Parameters
+        ----------
+        budget
+            When to stop.
+        options
+            What was asked for.
+        progress
+            Called with each entry of the history, or None.
+        """
         return for_stages(self.problem, budget, options.gap, progress)
 
     def from_plan(self, plan: Plan) -> StageAssignment:
@@ -141,7 +151,17 @@ class Chunks:
         self.improve = partial(anneal_chunks, self.problem)
 
     def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
-        """Return what is known at first."""
+        """Return what is known at first.
+
+        Parameters
+        ----------
+        budget
+            When to stop.
+        options
+            What was asked for.
+        progress
+            Called with each entry of the history, or None.
+        """
         quantum = value_quantum(self.base)
         return Incumbent(self.problem, chunk_value, budget, options.gap, progress, quantum=quantum)
 

@@ -70,7 +70,15 @@ class BatchState(NamedTuple):
 
 
 def data_flow(problem: PlacementProblem, visit: IntArray | None = None) -> DataFlow:
-    """Return what the kernels need of a problem; `visit` is an order of its ops, the natural one if None."""
+    """Return what the kernels need of a problem; `visit` is an order of its ops, the natural one if None.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    visit
+        (n,) a topological order; None: the natural one.
+    """
     order = problem.order if visit is None else visit
     return DataFlow(
         visit=order.astype(np.int64),
@@ -87,7 +95,17 @@ def data_flow(problem: PlacementProblem, visit: IntArray | None = None) -> DataF
 
 @njit(cache=True, nogil=True)
 def close_orders(flow: DataFlow, before: IntArray, ancestors: BoolArray) -> None:
-    """Set ``ancestors[v, u]`` where u comes before v by data and by the fixed orders."""
+    """Set ``ancestors[v, u]`` where u comes before v by data and by the fixed orders.
+
+    Parameters
+    ----------
+    flow
+        What the kernels need of the problem.
+    before
+        The fixed orders of batches.
+    ancestors
+        (n, n) to be filled.
+    """
     for v in flow.visit:
         for q in range(flow.pred_indptr[v], flow.pred_indptr[v + 1]):
             ancestors[v, flow.pred[q]] = True
@@ -189,7 +207,15 @@ def _data_tail(
 
 @njit(cache=True, nogil=True)
 def carry(flow: DataFlow, state: BatchState) -> bool:
-    """Carry heads forward and tails backward along data and fixed orders; return whether anything changed."""
+    """Carry heads forward and tails backward along data and fixed orders; return whether anything changed.
+
+    Parameters
+    ----------
+    flow
+        What the kernels need of the problem.
+    state
+        Batches, heads, tails and orders, changed in place.
+    """
     # Handing on single arrays costs nothing in the innermost loops; handing on all of them does.
     group, size, rate, delay = flow.group, flow.tensor_bytes, flow.s_per_byte, flow.delay_s
     allowed, mask, least, head, tail = state.allowed, state.mask, state.least, state.head, state.tail
@@ -354,7 +380,17 @@ def _order(
 
 @njit(cache=True, nogil=True)
 def drop_late(flow: DataFlow, state: BatchState, limit: float) -> int:
-    """Drop batches that do not fit the limit: -1 if an op has none left, 1 if any was dropped, else 0."""
+    """Drop batches that do not fit the limit: -1 if an op has none left, 1 if any was dropped, else 0.
+
+    Parameters
+    ----------
+    flow
+        What the kernels need of the problem.
+    state
+        Batches, heads, tails and orders, changed in place.
+    limit
+        Seconds within which all must end.
+    """
     n, d = state.allowed.shape
     allowed, group = state.allowed, flow.group
     changed = 0
@@ -383,6 +419,15 @@ def order_pairs(state: BatchState, limit: float, first: int, last: int) -> int:
     """Decide the orders of pairs of batches with a free one: -1 if none is left, 1 if anything changed, else 0.
 
     The free one is of op `first` or a later one before `last`.
+
+    Parameters
+    ----------
+    state
+        Batches, heads, tails and orders, changed in place.
+    limit
+        Seconds within which all must end.
+    first, last
+        Ops: the first, and the one after the last.
     """
     n, d = state.allowed.shape
     allowed, free, mask = state.allowed, state.free, state.mask
@@ -424,6 +469,17 @@ def collapse(flow: DataFlow, state: BatchState, limit: float, early: BoolArray, 
 
     An early batch waits only for early batches and no free one can run before it on its device, so it may start at its
     head. A late one is waited for only by late ones and no free one can run after it.
+
+    Parameters
+    ----------
+    flow
+        What the kernels need of the problem.
+    state
+        Batches, heads, tails and orders.
+    limit
+        Seconds within which all must end.
+    early, late
+        To be filled, a truth value a batch.
     """
     n, d = state.allowed.shape
     for at in range(2 * n):

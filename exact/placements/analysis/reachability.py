@@ -13,7 +13,15 @@ __all__ = ["in_words", "lengths_between", "reachability", "reachable_sums"]
 
 @njit(cache=True, nogil=True)
 def reachability(order: IntArray, succ_indptr: IntArray, succ: IntArray) -> BoolArray:
-    """Return (n, n) whether a path of at least one edge leads from row to column."""
+    """Return (n, n) whether a path of at least one edge leads from row to column.
+
+    Parameters
+    ----------
+    order
+        (n,) topological.
+    succ_indptr, succ
+        Successors in CSR form.
+    """
     n = len(order)
     reach = np.zeros((n, n), np.bool_)
     for v in order[::-1]:
@@ -31,6 +39,15 @@ def reachable_sums(order: IntArray, pred_indptr: IntArray, pred: IntArray, weigh
 
     With successors for `pred` and the order reversed, over those that it can reach. Takes (n + m) n / 64 word
     operations and n^2 / 8 bytes.
+
+    Parameters
+    ----------
+    order
+        (n,) topological.
+    pred_indptr, pred
+        Predecessors in CSR form.
+    weight
+        (n,) of each op, in any unit.
     """
     n = len(order)
     words = (n + 63) // 64

@@ -52,6 +52,13 @@ class Ideals:
 def count_ideals(problem: StageProblem, cap: int) -> int:
     """Return the number of ideals of the precedence between nodes, or cap + 1 where there are more than `cap`.
 
+    Parameters
+    ----------
+    problem
+        The problem.
+    cap
+        Most ideals to count.
+
     Notes
     -----
     Of the problem as it is: `enumerate_ideals` may get by with fewer. Time and memory are its own, too.

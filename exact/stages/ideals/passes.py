@@ -147,6 +147,39 @@ def bottleneck_pass(
     number of the others, and of parameters; ``all_in`` and ``all_out`` (c, p) what X(i) costs to bring in or send.
     If `ordered`, states follow each other and a stage may stay empty (back_class -1); else a state is passed
     over where one that used no more stages (``fewer[s, c]``: one of class c less, or -1) is no worse.
+
+    Parameters
+    ----------
+    limit
+        Most seconds of a stage.
+    first
+        The first ideal.
+    quota
+        Steps after which no further ideal is begun.
+    ordered
+        Whether stages come in one order.
+    weight
+        (p,) weight of each ideal, ascending.
+    reach, floor
+        (c,) most weight of a stage, and (S,) least weight that is done in each state.
+    step, fewer
+        (S, c) state after one more stage of a class, and with one less; -1 where there is none.
+    work, barred, held
+        (c, p) sums over each ideal, as above.
+    memory, cache, overflow
+        (c,) bytes of a device, bytes on its chip, and seconds for each byte beyond these.
+    all_in, all_out
+        (c, p) seconds, as above.
+    in_s, out_s
+        (c, m) seconds to bring in or send each tensor.
+    bits, first_open
+        (p, w) nodes of each ideal, and (p,) the first word that is not full.
+    cross_indptr, cross
+        Tensors that leave each ideal, in CSR form.
+    source_bit, consumer_indptr, consumer_bit
+        Bits of each tensor's maker and consumers.
+    label, back, back_class
+        (S, p) the labels, and the ideal and the class that each came by; changed in place.
     """
     num_states, p = label.shape
     num_classes = len(reach)
@@ -274,6 +307,37 @@ def spill_pass(
     most `tie` are equal. A prefix of an optimal schedule may be taken to have the smallest sum, and the smallest
     traffic among those: the rest adds to the sum and takes the maximum with the traffic. `all_out` and `out_bytes`
     are (1, p) and (1, m); the others as for `bottleneck_pass`.
+
+    Parameters
+    ----------
+    peak
+        Most bytes of a stage.
+    tie
+        Bytes by which equal sums may differ.
+    first
+        The first ideal.
+    quota
+        Steps after which no further ideal is begun.
+    weight
+        (p,) weight of each ideal, ascending.
+    reach, floor
+        (c,) most weight of a stage, and (S,) least weight that is done in each state.
+    slot_class
+        (k,) class of the device at each stage.
+    barred, held
+        (c, p) sums over each ideal, as for `bottleneck_pass`.
+    memory, cache
+        (c,) bytes of a device, and bytes on its chip.
+    all_out, out_bytes
+        (1, p) and (1, m) bytes that leave each ideal, and of each tensor.
+    bits, first_open
+        (p, w) nodes of each ideal, and (p,) the first word that is not full.
+    cross_indptr, cross
+        Tensors that leave each ideal, in CSR form.
+    source_bit, consumer_indptr, consumer_bit
+        Bits of each tensor's maker and consumers.
+    off_cache, traffic, back
+        (k + 1, p) the labels, and the ideal that each came by; changed in place.
     """
     num_states, p = off_cache.shape
     closed = np.zeros(bits.shape[1], np.uint64)

@@ -69,7 +69,15 @@ class IdealTable:
 
     @staticmethod
     def build(ideals: Ideals, weight: IntArray) -> IdealTable:
-        """Sort the ideals by the sums of a whole node weight, (n,), none below 0, and look up their tensors."""
+        """Sort the ideals by the sums of a whole node weight, (n,), none below 0, and look up their tensors.
+
+        Parameters
+        ----------
+        ideals
+            The ideals.
+        weight
+            (n,) whole numbers, none below 0.
+        """
         problem, p = ideals.merged.problem, ideals.num_ideals
         total = running_sum(ideals.parent, ideals.node, weight)
         # Ideals come by size already, and a stable sort keeps that order where weights agree.
@@ -127,7 +135,17 @@ def _node_tensors(problem: StageProblem) -> tuple[IntArray, IntArray, IntArray, 
 
 @njit(cache=True, nogil=True)
 def running_sum(parent, node, weight):  # type: ignore[no-untyped-def]
-    """Return the sum of a node weight (integers or floats) over each ideal; parents come first."""
+    """Return the sum of a node weight (integers or floats) over each ideal; parents come first.
+
+    Parameters
+    ----------
+    parent
+        (p,) the ideal that each was made from.
+    node
+        (p,) the node added to it.
+    weight
+        (n,) integers or floats.
+    """
     total = np.zeros(len(parent), weight.dtype)
     for i in range(1, len(parent)):
         total[i] = total[parent[i]] + weight[node[i]]

@@ -100,7 +100,19 @@ class LabelArrays(NamedTuple):
 def crossing_links(
     parent: IntArray, node: IntArray, bits: WordArray, src: IntArray, indptr: IntArray, dst: IntArray, bit_of: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return (indptr, links) of the links that each ideal cuts: some of their ends are in it, others are not."""
+    """Return (indptr, links) of the links that each ideal cuts: some of their ends are in it, others are not.
+
+    Parameters
+    ----------
+    parent, node
+        (p,) the ideal that each was made from, and the node added to it.
+    bits
+        (p, w) nodes of each ideal.
+    src, indptr, dst
+        Bits of each link's maker and, in CSR form, of its consumers.
+    bit_of
+        (n,) bit of each node.
+    """
     p, num_links, n = len(parent), len(src), len(bit_of)
     count = np.zeros(n + 1, np.int64)
     for e in range(num_links):
@@ -330,6 +342,25 @@ def training_pass(
 
     `reach` is the (c,) most weight of a stage. Stops after an ideal once more than `quota` pairs were met; returns
     the next ideal, the pairs, and whether every choice of blocks was exact.
+
+    Parameters
+    ----------
+    limit
+        Most seconds of a stage.
+    last
+        The ideal that is begun with.
+    quota
+        Pairs after which no further ideal is begun.
+    reach
+        (c,) most weight of a stage.
+    ideals, links
+        The ideals, and the links that each cuts.
+    memory, blocks
+        What stages hold, and what may be recomputed.
+    states
+        Which stages are filled.
+    labels
+        (S, p) each, changed in place.
     """
     label, step = labels.label, states.step
     seen = np.full(len(links.src), -1, np.int64)

@@ -150,7 +150,15 @@ def _after(a: TimelineArrays, s: BatchSequence, code: int, beyond: int) -> float
 
 @njit(cache=True, nogil=True)
 def begin_batch_pass(a: TimelineArrays, s: BatchSequence) -> None:
-    """Put the window at the first position of the sequence."""
+    """Put the window at the first position of the sequence.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        The sequence and its window, changed in place.
+    """
     d, total = s.mask.shape[1], len(s.sequence)
     for at in range(total):
         s.place[s.sequence[at]] = at
@@ -211,6 +219,15 @@ def end_batch_pass(a: TimelineArrays, s: BatchSequence, width: int) -> float:
     """End a pass along windows of so many positions, wherever it has come to; return the makespan.
 
     Computes when every batch ends.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        The sequence and its window, changed in place.
+    width
+        Positions of a window.
     """
     d, total = s.mask.shape[1], len(s.sequence)
     if s.at[_DONE] >= 0:

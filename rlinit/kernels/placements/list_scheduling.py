@@ -83,6 +83,25 @@ def split_op(
     Least over devices i = 0, 1, ... and blocks of c shards after the first k - c: ``F[i, k] = min over c of
     max(F[i - 1, k - c], cost of the block on i)``; then the same for the sum of seconds, over blocks that cost no more
     than the optimum. False where nothing fits.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    v
+        The op, first of its group.
+    rule
+        DURATION, APPEND or INSERT.
+    mask, end
+        (n, d) shards of each batch as bits, and when it ends; NaN where there is none.
+    room
+        (d,) bytes that are free.
+    free
+        (d,) when the last batch of each device ends.
+    size, starts, ends, widest
+        Room for the splits that are compared.
+    count
+        (d,) to be filled: shards of v on each device.
     """
     d, s, leader = len(a.capacity), a.time.shape[2] - 1, a.group[v]
     cost = np.full((d, s + 1, s + 1), np.inf)
@@ -132,7 +151,21 @@ def split_op(
 
 @njit(cache=True, nogil=True)
 def take_blocks(a: PlacementArrays, v: int, count: IntArray, mask: IntArray, room: FloatArray) -> None:
-    """Give v, the first of its group, the blocks `count` and reserve memory for the group; others read its mask."""
+    """Give v, the first of its group, the blocks `count` and reserve memory for the group; others read its mask.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    v
+        The op, first of its group.
+    count
+        (d,) shards on each device.
+    mask
+        (n, d) shards of each batch as bits, changed in place.
+    room
+        (d,) bytes that are free, changed in place.
+    """
     leader, low = a.group[v], 0
     for i in range(len(count)):
         if count[i] > 0:

@@ -245,7 +245,15 @@ def _propose(rng: np.random.Generator, p: SearchArrays, g: int, old: IntArray, n
 
 @njit(cache=True, nogil=True)
 def new_mapping(p: SearchArrays, count: IntArray) -> MappingState:
-    """Return the state of a search that begins at a mapping (m, d), which it changes in place."""
+    """Return the state of a search that begins at a mapping (m, d), which it changes in place.
+
+    Parameters
+    ----------
+    p
+        The problem.
+    count
+        (m, d) shards of each group on each device, changed in place by the search.
+    """
     n, d = len(p.tensor), len(p.capacity)
     width = 1 if p.time.shape[2] == 2 else d
     device, mask, held = np.zeros(n, np.int64), np.zeros((n, d), np.int64), np.zeros(d)

@@ -197,7 +197,17 @@ def add_tails(
 
 @njit(cache=True, nogil=True)
 def begin_pass(a: TimelineArrays, s: OpSequence, plan: PassPlan) -> None:
-    """Put the window at the beginning of a pass along the sequence."""
+    """Put the window at the beginning of a pass along the sequence.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        The sequence and its window, changed in place.
+    plan
+        Width and steps of the pass.
+    """
     n = len(s.sequence)
     for at in range(n):
         s.place[s.sequence[at]] = at
@@ -263,7 +273,15 @@ def anneal_windows(
 
 @njit(cache=True, nogil=True)
 def end_pass(a: TimelineArrays, s: OpSequence) -> float:
-    """Compute when every op ends now, wherever the pass has come to; return the makespan."""
+    """Compute when every op ends now, wherever the pass has come to; return the makespan.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        The sequence and its window, changed in place.
+    """
     s.free[:] = 0.0
     add_ends(a, 0, len(s.sequence), s.sequence, s.device, s.end, s.free)
     return float(s.end.max())

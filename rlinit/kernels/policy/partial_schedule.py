@@ -87,7 +87,19 @@ DEVICE, _WAITING, _UNREAD, _DECIDED = 0, 1, 2, 3
 
 @njit(cache=True, nogil=True)
 def one_graph(a: RolloutArrays, g: int, policy: Policy, cost_to_go: FloatArray) -> OneGraph:
-    """Return graph g of a batch with the policy's part for it; see `rlinit.kernels.policy.rollouts.play`."""
+    """Return graph g of a batch with the policy's part for it; see `rlinit.kernels.policy.rollouts.play`.
+
+    Parameters
+    ----------
+    a
+        The batch of problems in one array each.
+    g
+        Index of the graph.
+    policy
+        Keys and logits of the batch.
+    cost_to_go
+        (N,) seconds that remain after each op.
+    """
     low, high = a.ptr[g], a.ptr[g + 1]
     n, d = high - low, a.device_ptr[g + 1] - a.device_ptr[g]
     pairs, links = slice(a.pair_ptr[g], a.pair_ptr[g + 1]), slice(a.link_ptr[g], a.link_ptr[g + 1])
@@ -114,7 +126,17 @@ def one_graph(a: RolloutArrays, g: int, policy: Policy, cost_to_go: FloatArray) 
 
 @njit(cache=True, nogil=True)
 def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
-    """Return the state before any op is placed, with a journal of so many steps."""
+    """Return the state before any op is placed, with a journal of so many steps.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    room
+        (d,) bytes that are free on each device.
+    steps
+        Steps that the journal has room for.
+    """
     n, d = p.time.shape
     s = PartialSchedule(
         np.empty((d, n)),
@@ -144,7 +166,17 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
 
 @njit(cache=True, nogil=True, inline="always")
 def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
-    """Return the policy's device for op v, -1 where it fits nowhere; write when it would begin and end on each."""
+    """Return the policy's device for op v, -1 where it fits nowhere; write when it would begin and end on each.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule; when v would begin and end is written there.
+    v
+        A ready op.
+    """
     d = len(s.size)
     decided, earliest = s.ops[p.group[v], _DECIDED], np.inf
     for i in range(d):
@@ -189,7 +221,15 @@ def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def first_ready(p: OneGraph, s: PartialSchedule) -> int:
-    """Return the place in `ready` of the op of greatest key; ties go to the heuristic's order."""
+    """Return the place in `ready` of the op of greatest key; ties go to the heuristic's order.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule.
+    """
     best = 0
     for k in range(1, s.num_ready[0]):
         v, w = s.ready[k], s.ready[best]
@@ -200,7 +240,21 @@ def first_ready(p: OneGraph, s: PartialSchedule) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
-    """Place the ready op at `at`, which was looked at last, on device i; note it in the journal."""
+    """Place the ready op at `at`, which was looked at last, on device i; note it in the journal.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule, changed in place.
+    at
+        Place of the op in `ready`.
+    i
+        The device.
+    step
+        Place in the journal.
+    """
     v, slot, begin = s.ready[at], s.slot[i], s.begin[i]
     leader = p.group[v]
     s.journal[step, 0], s.journal[step, 1], s.journal[step, 2], s.journal[step, 3] = v, at, i, slot
@@ -241,7 +295,17 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
 
 @njit(cache=True, nogil=True, inline="always")
 def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
-    """Undo the first `steps` steps of the journal, the last first; open ends and room excepted."""
+    """Undo the first `steps` steps of the journal, the last first; open ends and room excepted.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule, changed in place.
+    steps
+        How many steps of the journal are undone.
+    """
     for step in range(steps - 1, -1, -1):
         v, at, i, slot = s.journal[step, 0], s.journal[step, 1], s.journal[step, 2], s.journal[step, 3]
         for e in range(p.succ_indptr[v + 1] - 1, p.succ_indptr[v] - 1, -1):

@@ -27,7 +27,19 @@ __all__ = [
 
 @njit(cache=True, nogil=True)
 def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: FloatArray) -> float:
-    """Return when all that op v reads is on device i of graph g."""
+    """Return when all that op v reads is on device i of graph g.
+
+    Parameters
+    ----------
+    a
+        The batch of problems in one array each.
+    g
+        Index of the graph.
+    v, i
+        The op and the device.
+    device, end
+        (N,) device and end of each op that is placed.
+    """
     d = a.device_ptr[g + 1] - a.device_ptr[g]
     latest = 0.0
     for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
@@ -143,6 +155,25 @@ def finishes(
     """Write when op v would end on each device (``inf``: not allowed there); return the least.
 
     `decided` is the device of the op's group, -1 while it has none.
+
+    Parameters
+    ----------
+    a
+        The batch of problems in one array each.
+    g
+        Index of the graph.
+    v
+        The op.
+    decided
+        The device of its group, -1 while it has none.
+    device, end
+        (N,) device and end of each op that is placed.
+    room
+        (d,) bytes that are free.
+    size, starts, ends, widest
+        Busy times of the devices, with the widest gap between them.
+    finish
+        (d,) to be filled.
     """
     d = a.device_ptr[g + 1] - a.device_ptr[g]
     pair = a.pair_ptr[g] + (v - a.ptr[g]) * d

@@ -132,7 +132,21 @@ def _energy(cost: FloatArray, reference: float) -> float:
 def annealing_state(
     start: IntArray, classes: IntArray, hot: float, costs: CostArrays, tensors: TensorArrays
 ) -> AnnealingState:
-    """Return the state at a monotone assignment `start` (n,) with stages of `classes` (k,), at temperature `hot`."""
+    """Return the state at a monotone assignment `start` (n,) with stages of `classes` (k,), at temperature `hot`.
+
+    Parameters
+    ----------
+    start
+        (n,) stage of each node; no edge leads to a smaller one.
+    classes
+        (k,) class of the device at each stage.
+    hot
+        Temperature, relative to the energy.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    """
     n, k, m = len(start), len(classes), len(tensors.src)
     state = AnnealingState(
         start.copy(),
@@ -226,6 +240,23 @@ def anneal_moves(
     A node moves to a random other stage between its latest producer's and its earliest consumer's, so assignments stay
     monotone. The energy is the 12-norm of the stage costs, and temperatures are relative to it. Every other move tries
     a node of the costliest stage.
+
+    Parameters
+    ----------
+    rng
+        Draws the moves.
+    first, last
+        Numbers of the first move, and of the one after the last.
+    cooling
+        Factor of the temperature from move to move.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    order
+        Successors and predecessors.
+    state
+        The assignment with its costs, changed in place.
     """
     now, reference = state.now, state.now[_REFERENCE]
     stage, best, classes, cost, held = state.stage, state.best, state.classes, state.cost, state.held

@@ -162,6 +162,23 @@ def beam_pass(
     """Extend the entries of prefixes first..last-1 by stages of cost at most `threshold`; return the stages met.
 
     Every entry of the last prefix is a slicing within the threshold; that there is none proves nothing.
+
+    Parameters
+    ----------
+    threshold
+        Most seconds of a stage.
+    first, last
+        Positions: the first, and the one after the last.
+    chain
+        The order that is cut, with the position of each node and of the last use of each tensor.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    rules
+        Stages of each class, and what entries are ranked by.
+    labels
+        Entries of each prefix, changed in place.
     """
     num_classes, n = costs.work.shape
     stamp = np.full(len(tensors.src), -1, np.int64)

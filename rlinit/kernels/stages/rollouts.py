@@ -136,6 +136,17 @@ def choice_terms(
     """Return (S, N) log-probability, entropy in nats and number of candidates of the choice at each place of `orders`.
 
     The first two are 0 where there was one candidate.
+
+    Parameters
+    ----------
+    keys
+        (N,) priority of each node.
+    node_ptr
+        Nodes of graph g: ``node_ptr[g]`` to ``node_ptr[g + 1]``.
+    succ_indptr, succ, pred_indptr
+        The precedence graph.
+    orders
+        (S, N) orders of each graph's nodes.
     """
     log_prob, entropy = np.zeros(orders.shape), np.zeros(orders.shape)
     num_ready = np.empty(orders.shape, np.int64)
@@ -182,6 +193,19 @@ def choice_gradient(
 
     With p the softmax over the ready nodes and H its entropy, d log p_u / d key_v = [u = v] - p_v and
     d H / d key_v = -p_v (log p_v + H).
+
+    Parameters
+    ----------
+    keys
+        (N,) priority of each node.
+    node_ptr
+        Nodes of graph g: ``node_ptr[g]`` to ``node_ptr[g + 1]``.
+    succ_indptr, succ, pred_indptr
+        The precedence graph.
+    orders
+        (S, N) orders of each graph's nodes.
+    log_prob_grad, entropy_grad
+        (S, N) gradients with respect to the terms.
     """
     grad = np.zeros(len(keys))
     most = np.diff(node_ptr).max()

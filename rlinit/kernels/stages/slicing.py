@@ -189,6 +189,23 @@ def pipeline_pass(
     A label is inf where no bottleneck is at most the threshold. Work plus input plus overflow only grow along a walk,
     so a walk ends where they exceed the threshold; the output part may shrink again and is only held against it where
     a stage ends. A state with too few stages left for the rest is dead.
+
+    Parameters
+    ----------
+    threshold
+        Most seconds of a stage.
+    first, last
+        Prefixes: the first, and the one after the last.
+    chain
+        The order that is cut, with the position of each node and of the last use of each tensor.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    states
+        Which stages are used up.
+    labels
+        (S, n + 1) each, changed in place.
     """
     num_classes, n = costs.work.shape
     stamp = np.full(len(tensors.src), -1, np.int64)
@@ -279,6 +296,25 @@ def memory_pass(
     State j is "the first j stages are filled". Labels are compared lexicographically; off-cache sums that differ by at
     most `tie` count as equal. Optimal substructure: a prefix of an optimal schedule has the smallest sum, and among
     those the smallest traffic. `costs.work` is infinite where a node may not run, ``costs.out_s[0]`` bytes of tensors.
+
+    Parameters
+    ----------
+    peak
+        Most parameter bytes of a stage.
+    tie
+        Bytes by which equal sums may differ.
+    first, last
+        Prefixes: the first, and the one after the last.
+    chain
+        The order that is cut, with the position of each node and of the last use of each tensor.
+    costs
+        Costs by class and node, and capacities by class.
+    tensors
+        Tensors: makers, consumers, and the tensors each node reads.
+    stage_class
+        (k,) class of the device at each stage.
+    labels
+        (k + 1, n + 1) each, changed in place.
     """
     num_classes, n = costs.work.shape
     leave = np.empty(1)

@@ -38,7 +38,15 @@ class PassTimes(NamedTuple):
 
     @staticmethod
     def of(forward_s: float, backward_s: float, recompute_s: float, moved_s: float) -> PassTimes:
-        """Return the passes of a stage, from its seconds forward, backward, recomputing, and moving tensors."""
+        """Return the passes of a stage, from its seconds forward, backward, recomputing, and moving tensors.
+
+        Parameters
+        ----------
+        forward_s, backward_s, recompute_s
+            Seconds of a stage's ops for a micro-batch, forward, backward, and forward again.
+        moved_s
+            Seconds of its tensors.
+        """
         half = 0.5 * moved_s
         return PassTimes(forward_s + half, 0.5 * backward_s + recompute_s + half, 0.5 * backward_s)
 
