@@ -38,9 +38,9 @@ house: $(STAMP)  ## figures of the source tree; fails where one got worse than i
 docs: $(STAMP)  ## the site, in docs/_build; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
-wheel: $(STAMP)  ## build the wheel and use it in an environment of its own
+wheel: $(STAMP)  ## build a source distribution, the wheel from it, and use that in an environment of its own
 	rm -rf build dist $(VENV)/smoke
-	$(BIN)/python -m build --quiet --wheel --outdir dist .
+	$(BIN)/python -m build --quiet --outdir dist .
 	$(PYTHON) -m venv $(VENV)/smoke
 	$(VENV)/smoke/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd $(VENV) && smoke/bin/python ../tests/wheel_smoke.py
