@@ -421,6 +421,9 @@ class Graph:
         types = {v: dtype for v, row in self.extras.items() if (dtype := compute_type(row)) in ("tf32", "bf16", "fp8")}
         if types:
             digest.update(" ".join(types.get(v, "") for v in range(self.num_ops)).encode())
+        views = sorted(v for v, row in self.extras.items() if row.get("view"))
+        if views:
+            digest.update(f"views {views}".encode())
         for i, row in sorted(self.extras.items()):
             for what in _TRAINING:
                 if what in row:

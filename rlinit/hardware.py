@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.devices.efficiency import Efficiency, efficiencies_of
+from rlinit.devices.presets import compose, kinds
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
-from rlinit.hardware_presets import compose, kinds
 from rlinit.limits import LARGEST, LARGEST_BATCH, MAX_DEVICES, check_name, check_number, closest
 from rlinit.units import DTYPES, parse_quantity, rate_for
 
@@ -63,6 +64,9 @@ class Device:
     reserve_bytes
         Bytes of the memory that are taken whatever runs: the driver's context, kernels, workspaces. Placements that
         count the peak of live tensors keep them free.
+    efficiency
+        class of ops (`rlinit.devices.efficiency.OP_CLASSES`) -> what they reach of the peak rates; 1 for those not
+        named.
 
     Raises
     ------
@@ -83,6 +87,7 @@ class Device:
     node: str = ""
     cost_per_hour: float | None = None
     reserve_bytes: float = 0.0
+    efficiency: Mapping[str, Efficiency] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check_name("the name of a device", self.name, InvalidHardware)
@@ -354,7 +359,7 @@ class Hardware:
         ``gpt3-nodes``      six hosts, each a CPU, two T4 and two A100 on PCIe 4.0 x16, joined by 100 Gb/s Ethernet
                             between their CPUs
         ``2xrtx3090+cpu``   devices joined to one host, ``4xa100-80g+nvlink``, ``m3-max/rtx4090+cpu/10gbe``: see
-                            `rlinit.hardware_presets`
+                            `rlinit.devices.presets`
         ==================  ========================================================================================
 
         Parameters
@@ -540,6 +545,11 @@ def _expand(row: Mapping[str, Any]) -> list[Device]:
             values[key] = {dtype: _quantity(f"{what} of {dtype}", rate, unit) for dtype, rate in value.items()}
         elif value is not None:
             values[key] = _quantity(what, value, unit)
+    if "efficiency" in values:
+        try:
+            values["efficiency"] = efficiencies_of(values["efficiency"])
+        except InvalidHardware as problem:
+            raise InvalidHardware(f"device {row['name']!r}: {problem}") from None
     device = Device(**values)
     if "count" not in row:
         return [device]
@@ -583,6 +593,9 @@ def _device_dict(device: Device) -> dict[str, Any]:
             row[entry.name] = list(value)
         elif entry.name == "io_bandwidth" and value is not None and math.isinf(value):
             row[entry.name] = "unlimited"
+        elif entry.name == "efficiency":
+            if value:
+                row[entry.name] = {name: one.to_dict() for name, one in value.items()}
         elif value is not None and value != "" and value != math.inf and (entry.name, value) != ("reserve_bytes", 0.0):
             row[entry.name] = value
     return row

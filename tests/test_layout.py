@@ -32,7 +32,7 @@ def test_ground_imports_only_ground() -> None:
     ground = {
         f"rlinit.{name}"
         for name in ("arrays", "errors", "limits", "files", "units", "budget", "tensors", "graph", "hardware", "plan")
-        + ("hardware_presets",)
+        + ("devices",)
     }
     graph = folder_graph(library())
     for name in ground & set(graph):

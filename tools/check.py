@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -165,6 +166,7 @@ class Graph:
         self.held = [ZERO] * len(self.ops)  # bytes of all tensors that an op reads and makes
         for u, _, size in self.tensors:
             self.held[u] += size
+        self.made = list(self.held)
         for _, v, tensor in self.edges:
             self.held[v] += self.tensors[tensor][2]
 
@@ -185,10 +187,53 @@ class Graph:
         if row.get("view"):
             return ZERO
         need("flops" in row, f"op {row['name']!r} has no time on {device['name']!r}")
-        seconds = batch * number(row, "flops") / rate
+        one = device.get("efficiency", {}).get(op_class(row.get("op", "")), {})
+        seconds = counted(one.get("flops"), batch * number(row, "flops")) / rate
         if device.get("bytes_per_s"):
-            seconds = max(seconds, (batch * self.held[v] + self.param[v]) / number(device, "bytes_per_s"))
-        return seconds + number(device, "launch_s", ZERO)
+            read = self.param[v]
+            if op_class(row.get("op", "")) == "lookup":  # only the rows that it gives
+                read = min(read, batch * self.made[v])
+            moved = counted(one.get("bytes"), batch * self.held[v] + read)
+            seconds = max(seconds, moved / number(device, "bytes_per_s"))
+        return seconds + number(one, "launch_s", number(device, "launch_s", ZERO))
+
+
+CLASSES = (
+    ("convolution", r"conv(?!ert)"),
+    ("attention", r"attention|sdpa"),
+    (
+        "matmul",
+        r"matmul|gemm|(^|_)linear|dense|(^|_)(add|b|badd|addb)?mm(_|$)|(^|_)(add)?mv(_|$)|(^|_)dot(_|$)"
+        r"|einsum|tensordot|fully_connected|lstm|gru|rnn",
+    ),
+    ("pooling", r"pool"),
+    (
+        "transcendental",
+        r"softmax|gelu|silu|swish|(^|_)(tanh|sigmoid|exp|erf|pow|sin|cos|log|softplus|mish|elu)(_|$)",
+    ),
+    ("normalisation", r"norm|reduce|cumsum|(^|_)(mean|sum|amax|amin|var|std|argmax|topk|sort)(_|$)"),
+    ("lookup", r"embedding|gather|index|scatter|lookup"),
+)
+
+
+def op_class(kind: str) -> str:
+    """Return the class of a kind of op, by which devices have efficiencies."""
+    plain = re.sub(r"[^a-z]+", "_", kind.lower())
+    return next((name for name, pattern in CLASSES if re.search(pattern, plain)), "elementwise")
+
+
+def counted(points: Any, size: Fraction) -> Fraction:
+    """Return size / share: linear between points of (size, share), the end points' shares outside."""
+    if not points:
+        return size
+    if not isinstance(points, list):
+        return Fraction(size / points)
+    (below, count), rows = (ZERO, ZERO), [(Fraction(at), Fraction(at) / Fraction(share)) for at, share in points]
+    for at, more in rows:
+        if size <= at:
+            return count + (more - count) * (size - below) / (at - below)
+        below, count = at, more
+    return size * count / below
 
 
 BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}

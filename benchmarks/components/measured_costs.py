@@ -1,18 +1,23 @@
-"""How well costs predict what ops take on this machine's CPU, before and after measuring.
+"""How well plans predict what models take on this machine's CPU, before and after measuring.
 
-For each model, with one thread a worker: the rank correlation of the ops' predicted seconds with those of a run, where
-the prediction is the roofline model with round figures for a CPU (``preset``), with figures fitted to another model's
-measurements (``fitted``), and the cost table measured before the run (``measured``). Then a plan for one worker and one
-for two, with measured links: predicted seconds of the whole against the median and the least run.
-Run as ``python -m benchmarks.components.measured_costs``; needs transformers and pytorchcv.
+For each model, on one worker of one thread: the seconds that its plan says
+
+* ``doctor``: on this machine as `rlinit doctor` finds it, a roofline with efficiencies fitted to a probe; the model
+  itself was never run;
+* ``measured``: on the cost table that `measure_ops` gave;
+* ``calibrated``: on that table with what a first run of the plan measured put in;
+
+against the run of that plan. All seconds are medians of those that the worker was at work (``clock="processor"``): on a
+machine in use the wall shows mostly what others do. Rank correlations are of the ops' seconds.
+Run as ``python -m benchmarks.components.measured_costs``; needs transformers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,86 +25,117 @@ from torch import nn
 
 import rlinit
 from benchmarks.record import print_table, save
-from rlinit.costs.roofline import roofline
 from rlinit.graph import Graph
-from rlinit.hardware import Device, Hardware
+from rlinit.hardware import Hardware
 from rlinit.importers.torch.export import export_program, from_program
-from rlinit.measurement.calibration import Calibration, calibrate, rank_correlation
+from rlinit.measurement.calibration import Calibration, calibrate
+from rlinit.measurement.machine import measure_machine
 from rlinit.measurement.ops import Measuring, measure_ops
-from rlinit.measurement.roofline_fit import fitted_device
-from rlinit.measurement.transfers import measure_transfers
 
-SETTINGS = Measuring(warmup=3, repeats=15, threads=1)
-PLACES = {"d0": "cpu", "d1": "cpu"}
-IMAGES = (
-    ("resnet", "resnet18"),
-    ("mobilenetv2", "mobilenetv2_w1"),
-    ("bninception", "bninception"),
-    ("densenet", "densenet121"),
-)
-COLUMNS = (
-    *("model", "ops", "spread", "preset", "fitted", "measured"),
-    *("predicted 1", "measured 1", "least 1", "predicted 2", "measured 2", "least 2", "used 2"),
-)
+SETTINGS = Measuring(warmup=3, repeats=15, threads=1, clock="processor")
+COLUMNS = (*("model", "ops", "doctor error", "doctor rank", "measured error", "calibrated error", "seconds", "spread"),)
+
+
+class UNet(nn.Module):
+    """Convolutions down to half the size and back up, with what was before halving beside."""
+
+    def __init__(self, width: int = 24, depth: int = 3) -> None:
+        super().__init__()
+        widths = [width << at for at in range(depth + 1)]
+        self.first = self._block(3, width)
+        self.down = nn.ModuleList(self._block(a, b) for a, b in pairwise(widths))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(widths))
+        self.join = nn.ModuleList(self._block(2 * a, a) for a in widths[:-1])
+        self.last = nn.Conv2d(width, 2, 1)
+
+    @staticmethod
+    def _block(i: int, o: int) -> nn.Sequential:
+        return nn.Sequential(
+            *(nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(8, o), nn.SiLU()),
+            *(nn.Conv2d(o, o, 3, padding=1), nn.GroupNorm(8, o), nn.SiLU()),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, 3, H, W) to (B, 2, H, W), H and W multiples of 8."""
+        kept = [self.first(x)]
+        for block in self.down:
+            kept.append(block(nn.functional.max_pool2d(kept[-1], 2)))
+        x = kept.pop()
+        for up, join in zip(reversed(self.up), reversed(self.join), strict=True):
+            x = join(torch.cat([up(x), kept.pop()], dim=1))
+        out: torch.Tensor = self.last(x)
+        return out
 
 
 def models() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
     """Yield models with random weights, and inputs."""
     import transformers
 
-    for home, name in IMAGES:
-        # The package's list of all models would import torchvision.
-        make = getattr(importlib.import_module(f"pytorchcv.models.{home}"), name)
-        yield name, make(pretrained=False).eval(), (torch.randn(1, 3, 224, 224),)
-    tokens = torch.randint(3, 500, (1, 64))
+    image, tokens = torch.randn(1, 3, 224, 224), torch.randint(3, 500, (1, 96))
     text: dict[str, Any] = {"vocab_size": 500, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    gpt2: nn.Module = transformers.GPT2Model(
-        transformers.GPT2Config(n_layer=6, n_embd=384, n_head=6, use_cache=False, **text)
-    )
-    yield "GPT2, 6 layers", gpt2.eval(), (tokens,)
-    bert: nn.Module = transformers.BertModel(
-        transformers.BertConfig(num_hidden_layers=6, hidden_size=384, num_attention_heads=6, **text)
-    )
-    yield "BERT, 6 layers", bert.eval(), (tokens,)
+    sizes: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8}
+    wide = sizes | text | {"intermediate_size": 768, "num_key_value_heads": 4, "use_cache": False}
+    makes: dict[str, tuple[str, Any, torch.Tensor]] = {
+        "ViT": ("ViT", sizes | {"intermediate_size": 1024, "image_size": 224}, image),
+        "BERT": ("Bert", sizes | text | {"intermediate_size": 1024}, tokens),
+        "GPT-2": ("GPT2", {"n_layer": 6, "n_embd": 256, "n_head": 8, "use_cache": False} | text, tokens),
+        "Llama-like": ("Llama", wide, tokens),
+        "Mixtral-like": ("Mixtral", wide | {"num_local_experts": 4}, tokens),
+        "ResNet": (
+            "ResNet",
+            {"depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"},
+            image,
+        ),
+    }
+    for name, (kind, settings, x) in makes.items():
+        model: nn.Module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**settings))
+        yield name, model.eval(), (x,)
+    yield "UNet", UNet().eval(), (torch.randn(1, 3, 128, 128),)
 
 
-def correlation(graph: Graph, device: Device, run: Calibration) -> float | None:
-    """Return the rank correlation of the roofline's seconds with those of a run."""
-    seconds = roofline(graph, device)
-    return rank_correlation([seconds[graph.index(row.op)] for row in run.ops], [row.measured_s for row in run.ops])
+def error(run: Calibration) -> float:
+    """Return how much longer a run takes than its plan says; negative: shorter."""
+    return run.factor - 1.0
 
 
 def main() -> None:
     """Measure, run, print and write."""
     torch.manual_seed(0)
     before = os.getloadavg()
-    links = measure_transfers(PLACES, settings=dataclasses.replace(SETTINGS, threads=2))
-    preset = next(device for device in Hardware.preset("cpu-t4-a100").devices if device.kind == "cpu")
-    one = Hardware.mesh([Device("d0")], 1e9)
-    two = links.apply(Hardware.mesh([Device("d0"), Device("d1")], 1e9))
-    fitted: Device | None = None
+    device = dataclasses.replace(measure_machine(threads=1).devices[0], name="d0")
+    one = Hardware.mesh([device], 1e9)
     rows = []
     for name, model, inputs in models():
         program = export_program(model, inputs)
         graph = from_program(program, name=name)
-        table = measure_ops(program, inputs, graph, devices=PLACES, settings=SETTINGS)
-        timed = table.apply(graph)
-        row: dict[str, Any] = {"model": name, "ops": graph.num_ops, "spread": table.noise()[0].total_spread}
-        for hardware in (one, two):
-            plan = rlinit.schedule(timed, hardware, objective="latency", method="heft")
-            run = calibrate(plan, program, inputs, graph=timed, settings=SETTINGS)
-            count = len(hardware)
-            row |= {f"predicted {count}": run.predicted_s, f"measured {count}": run.measured_s}
-            row |= {f"least {count}": run.least_s, f"used {count}": len(run.device_factors())}
-            row |= {f"op factors {count}": run.device_factors(), f"rank correlation {count}": run.rank_correlation}
-            if count == 1:
-                row |= {"preset": correlation(graph, preset, run), "measured": run.rank_correlation}
-                row |= {"fitted": None if fitted is None else correlation(graph, fitted, run)}
-        fitted = fitted or fitted_device(graph, table, Device("d0"))
-        rows.append(row)
-        print(name, row, flush=True)
-    print_table("rank correlations, and seconds of the whole", list(COLUMNS), ([r[c] for c in COLUMNS] for r in rows))
-    save("measured_costs", rows, links=str(links).splitlines(), load_before=before, load_after=os.getloadavg())
+        rows.append({"model": name, "ops": graph.num_ops} | _row(program, graph, inputs, one))
+        print(name, rows[-1], flush=True)
+    print_table("what runs take beyond their plans", list(COLUMNS), ([r[c] for c in COLUMNS] for r in rows))
+    load = {"load_before": before, "load_after": os.getloadavg()}
+    save("measured_costs", rows, **load, device=one.to_dict()["device"][0])
+
+
+def _row(program: Any, graph: Graph, inputs: tuple[Any, ...], one: Hardware) -> dict[str, Any]:
+    """Return what plans on each kind of costs say of a model, and what their runs take."""
+
+    def run_of(timed: Graph) -> Calibration:
+        plan = rlinit.schedule(timed, one, objective="latency", method="heft")
+        return calibrate(plan, program, inputs, graph=timed, settings=SETTINGS)
+
+    modelled = run_of(graph)
+    table = measure_ops(program, inputs, graph, devices={"d0": "cpu"}, settings=SETTINGS)
+    measured = run_of(table.apply(graph))
+    table = table.updated(measured.table())
+    calibrated = run_of(table.apply(graph))
+    return {
+        "seconds": calibrated.measured_s,
+        "doctor error": error(modelled),
+        "doctor rank": modelled.rank_correlation,
+        "measured error": error(measured),
+        "calibrated error": error(calibrated),
+        "measured rank": measured.rank_correlation,
+        "spread": calibrated.spread_s / calibrated.measured_s,
+    }
 
 
 if __name__ == "__main__":

@@ -48,6 +48,10 @@ class Doctor:
     """Write this machine as hardware here (.json), for --hw."""
     seconds: float = 0.3
     """To measure each figure."""
+    probe: bool = True
+    """Fit what ops of all classes and sizes reach of the rates; some ten seconds a device."""
+    threads: int | None = None
+    """CPU threads of an op; without it, as many as torch takes."""
     json: bool = False
     """Print JSON instead of text."""
 
@@ -75,7 +79,7 @@ def examine_machine(command: Doctor, notes: Console) -> int:
     problem = ""
     try:
         with notes.status("measuring"):
-            machine = measure_machine(command.seconds)
+            machine = measure_machine(command.seconds, probe=command.probe, threads=command.threads)
     except BackendUnavailable as missing:
         if command.out is not None:
             raise
@@ -143,7 +147,22 @@ def _print(row: dict[str, Any], machine: Machine | None, problem: str, out: Path
             f"{spread:.0%}",
         )
     console.print(table)
+    _print_efficiencies(machine, console)
     if machine.links is not None:
         console.print(str(machine.links), highlight=False)
     if out is not None:
         console.print(f"hardware: {out}", highlight=False)
+
+
+def _print_efficiencies(machine: Machine, console: Console) -> None:
+    """Print what ops of each class reach, where it was fitted."""
+    from rich.table import Table
+
+    rows = [(device.name, name, one) for device in machine.devices for name, one in device.efficiency.items()]
+    if not rows:
+        return
+    table = Table("device", "ops", "of TFLOPS, by size", "of bandwidth, by size", "launch", "typical error")
+    for device, name, one in rows:
+        shares = [" ".join(f"{share:.0%}" for _, share in points) or "-" for points in (one.flops, one.bytes)]
+        table.add_row(device, name, *shares, format_seconds(one.launch_s or 0.0), f"{one.error or 0.0:.0%}")
+    console.print(table)

@@ -120,6 +120,10 @@ class Measure:
     """Hardware file or preset whose links shall be measured, too; its devices are those named by --devices."""
     hw_out: Path | None = None
     """Write the hardware with the measured links here (.json)."""
+    fit: bool = False
+    """Also put rates and efficiencies that fit the measured ops into the hardware, for other models."""
+    clock: Literal["wall", "processor"] = "wall"
+    """Count the seconds that the worker was at work, where others use the machine, too (with --threads 1)."""
     cache: Path | None = None
     """Folder that keeps figures, so that an op is measured once on a device."""
     inputs: tuple[Path, ...] = ()
@@ -228,20 +232,23 @@ def measure_model(command: Measure) -> int:
     check_folders(command.out, command.hw_out)
     if (command.hw is None) != (command.hw_out is None):
         raise RlinitError("--hw and --hw-out belong together")
+    if command.fit and command.hw is None:
+        raise RlinitError("--fit needs --hw, the hardware whose devices are fitted, and --hw-out")
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
     from rlinit.importers.torch.export import from_program
     from rlinit.measurement.model_inputs import model_inputs, positional_inputs
     from rlinit.measurement.ops import measure_ops
+    from rlinit.measurement.roofline_fit import fitted_device
     from rlinit.measurement.transfers import measure_transfers
 
     dims = dimension_sizes(command.dims)
     graph = from_program(program, dims=dims, name=command.model.stem)
     inputs = positional_inputs(model_inputs(program, files=command.inputs, dims=dims, seed=command.seed))
     places = device_places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
-    settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s)
+    settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s, command.clock)
     hardware = None if command.hw is None else load_hardware(command.hw)
-    links = measure_transfers(places, settings=settings) if hardware is not None else None
-    changed = links.apply(hardware) if links is not None and hardware is not None else None
+    links = measure_transfers(places, settings=settings) if hardware is not None and len(places) > 1 else None
+    changed = links.apply(hardware) if links is not None and hardware is not None else hardware
     table = measure_ops(
         program,
         inputs,
@@ -252,6 +259,9 @@ def measure_model(command: Measure) -> int:
         cache=command.cache,
     )
     table.save(command.out)
+    if changed is not None and command.fit:
+        fitted = [fitted_device(graph, table, one) if one.name in places else one for one in changed.devices]
+        changed = dataclasses.replace(changed, devices=tuple(fitted))
     if changed is not None and command.hw_out is not None:
         changed.save(command.hw_out)
     _print_table(table, as_json=command.json)
@@ -427,10 +437,16 @@ def _executor(command: Run) -> Executor:
     return SimulatorExecutor(load_hardware(command.hw))
 
 
-def _settings(warmup: int, repeats: int, threads: int | None, time_limit_s: float | None) -> Measuring:
+def _settings(
+    warmup: int,
+    repeats: int,
+    threads: int | None,
+    time_limit_s: float | None,
+    clock: Literal["wall", "processor"] = "wall",
+) -> Measuring:
     from rlinit.measurement.ops import Measuring
 
-    return Measuring(warmup, repeats, threads, time_limit_s)
+    return Measuring(warmup, repeats, threads, time_limit_s, clock)
 
 
 def _start_processes(plan: Plan, arguments: Sequence[str]) -> int:

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.devices.efficiency import Efficiency, op_class
 from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Device
 from rlinit.units import DTYPES, compute_type
 
-__all__ = ["held_tensors", "known_bytes", "may_run", "moved_bytes", "op_times", "roofline"]
+__all__ = ["held_tensors", "known_bytes", "may_run", "moved_bytes", "op_times", "ops_by_efficiency", "roofline"]
 
 
 def known_bytes(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -40,6 +42,9 @@ def may_run(graph: Graph, device: Device) -> NDArray[np.bool_]:
 def moved_bytes(graph: Graph, batch: int = 1) -> NDArray[np.float64]:
     """Return (n,) bytes an op reads and writes: its input tensors, its parameters (once) and all its outputs.
 
+    A lookup (``rlinit.devices.efficiency.op_class``) reads of its parameters, such as an embedding's table, as much as
+    it gives.
+
     Parameters
     ----------
     graph
@@ -47,7 +52,12 @@ def moved_bytes(graph: Graph, batch: int = 1) -> NDArray[np.float64]:
     batch
         Inputs that run through the op at once, at least 1; tensors grow with them, parameters do not.
     """
-    return batch * held_tensors(graph) + known_bytes(graph.param_bytes)
+    read = known_bytes(graph.param_bytes)
+    lookups = [v for v in np.flatnonzero(read).tolist() if op_class(graph.kinds[v]) == "lookup"]
+    if lookups:
+        read = read.copy()
+        read[lookups] = np.minimum(read[lookups], batch * known_bytes(graph.made_bytes)[lookups])
+    return batch * held_tensors(graph) + read
 
 
 def held_tensors(graph: Graph) -> NDArray[np.float64]:
@@ -60,10 +70,10 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     """Return (n,) seconds by the roofline model; NaN for ops whose `flops` were not given.
 
     The time of an op is the larger of its operations over the device's rate for the type of numbers it computes in
-    (`Device.rate`, `rlinit.units.compute_type`) and its bytes over ``bytes_per_s`` (where the device gives that),
-    plus ``launch_s``. Operations and tensors grow with the batch, parameters are read once. A
-    view of a tensor (``view`` in the op's extras, as importers note it) takes no time: it only says how to read what
-    is there.
+    (`Device.rate`, `rlinit.units.compute_type`) and its bytes over ``bytes_per_s`` (where the device gives that), plus
+    ``launch_s``. Where the device has efficiencies, those of the op's class say what its operations and bytes count as
+    (`rlinit.devices.efficiency`). Operations and tensors grow with the batch, parameters are read once. A view of a
+    tensor (``view`` in the op's extras, as importers note it) takes no time: it only says how to read what is there.
 
     Parameters
     ----------
@@ -80,13 +90,35 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     """
     if device.flops_per_s is None:
         return np.full(graph.num_ops, np.nan)
-    seconds = batch * graph.flops / _rates(graph, device)
+    flops, moved = batch * graph.flops, moved_bytes(graph, batch)
+    launch_s: FloatArray | float = device.launch_s
+    if device.efficiency:
+        launch_s = np.full(graph.num_ops, device.launch_s)
+        for one, ops in ops_by_efficiency(graph, device):
+            flops[ops], moved[ops] = one.counted_flops(flops[ops]), one.counted_bytes(moved[ops])
+            if one.launch_s is not None:
+                launch_s[ops] = one.launch_s
+    seconds = flops / _rates(graph, device)
     if device.bytes_per_s is not None:
-        moved_s = moved_bytes(graph, batch) / device.bytes_per_s
+        moved_s = moved / device.bytes_per_s
         seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_s))
-    seconds = seconds + device.launch_s
+    seconds = seconds + launch_s
     seconds[[v for v, row in graph.extras.items() if row.get("view")]] = 0.0
     return seconds
+
+
+def ops_by_efficiency(graph: Graph, device: Device) -> list[tuple[Efficiency, IntArray]]:
+    """Return each efficiency of a device with the ops of the graph that it is for.
+
+    Parameters
+    ----------
+    graph
+        Its ops' kinds say their classes.
+    device
+        Its efficiencies.
+    """
+    classes = np.array([op_class(kind) for kind in graph.kinds])
+    return [(one, np.flatnonzero(classes == name)) for name, one in device.efficiency.items()]
 
 
 def _rates(graph: Graph, device: Device) -> NDArray[np.float64] | float:

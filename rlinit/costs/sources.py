@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.costs.roofline import may_run, roofline
+from rlinit.arrays import FloatArray
+from rlinit.costs.roofline import may_run, ops_by_efficiency, roofline
 from rlinit.costs.table import CostTable
+from rlinit.devices.efficiency import OP_CLASSES, op_class
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Device
 from rlinit.units import DTYPES, compute_type
 
-__all__ = ["CostSource", "cost_sources"]
+__all__ = ["CostSource", "cost_errors", "cost_sources"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +62,21 @@ def cost_sources(graph: Graph, device: Device, table: CostTable | None = None) -
             left &= ~here
     modelled = roofline(graph, device)
     views = np.array([bool(graph.extras.get(v, {}).get("view")) for v in range(graph.num_ops)])
+    known = left & ~np.isnan(modelled)
+    if (here := known & views).any():
+        rows.append(CostSource(device.name, "views, which take no time", int(here.sum()), 0.0, "exact"))
     types = np.array([compute_type(graph.extras.get(v, {})) for v in range(graph.num_ops)])
-    for here, label, sure in (
-        (left & views & ~np.isnan(modelled), "views, which take no time", "exact"),
-        *(
-            (left & ~views & ~np.isnan(modelled) & (types == dtype), f"roofline at {_rate(device, dtype)}", _UNFITTED)
-            for dtype in ("", *DTYPES)
-        ),
-    ):
-        if here.any():
-            rows.append(CostSource(device.name, label, int(here.sum()), float(modelled[here].sum()), sure))
+    classes = np.array([op_class(kind) if device.efficiency else "" for kind in graph.kinds])
+    peak = dataclasses.replace(device, efficiency={})
+    ideal = roofline(graph, peak)
+    for dtype in ("", *DTYPES):
+        for name in ("", *OP_CLASSES):
+            here = known & ~views & (types == dtype) & (classes == name)
+            if here.any():
+                seconds = float(modelled[here].sum())
+                label = f"roofline at {_rate(device, dtype)}"
+                label += f", {name} {float(ideal[here].sum()) / seconds:.0%} of it" if name and seconds else ""
+                rows.append(CostSource(device.name, label, int(here.sum()), seconds, _sureness(device, name)))
     missing = int((left & np.isnan(modelled)).sum())
     if missing:
         rows.append(CostSource(device.name, "nothing", missing, float("nan"), "cannot be planned here"))
@@ -78,7 +86,41 @@ def cost_sources(graph: Graph, device: Device, table: CostTable | None = None) -
     return tuple(rows)
 
 
-_UNFITTED = "not measured: a model, exact to a factor at best"
+_GIVEN_ERROR = 0.05
+"""Relative error of given times: measured costs spread by as much on a machine in use."""
+
+_PEAK_ERROR = 1.0
+"""Relative error of times at peak rates: ops reach half of them, some far less."""
+
+
+def cost_errors(graph: Graph, device: Device) -> FloatArray:
+    """Return (n,) the relative error to be expected of each op's seconds on a device, for one input.
+
+    Parameters
+    ----------
+    graph
+        Given times err by 5%, views not at all, others as the device's efficiencies say of their class, or by 100%
+        where they say nothing.
+    device
+        Whose seconds.
+    """
+    errors = np.full(graph.num_ops, _PEAK_ERROR)
+    for one, ops in ops_by_efficiency(graph, device):
+        if one.error is not None:
+            errors[ops] = one.error
+    errors[[v for v, row in graph.extras.items() if row.get("view")]] = 0.0
+    for key in (device.name, device.kind, ANY_DEVICE):
+        if (given := graph.times.get((key, 1))) is not None:
+            errors[~np.isnan(given)] = _GIVEN_ERROR
+    return errors
+
+
+def _sureness(device: Device, name: str) -> str:
+    """Return how sure modelled seconds of a class of ops are."""
+    one = device.efficiency.get(name)
+    if one is None or one.error is None:
+        return "peak rates, not measured: exact to a factor at best"
+    return f"modelled, within {one.error:.0%} for a typical op"
 
 
 def _rate(device: Device, dtype: str) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.errors import ExecutionFailure, InvalidPlan
@@ -51,11 +51,15 @@ class LocalExecutor:
         Seconds after which a run is given up; None: no limit.
     measure
         Measure every batch.
+    clock
+        ``wall``, or ``processor``: seconds that the thread was at work, which other work on the machine does not
+        stretch. For plans that run on one CPU worker of one thread.
     """
 
     threads: int | None = None
     time_limit_s: float | None = None
     measure: bool = False
+    clock: Literal["wall", "processor"] = "wall"
 
     def execute(
         self,
@@ -137,7 +141,8 @@ class LocalProgram:
         import torch
 
         self._program, self._programs, self._settings = program, programs, settings
-        self._ports = ports_of(programs.devices, devices)
+        self._clock = time.thread_time if settings.clock == "processor" else time.perf_counter
+        self._ports = ports_of(programs.devices, devices, self._clock)
         self._codes = _codes(program, programs, self._ports, measure=settings.measure)
         for device in {port.device for port in self._ports if port.device.type == "cuda"}:
             torch.cuda.synchronize(device)  # constants were computed on another stream than the programs use
@@ -149,6 +154,8 @@ class LocalProgram:
         self._queues: list[queue.SimpleQueue[_Run | None]] = [queue.SimpleQueue() for _ in programs.devices]
         # One program that nobody watches runs in the calling thread: waking another one takes long on a busy machine.
         self._inline = len(programs.devices) == 1 and settings.time_limit_s is None
+        if settings.clock == "processor" and (not self._inline or on_cpu != 1 or share != 1):
+            raise InvalidPlan("clock='processor' counts one thread: one CPU device, threads=1 and no time limit")
         if self._inline:
             torch.set_num_threads(share)
         self._workers = [
@@ -215,7 +222,7 @@ class LocalProgram:
             if self._closed:
                 raise ExecutionFailure("the program was closed")
             run = _Run(len(self._programs.cells), list(flat), self._programs.devices, self._settings.time_limit_s)
-            started = time.perf_counter()
+            started = self._clock()
             for one in self._queues[: len(self._workers)]:
                 one.put(run)
             try:
@@ -226,7 +233,7 @@ class LocalProgram:
             except BaseException as problem:  # Ctrl-C: let the workers stop, too
                 run.fail(ExecutionFailure("the run was interrupted"), problem)
                 raise
-            seconds = time.perf_counter() - started
+            seconds = self._clock() - started
         if run.failure is not None:
             raise run.failure
         return outputs, seconds, self._measured(run, started)

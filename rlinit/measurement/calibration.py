@@ -193,8 +193,10 @@ def calibrate(
     threads = None
     if settings.threads is not None:
         threads = settings.threads * max(1, sum(device == "cpu" for device in places.values()))
-    samples, _ = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads, measure=True))
-    _, walls = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads))
+    samples, _ = _runs(
+        plan, exported, inputs, graph, devices, settings, LocalExecutor(threads, measure=True, clock=settings.clock)
+    )
+    _, walls = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads, clock=settings.clock))
     ops = []
     for key, expected_s in predicted.items():
         if key[0] not in idle:

@@ -1,7 +1,8 @@
 """The machine at hand as hardware: its processor and GPUs, with memory and rates as they are measured now.
 
 Rates are those of large matrix products by type of numbers, bandwidth that of one addition over a tensor far larger
-than any cache, launch the time of an op on one number. Models reach less; `rlinit measure` says how much.
+than any cache, launch the time of an op on one number, each the best of several runs, as other work only slows them.
+What ops of all classes and sizes reach of them is fitted to a probe (`rlinit.measurement.probe`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from rlinit.errors import InvalidHardware
 from rlinit.hardware import Device, Hardware
 from rlinit.importers.torch.export import import_torch
-from rlinit.measurement.ops import device_versions
+from rlinit.measurement.ops import Measuring, device_versions, torch_threads
+from rlinit.measurement.probe import probed_device
 from rlinit.measurement.transfers import MeasuredTransfers, measure_transfers
 
 if TYPE_CHECKING:
@@ -59,13 +61,17 @@ class Machine:
         return mesh if self.links is None else self.links.apply(mesh)
 
 
-def measure_machine(seconds: float = 0.3) -> Machine:
+def measure_machine(seconds: float = 0.3, *, probe: bool = True, threads: int | None = None) -> Machine:
     """Measure the processor and every CUDA GPU that torch sees.
 
     Parameters
     ----------
     seconds
         For each figure, above 0; there are some six a device.
+    probe
+        Also fit efficiencies to a probe, which takes some ten seconds a device.
+    threads
+        CPU threads of an op; None: as many as torch uses now.
 
     Raises
     ------
@@ -80,9 +86,14 @@ def measure_machine(seconds: float = 0.3) -> Machine:
     places = {"cpu": torch.device("cpu")}
     places |= {f"cuda:{at}": torch.device("cuda", at) for at in range(torch.cuda.device_count())}
     spreads: dict[tuple[str, str], float] = {}
-    devices = tuple(_device(name, place, seconds, spreads) for name, place in places.items())
-    links = measure_transfers(list(places)) if len(places) > 1 else None
-    return Machine(devices, links, {name: device_versions(place) for name, place in places.items()}, spreads)
+    with torch_threads(threads):
+        devices = tuple(_device(name, place, seconds, spreads) for name, place in places.items())
+        if probe:
+            settings = Measuring(repeats=20, threads=threads, clock="processor" if threads == 1 else "wall")
+            devices = tuple(probed_device(one, places[one.name], settings) for one in devices)
+        links = measure_transfers(list(places)) if len(places) > 1 else None
+        notes = {name: device_versions(place) for name, place in places.items()}
+    return Machine(devices, links, notes, spreads)
 
 
 def _device(name: str, place: torch.device, seconds: float, spreads: dict[tuple[str, str], float]) -> Device:
@@ -129,7 +140,7 @@ def _product_rate(dtype: torch.dtype, place: torch.device, most_rows: int, secon
 
 
 def _timed(work: Callable[[], Any], place: torch.device, seconds: float) -> tuple[float, float]:
-    """Return the median seconds of some work, and its relative interquartile range; at least 3 times after a first."""
+    """Return the least seconds of some work, and its relative interquartile range; at least 3 times after a first."""
     import torch
 
     def once() -> float:
@@ -144,7 +155,7 @@ def _timed(work: Callable[[], Any], place: torch.device, seconds: float) -> tupl
     while len(samples) < 3 or sum(samples) < seconds:
         samples.append(once())
     low, middle, high = np.percentile(samples, [25.0, 50.0, 75.0]).tolist()
-    return middle, (high - low) / middle
+    return min(samples), (high - low) / middle
 
 
 def _memory_bytes(place: torch.device) -> float:

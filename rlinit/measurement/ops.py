@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -63,6 +63,9 @@ class Measuring:
     time_limit_s
         Stop repeating once a device at a batch size has taken this long; warm-up and two passes are made anyway.
         None: no limit.
+    clock
+        ``wall``, or ``processor``: seconds that the thread was at work. For machines in use, where other work stretches
+        what the wall shows; for one CPU worker of one thread.
 
     Raises
     ------
@@ -74,10 +77,13 @@ class Measuring:
     repeats: int = 10
     threads: int | None = None
     time_limit_s: float | None = None
+    clock: Literal["wall", "processor"] = "wall"
 
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.repeats < 2:
             raise InvalidPlan(f"warmup is {self.warmup} and repeats {self.repeats}; expected >= 0 and >= 2")
+        if self.clock == "processor" and self.threads != 1:
+            raise InvalidPlan(f"clock='processor' counts one thread; threads is {self.threads}, expected 1")
         if self.threads is not None and self.threads < 1:
             raise InvalidPlan(f"threads is {self.threads}; expected >= 1")
         if self.time_limit_s is not None and not self.time_limit_s >= 0:
@@ -150,7 +156,7 @@ def measure_ops(
                 for op, one in found[device].items():
                     rows.append(CostRow(op, name, size or 1, one.seconds, one.spread_s, one.repeats))
         notes = {f"device {name}".replace(":", "."): device_versions(device) for name, device in physical.items()}
-        notes |= load
+        notes |= load | ({} if settings.clock == "wall" else {"clock": settings.clock})
     return CostTable(tuple(rows), " ".join(graph.name.split()) or "costs", notes)
 
 
@@ -292,7 +298,8 @@ class _Program:
 
     def figures(self, device: torch.device, settings: Measuring, folder: str | Path | None) -> dict[str, Figure]:
         """Return the figure of each op on a device, measuring those that the cache lacks."""
-        cache = None if folder is None else MeasuredCache(Path(folder), f"{device_versions(device)}, {_METHOD}")
+        method = _METHOD if settings.clock == "wall" else f"{_METHOD}, {settings.clock} clock"
+        cache = None if folder is None else MeasuredCache(Path(folder), f"{device_versions(device)}, {method}")
         known = {} if cache is None else cache.read()
         missing = set(self.keys.values()) - set(known)
         if missing:
@@ -312,7 +319,7 @@ class _Program:
 
         fed = self._input_ops()
         started = time.perf_counter()
-        executor = LocalExecutor(measure=True)
+        executor = LocalExecutor(measure=True, clock=settings.clock)
         plan = placed_plan(self.graph, dict.fromkeys(self.graph.names, str(device)), inputs=self.num_inputs)
         with executor.load(
             plan, self.exported, self.inputs, graph=self.graph, devices={str(device): str(device)}

@@ -1,7 +1,8 @@
-"""A device's roofline figures from measured seconds, to estimate models that were not measured.
+"""A device's roofline figures and efficiencies from measured seconds, to estimate models that were not measured.
 
 Rates fitted on float32 say nothing of bfloat16 or int8: fit a device on a model of each type in question. What is
-fitted replaces the rate of that type and leaves the device's other rates.
+fitted replaces the rate of that type and leaves the device's other rates. Efficiencies are shares of the fitted rates,
+one curve for operations and one for bytes of each class of ops that was measured.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray
 from rlinit.costs.roofline import moved_bytes
 from rlinit.costs.table import CostTable, InvalidCostTable
+from rlinit.devices.efficiency import OP_CLASSES, Efficiency, op_class
 from rlinit.graph import Graph
 from rlinit.hardware import Device
 from rlinit.units import compute_type
@@ -22,15 +25,24 @@ from rlinit.units import compute_type
 __all__ = ["fitted_device"]
 
 _FEWEST = 4
-"""Measured ops for three figures."""
+"""Measured ops for three figures, and of a class that gets an efficiency of its own."""
+
+_SHORTEST_S = 1e-7
+"""Launch to start a fit from, where a device says less."""
+
+_SMOOTH, _PULL = 0.3, 0.03
+"""Weights, beside a residual's of 1, of the logarithms of the ratio of neighbouring shares, and of a share itself."""
 
 
-def fitted_device(graph: Graph, table: CostTable, device: Device) -> Device:
-    """Return a device whose ``flops_per_s``, ``bytes_per_s`` and ``launch_s`` fit measured seconds of ops.
+def fitted_device(graph: Graph, table: CostTable, device: Device, *, rates: bool = True) -> Device:
+    """Return a device whose rates, ``launch_s`` and ``efficiency`` fit measured seconds of ops.
 
     The logarithms of `rlinit.costs.roofline.roofline` and of the seconds are brought together by a robust least-squares
-    fit, so that an op counts by its relative error and a few odd ones hardly matter. Inputs and views (ops that only
-    look at their input's memory in another way), which the roofline model takes for copies, are left out.
+    fit, so that an op counts by its relative error and a few odd ones hardly matter: first three figures for all ops,
+    then for each class of ops with at least 4 measured ones its launch, and shares at sizes a factor of 10 apart, which
+    are kept close to their neighbours. `Efficiency.error` is 1.48 times the median relative error of the class. Inputs
+    and views (ops that only look at their input's memory in another way), which the roofline model takes for copies,
+    are left out.
 
     Parameters
     ----------
@@ -40,42 +52,102 @@ def fitted_device(graph: Graph, table: CostTable, device: Device) -> Device:
         Gives their seconds, under the device's name; at any batch sizes.
     device
         The device; its other figures are kept.
+    rates
+        Whether to fit rates and launch. Where not, the device has them, and efficiencies are shares of those.
 
     Raises
     ------
     InvalidCostTable
-        Fewer than 4 measured ops with known FLOPs, none of which computes (has FLOPs), or none of which moves bytes.
+        Rates to be kept that the device does not have. Fewer than 4 measured ops with known FLOPs, none of which
+        computes (has FLOPs), or none of which moves bytes.
     """
-    flops, moved, seconds = _samples(graph, table, device)
+    classes, flops, moved, seconds = _samples(graph, table, device)
     if len(seconds) < _FEWEST or not (flops > 0).any() or not (moved > 0).any():
         raise InvalidCostTable(
             f"table {table.name!r} has {len(seconds)} measured ops with known FLOPs on {device.name!r}, "
             f"{int((flops > 0).sum())} of which compute; expected at least {_FEWEST}, and some that do"
         )
-    fits = [_fit(flops, moved, seconds, start) for start in _starts(flops, moved, seconds)]
-    _, best = min(fits, key=lambda fit: fit[0])
-    flops_per_s, bytes_per_s, launch_s = np.exp(best).tolist()
-    rates = _with_rate(graph, device, flops_per_s)
-    return dataclasses.replace(device, flops_per_s=rates, bytes_per_s=bytes_per_s, launch_s=launch_s)
+    if rates:
+        fits = [_fit(flops, moved, seconds, start) for start in _starts(flops, moved, seconds)]
+        _, best = min(fits, key=lambda fit: fit[0])
+        flops_per_s, bytes_per_s, launch_s = np.exp(best).tolist()
+        device = dataclasses.replace(
+            device, flops_per_s=_with_rate(graph, device, flops_per_s), bytes_per_s=bytes_per_s, launch_s=launch_s
+        )
+    rate, bandwidth = device.rate(_usual_type(graph)), device.bytes_per_s
+    if rate is None or bandwidth is None:
+        raise InvalidCostTable(f"device {device.name!r} has no flops_per_s or bytes_per_s to be kept")
+    efficiency = {}
+    for name in OP_CLASSES:
+        here = classes == name
+        if here.sum() >= _FEWEST:
+            ideal_s = flops[here] / rate, moved[here] / bandwidth
+            launch_s = max(device.launch_s, _SHORTEST_S)
+            efficiency[name] = _class_fit(flops[here], moved[here], *ideal_s, seconds[here], launch_s)
+    return dataclasses.replace(device, efficiency={**device.efficiency, **efficiency})
+
+
+def _class_fit(
+    flops: FloatArray, moved: FloatArray, ideal_s: FloatArray, moved_s: FloatArray, seconds: FloatArray, launch_s: float
+) -> Efficiency:
+    """Return what ops of one class reach: a launch, and shares at some sizes."""
+    from scipy.optimize import least_squares
+
+    knots = [_knots(flops), _knots(moved)]
+    count = len(knots[0])
+
+    def parts(x: FloatArray) -> tuple[Efficiency, FloatArray]:
+        shares = np.exp(-x[1:])
+        one = Efficiency(_points(knots[0], shares[:count]), _points(knots[1], shares[count:]), float(np.exp(x[0])))
+        f = ideal_s * np.divide(one.counted_flops(flops), flops, out=np.zeros_like(flops), where=flops > 0)
+        b = moved_s * np.divide(one.counted_bytes(moved), moved, out=np.zeros_like(moved), where=moved > 0)
+        return one, np.log((np.maximum(f, b) + np.exp(x[0])) / seconds)
+
+    def residuals(x: FloatArray) -> FloatArray:
+        steps = [np.diff(part) for part in (x[1 : 1 + count], x[1 + count :])]
+        return np.concatenate([parts(x)[1], _SMOOTH * np.concatenate(steps), _PULL * (x - start)])
+
+    start = np.array([np.log(launch_s), *[0.0] * (count + len(knots[1]))])
+    found: Any = least_squares(residuals, start, bounds=(start - 7.0, start + 7.0), loss="soft_l1")
+    one, error = parts(found.x)
+    return dataclasses.replace(one, error=float(np.expm1(1.48 * np.median(np.abs(error)))))
+
+
+def _knots(sizes: FloatArray) -> FloatArray:
+    """Return sizes from the smallest to the largest of some sizes, a factor of 10 apart or a little less."""
+    used = sizes[sizes > 0]
+    if not len(used):
+        return np.zeros(0)
+    low, high = float(used.min()), float(used.max())
+    return np.geomspace(low, high, int(np.ceil(np.log10(high / low))) + 1) if high > low else np.array([low])
+
+
+def _points(sizes: FloatArray, shares: FloatArray) -> tuple[tuple[float, float], ...]:
+    """Return points of which none makes a larger op faster."""
+    counts = np.maximum.accumulate(sizes / shares)
+    return tuple(zip(sizes.tolist(), (sizes / counts).tolist(), strict=True))
 
 
 def _with_rate(graph: Graph, device: Device, rate: float) -> float | Mapping[str, float]:
     """Return the device's rates with that of the type that most of the graph's operations are in."""
-    if not isinstance(device.flops_per_s, Mapping):
-        return rate
+    return {**device.flops_per_s, _usual_type(graph): rate} if isinstance(device.flops_per_s, Mapping) else rate
+
+
+def _usual_type(graph: Graph) -> str:
+    """Return the type of numbers that most of a graph's operations are in."""
     share: dict[str, float] = {}
     for v in range(graph.num_ops):
         dtype = compute_type(graph.extras.get(v, {})) or "fp32"
         share[dtype] = share.get(dtype, 0.0) + float(np.nan_to_num(graph.flops[v]))
-    return {**device.flops_per_s, max(share, key=lambda dtype: share[dtype]): rate}
+    return max(share, key=lambda dtype: share[dtype])
 
 
 def _samples(
     graph: Graph, table: CostTable, device: Device
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return FLOPs, bytes and seconds of each measured op."""
-    moved_at: dict[int, NDArray[np.float64]] = {}
-    rows = []
+) -> tuple[NDArray[np.str_], FloatArray, FloatArray, FloatArray]:
+    """Return class, FLOPs, bytes and seconds of each measured op."""
+    moved_at: dict[int, FloatArray] = {}
+    classes, rows = [], []
     for row in table.rows:
         if row.device != device.name or row.seconds <= 0:
             continue
@@ -84,14 +156,13 @@ def _samples(
             continue
         if row.batch not in moved_at:
             moved_at[row.batch] = moved_bytes(graph, row.batch)
+        classes.append(op_class(graph.kinds[v]))
         rows.append((row.batch * graph.flops[v], moved_at[row.batch][v], row.seconds))
     flops, moved, seconds = np.array(rows, np.float64).reshape(-1, 3).T
-    return flops, moved, seconds
+    return np.array(classes), flops, moved, seconds
 
 
-def _starts(
-    flops: NDArray[np.float64], moved: NDArray[np.float64], seconds: NDArray[np.float64]
-) -> list[NDArray[np.float64]]:
+def _starts(flops: FloatArray, moved: FloatArray, seconds: FloatArray) -> list[FloatArray]:
     """Return logarithms of the figures to start from: the best that were seen, and middling ones."""
     return [
         np.log(
@@ -105,16 +176,14 @@ def _starts(
     ]
 
 
-def _fit(
-    flops: NDArray[np.float64], moved: NDArray[np.float64], seconds: NDArray[np.float64], start: NDArray[np.float64]
-) -> tuple[float, NDArray[np.float64]]:
+def _fit(flops: FloatArray, moved: FloatArray, seconds: FloatArray, start: FloatArray) -> tuple[float, FloatArray]:
     """Return the error of the best fit near a start, and the logarithms of its figures."""
     from scipy.optimize import least_squares
 
-    def residuals(figures: NDArray[np.float64]) -> NDArray[np.float64]:
+    def residuals(figures: FloatArray) -> FloatArray:
         rate, width, launch = np.exp(figures)
-        modelled: NDArray[np.float64] = np.maximum(flops / rate, moved / width) + launch
-        error: NDArray[np.float64] = np.log(modelled / seconds)
+        modelled: FloatArray = np.maximum(flops / rate, moved / width) + launch
+        error: FloatArray = np.log(modelled / seconds)
         return error
 
     # Within a factor of e^20 of the start: a figure that no op depends on must not run away.

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
-from rlinit.comparison.baselines import BEST_DEVICE, Baseline
+from rlinit.comparison.advice import placement_advice, type_advice
+from rlinit.comparison.baselines import Baseline
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
@@ -23,7 +24,7 @@ from rlinit.solving.incumbent import (
     TrainingIncumbent,
     strict,
 )
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.options import SolveOptions, places_ops
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 
 __all__ = ["AnyIncumbent", "Solved", "checked_plan", "offer_baselines"]
@@ -35,10 +36,6 @@ AnyIncumbent = (
     | TrainingIncumbent
     | Incumbent[ChunkedStages, ChunkAssignment]
 )
-
-
-_SMALL_GAIN = 0.05
-"""Gain over the best single device below which it is said: measured costs spread by as much on a machine in use."""
 
 
 class Solved(NamedTuple):
@@ -121,7 +118,7 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
         hardware_fingerprint=hardware.fingerprint(),
         provenance={**_provenance(solved, options), "dtype": chosen_dtype(graph), "numbers": precision_of(graph)},
         message=message,
-        notes=tuple(dict.fromkeys([*incumbent.notes, *_small_gain(solved)])),
+        notes=tuple(dict.fromkeys([*incumbent.notes, *_advice(solved, graph, hardware, options)])),
         baselines={one.name: one.value for one in solved.baselines},
         baseline_notes={one.name: one.note for one in solved.baselines if one.note},
         graph_figures=figures_of(graph),
@@ -133,19 +130,15 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
     )
 
 
-def _small_gain(solved: Solved) -> list[str]:
-    """Say that a placement over several devices gains little over one of them, where it does."""
-    uses = [use for use in solved.parts.get("devices", ()) if use.num_batches]
-    values = solved.incumbent.values
-    for one in solved.baselines:
-        if one.name == BEST_DEVICE and one.value is not None and values is not None and len(uses) > 1:
-            gain = one.value / values[0] - 1.0 if values[0] > 0.0 else 0.0
-            if gain < _SMALL_GAIN:
-                return [
-                    f"everything on {one.note!r} would take only {max(gain, 0.0):.1%} longer than these {len(uses)} "
-                    "devices, less than costs are usually uncertain by"
-                ]
-    return []
+def _advice(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> list[str]:
+    """Return what to know before the plan is used."""
+    values, assignment = solved.incumbent.values, solved.parts.get("assignment")
+    if options.objective == "memory":
+        return []
+    notes = type_advice(graph, hardware)
+    if places_ops(options.objective) and assignment is not None and values is not None:
+        notes += placement_advice(graph, hardware, assignment, values[0], solved.baselines)
+    return notes
 
 
 def _status(incumbent: AnyIncumbent, bounds: tuple[float, ...] | None) -> tuple[Status, str]:

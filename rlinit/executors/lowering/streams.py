@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["Port", "ports_of"]
 
 
-def ports_of(names: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
+def ports_of(
+    names: Sequence[str], devices: Mapping[str, str], clock: Callable[[], float] = time.perf_counter
+) -> list[Port]:
     """Return a port for each device of a plan, and one for the collector, which is on the CPU.
 
     A device that is not given runs on the physical device of its name, where there is one, else on the CPU.
@@ -26,6 +28,8 @@ def ports_of(names: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
         The plan's devices.
     devices
         Name of the plan's device -> torch's name of a physical one, such as ``cuda:0``; may leave some out.
+    clock
+        What CPU devices measure batches by, in seconds.
 
     Raises
     ------
@@ -51,17 +55,18 @@ def ports_of(names: Sequence[str], devices: Mapping[str, str]) -> list[Port]:
             device = torch.device("cuda", index)
         elif device.type != "cpu":
             raise InvalidPlan(f"device {name!r} is {wanted!r}; expected 'cpu' or 'cuda:N'")
-        ports.append(Port(device))
-    ports.append(Port(torch.device("cpu")))
+        ports.append(Port(device, clock))
+    ports.append(Port(torch.device("cpu"), clock))
     return ports
 
 
 class Port:
     """Moves tensors to and from one device, and measures its batches; used by the program's own thread alone."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
 
         self.device = device
+        self._clock = clock
         self._cuda = device.type == "cuda"
         self._compute = _stream(device) if self._cuda else None
         self._copy = _stream(device) if self._cuda else None
@@ -135,7 +140,7 @@ class Port:
         self._marks.append((task, self._begun, self._now()))
 
     def finish(self) -> list[tuple[int, float, float]]:
-        """Wait for the device; return (task, start, end) of each batch, as `time.perf_counter` counts."""
+        """Wait for the device; return (task, start, end) of each batch, as the clock counts."""
         if self._compute is None:
             return self._marks
         self._compute.synchronize()
@@ -148,7 +153,7 @@ class Port:
     def _now(self) -> Any:
 
         if self._compute is None:
-            return time.perf_counter()
+            return self._clock()
         event = _event(timing=True)
         event.record(self._compute)
         return event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,10 @@ _COUNTED = frozenset(
 """ATen ops that multiply matrices; every other op counts no operations, as in `torch.utils.flop_counter`."""
 
 
+_GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
+"""Products of experts, in torch and in transformers, which torch has no formula for."""
+
+
 def _dot(a: Sequence[int], _b: Sequence[int], *_: object, out_shape: object = None, **__: object) -> int:
     return 2 * a[0]
 
@@ -87,7 +92,9 @@ class FlopTable:
     def counts(target: Any) -> bool:
         """Whether an op multiplies matrices; all others have no operations."""
         packet = getattr(target, "overloadpacket", None)
-        return packet is not None and target.namespace == "aten" and packet.__name__ in _COUNTED
+        if packet is None:
+            return False
+        return (target.namespace == "aten" and packet.__name__ in _COUNTED) or packet.__name__ in _GROUPED
 
     def count(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
         """Return the floating-point operations of one call; a multiply-add counts as two.
@@ -103,8 +110,14 @@ class FlopTable:
             return 0.0
         key = (target, _signature(args), _signature(tuple(sorted(kwargs.items()))))
         if key not in self._known:
-            self._known[key] = _count(target, args, kwargs)
+            grouped = target.overloadpacket.__name__ in _GROUPED
+            self._known[key] = _grouped_mm(*args[:2]) if grouped else _count(target, args, kwargs)
         return self._known[key]
+
+
+def _grouped_mm(a: Any, b: Any) -> float:
+    """Return the operations of rows times the matrix of the group that each row is of: (R, K) and (G, K, N)."""
+    return float(2 * math.prod(a.shape) * b.shape[-1])
 
 
 def _signature(value: Any) -> object:

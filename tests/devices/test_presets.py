@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rlinit.costs.roofline import op_times, roofline
+from rlinit.devices.presets import kinds
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.hardware_presets import kinds
 from rlinit.units import DTYPES
 
 

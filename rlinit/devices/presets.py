@@ -37,7 +37,12 @@ guide of Hugging Face transformers to training on one GPU gives for kernels alon
 @functools.cache
 def kinds() -> Mapping[str, Mapping[str, Any]]:
     """Return kind -> its figures, as in the file."""
-    return tomllib.loads(resources.files("rlinit").joinpath("hardware_presets.toml").read_text(encoding="utf-8"))
+    return _file("presets.toml")
+
+
+@functools.cache
+def _file(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("rlinit.devices").joinpath(name).read_text(encoding="utf-8"))
 
 
 def compose(name: str) -> dict[str, Any] | None:
@@ -76,7 +81,17 @@ def compose(name: str) -> dict[str, Any] | None:
     rate = _NETWORKS[networks[0]] if networks else 0.0
     links = [_link(a, b, peers, rate) for at, a in enumerate(devices) for b in devices[:at]]
     _refuse_unused(name, peers, devices)
-    kept = ("name", "kind", "memory_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s", "node")
+    kept = (
+        "name",
+        "kind",
+        "memory_bytes",
+        "reserve_bytes",
+        "flops_per_s",
+        "bytes_per_s",
+        "launch_s",
+        "efficiency",
+        "node",
+    )
     return {"name": name, "device": [{key: row[key] for key in kept} for row in devices], "link": links}
 
 
@@ -108,6 +123,7 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
         "bytes_per_s": parse_quantity(figures["bytes_per_s"], "bytes/s"),
         "flops_per_s": dict(figures["flops_per_s"]),
         "launch_s": figures.get("launch_s", _LAUNCH_S),
+        "efficiency": _file("efficiency.toml")[figures.get("family", "gpu")],
         "host": figures.get("host", False),
         "bus": parse_quantity(figures["bus_bytes_per_s"], "bytes/s") if "bus_bytes_per_s" in figures else None,
         "peer": figures.get("peer"),

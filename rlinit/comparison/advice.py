@@ -1,0 +1,109 @@
+"""What to know before a placement is used: gains that its costs may not bear out, and data that moves to and fro."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlinit.arrays import FloatArray
+from rlinit.comparison.baselines import BEST_DEVICE, Baseline
+from rlinit.costs.roofline import op_times
+from rlinit.costs.sources import cost_errors
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
+from rlinit.units import compute_type, format_seconds
+
+__all__ = ["placement_advice", "type_advice"]
+
+_HAND_OVER_S = 20e-6
+"""What handing a tensor over may take beyond the plan: 11 to 19 us to wake a worker on a CPU
+(`rlinit.measurement.transfers`, one machine)."""
+
+
+def placement_advice(
+    graph: Graph,
+    hardware: Hardware,
+    assignment: Mapping[str, str],
+    value_s: float,
+    baselines: Sequence[Baseline[Any]],
+) -> list[str]:
+    """Say where a placement over several devices gains little over one of them, for what its costs are worth.
+
+    Parameters
+    ----------
+    graph, hardware
+        What it is for.
+    assignment
+        Device name of every op.
+    value_s
+        Its makespan.
+    baselines
+        Among them the best single device.
+    """
+    best = next((one for one in baselines if one.name == BEST_DEVICE and one.value is not None), None)
+    used = set(assignment.values())
+    if best is None or best.value is None or len(used) < 2 or not value_s > 0.0:
+        return []
+    gain = max(best.value / value_s - 1.0, 0.0)
+    error = _error(graph, [device for device in hardware.devices if device.name in used], assignment)
+    notes = []
+    if gain < error:
+        notes.append(
+            f"everything on {best.note!r} would take only {gain:.1%} longer than these {len(used)} devices, and costs "
+            f"are uncertain by about {error:.0%}"
+        )
+    moves = _moves(graph, assignment)
+    if gain * value_s < moves * _HAND_OVER_S:
+        notes.append(
+            f"data moves between devices {moves:,} times, once for every {graph.num_ops / moves:.1f} ops; where each "
+            f"time took {format_seconds(gain * value_s / moves)} longer than planned, {best.note!r} alone would do"
+        )
+    return notes
+
+
+def _error(graph: Graph, devices: Sequence[Device], assignment: Mapping[str, str]) -> float:
+    """Return the relative error of the seconds of all ops where they are, taken to err all the same way."""
+    where = np.array([assignment[op] for op in graph.names])
+    total_s = error_s = 0.0
+    for device in devices:
+        here = where == device.name
+        seconds: FloatArray = op_times(graph, device)[here] if _timed(graph, device) else np.zeros(int(here.sum()))
+        total_s += float(seconds.sum())
+        error_s += float((seconds * cost_errors(graph, device)[here]).sum())
+    return error_s / total_s if total_s > 0.0 else 0.0
+
+
+def _timed(graph: Graph, device: Device) -> bool:
+    """Return whether ops have seconds for one input; throughput may know those of larger batches alone."""
+    keys = [key for key, batch in graph.times if batch == 1]
+    return device.flops_per_s is not None or any(key in keys for key in (device.name, device.kind, "*"))
+
+
+def _moves(graph: Graph, assignment: Mapping[str, str]) -> int:
+    """Return how often a tensor goes to another device, once for each that it goes to."""
+    where = [assignment[op] for op in graph.names]
+    pairs = zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True)
+    return len({(tensor, where[v]) for (u, v), tensor in pairs if where[u] != where[v]})
+
+
+def type_advice(graph: Graph, hardware: Hardware) -> list[str]:
+    """Say where Edge TPUs, which compute in INT8, are planned with numbers of another type at their INT8 rate.
+
+    Parameters
+    ----------
+    graph
+        Its types, where they are known.
+    hardware
+        The devices.
+    """
+    tpus = [device for device in hardware.devices if device.kind == "edge-tpu" and device.flops_per_s is not None]
+    types = {compute_type(graph.extras.get(v, {})) for v in np.flatnonzero(np.nan_to_num(graph.flops)).tolist()}
+    other = sorted(types - {"", "int8", "int4"})
+    if not tpus or not other or graph.times:
+        return []
+    return [
+        f"the model's numbers are {', '.join(other)}; Edge TPUs compute in INT8, at whose rate it is planned, with "
+        "tensors of the model's own size: read it with dtype='int8' (--dtype int8)"
+    ]
