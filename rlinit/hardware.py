@@ -8,7 +8,7 @@ import json
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,10 @@ class Device:
     reserve_bytes
         Bytes of the memory that are taken whatever runs: the driver's context, kernels, workspaces. Placements that
         count the peak of live tensors keep them free.
+    shares
+        Name of a processor, bus or socket that it shares with other devices, or ""; see `Hardware.sharing`.
+    slowdown
+        Factor, at least 1, on the seconds of all that it does, such as for other work on the same processor.
     efficiency
         class of ops (`rlinit.devices.efficiency.OP_CLASSES`) -> what they reach of the peak rates; 1 for those not
         named.
@@ -88,10 +92,12 @@ class Device:
     cost_per_hour: float | None = None
     reserve_bytes: float = 0.0
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict, hash=False)
+    shares: str = ""
+    slowdown: float = 1.0
 
     def __post_init__(self) -> None:
         check_name("the name of a device", self.name, InvalidHardware)
-        for what in ("kind", "node"):
+        for what in ("kind", "node", "shares"):
             check_name(f"device {self.name!r}: {what}", getattr(self, what), InvalidHardware, empty=True)
         for what in ("memory_bytes", "bytes_per_s", "io_bandwidth"):
             if getattr(self, what) is not None:
@@ -99,6 +105,7 @@ class Device:
         self._check_rates()
         check_number(f"device {self.name!r}: cache_bytes", self.cache_bytes, InvalidHardware, unlimited=True)
         check_number(f"device {self.name!r}: launch_s", self.launch_s, InvalidHardware)
+        check_number(f"device {self.name!r}: slowdown", self.slowdown, InvalidHardware, least=1.0)
         check_number(f"device {self.name!r}: reserve_bytes", self.reserve_bytes, InvalidHardware)
         if self.reserve_bytes >= self.memory_bytes:
             raise InvalidHardware(
@@ -194,19 +201,26 @@ class Hardware:
         (d, d) seconds added to every transfer.
     name
         A name for tables and files.
+    sharing
+        Name that devices share (`Device.shares`) -> factors on the seconds of each of them where 1, 2, ... of them are
+        at work; at least 1, and not decreasing; more of them than there are factors slow each other in proportion to
+        the last. For `pipeline`, where all stages that are not empty are at work; other objectives do not count it.
 
     Raises
     ------
     InvalidHardware
-        No device, duplicate names, shapes that do not fit, negative or NaN rates.
+        Factors below 1 or decreasing, or of a name that no device shares. No device, duplicate names, shapes that do
+        not fit, negative or NaN rates.
     """
 
     devices: tuple[Device, ...]
     bandwidth: NDArray[np.float64]
     latency_s: NDArray[np.float64]
     name: str = "hardware"
+    sharing: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_sharing()
         if not self.devices:
             raise InvalidHardware("hardware has no devices; expected at least one")
         check_name("the hardware's name", self.name, InvalidHardware, empty=True)
@@ -231,6 +245,35 @@ class Hardware:
         bandwidth, latency = _widest_paths(self.bandwidth, self.latency_s)
         object.__setattr__(self, "bandwidth", bandwidth)
         object.__setattr__(self, "latency_s", latency)
+
+    def _check_sharing(self) -> None:
+        """Check the factors of shared resources, and keep them as tuples."""
+        for name, factors in self.sharing.items():
+            what = f"sharing {name!r}"
+            if name not in {device.shares for device in self.devices} - {""}:
+                raise InvalidHardware(f"{what}: no device shares it; name it in a device's 'shares'")
+            numbers = [check_number(what, factor, InvalidHardware, least=1.0) for factor in factors]
+            if not numbers or numbers != sorted(numbers):
+                raise InvalidHardware(f"{what} is {list(factors)}; expected factors >= 1 that do not decrease")
+        kept = {name: tuple(map(float, factors)) for name, factors in self.sharing.items()}
+        object.__setattr__(self, "sharing", kept)
+
+    def crowded(self, used: Collection[str]) -> Hardware:
+        """Return the hardware without `sharing`, every device as slow as those that are used make it.
+
+        Parameters
+        ----------
+        used
+            Names of the devices that are at work.
+        """
+        devices = []
+        for device in self.devices:
+            if factors := self.sharing.get(device.shares):
+                active = max(1, sum(one.shares == device.shares and one.name in used for one in self.devices))
+                factor = factors[active - 1] if active <= len(factors) else factors[-1] * active / len(factors)
+                device = dataclasses.replace(device, slowdown=device.slowdown * factor)
+            devices.append(device)
+        return dataclasses.replace(self, devices=tuple(devices), sharing={})
 
     @property
     def num_devices(self) -> int:
@@ -454,7 +497,8 @@ class Hardware:
             for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
                 bandwidth[a, b] = rate
                 latency[a, b] = delay
-        return cls(tuple(devices), bandwidth, latency, data.get("name", "hardware"))
+        sharing = {name: tuple(factors) for name, factors in data.get("sharing", {}).items()}
+        return cls(tuple(devices), bandwidth, latency, data.get("name", "hardware"), sharing)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form (schema `rlinit/schemas/hardware.schema.json`): every device, every link."""
@@ -470,7 +514,9 @@ class Hardware:
             for j, b in enumerate(self.devices)
             if i != j and self.bandwidth[i, j] > 0
         ]
-        return {"name": self.name, "device": [_device_dict(device) for device in self.devices], "link": links}
+        data = {"name": self.name, "device": [_device_dict(device) for device in self.devices], "link": links}
+        sharing = {name: list(factors) for name, factors in self.sharing.items()}
+        return data | ({"sharing": sharing} if sharing else {})
 
     @classmethod
     def load(cls, path: str | Path) -> Hardware:
@@ -519,9 +565,10 @@ class Hardware:
             )
         devices = [dataclasses.replace(first, name=f"{first.kind or first.name}{i}", node="") for i in range(k)]
         bandwidth = float(rates[0]) if len(rates) else (first.io_bandwidth or math.inf)
-        return Hardware.mesh(
+        mesh = Hardware.mesh(
             devices, bandwidth, latency_s=float(delays[0]) if len(delays) else 0.0, name=f"{self.name}-{k}"
         )
+        return dataclasses.replace(mesh, sharing=self.sharing)
 
     def io_bandwidth(self, i: int) -> tuple[float, float]:
         """Return (in, out) bytes/s of device i as a pipeline stage: its own figure, or its slowest links."""
@@ -585,6 +632,10 @@ def _check_count(count: int) -> None:
         raise InvalidHardware(f"{count:,} devices are too many; expected at most {MAX_DEVICES:,}")
 
 
+_USUAL = (("reserve_bytes", 0.0), ("slowdown", 1.0))
+"""Figures of a device that are not written."""
+
+
 def _device_dict(device: Device) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for entry in dataclasses.fields(Device):
@@ -596,7 +647,7 @@ def _device_dict(device: Device) -> dict[str, Any]:
         elif entry.name == "efficiency":
             if value:
                 row[entry.name] = {name: one.to_dict() for name, one in value.items()}
-        elif value is not None and value != "" and value != math.inf and (entry.name, value) != ("reserve_bytes", 0.0):
+        elif value is not None and value != "" and value != math.inf and (entry.name, value) not in _USUAL:
             row[entry.name] = value
     return row
 

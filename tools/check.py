@@ -58,7 +58,7 @@ MOST_PAIRS = 40_000_000
 
 INF: Any = math.inf
 
-ZERO = Fraction(0)
+ZERO, ONE = Fraction(0), Fraction(1)
 
 
 MALFORMED = (
@@ -181,7 +181,7 @@ class Graph:
         sizes = [given[key] if isinstance(given[key], dict) else {"1": given[key]} for key in keys if key in given]
         for entry in sizes:
             if str(batch) in entry:
-                return number(entry, str(batch))
+                return number(entry, str(batch)) * number(device, "slowdown", ONE)
         rate = rate_for(device.get("flops_per_s"), compute_type(row))
         need(not sizes and rate, f"op {row['name']!r} has no time on {device['name']!r}")
         if row.get("view"):
@@ -195,7 +195,8 @@ class Graph:
                 read = min(read, batch * self.made[v])
             moved = counted(one.get("bytes"), batch * self.held[v] + read)
             seconds = max(seconds, moved / number(device, "bytes_per_s"))
-        return seconds + number(one, "launch_s", number(device, "launch_s", ZERO))
+        seconds += number(one, "launch_s", number(device, "launch_s", ZERO))
+        return seconds * number(device, "slowdown", ONE)
 
 
 CLASSES = (
@@ -272,7 +273,7 @@ class Hardware:
     """Devices, and rate and delay from each to each; a missing link is the widest path."""
 
     def __init__(self, data: Any) -> None:
-        self.devices = data["device"]
+        self.devices, self.sharing = data["device"], data.get("sharing", {})
         need(all("count" not in row for row in self.devices), "write each device out instead of 'count'")
         names = [row["name"] for row in self.devices]
         self.at = {name: i for i, name in enumerate(names)}
@@ -299,11 +300,12 @@ class Hardware:
         own = None if own is None else rate_of(own)
         if own == INF or not others:
             return own or INF, own or INF, 0, 0
+        slower = number(self.devices[i], "slowdown", ONE)
         return (
-            own or min(self.rate[j][i] for j in others),
-            own or min(self.rate[i][j] for j in others),
-            max(self.delay[j][i] for j in others),
-            max(self.delay[i][j] for j in others),
+            (own or min(self.rate[j][i] for j in others)) / slower,
+            (own or min(self.rate[i][j] for j in others)) / slower,
+            max(self.delay[j][i] for j in others) * slower,
+            max(self.delay[i][j] for j in others) * slower,
         )
 
     def capacity(self, i: int, key: str) -> Any:
@@ -1030,6 +1032,7 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     stages = plan["objective"] in ("pipeline", "memory")
     need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
     need(not plan.get("training"), "training pipelines are not checked here")
+    need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
     counts = (plan.get("inputs", 1), plan.get("shard_inputs", 1))
     need(plan["objective"] == "throughput" or counts == (1, 1), "only a throughput plan is for several inputs")
     need(counts[1] >= 1 and counts[0] % counts[1] == 0, "the inputs cannot be dealt in shards of that size")

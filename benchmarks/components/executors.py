@@ -2,8 +2,8 @@
 
 ``overhead``: one device, against the same exported program run by torch itself, with the same threads.
 ``gain``: two independent towers on two CPU workers against one worker, with the same number of threads in all.
-``pipeline``: a chain of layers over 2 and 4 processes, against what the plan on measured costs promises; where there
-are fewer cores than processes, against what so many cores can do.
+``pipeline``: a chain of layers over 2 and 4 processes, against what the plan promises on costs, hand-overs and factors
+of so many processes at once (`measure_together`) that were measured in the minute before.
 ``models``: models of transformers and pytorchcv (where they are installed) on random placements over three devices,
 one thread each, against the models themselves.
 Both sides run in turn; times are the least and the median of 25 runs. The least is nearer to what an idle machine
@@ -33,7 +33,7 @@ from torch import nn
 import rlinit
 import rlinit.executors
 from benchmarks.components.pytorchcv_models import image_network
-from benchmarks.record import print_table, save, timed
+from benchmarks.record import print_table, save
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
@@ -286,8 +286,8 @@ class Layers(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]
 
 
-PARTS, ROWS, PIPELINE_RUNS, CROWDED_RUNS = 16, 64, 5, 60
-"""Micro-batches of the pipeline, rows of each, runs, of which the shortest counts, and runs with all cores busy."""
+PARTS, ROWS, PIPELINE_RUNS = 16, 64, 5
+"""Micro-batches of the pipeline, rows of each, and runs, of which the shortest counts."""
 
 
 def chain() -> tuple[nn.Module, torch.Tensor]:
@@ -299,6 +299,7 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
 def pipeline() -> list[dict[str, Any]]:
     """Return rows about pipelines of 2 and 4 processes, one thread each, against what their plans promise."""
     from rlinit.measurement.ops import Measuring, measure_ops
+    from rlinit.measurement.together import measure_together
 
     torch.set_num_threads(1)
     cores = len(os.sched_getaffinity(0))
@@ -312,7 +313,8 @@ def pipeline() -> list[dict[str, Any]]:
             settings = Measuring(threads=1, repeats=RUNS)
             table = measure_ops(program, (batch[:ROWS],), graph, devices={"stage": "cpu"}, settings=settings)
             timed = table.apply(graph)
-            plan = rlinit.schedule(timed, rlinit.Hardware.pipeline(k, bandwidth=2e9), objective="pipeline")
+            together = measure_together(program, (batch[:ROWS],), k)
+            plan = rlinit.schedule(timed, together.apply(rlinit.Hardware.pipeline(k)), objective="pipeline")
             plan.save(Path(folder) / "plan.json")
             timed.save(Path(folder) / "graph.json")
             launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(k)]
@@ -323,20 +325,16 @@ def pipeline() -> list[dict[str, Any]]:
                 timeout=170,
             )
             told = json.loads((Path(folder) / "told.json").read_text())
-        work_s = float(np.nansum(timed.times["stage", 1]))
-        slower = told.pop("busy_s") / told.pop("alone_s")
-        rows.append({"stages": k, "cores": cores} | promised(plan.value, work_s, k, cores) | told)
-        rows[-1] |= {"measured / promised": told["measured_s"] / rows[-1]["promised_s"], "cores busy / idle": slower}
+        used = sum(use.num_ops > 0 for use in plan.stages)
+        promised_s = (PARTS + used - 1) * plan.value  # the stages fill up and run empty
+        rows.append({"stages": k, "used": used, "cores": cores, "factor": together.factors[used - 1]} | told)
+        rows[-1] |= {
+            "hand-over of 192 KiB, s": float(
+                np.interp(192 << 10, list(together.hand_over), list(together.hand_over.values()))
+            )
+        }
+        rows[-1] |= {"promised_s": promised_s, "measured / promised": told["measured_s"] / promised_s}
     return rows
-
-
-def promised(bottleneck_s: float, work_s: float, k: int, cores: int) -> dict[str, float]:
-    """Return the seconds of all micro-batches by the plan, and on as many cores as there are.
-
-    The stages fill up and run empty: k - 1 turns beside one for each micro-batch. Stages that share cores take turns.
-    """
-    plan_s = (PARTS + k - 1) * bottleneck_s
-    return {"plan_s": plan_s, "promised_s": max(plan_s, PARTS * work_s / cores)}
 
 
 def stage(folder: Path) -> None:
@@ -349,30 +347,12 @@ def stage(folder: Path) -> None:
     executor = PipelineExecutor(microbatches=PARTS, repeats=PIPELINE_RUNS, check=False)
     torch.distributed.init_process_group("gloo")
     result = executor.execute(plan, model, (batch,), graph=graph)
-    busy_s, alone_s = crowded(lambda: model(batch[:ROWS]))
     torch.distributed.destroy_process_group()
     if result.outputs is not None:
         with torch.no_grad():
             difference = float((result.outputs - model(batch)).abs().max())
-        told = {"measured_s": result.seconds, "difference": difference, "busy_s": busy_s, "alone_s": alone_s}
+        told = {"measured_s": result.seconds, "difference": difference}
         (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
-
-
-def crowded(call: Callable[[], object]) -> tuple[float, float]:
-    """Return median seconds of a call while as many processes as cores make it, and while the last one does alone.
-
-    What cores take from each other (memory bandwidth, clock, a shared host) no plan on costs of one core can know.
-    """
-    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    cores = len(os.sched_getaffinity(0))
-    medians = []
-    with torch.no_grad():
-        for callers in (range(max(0, size - cores), size), (size - 1,)):
-            torch.distributed.barrier()
-            if rank in callers:
-                medians.append(statistics.median(timed(call)[1] for _ in range(CROWDED_RUNS)))
-            torch.distributed.barrier()
-    return medians[0] if medians else 0.0, medians[-1] if medians else 0.0
 
 
 def main() -> None:

@@ -70,6 +70,8 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, An
     """
     if plan.training is not None:
         raise InvalidPlan("there are no certificates of training pipelines yet")
+    if hardware.sharing and plan.objective == "pipeline":
+        raise InvalidPlan("there are no certificates of pipelines on devices that share a resource yet")
     written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
     raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
     raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))

@@ -46,6 +46,8 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
     check_form(plan)
     require_graph(plan, graph)
     require_hardware(plan, hardware)
+    if hardware.sharing and plan.objective == "pipeline":  # stages that are not empty slow those that share with them
+        hardware = hardware.crowded({use.device for use in plan.stages if use.num_ops})
     if plan.graph_figures and dict(plan.graph_figures) != figures_of(graph):
         raise InvalidPlan(f"the plan gives its graph's totals as {plan.graph_figures}; expected {figures_of(graph)}")
     strange = sorted(set(plan.modules) - set(graph.names))

@@ -239,11 +239,12 @@ def io_rates(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
     others = [j for j in range(len(hardware.devices)) if j != i]
     if own == math.inf or not others:
         return own or math.inf, own or math.inf, 0.0, 0.0
+    slower = hardware.devices[i].slowdown
     rate_in = own or min(float(hardware.bandwidth[j, i]) for j in others)
     rate_out = own or min(float(hardware.bandwidth[i, j]) for j in others)
     delay_in = max(float(hardware.latency_s[j, i]) for j in others)
     delay_out = max(float(hardware.latency_s[i, j]) for j in others)
-    return rate_in, rate_out, delay_in, delay_out
+    return rate_in / slower, rate_out / slower, delay_in * slower, delay_out * slower
 
 
 def _check_devices(plan: Plan, hardware: Hardware, devices: list[str]) -> None:

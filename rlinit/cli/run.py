@@ -122,6 +122,9 @@ class Measure:
     """Write the hardware with the measured links here (.json)."""
     fit: bool = False
     """Also put rates and efficiencies that fit the measured ops into the hardware, for other models."""
+    together: bool = False
+    """Run the model in 1, 2, ... processes at once, as many as --hw has devices, and put into the hardware how they
+    slow each other and what handing over takes: for pipelines of processes on this machine's CPU."""
     clock: Literal["wall", "processor"] = "wall"
     """Count the seconds that the worker was at work, where others use the machine, too (with --threads 1)."""
     cache: Path | None = None
@@ -234,11 +237,14 @@ def measure_model(command: Measure) -> int:
         raise RlinitError("--hw and --hw-out belong together")
     if command.fit and command.hw is None:
         raise RlinitError("--fit needs --hw, the hardware whose devices are fitted, and --hw-out")
+    if command.together and command.hw is None:
+        raise RlinitError("--together needs --hw, whose devices are the processes, and --hw-out")
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
     from rlinit.importers.torch.export import from_program
     from rlinit.measurement.model_inputs import model_inputs, positional_inputs
     from rlinit.measurement.ops import measure_ops
     from rlinit.measurement.roofline_fit import fitted_device
+    from rlinit.measurement.together import measure_together
     from rlinit.measurement.transfers import measure_transfers
 
     dims = dimension_sizes(command.dims)
@@ -247,7 +253,11 @@ def measure_model(command: Measure) -> int:
     places = device_places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
     settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s, command.clock)
     hardware = None if command.hw is None else load_hardware(command.hw)
-    links = measure_transfers(places, settings=settings) if hardware is not None and len(places) > 1 else None
+    links = (
+        measure_transfers(places, settings=settings)
+        if hardware is not None and len(places) > 1 and not command.together
+        else None
+    )
     changed = links.apply(hardware) if links is not None and hardware is not None else hardware
     table = measure_ops(
         program,
@@ -262,11 +272,18 @@ def measure_model(command: Measure) -> int:
     if changed is not None and command.fit:
         fitted = [fitted_device(graph, table, one) if one.name in places else one for one in changed.devices]
         changed = dataclasses.replace(changed, devices=tuple(fitted))
+    sharing = None
+    if changed is not None and command.together:
+        if set(places.values()) != {"cpu"}:
+            raise RlinitError("--together is for processes on the CPU; give --devices NAME=cpu for each device")
+        sharing = measure_together(program, inputs, len(changed), threads=command.threads or 1)
+        changed = sharing.apply(changed)
     if changed is not None and command.hw_out is not None:
         changed.save(command.hw_out)
     _print_table(table, as_json=command.json)
-    if links is not None and not command.json:
-        print(links)
+    for one in (links, sharing):
+        if one is not None and not command.json:
+            print(one)
     return 0
 
 

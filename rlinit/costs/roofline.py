@@ -135,7 +135,8 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
 
     A time given for the device's name wins over one for its kind, that over one for every device, and that over
     the roofline model, which is not asked for ops that have times at other batch sizes there: measured and modelled
-    times of one op would not compare. Ops the device may not run get ``inf``.
+    times of one op would not compare. All are multiplied by the device's `slowdown`. Ops the device may not run get
+    ``inf``.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
             if key in (device.name, device.kind, ANY_DEVICE):
                 timed |= ~np.isnan(given)
         seconds = np.where(np.isnan(seconds) & ~timed, roofline(graph, device, batch), seconds)
-    seconds = np.where(may_run(graph, device), seconds, np.inf)
+    seconds = np.where(may_run(graph, device), seconds * device.slowdown, np.inf)
     missing = np.flatnonzero(np.isnan(seconds))
     if len(missing):
         op = graph.names[missing[0]]

@@ -262,7 +262,8 @@ def _predicted(plan: Plan, graph: Graph | None, hardware: Hardware | None) -> di
         )
     from rlinit.costs.roofline import op_times
 
-    by_name = {device.name: device for device in hardware.devices}
+    crowded = hardware.crowded({use.device for use in plan.stages if use.num_ops})
+    by_name = {device.name: device for device in crowded.devices}
     seconds = [op_times(graph, by_name[use.device]) for use in plan.stages]
     return {
         (op, plan.stages[int(stage)].device, 1): float(seconds[int(stage)][graph.index(op)])

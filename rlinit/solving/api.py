@@ -17,6 +17,7 @@ from rlinit.solving.interruption import compiling_paused, interruptible
 from rlinit.solving.options import SolveOptions, Window, places_ops
 from rlinit.solving.placements import bound_placement, check_placement_names, explain_placement, solve_placement
 from rlinit.solving.plans import Solved, checked_plan
+from rlinit.solving.sharing import bound_shared, schedule_shared, shares
 from rlinit.solving.stages import bound_stages, check_stage_names, explain_stages, solve_stages
 from rlinit.solving.strategy import PlannedPhase
 from rlinit.stages.training.rules import Recompute, Training
@@ -197,9 +198,22 @@ def schedule(
     hardware = _prepared(hardware, options, plan)
     budget = Budget(options.time_limit_s)
     with interruptible(budget), compiling_paused(budget, progress):
-        solve = _refined if options.refine is not None else _solver(options)
-        solved = solve(graph, hardware, options, plan, budget, progress)
-    return checked_plan(solved, graph, hardware, options)
+        return _planned(graph, hardware, options, plan, budget, progress)
+
+
+def _planned(
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+    plan: Plan | None,
+    budget: Budget,
+    progress: Progress | None,
+) -> Plan:
+    """Return the plan of a problem, checked."""
+    if shares(hardware, options):
+        return schedule_shared(graph, hardware, options, plan, budget, progress)
+    solve = _refined if options.refine is not None else _solver(options)
+    return checked_plan(solve(graph, hardware, options, plan, budget, progress), graph, hardware, options)
 
 
 def _check_kinds(graph: object, hardware: object) -> None:
@@ -267,6 +281,8 @@ def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan 
         As `schedule` raises for wrong inputs; also for a problem that is infeasible by its data alone.
     """
     hardware = _prepared(hardware, options, plan)
+    if shares(hardware, options):
+        hardware = hardware.crowded([device.name for device in hardware.devices])
     explained = explain_placement if places_ops(options.objective) else explain_stages
     return explained(graph, hardware, options, plan)
 
@@ -323,8 +339,12 @@ def bound(
     prove = bound_placement if places_ops(options.objective) else bound_stages
     started = time.monotonic()
     budget = Budget(options.time_limit_s)
+    hardware = hardware if stages is None else hardware.with_stages(stages)
     with interruptible(budget), compiling_paused(budget, None):
-        incumbent = prove(graph, hardware if stages is None else hardware.with_stages(stages), options, budget)
+        if shares(hardware, options):
+            low, source = bound_shared(graph, hardware, options, budget)
+            return ProvenBound((low,), source, time.monotonic() - started)
+        incumbent = prove(graph, hardware, options, budget)
     bounds = incumbent.bounds or (0.0,) * (3 if objective == "memory" else 1)
     seconds = time.monotonic() - started
     return ProvenBound(bounds, incumbent.bound_source or "nothing", seconds, tuple(incumbent.notes))

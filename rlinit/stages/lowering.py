@@ -117,7 +117,7 @@ def lower_stages(
         stage_class=slot_class,
         memory_bytes=np.array([hardware.devices[i].memory_bytes for i in first]),
         cache_bytes=np.array([hardware.devices[i].cache_bytes for i in first]),
-        overflow_s_per_byte=np.array([1.0 / rates[i][0] if piped else 0.0 for i in first]),
+        overflow_s_per_byte=np.array([hardware.devices[i].slowdown / rates[i][0] if piped else 0.0 for i in first]),
         order=_node_order(graph, node_of_op, n) if contiguous else _first_order(graph, node_of_op),
     )
     return LoweredStages(problem, node_of_op, class_devices, _obstacle(graph, hardware, problem, node_of_op))
@@ -135,9 +135,10 @@ def transfer_seconds(hardware: Hardware, devices: Sequence[int], size: FloatArra
     size
         (m,) bytes of the tensors.
     """
+    slower = np.array([hardware.devices[i].slowdown for i in devices])[:, None]
     pairs = [(hardware.io_bandwidth(i), _delay(hardware, i)) for i in devices]
     in_s = np.stack([size / rate[0] + delay[0] for rate, delay in pairs])
-    return in_s, np.stack([size / rate[1] + delay[1] for rate, delay in pairs])
+    return in_s * slower, np.stack([size / rate[1] + delay[1] for rate, delay in pairs]) * slower
 
 
 def _merge(graph: Graph) -> IntArray:
@@ -220,7 +221,7 @@ def _classes(
     members: list[list[int]] = []
     slot_class = []
     for i, device in enumerate(hardware.devices):
-        key = (device_work[i].tobytes(), rates[i], delays[i], device.memory_bytes, device.cache_bytes)
+        key = (device_work[i].tobytes(), rates[i], delays[i], device.memory_bytes, device.cache_bytes, device.slowdown)
         c = seen.setdefault(key, len(seen))
         if c == len(members):
             members.append([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def graph_of() -> rlinit.Graph:
         ("words", {"op": "embedding", "out_bytes": 4e4, "flops": 0.0, "param_bytes": 1e9}),
         ("act", {"op": "gelu", "out_bytes": 4e4, "flops": 0.0}),
     ]
-    return rlinit.Graph.build(rows, [(a, b) for (a, _), (b, _) in zip(rows, rows[1:], strict=False)])
+    return rlinit.Graph.build(rows, [(a, b) for (a, _), (b, _) in pairwise(rows)])
 
 
 DEVICE = Device(

@@ -1,0 +1,231 @@
+"""Pipelines on devices that share a processor, a bus or a socket: one problem for each set that may be at work.
+
+Where a plan uses u devices that share, each is slower by the factor of u (`Hardware.sharing`). With the set fixed the
+factor is, so that every set is a problem of its own, without sharing, on which the other devices are forbidden. The
+least value of the sets is the value. A plan of a set may leave one of its devices idle; then it belongs to a smaller
+set, which is solved as well. Every plan belongs to one set, and on it no bound of that set is above its value: the
+least bound of the sets is one of the whole problem.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator
+from itertools import combinations, product
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.comparison.baselines import BEST_DEVICE
+from rlinit.costs.roofline import op_times
+from rlinit.errors import InvalidHardware, RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Plan, is_closed
+from rlinit.solving.incumbent import Progress
+from rlinit.solving.options import SolveOptions
+from rlinit.solving.plans import Solved, checked_plan
+from rlinit.solving.stages import bound_stages, solve_stages
+
+__all__ = ["bound_shared", "schedule_shared", "shares"]
+
+_MOST_SETS = 64
+
+
+def shares(hardware: Hardware, options: SolveOptions) -> bool:
+    """Return whether devices slow each other under an objective.
+
+    Parameters
+    ----------
+    hardware
+        The devices.
+    options
+        The problem.
+
+    Raises
+    ------
+    RlinitError
+        They would, in a pipeline of a kind that does not count it.
+    """
+    if not hardware.sharing or options.objective != "pipeline":
+        return False
+    for said, what in (
+        (options.chunks > 1, "chunks"),
+        (not options.contiguous, "contiguous=False"),
+        (options.training is not None, "training"),
+        (options.activations, "activations"),
+        (options.refine is not None, "refine"),
+    ):
+        if said:
+            raise RlinitError(
+                f"{what} does not count devices that share {', '.join(map(repr, hardware.sharing))}; leave sharing out "
+                "of the hardware and give devices a slowdown"
+            )
+    return True
+
+
+def schedule_shared(
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+    plan: Plan | None,
+    budget: Budget,
+    progress: Progress | None,
+) -> Plan:
+    """Return the best plan over all sets of devices at work.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How to solve.
+    plan
+        A plan to refine, which is refused.
+    budget
+        For all sets together.
+    progress
+        Told of what each set finds.
+
+    Raises
+    ------
+    InvalidHardware
+        More than 64 sets.
+    RlinitError
+        A plan to refine.
+    """
+    if plan is not None:
+        raise RlinitError("a plan cannot be refined on devices that share; schedule anew")
+    best: Solved | None = None
+    last: Solved | None = None
+    value, bounds, single = math.inf, [], math.inf
+    cases = list(_sets(graph, hardware))
+    for at, used in enumerate(cases):
+        crowded, restricted = hardware.crowded(used), _only(graph, hardware, used)
+        low = _least(restricted, crowded, used)
+        bounds.append(low)
+        if best is not None and low >= value:
+            continue
+        last = solve_stages(
+            restricted, crowded, options, None, budget.share(budget.remaining_s / (len(cases) - at)), progress
+        )
+        ended = last.incumbent
+        proven = math.inf if ended.infeasible else (ended.reported_bounds or (0.0,))[0]
+        bounds[-1] = max(low, proven)
+        single = min([single, *_single(last, hardware, crowded)])
+        if best is None and ended.values is not None and not _is_set(last, hardware, crowded):
+            # Its own set was not solved in time: the same devices once more, on their own terms.
+            used = _at_work(last)
+            crowded, restricted = hardware.crowded(used), _only(graph, hardware, used)
+            last = solve_stages(restricted, crowded, options, None, budget.share(budget.remaining_s / 2), progress)
+            ended = last.incumbent
+        if ended.values is not None and _is_set(last, hardware, crowded) and ended.values[0] < value:
+            best, value = last, ended.values[0]
+    if best is None:
+        return checked_plan(last, graph, hardware, options)  # type: ignore[arg-type]  # there is a set
+    found = checked_plan(best, graph, hardware, options)
+    proven = min(min(bounds), value)
+    kept = {name: one for name, one in found.baselines.items() if name != BEST_DEVICE}
+    return dataclasses.replace(
+        found,
+        bounds=(proven,),
+        bound_source=found.bound_source if proven > 0.0 else "",
+        status="optimal" if is_closed(found.values, (proven,)) else "feasible",
+        baselines={BEST_DEVICE: single, **kept} if BEST_DEVICE in found.baselines and single < math.inf else kept,
+    )
+
+
+def bound_shared(graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget) -> tuple[float, str]:
+    """Return the least bound over all sets of devices at work, and what proved it.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        Which bound.
+    budget
+        For all sets together.
+
+    Raises
+    ------
+    InvalidHardware
+        More than 64 sets.
+    """
+    cases = list(_sets(graph, hardware))
+    found = []
+    for at, used in enumerate(cases):
+        part = budget.share(budget.remaining_s / (len(cases) - at))
+        incumbent = bound_stages(_only(graph, hardware, used), hardware.crowded(used), options, part)
+        low = math.inf if incumbent.infeasible else (incumbent.bounds or (0.0,))[0]
+        found.append((low, incumbent.bound_source))
+    return min(found)
+
+
+def _sets(graph: Graph, hardware: Hardware) -> Iterator[frozenset[str]]:
+    """Yield the sets of devices that may be at work, small ones first; of devices that are alike, the first ones."""
+    choices = []
+    for name in hardware.sharing:
+        sharers = [i for i, device in enumerate(hardware.devices) if device.shares == name]
+        if len({_nature(graph, hardware, i) for i in sharers}) == 1:
+            choices.append([tuple(sharers[:count]) for count in range(len(sharers) + 1)])
+        else:
+            choices.append([some for count in range(len(sharers) + 1) for some in combinations(sharers, count)])
+    if math.prod(map(len, choices)) > _MOST_SETS:
+        raise InvalidHardware(
+            f"{hardware.name!r} has more than {_MOST_SETS} sets of devices that may be at work; expected fewer: give "
+            "devices that are alike the same figures, or leave some out"
+        )
+    others = [device.name for device in hardware.devices if device.shares not in hardware.sharing]
+    found = [
+        frozenset([*others, *(hardware.devices[i].name for some in chosen for i in some)])
+        for chosen in product(*choices)
+    ]
+    yield from sorted((one for one in found if one), key=lambda one: (len(one), sorted(one)))
+
+
+def _nature(graph: Graph, hardware: Hardware, i: int) -> tuple[object, ...]:
+    """Return all by which a stage on a device differs from one on another."""
+    device = hardware.devices[i]
+    others = np.arange(len(hardware)) != i
+    delays = [float(row[others].max(initial=0.0)) for row in (hardware.latency_s[i], hardware.latency_s[:, i])]
+    sizes = device.memory_bytes, device.cache_bytes, device.slowdown
+    return op_times(graph, device).tobytes(), hardware.io_bandwidth(i), *delays, *sizes
+
+
+def _only(graph: Graph, hardware: Hardware, used: Collection[str]) -> Graph:
+    """Return the graph with its ops forbidden on the devices that are not at work."""
+    everything = np.ones(graph.num_ops, np.bool_)
+    idle = {device.name: everything for device in hardware.devices if device.name not in used}
+    return dataclasses.replace(graph, forbidden={**graph.forbidden, **idle}) if idle else graph
+
+
+def _least(graph: Graph, hardware: Hardware, used: Collection[str]) -> float:
+    """Return a bound on the bottleneck: the mean work of a stage where every op is on its fastest device."""
+    seconds = np.min([op_times(graph, device) for device in hardware.devices if device.name in used], axis=0)
+    return (
+        float(max(seconds.sum() / len(used), seconds.max())) * (1 - 1e-12) if np.isfinite(seconds).all() else math.inf
+    )
+
+
+def _is_set(solved: Solved, hardware: Hardware, crowded: Hardware) -> bool:
+    """Return whether what is at work in a plan makes its devices as slow as they were taken to be."""
+    used = _at_work(solved)
+    pairs = zip(hardware.crowded(used).devices, crowded.devices, strict=True)
+    return all(mine.slowdown == taken.slowdown for mine, taken in pairs if mine.name in used)
+
+
+def _at_work(solved: Solved) -> frozenset[str]:
+    return frozenset(use.device for use in solved.parts["stages"] if use.num_ops)
+
+
+def _single(solved: Solved, hardware: Hardware, crowded: Hardware) -> list[float]:
+    """Return the value of the best single device, which alone is not slowed by those that share with it."""
+    found = []
+    for one in solved.baselines:
+        if one.name == BEST_DEVICE and one.value is not None:
+            pairs = zip(hardware.crowded([one.note]).devices, crowded.devices, strict=True)
+            alone, taken = next(pair for pair in pairs if pair[0].name == one.note)
+            found.append(one.value * alone.slowdown / taken.slowdown)
+    return found

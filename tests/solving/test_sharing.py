@@ -1,0 +1,120 @@
+"""Pipelines on devices that share a processor: values and bounds against all assignments, files, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit.certificates import write_certificate
+from rlinit.checker import stage_uses
+from rlinit.errors import InvalidHardware, InvalidPlan, RlinitError
+from rlinit.hardware import Device, Hardware
+
+
+def random_case(seed: int) -> tuple[rlinit.Graph, Hardware]:
+    """Return a small graph and two or three devices, some of which share something."""
+    rng = np.random.default_rng(seed)
+    n, scale = int(rng.integers(2, 6)), float(rng.choice([1e-9, 1.0, 1e6]))
+    names = [f"d{i}" for i in range(int(rng.integers(2, 4)))]
+    alike = bool(rng.integers(2))
+    times = [
+        dict.fromkeys(names, t) if alike else {name: float(rng.choice([t, 2 * t, 0.0])) * scale for name in names}
+        for t in (scale * rng.integers(0, 4, n)).tolist()
+    ]
+    ops = [
+        (
+            f"v{v}",
+            {"time_s": times[v], "out_bytes": float(rng.integers(0, 3)), "param_bytes": float(rng.integers(0, 3))},
+        )
+        for v in range(n)
+    ]
+    edges = [(f"v{u}", f"v{v}") for u in range(n) for v in range(u + 1, n) if rng.random() < 0.5]
+    shared = rng.choice(["", "a", "b"], len(names), p=[0.2, 0.6, 0.2]).tolist()
+    devices = [
+        Device(name, shares=share, memory_bytes=math.inf if alike else float(rng.integers(3, 9)))
+        for name, share in zip(names, shared, strict=True)
+    ]
+    sharing = {one: tuple(np.maximum.accumulate(1 + rng.integers(0, 3, 2) / 2).tolist()) for one in set(shared) - {""}}
+    mesh = Hardware.mesh(devices, float(rng.choice([1.0, math.inf])) / scale, latency_s=scale / 8)
+    return rlinit.Graph.build(ops, edges), dataclasses.replace(mesh, sharing=sharing)
+
+
+def values(graph: rlinit.Graph, hardware: Hardware) -> Iterator[float]:
+    """Yield the value of every monotone assignment, by the definition."""
+    k = len(hardware)
+    for order in itertools.permutations([device.name for device in hardware.devices]):
+        for stages in itertools.product(range(k), repeat=graph.num_ops):
+            if any(stages[u] > stages[v] for u, v in graph.edges.tolist()):
+                continue
+            assignment = dict(zip(graph.names, stages, strict=True))
+            crowded = hardware.crowded({order[j] for j in set(stages)})
+            uses = stage_uses(assignment, graph, crowded, list(order), "pipeline")
+            room = {device.name: device.memory_bytes for device in hardware.devices}
+            if all(use.param_bytes <= room[use.device] for use in uses):
+                yield max(use.time_s for use in uses)
+
+
+@pytest.mark.parametrize("start", range(0, 20, 10))
+def test_values_and_bounds_are_those_of_all_assignments(start: int) -> None:
+    """Plans reach the least value over all assignments, each as slow as its own devices make it, and prove no more."""
+    for seed in range(start, start + 10):
+        graph, hardware = random_case(seed)
+        best = min(values(graph, hardware), default=math.inf)
+        plan = rlinit.schedule(graph, hardware, objective="pipeline")
+        if math.isinf(best):
+            assert plan.status == "infeasible"
+            continue
+        assert plan.value == pytest.approx(best, rel=1e-9), seed
+        assert plan.status == "optimal"
+        assert rlinit.bound(graph, hardware, "pipeline").value <= best * (1 + 1e-9)
+        rlinit.verify(plan, graph, hardware)
+
+
+def two(factors: tuple[float, ...] = (1.0, 1.5)) -> Hardware:
+    """Return two equal devices on one processor."""
+    mesh = Hardware.mesh([Device("p0", shares="cpu"), Device("p1", shares="cpu")], 1e9)
+    return dataclasses.replace(mesh, sharing={"cpu": factors})
+
+
+CHAIN = rlinit.Graph.build(
+    [(f"v{i}", {"time_s": 1.0, "out_bytes": 0.0}) for i in range(4)], [("v0", "v1"), ("v1", "v2"), ("v2", "v3")]
+)
+
+
+def test_sharers_pay_and_may_stay_idle() -> None:
+    """Two stages of 2 s on one processor take 3 s at a factor of 1.5; at 2.5 everything on one device is better."""
+    plan = rlinit.schedule(CHAIN, two(), objective="pipeline")
+    assert plan.value == 3.0
+    assert [use.work_s for use in plan.stages] == [3.0, 3.0]
+    assert plan.baselines["best single device"] == 4.0
+    alone = rlinit.schedule(CHAIN, two((1.0, 2.5)), objective="pipeline")
+    assert alone.value == 4.0
+    assert sorted(use.num_ops for use in alone.stages) == [0, 4]
+
+
+def test_more_sharers_than_factors_slow_in_proportion() -> None:
+    """Of factors for two devices, four at work take twice the last."""
+    devices = [Device(f"p{i}", shares="cpu", flops_per_s=1.0) for i in range(4)]
+    hardware = dataclasses.replace(Hardware.mesh(devices), sharing={"cpu": (1.0, 1.1)})
+    assert [device.slowdown for device in hardware.crowded(["p0", "p1", "p2", "p3"]).devices] == [2.2] * 4
+    assert [device.slowdown for device in hardware.crowded(["p3"]).devices] == [1.0] * 4
+    assert Hardware.from_dict(hardware.to_dict()) == hardware
+
+
+def test_what_does_not_count_sharing_says_so(tmp_path: object) -> None:
+    """Chunks, certificates and wrong factors are refused; placements count nothing of it."""
+    with pytest.raises(RlinitError, match="chunks does not count"):
+        rlinit.schedule(CHAIN, two(), chunks=2)
+    plan = rlinit.schedule(CHAIN, two(), objective="pipeline")
+    with pytest.raises(InvalidPlan, match="no certificates"):
+        write_certificate(f"{tmp_path}/proof.json", plan, CHAIN, two())
+    assert rlinit.schedule(CHAIN, two((3.0, 4.0)), objective="latency").value == 4.0
+    for factors in ((), (0.5,), (2.0, 1.0)):
+        with pytest.raises(InvalidHardware, match="sharing 'cpu'"):
+            two(factors)
