@@ -23,7 +23,7 @@ import rlinit
 from benchmarks.record import print_table, save
 from rlinit.budget import Budget
 from rlinit.hardware import Device
-from rlinit.solving.interruption import compiling_paused
+from rlinit.kernels.interruption import compiling_paused
 
 Objective = Literal["pipeline", "memory", "latency", "throughput"]
 OBJECTIVES: tuple[Objective, ...] = ("pipeline", "memory", "latency", "throughput")

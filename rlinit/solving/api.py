@@ -11,9 +11,9 @@ from rlinit.budget import Budget
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.kernels.interruption import compiling_paused, interruptible
 from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving.incumbent import Progress
-from rlinit.solving.interruption import compiling_paused, interruptible
 from rlinit.solving.options import SolveOptions, Window, places_ops
 from rlinit.solving.placements import bound_placement, check_placement_names, explain_placement, solve_placement
 from rlinit.solving.plans import Solved, checked_plan

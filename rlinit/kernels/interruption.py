@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
@@ -13,7 +13,6 @@ from numba.core import event
 
 from rlinit.budget import Budget
 from rlinit.plan import HistoryEntry
-from rlinit.solving.incumbent import Progress
 
 __all__ = ["COMPILING", "compiling_paused", "interruptible"]
 
@@ -43,7 +42,7 @@ def interruptible(budget: Budget) -> Iterator[None]:
 class _Watch(event.Listener):
     """Stops the budget's clock from the start of a compilation to its end; they are nested and may overlap."""
 
-    def __init__(self, budget: Budget, progress: Progress | None) -> None:
+    def __init__(self, budget: Budget, progress: Callable[[HistoryEntry], None] | None) -> None:
         self._budget = budget
         self._progress = progress
         self._pauses: list[ExitStack] = []
@@ -62,7 +61,7 @@ class _Watch(event.Listener):
 
 
 @contextmanager
-def compiling_paused(budget: Budget, progress: Progress | None) -> Iterator[None]:
+def compiling_paused(budget: Budget, progress: Callable[[HistoryEntry], None] | None) -> Iterator[None]:
     """Leave the compilation of kernels out of a budget while the body runs.
 
     Parameters
