@@ -81,7 +81,7 @@ def test_kept_costs_equal_recomputed_ones(seed: int) -> None:
     costs, tensors = problem.cost_arrays, problem.tensor_arrays
     state = annealing_state(start[0].stage, classes, 1e-9, costs, tensors)
     anneal_moves(
-        np.random.default_rng(seed), 0, 20_000, 1e-3 ** (1 / 20_000), costs, tensors, problem.precedence, state
+        np.random.default_rng(seed), 0, 20_000, 1e-3 ** (1 / 20_000), costs, tensors, problem.precedence, False, state
     )
     best = state.best
     reached = max(evaluate(problem, StageAssignment(best, classes)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.kernels.stages.annealing import anneal_moves, annealing_state
@@ -76,8 +75,7 @@ def anneal_from(
     for i in range(rounds):
         if budget is not None and budget.expired:
             break
-        stage = _anneal_round(problem, costs, current, rng, -(-moves // rounds), _HOT * ratio**i, ratio, budget)
-        current = StageAssignment(stage, current.classes)
+        current = _anneal_round(problem, costs, current, rng, -(-moves // rounds), _HOT * ratio**i, ratio, budget)
         found = reslice(problem, current, budget)
         if found[1] < value:
             best, value = found
@@ -103,16 +101,17 @@ def _anneal_round(
     hot: float,
     ratio: float,
     budget: Budget | None,
-) -> IntArray:
-    """Return the best stages met while the temperature falls from `hot` by `ratio`."""
+) -> StageAssignment:
+    """Return the best assignment met while the temperature falls from `hot` by `ratio`."""
     tensors, precedence = problem.tensor_arrays, problem.precedence
+    exchange = problem.objective == "pipeline" and problem.num_classes > 1
     state = annealing_state(start.stage, start.classes, hot, costs, tensors)
     cooling = ((hot * ratio) / hot) ** (1.0 / max(moves, 1))
     for first in range(0, moves, _CHUNK):
-        anneal_moves(rng, first, min(first + _CHUNK, moves), cooling, costs, tensors, precedence, state)
+        anneal_moves(rng, first, min(first + _CHUNK, moves), cooling, costs, tensors, precedence, exchange, state)
         if budget is not None and budget.expired:
             break
-    return np.asarray(state.best)
+    return StageAssignment(np.asarray(state.best), np.asarray(state.best_classes))
 
 
 def reslice(

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.filling import FillSettings, quick_lower_bound
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.heuristics.stages.threshold_search import ThresholdSearch
-from rlinit.kernels.stages.beam import BeamStates, expand_states, new_states, rank_states
+from rlinit.kernels.stages.beam import BeamStates, expand_states, new_states
 from rlinit.kernels.stages.filling import new_loads
-from rlinit.kernels.stages.stage_state import new_state
-from rlinit.stages.passes import run_in_chunks
+from rlinit.kernels.stages.stage_state import FillRule, new_state
 from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["Beam", "beam", "beam_from"]
@@ -25,14 +25,20 @@ _WORK = 5_000_000
 _WIDTH, _MOST_WIDTH = 10, 2_000
 """States kept of a level at the first effort, and at most."""
 
-_LOADS = 4
-"""Loads of one stage that a state goes on with."""
+_DIVES = 3
+"""Ways in which a stage is filled from one state; each is a child."""
 
-_QUOTA = 100_000
-"""Loads between looks at the budget: some 20 to 50 ms."""
+_NOISES = (0.05, 0.2, 0.5)
+"""Standard deviations of what is added to the logarithm of priorities."""
 
-_SHAKE = 0.02
-"""Standard deviation of what ranks are multiplied by, relative to the noise of the rule."""
+_STEEPNESS = (0.0, 0.5, 1.0, 1.0)
+"""Powers of the relative speed in a priority."""
+
+_ROUNDING = 1e-12
+"""Relative room for rounding where sums of costs are held against a limit."""
+
+_STEEPEST = 20.0
+"""Logarithm of the largest ratio of speeds that counts."""
 
 _BITS = 2**27
 """Bytes that the children of one level may take; the width is smaller where ops are many."""
@@ -56,7 +62,8 @@ class Beam:
         self.budget = budget
         self.rng = np.random.default_rng(seed)
         self.state = new_state(settings.arrays)
-        self.loads = new_loads(_LOADS, settings.key)
+        self.loads = new_loads(_DIVES, settings.key)
+        self.speed = _log_speeds(settings.arrays.work, settings.problem.class_count)
         self.runs = 0
 
     def __call__(self, threshold: float, effort: int) -> tuple[StageAssignment | None, int]:
@@ -75,32 +82,37 @@ class Beam:
     def _search(self, threshold: float, effort: int, forward: bool) -> tuple[StageAssignment | None, int]:
         settings, problem = self.settings, self.settings.problem
         n, k, num_classes = problem.num_nodes, problem.num_stages, problem.num_classes
-        price, rules = settings.draw(self.rng, self.runs // 2, threshold, 1)
-        rule = rules[0 if forward else 1]._replace(cap=200, dives=6, full=2.0)
-        # Values are set state by state; what stays of these is the preference for ops that much follows.
-        tilt = rule.value - settings.value_of_ops(price)
-        child_bytes = num_classes * _LOADS * (n // 8 + 8 * num_classes + 40)
+        urgency = self._urgencies(forward)
+        near = self.settings.arrays.out_s if forward else self.settings.arrays.in_s
+        rule = FillRule(
+            forward=forward,
+            value=np.zeros(n),
+            priority=np.zeros(n),
+            toll=near.min(axis=0) * (0.0, 0.5, 1.0)[int(self.rng.integers(3))],
+            cap=0,
+            dives=_DIVES,
+            noise=_NOISES[int(self.rng.integers(len(_NOISES)))],
+            full=1.0,
+        )
+        blend = float(self.rng.random())
+        child_bytes = num_classes * _DIVES * (n // 8 + 2 * num_classes + 40)
         width = max(1, min(_WIDTH * effort, _MOST_WIDTH, _BITS // child_bytes))
         levels = [new_states(1, n, num_classes)]
-        levels[0].price[0] = price
-        children = new_states(width * num_classes * _LOADS, n, num_classes)
-        args = (self.rng, settings.arrays, self.state, self.loads, rule, tilt, threshold)
+        children = new_states(width * num_classes * _DIVES, n, num_classes)
+        args = (self.rng, settings.arrays, self.state, self.loads, rule, urgency, blend, threshold * (1 + _ROUNDING))
         total = n
         for j in range(k):
             at = j if forward else k - 1 - j
-            count = problem.class_count
+            count = np.array([problem.class_count, problem.class_count])
             if len(settings.fixed):
-                count = np.where(np.arange(num_classes) == settings.fixed[at], count, 0)
+                count[1] = np.arange(num_classes) == settings.fixed[at]
             children.now[:] = 0, -1
             first = 0
             while first < levels[-1].now[0]:
                 if self.budget.expired:
                     return None, total
-                first, work = expand_states(*args, levels[-1], children, count, first, _QUOTA)
+                first, work = expand_states(*args, levels[-1], children, count, first)
                 total += work
-            if children.now[1] < 0 and not self._ranked(children, threshold, rule.noise):
-                return None, total
-            total += 12 * n * num_classes * int(children.now[0]) // 128
             levels.append(_best(children, width))
             if levels[-1].now[1] >= 0:
                 return _read(problem, levels, 0, forward), total
@@ -108,17 +120,26 @@ class Beam:
                 break
         return None, total
 
-    def _ranked(self, children: BeamStates, threshold: float, noise: float) -> bool:
-        """Rank the children, a little at random; return False if the budget ended first."""
-        size, work = int(children.now[0]), self.settings.arrays.work
+    def _urgencies(self, forward: bool) -> FloatArray:
+        """Return (c, `_DIVES`, n) logarithms of priorities, the more the quicker a class is on an op, drawn anew."""
+        settings = self.settings
+        features = settings.features[0 if forward else 1]
+        urgency = np.empty((len(self.speed), _DIVES, settings.problem.num_nodes))
+        for i in range(_DIVES):
+            weights = settings.weights
+            if weights is None:
+                weights = self.rng.dirichlet(np.full(features.shape[1], 0.3))
+            urgency[:, i] = np.log(np.maximum(features @ weights, 1e-9)) + self.rng.choice(_STEEPNESS) * self.speed
+        return urgency
 
-        def call(first: int, last: int) -> int:
-            return int(rank_states(work, self.settings.problem.class_count, threshold, children, first, last))
 
-        if not run_in_chunks(call, size, self.budget):
-            return False
-        children.rank[:size] *= 1.0 + _SHAKE * noise * self.rng.standard_normal(size)
-        return True
+def _log_speeds(work: FloatArray, class_count: IntArray) -> FloatArray:
+    """Return (c, n) the logarithm of how much quicker a class is on an op than the harmonic mean of all devices."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speed = 1.0 / work
+        mean = (class_count @ speed) / class_count.sum()
+        ratio = np.log(speed / mean)
+    return np.asarray(np.clip(np.nan_to_num(ratio, nan=0.0), -_STEEPEST, _STEEPEST), np.float64)
 
 
 def _best(children: BeamStates, width: int) -> BeamStates:
@@ -142,7 +163,7 @@ def _best(children: BeamStates, width: int) -> BeamStates:
         children.last[kept],
         children.sign[kept],
         children.rank[kept],
-        children.price[kept],
+        children.toll[kept],
         now,
     )
 

@@ -12,10 +12,13 @@ from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 __all__ = ["ThresholdSearch"]
 
 _CLOSE = 1e-4
-"""Thresholds that differ by less than this share of the value are not told apart within one round."""
+"""Thresholds that differ by less than this share of the value are not told apart."""
 
-_MOST_EFFORT = 1024
-"""Rounds begin with effort 1 again after one of this."""
+_FIRST_STEP = 0.01
+"""How far below the value the first threshold of an effort is, relatively."""
+
+_GROWTH, _MOST_EFFORT = 1.5, 1024
+"""Factor from effort to effort; the first one follows upon the largest."""
 
 _BELOW = 1e-9
 """A threshold this much below a value, relatively, asks for anything better."""
@@ -56,8 +59,8 @@ class ThresholdSearch:
     def run(self, ceiling: float, most_work: int) -> None:
         """Search below `ceiling`, a bottleneck that no assignment exceeds, until `most_work` is spent.
 
-        Each round tries the smallest threshold of its interval, then halves between what it failed at and the value.
-        The interval of the first round reaches down to the lower bound, that of each further one half as far.
+        At first it halves between the lower bound and the value. Then it steps down from the value: a step that leads
+        somewhere is doubled, one that does not is halved, and where the smallest leads nowhere the effort grows.
 
         Parameters
         ----------
@@ -66,24 +69,33 @@ class ThresholdSearch:
         most_work
             In the unit in which `attempt` counts.
         """
-        effort, reach = 1, 1.0
+        self._bisect(ceiling, most_work)
+        effort, step = 1.0, _FIRST_STEP
         while self.work < most_work and not self.done:
             high = self._high(ceiling)
-            near = self._multiple(high - reach * (high - self.lower), self.lower)
-            floor = self.lower if reach == 1.0 else near
-            if floor < high * (1 - _BELOW):
-                self._try(floor, effort)
-            while self.work < most_work and not self.done:
-                high = self._high(ceiling)
-                if high - floor <= _CLOSE * high:
-                    self._try(high * (1 - _BELOW), effort)
-                    break
-                middle = self._multiple(0.5 * (floor + high), floor)
-                if middle >= high * (1 - _BELOW):
-                    break
-                if not self._try(middle, effort):
-                    floor = middle
-            effort, reach = 2 * effort if effort < _MOST_EFFORT else 1, 0.5 * reach
+            target = self._multiple(max(self.lower, high * (1 - step)), self.lower)
+            last = target >= high * (1 - _BELOW) or step <= _CLOSE
+            if last:
+                target = high * (1 - _BELOW)
+            if self._try(target, int(effort)):
+                step = min(2 * step, _FIRST_STEP)
+            elif last or (self.quantum > 0.0 and high - target <= self.quantum * (1 + _CLOSE)):
+                effort, step = effort * _GROWTH if effort < _MOST_EFFORT else 1.0, _FIRST_STEP
+            else:
+                step *= 0.5
+
+    def _bisect(self, ceiling: float, most_work: int) -> None:
+        """Halve between the lower bound and the value, with the least effort."""
+        floor = self.lower
+        if floor < self._high(ceiling) * (1 - _BELOW):
+            self._try(floor, 1)
+        while self.work < most_work and not self.done:
+            high = self._high(ceiling)
+            middle = self._multiple(0.5 * (floor + high), floor)
+            if high - floor <= _CLOSE * high or middle >= high * (1 - _BELOW):
+                break
+            if not self._try(middle, 1):
+                floor = middle
 
     @property
     def done(self) -> bool:

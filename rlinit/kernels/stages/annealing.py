@@ -16,6 +16,9 @@ __all__ = ["AnnealingState", "anneal_moves", "annealing_state", "move_node"]
 _POWER = 12.0
 """Stages weigh in by this power of their cost: near the bottleneck, but not blind to the stages just below it."""
 
+_EXCHANGES, _EXCHANGE_WORK = 0.2, 40.0
+"""Share of moves in which two stages exchange devices, and nodes and tensors beyond which they are fewer."""
+
 _ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
 """Places in `AnnealingState.now`."""
 
@@ -23,14 +26,16 @@ _ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
 class AnnealingState(NamedTuple):
     """Where annealing is: all that a later call needs to go on as if there had been one.
 
-    The current assignment `stage` and the `best` one (n,), the class of each stage `classes` (k,), `inside` (m, k) how
-    many consumers of each tensor a stage holds, `tensor_stage` (m,) where it is made, parameter bytes `held` and `cost`
-    (k,) of each stage, and `now` (4,): energy, temperature, best value, and the cost that energies are relative to.
+    The current assignment `stage` and the `best` one (n,), the class of each stage `classes` (k,) and the
+    `best_classes`, `inside` (m, k) how many consumers of each tensor a stage holds, `tensor_stage` (m,) where it is
+    made, parameter bytes `held` and `cost` (k,) of each stage, and `now` (4,): energy, temperature, best value, and the
+    cost that energies are relative to.
     """
 
     stage: IntArray
     best: IntArray
     classes: IntArray
+    best_classes: IntArray
     inside: NDArray[np.int32]
     tensor_stage: IntArray
     held: FloatArray
@@ -151,7 +156,8 @@ def annealing_state(
     state = AnnealingState(
         start.copy(),
         start.copy(),
-        classes,
+        classes.copy(),
+        classes.copy(),
         np.zeros((m, k), np.int32),
         np.empty(m, np.int64),
         np.zeros(k),
@@ -225,6 +231,58 @@ def _target(
 
 
 @njit(cache=True, nogil=True)
+def _cost_on(at: int, c: int, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> float:
+    """Return what stage `at` costs on class c, inf where its nodes do not fit or may not run there."""
+    if state.held[at] > costs.memory[c]:
+        return np.inf
+    over = state.held[at] - costs.cache[c]
+    total = over * costs.overflow[c] if over > 0.0 else 0.0
+    for v in range(len(state.stage)):
+        if state.stage[v] == at:
+            total += costs.work[c, v]
+    for t in range(len(tensors.src)):
+        if state.tensor_stage[t] == at:
+            if tensors.indptr[t + 1] - tensors.indptr[t] > state.inside[t, at]:
+                total += costs.out_s[c, t]
+        elif state.inside[t, at] > 0:
+            total += costs.in_s[c, t]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _accepted(rng: np.random.Generator, tried: float, now: FloatArray) -> bool:
+    """Return whether a move to the energy `tried` is taken; if so, it is the energy from now on.
+
+    The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
+    """
+    rise = (tried / now[_ENERGY]) ** (1.0 / _POWER) - 1.0 if now[_ENERGY] > 0.0 else 0.0
+    if rise <= 0.0 or rng.random() < np.exp(-rise / now[_TEMPERATURE]):
+        now[_ENERGY] = tried
+        return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _exchange(rng: np.random.Generator, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> bool:
+    """Let two random stages of unlike classes exchange devices, half the time neighbours; return whether they did."""
+    classes, cost, k = state.classes, state.cost, len(state.classes)
+    i = int(rng.integers(0, k))
+    j = (i + 1) % k if rng.random() < 0.5 else int(rng.integers(0, k))
+    if classes[i] == classes[j]:
+        return False
+    first, second = _cost_on(i, classes[j], costs, tensors, state), _cost_on(j, classes[i], costs, tensors, state)
+    if first == np.inf or second == np.inf:
+        return False
+    before = cost[i], cost[j]
+    cost[i], cost[j] = first, second
+    if _accepted(rng, _energy(cost, state.now[_REFERENCE]), state.now):
+        classes[i], classes[j] = classes[j], classes[i]
+        return True
+    cost[i], cost[j] = before
+    return False
+
+
+@njit(cache=True, nogil=True)
 def anneal_moves(
     rng: np.random.Generator,
     first: int,
@@ -233,13 +291,14 @@ def anneal_moves(
     costs: CostArrays,
     tensors: TensorArrays,
     order: Precedence,
+    exchange: bool,
     state: AnnealingState,
 ) -> None:
     """Try the moves first..last-1, each at a temperature lower by the factor `cooling`; bring the state up to date.
 
     A node moves to a random other stage between its latest producer's and its earliest consumer's, so assignments stay
     monotone. The energy is the 12-norm of the stage costs, and temperatures are relative to it. Every other move tries
-    a node of the costliest stage.
+    a node of the costliest stage. Where asked to `exchange`, some moves let two stages exchange their devices.
 
     Parameters
     ----------
@@ -255,6 +314,8 @@ def anneal_moves(
         Tensors: makers, consumers, and the tensors each node reads.
     order
         Successors and predecessors.
+    exchange
+        Whether stages may exchange devices.
     state
         The assignment with its costs, changed in place.
     """
@@ -264,22 +325,26 @@ def anneal_moves(
     succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
     if reference <= 0.0 or len(classes) == 1:
         return
+    exchanges = min(_EXCHANGES, _EXCHANGE_WORK / (len(stage) + len(tensors.src))) if exchange else 0.0
     for step in range(first, last):
         now[_TEMPERATURE] *= cooling
+        if exchanges > 0.0 and rng.random() < exchanges:
+            if _exchange(rng, costs, tensors, state) and cost.max() < now[_BEST]:
+                now[_BEST] = cost.max()
+                best[:] = stage
+                state.best_classes[:] = classes
+            continue
         v = _node(rng, step & 1 == 1, stage, cost)
         target = _target(rng, v, len(classes), stage, succ_indptr, succ, pred_indptr, pred)
         if target < 0 or held[target] + param[v] > memory[classes[target]] or work[classes[target], v] == np.inf:
             continue
         origin = int(stage[v])
         move_node(v, target, costs, tensors, state)
-        tried = _energy(cost, reference)
-        # The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
-        rise = (tried / now[_ENERGY]) ** (1.0 / _POWER) - 1.0 if now[_ENERGY] > 0.0 else 0.0
-        if rise <= 0.0 or rng.random() < np.exp(-rise / now[_TEMPERATURE]):
-            now[_ENERGY] = tried
+        if _accepted(rng, _energy(cost, reference), now):
             value = cost.max()
             if value < now[_BEST]:
                 now[_BEST] = value
                 best[:] = stage
+                state.best_classes[:] = classes
         else:
             move_node(v, origin, costs, tensors, state)

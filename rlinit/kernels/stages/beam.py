@@ -1,9 +1,9 @@
 """One level of a beam search over partial assignments: what is placed, and which devices are used.
 
-From every state each class of device that is left takes its best loads next. At any prices of the devices that are
-left, the rest is worth at least the sum over its ops of the cheapest price times time, over devices where the op keeps
-within the limit; a state whose rest is worth more than these devices can take leads nowhere. The others are ranked by
-how full the rest would be at the prices at which it is fullest, and an op in a load is worth what it would cost there.
+From every state each class of device that is left is filled greedily by several priorities. The rest of a child is
+estimated at a blend of each op's cheapest and harmonic mean time over the devices that are then left. At the cheapest
+times the estimate is a bound, but precedence keeps most ops from the device that is best for them, and the mean ranks
+better. An op that only this device can still take goes first; a child without it leads nowhere.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
-from rlinit.kernels.stages.filling import Loads, fill_stage
+from rlinit.kernels.stages.filling import Loads, dive
 from rlinit.kernels.stages.stage_state import FillRule, StageState, place, reset
 
-__all__ = ["BeamStates", "expand_states", "new_states", "rank_states", "rest_fullness"]
+__all__ = ["BeamStates", "expand_states", "new_states", "rest_times", "times_after"]
 
 _ROUNDING = 1e-9
 """Relative room before a state is given up because its rest does not fit."""
 
-_ROUNDS, _FIRST_STEP, _STEP_FALL = 12, 0.4, 0.15
-"""Changes of prices for a state, the first relative step, and how fast steps become smaller."""
+_LEAST = 1e-9
+"""Times below this share of the limit count as this share where speeds are added up."""
 
-_PRICED = 128
-"""Pairs of an op and a class that are priced in about the time of one load."""
+_FIRST = 1e6
+"""Added to the urgency of an op that no other device that is left can take."""
+
+_PAIRS = 128
+"""Pairs of an op and a class that are estimated in about the time of one load."""
+
+_QUOTA = 100_000
+"""Loads after which a call returns, so that the budget can be looked at: some 20 to 50 ms."""
 
 
 class BeamStates(NamedTuple):
@@ -45,9 +51,9 @@ class BeamStates(NamedTuple):
     sign
         (w,) exclusive or of the keys of the ops that are placed.
     rank
-        (w,) fullness of the rest; small is good.
-    price
-        (w, c) prices of devices at which the rest is fullest.
+        (w,) what the rest is estimated to fill of the devices that are left; small is good.
+    toll
+        (w,) what the tensors that are cut take off the rank.
     now
         (2,) number of states, and the one that has placed everything, or -1.
     """
@@ -58,7 +64,7 @@ class BeamStates(NamedTuple):
     last: IntArray
     sign: NDArray[np.uint64]
     rank: FloatArray
-    price: FloatArray
+    toll: FloatArray
     now: IntArray
 
 
@@ -80,7 +86,7 @@ def new_states(width: int, num_nodes: int, num_classes: int) -> BeamStates:
         np.full(width, -1, np.int64),
         np.zeros(width, np.uint64),
         np.zeros(width),
-        np.ones((width, num_classes)),
+        np.zeros(width),
         np.array([1, -1]),
     )
 
@@ -98,107 +104,150 @@ def _restore(a: StageArrays, s: StageState, forward: bool, bits: NDArray[np.uint
 
 
 @njit(cache=True, nogil=True)
-def rest_fullness(
-    work: FloatArray, rest: IntArray, room: IntArray, limit: float, price: FloatArray, rounds: int
-) -> float:
-    """Return how full the rest makes the devices that are left at the best prices found; inf where it does not fit.
+def rest_times(work: FloatArray, placed: NDArray[np.int8], room: IntArray, limit: float, times: FloatArray) -> None:
+    """Set times (4, n) of what is not placed: cheapest, its class, cheapest of other classes, sum of speeds.
 
-    Prices of classes that would be loaded more than the average rise, the others fall (multiplicative weights).
+    A class with two stages left and more counts as another class of its own.
 
     Parameters
     ----------
     work
         (c, n) seconds.
-    rest
-        The ops that are left.
+    placed
+        (n,) whether an op is placed.
     room
         (c,) devices that are left.
     limit
-        Seconds of a stage.
-    price
-        (c,) prices to start from; those found afterwards.
-    rounds
-        Changes of prices.
+        Seconds of a stage; where an op takes longer it cannot run.
+    times
+        Receives them.
     """
-    num_classes = len(room)
-    load, best, best_price = np.empty(num_classes), -1.0, price.copy()
-    for i in range(rounds):
-        load[:] = 0.0
-        paid, capacity = 0.0, 0.0
-        for c in range(num_classes):
-            capacity += price[c] * room[c]
-        for v in rest:
-            least, at = np.inf, -1
-            for c in range(num_classes):
-                if room[c] > 0 and work[c, v] <= limit and price[c] * work[c, v] < least:
-                    least, at = price[c] * work[c, v], c
-            if at < 0:
-                return np.inf
-            load[at] += work[at, v]
-            paid += least
-        if paid > limit * capacity * (1.0 + _ROUNDING):
-            return np.inf
-        level = paid / capacity if capacity > 0.0 else 0.0
-        if level > best:
-            best = level
-            best_price[:] = price
-        if level <= 0.0:
-            break
-        step = _FIRST_STEP / (1.0 + _STEP_FALL * i)
-        for c in range(num_classes):
-            if room[c] > 0:
-                over = load[c] / (room[c] * level) - 1.0
-                price[c] *= np.exp(step * min(1.0, max(-1.0, over)))
-    price[:] = best_price
-    return best / limit if limit > 0.0 else 0.0
+    floor = max(_LEAST * limit, 1e-300)
+    for v in range(work.shape[1]):
+        if placed[v]:
+            continue
+        least, at, second, speed = np.inf, -1, np.inf, 0.0
+        for c in range(len(room)):
+            if room[c] <= 0 or work[c, v] > limit:
+                continue
+            speed += room[c] / max(work[c, v], floor)
+            if work[c, v] < least:
+                second = least
+                least, at = work[c, v], c
+                if room[c] > 1:
+                    second = least
+            else:
+                second = min(second, work[c, v])
+        times[0, v], times[1, v], times[2, v], times[3, v] = least, at, second, speed
 
 
 @njit(cache=True, nogil=True)
-def rank_states(
-    work: FloatArray, class_count: IntArray, limit: float, states: BeamStates, first: int, last: int
-) -> int:
-    """Set rank and prices of the states first..last-1, inf where the rest does not fit; return the pairs priced.
+def times_after(
+    work: FloatArray,
+    placed: NDArray[np.int8],
+    c: int,
+    left: int,
+    limit: float,
+    blend: float,
+    times: FloatArray,
+    value: FloatArray,
+) -> None:
+    """Set the estimated seconds of each op once one device of class c is used up as well; inf: none can take it.
 
     Parameters
     ----------
-    work
-        (c, n) seconds.
-    class_count
-        (c,) stages of each class.
-    limit
-        Seconds that a stage may cost.
-    states
-        The states; prices are those to start from.
-    first, last
-        Which.
+    work, placed, limit, times
+        As in `rest_times`, which sets `times`.
+    c
+        The class.
+    left
+        Devices that are left, this one among them.
+    blend
+        0: the cheapest time; 1: the harmonic mean.
+    value
+        (n,) receives the estimates.
     """
-    bits, used, rank, price = states.bits, states.used, states.rank, states.price
-    num_classes, n = work.shape
-    rest, room, priced = np.empty(n, np.int64), np.empty(num_classes, np.int64), 0
-    for i in range(first, last):
-        left = 0
-        for v in range(n):
-            if bits[i, v >> 6] >> np.uint64(v & 63) & np.uint64(1) == 0:
-                rest[left] = v
-                left += 1
-        for c in range(num_classes):
-            room[c] = class_count[c] - used[i, c]
-        rank[i] = rest_fullness(work, rest[:left], room, limit, price[i], _ROUNDS)
-        priced += _ROUNDS * left * num_classes
-    return priced
+    floor = max(_LEAST * limit, 1e-300)
+    for v in range(len(value)):
+        if placed[v]:
+            continue
+        least = times[2, v] if times[1, v] == c else times[0, v]
+        value[v] = least
+        if 0.0 < least < np.inf:
+            speed = times[3, v]
+            if work[c, v] <= limit:
+                speed -= 1.0 / max(work[c, v], floor)
+            mean = (left - 1) / max(speed, 1.0 / least)
+            value[v] = least * max(1.0, mean / least) ** blend
 
 
 @njit(cache=True, nogil=True)
-def _set_values(
-    work: FloatArray, limit: float, room: IntArray, price: FloatArray, at: int, tilt: FloatArray, value: FloatArray
-) -> None:
-    """Set the value of each op to what it costs on the cheapest class left at state `at`'s prices, and its tilt."""
+def _rest(
+    placed: NDArray[np.int8], c: int, times: FloatArray, value: FloatArray, must: FloatArray
+) -> tuple[float, float, int]:
+    """Return the estimated and the least seconds of what is left after class c, and how many ops it alone can take.
+
+    These are set to be worth nothing and to go first.
+    """
+    total, bound, musts = 0.0, 0.0, 0
     for v in range(len(value)):
-        least = np.inf
-        for c in range(len(room)):
-            if room[c] > 0 and work[c, v] <= limit:
-                least = min(least, price[at, c] * work[c, v])
-        value[v] = least + tilt[v] if least < np.inf else 0.0
+        must[v] = 0.0
+        if placed[v]:
+            continue
+        if value[v] == np.inf:
+            value[v], must[v] = 0.0, _FIRST
+            musts += 1
+        else:
+            total += value[v]
+            bound += times[2, v] if times[1, v] == c else times[0, v]
+    return total, bound, musts
+
+
+@njit(cache=True, nogil=True)
+def _append(children: BeamStates, states: BeamStates, i: int, c: int, loads: Loads, j: int) -> int:
+    """Append state i with load j on a device of class c to the children; return where."""
+    at = children.now[0]
+    for w in range(children.bits.shape[1]):
+        children.bits[at, w] = states.bits[i, w]
+    for q in range(loads.size[j]):
+        v = loads.member[j, q]
+        children.bits[at, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+    for d in range(children.used.shape[1]):
+        children.used[at, d] = states.used[i, d]
+    children.used[at, c] += 1
+    children.parent[at] = i
+    children.last[at] = c
+    children.sign[at] = states.sign[i] ^ loads.sign[j]
+    children.now[0] += 1
+    return int(at)
+
+
+@njit(cache=True, nogil=True)
+def _fill(
+    rng: np.random.Generator,
+    a: StageArrays,
+    s: StageState,
+    loads: Loads,
+    rule: FillRule,
+    urgency: FloatArray,
+    c: int,
+    limit: float,
+) -> int:
+    """Fill a stage of class c by each of the urgencies (r, n), a little at random; return the loads looked at."""
+    loads.score[:] = -np.inf
+    s.now[:] = 0.0
+    work, least = 0, np.inf
+    for v in range(len(s.placed)):
+        if s.placed[v] == 0:
+            least = min(least, a.work[c, v])
+    if least > limit:
+        return 0
+    for r in range(len(urgency)):
+        for v in range(len(s.placed)):
+            if s.placed[v] == 0:
+                s.key[v] = urgency[r, v] + rule.noise * rng.standard_normal() + rule.priority[v]
+        work += dive(a, s, loads, rule, c, limit)
+    return work
 
 
 @njit(cache=True, nogil=True)
@@ -208,71 +257,76 @@ def expand_states(
     s: StageState,
     loads: Loads,
     rule: FillRule,
-    tilt: FloatArray,
+    urgency: FloatArray,
+    blend: float,
     limit: float,
     states: BeamStates,
     children: BeamStates,
     class_count: IntArray,
     first: int,
-    quota: int,
 ) -> tuple[int, int]:
     """Add the children of the states from `first` on; return the next state, and the loads looked at.
 
-    Stops after a state once more than `quota` loads are looked at, and where a child has placed everything.
+    Stops after a state once more than `_QUOTA` loads are looked at, and where a child has placed everything.
 
     Parameters
     ----------
     rng
-        For the dives of fillings.
+        For the priorities of fillings.
     a
         The problem.
     s, loads
         Room to work in.
     rule
-        How stages are filled; its values are set for each state to what ops would cost at the state's prices.
-    tilt
-        (n,) what is added to them.
+        Side, tolls and noise; its values and priorities are room to work in.
+    urgency
+        (c, r, n) priorities by which a stage of each class is filled, one load each.
+    blend
+        As in `times_after`.
     limit
         Seconds that a stage may cost.
     states, children
-        This level and the next, which has room for as many as states times classes times loads.
+        This level and the next, which has room for as many as states times classes times r.
     class_count
-        (c,) stages of each class that may come next at all.
-    first, quota
-        Where to begin, and when to stop.
+        (2, c) stages of each class, and those that may come next at all.
+    first
+        Where to begin.
     """
-    n, num_classes, work = len(a.param), len(class_count), 0
-    now, bits, used, price, sign = children.now, children.bits, children.used, children.price, children.sign
-    room = np.empty(num_classes, np.int64)
+    n, num_classes, work = len(a.param), class_count.shape[1], 0
+    room, times, value, must = np.empty(num_classes, np.int64), np.empty((4, n)), rule.value, rule.priority
     for i in range(first, states.now[0]):
-        if work > quota:
+        if work > _QUOTA:
             return i, work
-        left = _restore(a, s, rule.forward, states.bits[i])
+        ops = _restore(a, s, rule.forward, states.bits[i])
+        left = 0
         for c in range(num_classes):
-            room[c] = class_count[c] - states.used[i, c]
-        _set_values(a.work, limit, room, states.price, i, tilt, rule.value)
-        work += n * num_classes // _PRICED
+            room[c] = class_count[0, c] - states.used[i, c]
+            left += room[c]
+        rest_times(a.work, s.placed, room, limit, times)
+        work += 2 * n * num_classes // _PAIRS
         for c in range(num_classes):
-            if room[c] <= 0:
+            if room[c] <= 0 or class_count[1, c] == 0:
                 continue
-            work += fill_stage(rng, a, s, loads, rule, c, limit)
+            times_after(a.work, s.placed, c, left, limit, blend, times, value)
+            total, bound, musts = _rest(s.placed, c, times, value, must)
+            work += _fill(rng, a, s, loads, rule, urgency[c], c, limit)
             for j in range(len(loads.score)):
                 if loads.score[j] == -np.inf:
                     continue
-                at = now[0]
-                for w in range(bits.shape[1]):
-                    bits[at, w] = states.bits[i, w]
+                taken, least, forced = 0.0, 0.0, 0
                 for q in range(loads.size[j]):
                     v = loads.member[j, q]
-                    bits[at, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
-                for d in range(num_classes):
-                    used[at, d] = states.used[i, d] + (1 if d == c else 0)
-                    price[at, d] = states.price[i, d]
-                children.parent[at] = i
-                children.last[at] = c
-                sign[at] = states.sign[i] ^ loads.sign[j]
-                now[0] += 1
-                if loads.size[j] == left:
-                    now[1] = at
+                    taken += value[v]
+                    if must[v] > 0.0:
+                        forced += 1
+                    else:
+                        least += times[2, v] if times[1, v] == c else times[0, v]
+                if forced < musts or bound - least > (left - 1) * limit * (1.0 + _ROUNDING) + _ROUNDING * bound:
+                    continue
+                at = _append(children, states, i, c, loads, j)
+                if loads.size[j] == ops:
+                    children.now[1] = at
                     return states.now[0], work
+                children.toll[at] = states.toll[i] + taken - loads.score[j]
+                children.rank[at] = (total - taken + children.toll[at]) / max(left - 1, 1)
     return states.now[0], work

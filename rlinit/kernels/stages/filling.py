@@ -33,7 +33,7 @@ from rlinit.kernels.stages.stage_state import (
     reset,
 )
 
-__all__ = ["Line", "Loads", "fill_line", "fill_stage", "new_line", "new_loads"]
+__all__ = ["Line", "Loads", "dive", "fill_line", "fill_stage", "new_line", "new_loads"]
 
 _ROUNDING = 1e-12
 """Relative room for rounding where sums of costs are held against a limit."""
@@ -217,8 +217,24 @@ def _pop(heap: IntArray, key: FloatArray, count: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float) -> int:
-    """Fill greedily by key, keep the best part of the load on the way, and take it out again; return its ops."""
+def dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float) -> int:
+    """Fill greedily by key, keep the best part of the load on the way, and take it out again; return its ops.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    s
+        What is placed, and the keys of ops; no load is under construction.
+    loads
+        Receives the load if it is among the best.
+    rule
+        The side, and what ops are worth.
+    c
+        Class of the stage.
+    limit
+        Seconds that a load may cost.
+    """
     waiting = s.before if rule.forward else s.behind
     heap = s.queue
     count = 0
@@ -244,7 +260,7 @@ def _dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, l
             if waiting[row[e]] == 0:
                 _sift(heap, s.key, count, row[e])
                 count += 1
-        if s.now[COST] <= limit and s.now[SCORE] > best:
+        if s.now[COST] <= limit and s.now[SCORE] >= best:
             best, best_cost, best_size, best_sign = s.now[SCORE], s.now[COST], size, sign
     if best_size > 0:
         _keep(loads, best, best_cost, best_sign, s.chosen, best_size)
@@ -306,7 +322,7 @@ def fill_stage(
         if i > 0 or rule.noise > 0:
             for v in range(len(s.placed)):
                 s.key[v] = rule.priority[v] + rule.noise * spread * rng.standard_normal()
-        work += _dive(a, s, loads, rule, c, limit) + len(s.placed) // _CANDIDATES
+        work += dive(a, s, loads, rule, c, limit) + len(s.placed) // _CANDIDATES
     return work
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.kernels.stages import annealing
-from rlinit.stages.problem import StageProblem, stage_cost
+from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, stage_cost
 from tests.exact.stages.cases import any_problem
 from tests.stage_cases import random_problem
 
@@ -49,10 +49,26 @@ def test_states_and_moves_keep_costs_true(seed: int) -> None:
     last = int(problem.order[-1])
     annealing.move_node.py_func(last, int(rng.integers(problem.num_stages)), costs, tensors, state)
     check_state(problem, state)
-    annealing.anneal_moves.py_func(rng, 0, 200, 0.98, costs, tensors, problem.precedence, state)
+    annealing.anneal_moves.py_func(rng, 0, 200, 0.98, costs, tensors, problem.precedence, False, state)
     check_state(problem, state)
     tail = np.repeat(np.arange(problem.num_nodes), np.diff(problem.succ_indptr))
     assert (state.stage[tail] <= state.stage[problem.succ]).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_stages_exchange_devices_and_costs_stay_true(seed: int) -> None:
+    """The classes of all stages stay the same devices, the best assignment costs what it says."""
+    problem = random_problem(seed, 7, 3, num_classes=3, density=0.3)
+    costs, tensors = problem.cost_arrays, problem.tensor_arrays
+    rng = np.random.default_rng(seed)
+    classes = problem.completed_classes([])
+    state = annealing.annealing_state.py_func(np.zeros(7, np.int64), classes, 0.5, costs, tensors)
+    annealing.anneal_moves.py_func(rng, 0, 300, 0.99, costs, tensors, problem.precedence, True, state)
+    check_state(problem, state)
+    assert sorted(state.classes) == sorted(state.best_classes) == sorted(classes)
+    value = evaluate(problem, StageAssignment(state.best, state.best_classes))[0]
+    assert value == pytest.approx(state.now[2], rel=1e-9)
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 40])
@@ -65,6 +81,8 @@ def test_annealing_in_pieces_is_annealing_at_once(pieces: int) -> None:
         state = annealing.annealing_state(np.zeros(20, np.int64), problem.stage_class, 0.03, costs, tensors)
         rng = np.random.default_rng(5)
         for first in range(0, 1200, 1200 // steps):
-            annealing.anneal_moves(rng, first, first + 1200 // steps, 0.995, costs, tensors, problem.precedence, state)
+            annealing.anneal_moves(
+                rng, first, first + 1200 // steps, 0.995, costs, tensors, problem.precedence, False, state
+            )
         found.append((state.stage.tolist(), state.best.tolist(), state.now.tolist()))
     assert found[0] == found[1]
