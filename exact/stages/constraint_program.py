@@ -35,11 +35,20 @@ _STEPS = 10**7
 _SAFETY, _NEAR = 1e-12, 1e-9
 """Relative discount on bounds for rounding in float64, and steps by which a cost may be short of a whole number."""
 
+_SHARES, _MEMORY_SLACK = 1e12, 1e-10
+"""Shares that all parameters together have, and relative room for rounding where they are held against a capacity."""
+
+_MOST_CLAUSES = 50_000
+"""Clauses of continuity up to which they are written, some 1.5 s: they are implied by the others."""
+
+_MOST_HIDDEN = 1e12
+"""Steps of overflow that a fast memory may hide: where it hides more, overflow is told from none by shares alone."""
+
 
 def num_clauses(problem: StageProblem) -> int:
     """Return about how many clauses the model has: orders of devices, and continuity of paths."""
-    before = _reaches(problem)
-    between = int((before.astype(np.int64) @ before.astype(np.int64))[before].sum())
+    reaches = _reaches(problem)
+    between = int(reaches.sum(axis=0) @ reaches.sum(axis=1))
     return problem.num_stages**2 * len(problem.succ) + problem.num_stages * between
 
 
@@ -83,7 +92,9 @@ def solve_constraint_program(
         unit = quantum
     if not 0.0 < unit < np.inf:
         return 0.0
-    model = _Model(problem, unit, int(np.floor(value / unit * (1 + _SAFETY))))
+    model = _Model(problem, unit, int(np.floor(value / unit * (1 + _SAFETY))), budget)
+    if budget.expired:
+        return 0.0
     model.hint(start)
 
     def offer(assignment: StageAssignment) -> None:
@@ -136,12 +147,14 @@ class _Model:
         Seconds of a step.
     horizon
         Steps that no bottleneck exceeds.
+    budget
+        Once it has expired, the model is not finished.
     """
 
-    def __init__(self, problem: StageProblem, unit: float, horizon: int) -> None:
+    def __init__(self, problem: StageProblem, unit: float, horizon: int, budget: Budget) -> None:
         from ortools.sat.python import cp_model
 
-        self.problem, self.unit, self.horizon = problem, unit, horizon
+        self.problem, self.unit, self.horizon, self.budget = problem, unit, horizon, budget
         self.cp = cp_model.CpModel()
         self.classes = np.repeat(np.arange(problem.num_classes), problem.class_count)
         self.x: dict[tuple[int, int], cp_model.IntVar] = {}
@@ -156,9 +169,9 @@ class _Model:
             self.cp.add(_weighted(self._cost(w)) <= self.bottleneck)
         self.cp.minimize(self.bottleneck)
 
-    def _steps(self, seconds: float) -> int:
-        """Return seconds in whole steps, rounded down but for `_NEAR`, and at most one more than the horizon."""
-        return int(min(np.floor(seconds / self.unit + _NEAR), self.horizon + 1))
+    def _steps(self, seconds: float, hidden: int = 0) -> int:
+        """Return seconds in whole steps, rounded down but for `_NEAR`, at most one more than horizon and `hidden`."""
+        return int(min(np.floor(float(seconds) / self.unit + _NEAR), self.horizon + 1 + hidden))
 
     def _devices_of_ops(self) -> None:
         """Each op is on one device that may run it."""
@@ -183,6 +196,8 @@ class _Model:
                     cp.add(before == 1)
         tail = np.repeat(np.arange(self.problem.num_nodes), np.diff(self.problem.succ_indptr))
         for u, v in zip(tail.tolist(), self.problem.succ.tolist(), strict=True):
+            if self.budget.expired:
+                return
             for a in range(k):
                 for b in range(k):
                     if a != b and (u, a) in self.x and (v, b) in self.x:
@@ -190,8 +205,12 @@ class _Model:
 
     def _continuity(self) -> None:
         """Keep what lies on a path between two ops of a device on that device; implied, but it propagates."""
+        if num_clauses(self.problem) > _MOST_CLAUSES:
+            return
         reaches = _reaches(self.problem)
         for u, v in np.argwhere(reaches).tolist():
+            if self.budget.expired:
+                return
             between = np.flatnonzero(reaches[u] & reaches[:, v]).tolist()
             for w in range(len(self.classes)):
                 if (u, w) in self.x and (v, w) in self.x:
@@ -200,14 +219,18 @@ class _Model:
                         self.cp.add_bool_or([*ends, self.x[q, w]] if (q, w) in self.x else ends)
 
     def _memory(self) -> None:
-        """Parameters on a device are at most its capacity, both in shares of a billion, parameters rounded down."""
+        """Parameters on a device are at most what it holds within the horizon, in shares that are rounded down."""
         problem = self.problem
         total = float(problem.param_bytes.sum())
+        most_s = (self.horizon + 1) * self.unit
         for w, c in enumerate(self.classes.tolist()):
-            if total > problem.memory_bytes[c]:
-                share = np.floor(problem.param_bytes / total * 1e9 * (1 - _SAFETY)).astype(np.int64)
-                room = int(np.ceil(problem.memory_bytes[c] / total * 1e9 * (1 + 1e-6)))
-                self.cp.add(_weighted(self._ops(share.tolist(), w)) <= room)
+            rate = float(problem.overflow_s_per_byte[c])
+            held = float(problem.cache_bytes[c]) + most_s / rate if rate > 0.0 else np.inf
+            room = min(held, float(problem.memory_bytes[c]))
+            if total > room:
+                share = np.floor(problem.param_bytes / total * _SHARES * (1 - _SAFETY)).astype(np.int64)
+                most = int(np.ceil(room / total * _SHARES * (1 + _MEMORY_SLACK)))
+                self.cp.add(_weighted(self._ops(share.tolist(), w)) <= most)
 
     def _ops(self, weight: list[int], w: int) -> _Terms:
         """Return the weights of the ops that may be on a device."""
@@ -216,11 +239,13 @@ class _Model:
     def _cost(self, w: int) -> _Terms:
         """Return what device w costs in steps: work, tensors in and out, overflow."""
         problem, c = self.problem, int(self.classes[w])
-        terms = self._ops([self._steps(s) for s in np.minimum(problem.work_s[c], 1e300)], w) + self._tensors(w, c)
+        work_s = np.where(np.isfinite(problem.work_s[c]), problem.work_s[c], 0.0)
+        terms = self._ops([self._steps(s) for s in work_s], w) + self._tensors(w, c)
         rate = float(problem.overflow_s_per_byte[c])
-        if rate > 0.0 and problem.param_bytes.sum() > problem.cache_bytes[c]:
-            parts = self._ops([self._steps(rate * b) for b in problem.param_bytes], w)
-            hidden = int(np.ceil(min(rate * problem.cache_bytes[c] / self.unit * (1 + _SAFETY), 1e15)))
+        steps = rate * float(problem.cache_bytes[c]) / self.unit * (1 + _SAFETY)
+        if rate > 0.0 and problem.param_bytes.sum() > problem.cache_bytes[c] and steps <= _MOST_HIDDEN:
+            hidden = int(np.ceil(steps))
+            parts = self._ops([self._steps(rate * b, hidden) for b in problem.param_bytes.tolist()], w)
             over = self.cp.new_int_var(0, self.horizon, "")
             self.cp.add(_weighted([*parts, (over, -1)]) <= hidden)
             terms.append((over, 1))

@@ -215,7 +215,9 @@ def _weighted_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[
             best, found = value, price
         load = np.stack([np.bincount(chosen, one[chosen, nodes], len(count)) for one in both]) - room
         wanted = np.maximum(count * max(value, np.finfo(np.float64).tiny), np.finfo(np.float64).tiny)
-        price = price * np.exp(np.clip(load / wanted - 1.0, -1.0, 1.0) / np.sqrt(at + 1.0))
+        with np.errstate(over="ignore"):  # What is overloaded beyond measure is so by the most that counts.
+            excess = np.clip(load / wanted - 1.0, -1.0, 1.0)
+        price = price * np.exp(excess / np.sqrt(at + 1.0))
     each = found.sum(axis=0)
     capacity = float(count @ each)
     if capacity <= 0:

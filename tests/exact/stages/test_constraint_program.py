@@ -77,6 +77,36 @@ def test_whole_costs_are_proven_to_the_last_unit(seed: int) -> None:
     assert optimum - 1e-6 <= found[1] <= optimum
 
 
+@pytest.mark.parametrize(("rate", "cache"), [(0.5, 0.5), (1e6, 0.9), (1e15, 0.5)])
+def test_overflow_is_counted_however_much_a_cache_hides(rate: float, cache: float) -> None:
+    """Parameters that would cost more than any schedule if no cache hid them are proven to cost what they do."""
+    problem = random_problem(5, 6, 2, num_classes=2, density=0.4, cache_fraction=1.0)
+    problem = dataclasses.replace(
+        problem,
+        work_s=problem.work_s * 1e-3,
+        cache_bytes=np.array([cache, 0.3]) * problem.param_bytes.sum(),
+        overflow_s_per_byte=np.array([rate, 1e-3 * rate]),
+    )
+    found = solved(problem)
+    assert found is not None
+    optimum = brute_force_pipeline(problem)
+    assert found[0] == pytest.approx(optimum, rel=1e-3)
+    assert found[1] <= optimum
+    assert found[1] == pytest.approx(optimum, rel=1e-3)
+
+
+def test_a_model_too_long_for_its_time_is_not_finished() -> None:
+    """A graph of millions of continuity clauses takes little more than the limit."""
+    problem = random_problem(1, 300, 4, num_classes=2, density=0.1)
+    start = natural(problem)
+    assert start is not None
+    assert num_clauses(problem) > 1_000_000
+    budget = Budget(0.5)
+    bound = solve_constraint_program(problem, budget=budget, start=start[0], settings=ConstraintSettings())
+    assert budget.elapsed_s < 3.0
+    assert 0.0 <= bound <= start[1][0]
+
+
 def test_clauses_are_counted_before_a_model_is_written() -> None:
     """An edge has a clause for each pair of devices, a path of three ops one for each device."""
     problem = random_problem(0, 3, 2, num_classes=2)
