@@ -101,9 +101,10 @@ def solve_revisiting(problem: ChainProblem) -> Revisit:
         HiGHS ended in a way that says nothing.
     """
     found = _Search(problem, 1.0).solve()
-    if found.devices and not _fits(problem, found.devices):
-        return Revisit(_Search(problem, 1.0 - _TIGHTER).solve().devices, found.bound)
-    return found
+    if not found.devices or _fits(problem, found.devices):
+        return found
+    tighter = _Search(problem, 1.0 - _TIGHTER).solve().devices
+    return Revisit(tighter if tighter and _fits(problem, tighter) else (), found.bound)
 
 
 def _fits(problem: ChainProblem, devices: Sequence[int]) -> bool:
@@ -111,6 +112,13 @@ def _fits(problem: ChainProblem, devices: Sequence[int]) -> bool:
     if devices[0] == devices[-1]:
         held[devices[0]] -= problem.shared_bytes
     return bool((held <= problem.room_bytes * CAPACITY_SLACK).all())
+
+
+def _scale(problem: ChainProblem) -> float:
+    """Return seconds that no placement is below, but for one of 0: HiGHS's tolerances are absolute."""
+    least = float(problem.seconds.min(axis=0).sum())
+    costs = np.concatenate([problem.seconds.ravel(), problem.transfer_s.ravel()]).tolist()
+    return least or min((cost for cost in costs if 0.0 < cost < np.inf), default=1.0)
 
 
 def _blocks(kinds: Sequence[int]) -> Iterator[_Block]:
@@ -134,7 +142,7 @@ class _Search:
     def __init__(self, problem: ChainProblem, share: float) -> None:
         self.problem, self.num_devices = problem, len(problem.room_bytes)
         n = problem.num_units
-        self.scale = float(problem.seconds.min(axis=0).sum()) or 1.0
+        self.scale = _scale(problem)
         numbers: dict[object, int] = {}
         kinds = [
             (*problem.seconds[:, u].tolist(), problem.held_bytes[u], u if u in (0, n - 1) else -1) for u in range(n)
@@ -151,11 +159,14 @@ class _Search:
         self._memory(share)
 
     def _units(self) -> None:
+        alone = self.problem.shared_bytes if self.problem.num_units == 1 else 0.0
         for b, block in enumerate(self.blocks):
             for j in range(block.period):
                 for d in range(self.num_devices):
                     seconds = float(self.problem.seconds[d, block.start + j]) / self.scale
-                    self.x[b, j, d] = self.program.variable(seconds, float(block.repeats))
+                    need = self.problem.held_bytes[block.start + j] - alone
+                    fits = need <= self.problem.room_bytes[d] * CAPACITY_SLACK
+                    self.x[b, j, d] = self.program.variable(seconds, float(block.repeats) if fits else 0.0)
                 whole = {self.x[b, j, d]: 1.0 for d in range(self.num_devices)}
                 self.program.row(whole, block.repeats, block.repeats)
 
@@ -195,24 +206,26 @@ class _Search:
         self.program.row(dict.fromkeys(self.entries, 1.0), 1.0, 1.0)
 
     def _memory(self, share: float) -> None:
-        first, last = self.blocks[0], self.blocks[-1]
+        if self.problem.num_units == 1:
+            return
+        last = self.blocks[-1]
         for d in range(self.num_devices):
             room = float(self.problem.room_bytes[d]) * share
-            if not room < np.inf:
+            if not 0.0 < room < np.inf:
                 continue
-            unit = max(room, 1.0)
             row = {
-                self.x[b, j, d]: float(self.problem.held_bytes[block.start + j]) / unit
+                self.x[b, j, d]: float(self.problem.held_bytes[block.start + j]) / room
                 for b, block in enumerate(self.blocks)
                 for j in range(block.period)
+                if self.program.most[self.x[b, j, d]]
             }
-            if self.problem.shared_bytes and first != last:
+            if self.problem.shared_bytes:
                 both = self.program.variable(0.0, 1.0)
-                row[both] = -self.problem.shared_bytes / unit
+                row[both] = -self.problem.shared_bytes / room
                 ends = (self.x[0, 0, d], self.x[len(self.blocks) - 1, last.period - 1, d])
                 for end in ends:
                     self.program.row({both: 1.0, end: -1.0}, -np.inf, 0.0)
-            self.program.row(row, -np.inf, room / unit)
+            self.program.row(row, -np.inf, 1.0)
 
     def solve(self) -> Revisit:
         """Solve again and again, until what is found is connected; the bound of each round is one of the problem."""
@@ -230,7 +243,11 @@ class _Search:
         return Revisit((), bound)
 
     def _round(self) -> tuple[NDArray[np.int64] | None, float]:
-        """Return the whole numbers that HiGHS finds, and its bound."""
+        """Return the whole numbers that HiGHS finds, and its bound.
+
+        Without presolve: with it, HiGHS 1.12 takes memories that are filled exactly, by units some of which are a
+        billionth of others, for too small, and calls what it finds instead optimal.
+        """
         program = self.program
         at = [(row, column, value) for row, terms in enumerate(program.rows) for column, value in terms.items()]
         rows, columns, values = (np.array(part) for part in zip(*at, strict=True))
@@ -241,7 +258,7 @@ class _Search:
             integrality=np.ones(len(program.costs), np.int64),
             bounds=Bounds(np.zeros(len(program.costs)), np.array(program.most)),
             constraints=LinearConstraint(matrix, np.array(program.least), np.array(program.limit)),
-            options={"mip_rel_gap": _GAP, "node_limit": _NODES},
+            options={"mip_rel_gap": _GAP, "node_limit": _NODES, "presolve": False},
         )
         if result.status == 2:
             return None, np.inf

@@ -149,6 +149,40 @@ def test_rows_on_any_device_against_brute_force(start: int) -> None:
         assert cost == best or cost == pytest.approx(best, rel=2e-6), seed
 
 
+def row_on_devices(seconds: Any, held: Any, room: Any, transfer: Any = 0.0, shared: float = 0.0) -> ChainProblem:
+    """Return a row of units on devices that may come back."""
+    d = len(room)
+    transfer_s = np.broadcast_to(np.asarray(transfer, float), (d, d)).copy()
+    return ChainProblem(
+        np.array(seconds, float), np.array(held, float), shared, np.array(room, float), transfer_s, False,
+        np.zeros(d, bool), d,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "best"),
+    [
+        # memories filled exactly, one unit a hundred-millionth of another: presolve took them for too small
+        (row_on_devices(
+            [[1e3, 1e6, 1e6, 1e6], [1e6, 1e7, 1e7, 1e7], [0.1, 1e3, 1e3, 1e3]], [1e4, 1e12, 1e12, 1e12],
+            [3e12, 0.0, 2e12], [[0, math.inf, 1], [100, 0, 10], [math.inf, math.inf, 0]], 5e3,
+        ), 1003001.0),
+        (row_on_devices(
+            [[1e7, 1e11, 1e10], [1e15, 1e6, 1e8], [1e14, 1e15, 1e8]], [1e-3, 1e3, 10.0], [1000.001, 1e3, 1000.001],
+        ), 1.11e8),
+        # times below HiGHS's absolute tolerances where each unit is for nothing somewhere
+        (row_on_devices([[0.0, 3e-9], [2e-9, 0.0]], [1, 1], [2, 2], [[0, 4e-9], [4e-9, 0]]), 2e-9),
+        # one unit, whose first and last share bytes with themselves
+        (row_on_devices([[1.0], [5.0]], [3.0], [2.0, 9.0], shared=1.0), 1.0),
+    ],
+)  # fmt: skip
+def test_rows_that_highs_got_wrong(problem: ChainProblem, best: float) -> None:
+    """Bounds of these were above the optimum, or said that nothing fits."""
+    found = solve_revisiting(problem)
+    assert found.bound == pytest.approx(best, rel=1e-6)
+    assert fits(problem, found.devices)
+
+
 def test_experts_go_to_the_host_and_attention_stays() -> None:
     """A mixture that a GPU cannot hold is faster with its experts on the host; exports take it or say why not."""
     config = {"model_type": "mixtral", "num_hidden_layers": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
