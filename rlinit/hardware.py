@@ -430,7 +430,8 @@ class Hardware:
             return cls._nodes(6, name)
         composed = compose(name)
         if composed is None:
-            near = closest(name, (f"edge-tpu-{count}", "cpu-t4-a100", "gpt3-nodes", *_MOIRAI, *kinds()))
+            stages = name[len(name.rstrip("0123456789")) :] or "4"
+            near = closest(name, (f"edge-tpu-{stages}", "cpu-t4-a100", "gpt3-nodes", *_MOIRAI, *kinds()))
             raise InvalidHardware(
                 f"unknown preset {name!r}{near} (expected one of {_PRESETS}, or devices joined as in '2xrtx3090+cpu', "
                 f"of {', '.join(kinds())})"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rlinit.comparison.baselines import baseline_lines
 from rlinit.plan import HistoryEntry, Plan
 from rlinit.reports.tables import PlanTable, plan_table, summary_lines
 from rlinit.units import format_bytes, format_seconds
@@ -50,29 +49,13 @@ def print_plan(plan: Plan) -> None:
     from rich.console import Console
 
     console = Console()
-    if plan.assignment is None or plan.values is None:
-        console.print(f"[bold]{plan.status}[/]: {escape_markup(plan.message)}", highlight=False)
-        _print_notes(plan, console)
-        return
-    console.print(_drawn(plan_table(plan)))
+    if plan.assignment is not None:
+        console.print(_drawn(plan_table(plan)))
     for line in summary_lines(plan):
-        status, colon, rest = line.partition(":")
-        text = f"[bold]{status}[/]{colon}{escape_markup(rest)}" if status == plan.status else escape_markup(line)
+        first, colon, rest = line.partition(":")
+        strong = colon and first in (plan.status, "note")
+        text = f"[bold]{first}:[/]{escape_markup(rest)}" if strong else escape_markup(line)
         console.print(text, highlight=False)
-    _print_baselines(plan, console)
-    _print_notes(plan, console)
-
-
-def _print_baselines(plan: Plan, console: Console) -> None:
-    """Print what the plan is worth beside what simple rules give."""
-    for line in baseline_lines(plan):
-        console.print(escape_markup(line), highlight=False)
-
-
-def _print_notes(plan: Plan, console: Console) -> None:
-    """Print what failed along the way, and what to know before the plan is used."""
-    for note in plan.notes:
-        console.print(f"[bold]note:[/] {escape_markup(note)}", highlight=False)
 
 
 def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:

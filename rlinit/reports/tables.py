@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
+from rlinit.comparison.baselines import baseline_lines
 from rlinit.exporters.text import markup
 from rlinit.plan import Plan
 from rlinit.units import format_bytes, format_seconds
 
 __all__ = ["PlanTable", "plan_html", "plan_table", "plan_text", "summary_lines"]
+
+_WIDTH = 80
+"""Columns of a plan as text."""
 
 _LEVELS = {
     "memory": ("peak parameters", "off-cache total", "largest traffic"),
@@ -90,9 +95,13 @@ def _title(plan: Plan) -> str:
 
 
 def summary_lines(plan: Plan) -> list[str]:
-    """Return what is known of a plan's value, a line each; the one that begins with the status has what was proven."""
+    """Return what is known of a plan's value, a line each, then `baseline_lines` and notes.
+
+    The one that begins with the status has what was proven.
+    """
+    notes = [f"note: {note}" for note in plan.notes]
     if plan.values is None:
-        return [f"{plan.status}: {plan.message}"]
+        return [f"{plan.status}: {plan.message}", *notes]
     show = format_bytes if plan.objective == "memory" else format_seconds
     lines = [
         f"{level}: {show(value)}, proven >= {show(bound)}"
@@ -107,13 +116,14 @@ def summary_lines(plan: Plan) -> list[str]:
         lines.append(f"numbers: {plan.provenance['numbers']}")
     if plan.message:
         lines.append(plan.message)
-    return lines
+    return [*lines, *baseline_lines(plan), *notes]
 
 
 def plan_text(plan: Plan) -> str:
-    """Return a plan as plain text: its table, then `summary_lines`."""
+    """Return a plan as plain text: its table, then `summary_lines`, wrapped."""
+    said = [part for line in summary_lines(plan) for part in textwrap.wrap(line, _WIDTH, break_long_words=False)]
     if plan.assignment is None:
-        return "\n".join([f"{_title(plan)}, {plan.objective}", *summary_lines(plan)])
+        return "\n".join([f"{_title(plan)}, {plan.objective}", *said])
     table = plan_table(plan)
     lines = [table.header, *table.rows]
     width = [max(len(line[at]) for line in lines) for at in range(len(table.header))]
@@ -124,7 +134,7 @@ def plan_text(plan: Plan) -> str:
         for line in lines
     ]
     caption = [table.caption] if table.caption else []
-    return "\n".join([f"{table.title}, {plan.objective}", *drawn, *caption, *summary_lines(plan)])
+    return "\n".join([f"{table.title}, {plan.objective}", *drawn, *caption, *said])
 
 
 def plan_html(plan: Plan) -> str:

@@ -21,6 +21,7 @@ from rlinit.solving.sharing import bound_shared, schedule_shared, shares
 from rlinit.solving.stages import bound_stages, check_stage_names, explain_stages, solve_stages
 from rlinit.solving.strategy import PlannedPhase
 from rlinit.stages.training.rules import Recompute, Training
+from rlinit.units import format_bytes, format_seconds
 
 __all__ = ["ProvenBound", "bound", "explain", "schedule"]
 
@@ -251,7 +252,8 @@ def _refined(
     spent = budget.elapsed_s
     start = None if first.assignment is None else replace(first, graph_fingerprint=graph.fingerprint())
     solved = solve(graph, hardware, options, start, budget, progress)
-    found = "" if first.values is None else f", {first.values[0]:.6g} before going on inside them"
+    show = format_bytes if options.objective == "memory" else format_seconds
+    found = "" if first.values is None else f", {show(first.values[0])} before going on inside them"
     solved.incumbent.notes.append(f"with {options.refine}s whole: {first.status}{found}")
     solved.incumbent.phase_s[f"{options.refine}s whole"] = spent
     return solved if start is None else solved._replace(origin=f"the plan with {options.refine}s whole")

@@ -83,6 +83,7 @@ def test_a_plan_prints_as_a_table(planned: tuple[Plan, Graph]) -> None:
     assert all(len(line) <= 80 for line in lines)
     assert all(any(line.startswith(use.device) for line in lines) for use in plan.devices)
     assert any(line.startswith(f"{plan.status}: ") for line in lines)
+    assert any("x of the best single device" in line for line in lines)
     assert "\n" not in repr(plan)
     hopeless = rlinit.schedule(
         Graph.build([("a", {"time_s": 1.0, "param_bytes": 9.0})], []),
