@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from rlinit.costs.table import CostTable
     from rlinit.executors import Execution, Executor
+    from rlinit.hardware import Hardware
     from rlinit.measurement.calibration import Calibration
     from rlinit.measurement.ops import Measuring
 
@@ -258,6 +259,8 @@ def measure_model(command: Measure) -> int:
         if hardware is not None and len(places) > 1 and not command.together
         else None
     )
+    if hardware is not None and command.together:
+        _check_processes(hardware, places)
     changed = links.apply(hardware) if links is not None and hardware is not None else hardware
     table = measure_ops(
         program,
@@ -274,8 +277,6 @@ def measure_model(command: Measure) -> int:
         changed = dataclasses.replace(changed, devices=tuple(fitted))
     sharing = None
     if changed is not None and command.together:
-        if set(places.values()) != {"cpu"}:
-            raise RlinitError("--together is for processes on the CPU; give --devices NAME=cpu for each device")
         sharing = measure_together(program, inputs, len(changed), threads=command.threads or 1)
         changed = sharing.apply(changed)
     if changed is not None and command.hw_out is not None:
@@ -285,6 +286,18 @@ def measure_model(command: Measure) -> int:
         if one is not None and not command.json:
             print(one)
     return 0
+
+
+def _check_processes(hardware: Hardware, places: Mapping[str, str]) -> None:
+    """Refuse hardware of which some device is not measured as a process of this machine's CPU."""
+    other = [one.name for one in hardware.devices if "cpu" not in (places.get(one.name), places.get(one.kind))]
+    if other or set(places.values()) != {"cpu"}:
+        named = f" ({other[0]!r})" if other else ""
+        raise RlinitError(
+            f"--together is for processes on the CPU; give --devices NAME=cpu for each device{named} or its kind"
+        )
+    if len(hardware) < 2:
+        raise RlinitError(f"--together is for several processes; {hardware.name!r} has one device")
 
 
 def calibrate_costs(command: Calibrate) -> int:

@@ -111,9 +111,14 @@ def lower_chain(
     Raises
     ------
     InvalidHardware
-        A device without rates, or an unknown name in `Settings.first`.
+        A device without rates, an unknown name in `Settings.first`, or a pipeline on devices that share a resource.
     """
     _check_devices(model, hardware, settings.first)
+    if hardware.sharing and settings.objective == "pipeline":
+        raise InvalidHardware(
+            f"pipelines of language models do not count devices that share {', '.join(map(repr, hardware.sharing))}; "
+            "leave sharing out of the hardware and give devices a slowdown"
+        )
     units = model.units(settings.granularity)
     passes = passes_of(model, settings.objective)
     held = [sum(model.weight_bytes(p) + batches * model.kv_bytes(p) for p in parts) for _, parts in units]
@@ -155,7 +160,7 @@ def _unit_seconds(
         alike = (
             part.kind, part.params, part.active, part.stored_bytes, part.kv_numbers, part.window, part.pair_flops,
             part.experts, part.experts_per_token, part.shares, phase,
-            device.rate(model.compute_dtype), device.bytes_per_s, device.launch_s,
+            device.rate(model.compute_dtype), device.bytes_per_s, device.launch_s, device.slowdown,
         )  # fmt: skip
         if alike not in known:
             known[alike] = model.seconds(part, device, phase)

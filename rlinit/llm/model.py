@@ -129,7 +129,7 @@ class LanguageModel:
     def seconds(self, part: Part, device: Device, phase: Phase) -> float:
         """Return the seconds of a pass over one part, by the roofline of a device; of decode the mean of its passes.
 
-        The larger of operations over the rate and bytes over the bandwidth, and a launch.
+        The larger of operations over the rate and bytes over the bandwidth, plus a launch, times the `slowdown`.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class LanguageModel:
         """
         flops, moved = self.prefill_costs(part) if phase == "prefill" else self.decode_costs(part)
         rate, bandwidth = float(device.rate(self.compute_dtype) or 0.0), float(device.bytes_per_s or 0.0)
-        return float(np.mean(np.maximum(flops / rate, moved / bandwidth))) + device.launch_s
+        return (float(np.mean(np.maximum(flops / rate, moved / bandwidth))) + device.launch_s) * device.slowdown
 
     def prefill_costs(self, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return operations and bytes of prefill: token t of a prompt looks back at t tokens, or at its window.

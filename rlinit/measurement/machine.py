@@ -26,7 +26,7 @@ from rlinit.measurement.transfers import MeasuredTransfers, measure_transfers
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Machine", "measure_machine"]
+__all__ = ["Machine", "measure_machine", "probe_settings"]
 
 _TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _SIZES = {"cpu": (1024, 16 << 20), "cuda": (8192, 256 << 20)}
@@ -89,11 +89,26 @@ def measure_machine(seconds: float = 0.3, *, probe: bool = True, threads: int | 
     with torch_threads(threads):
         devices = tuple(_device(name, place, seconds, spreads) for name, place in places.items())
         if probe:
-            settings = Measuring(repeats=20, threads=threads, clock="processor" if threads == 1 else "wall")
-            devices = tuple(probed_device(one, places[one.name], settings) for one in devices)
+            devices = tuple(
+                probed_device(one, places[one.name], probe_settings(places[one.name], threads)) for one in devices
+            )
         links = measure_transfers(list(places)) if len(places) > 1 else None
         notes = {name: device_versions(place) for name, place in places.items()}
     return Machine(devices, links, notes, spreads)
+
+
+def probe_settings(place: torch.device, threads: int | None) -> Measuring:
+    """Return how to run the probe: by the time that its thread is at work, where it is a single one on a CPU.
+
+    Parameters
+    ----------
+    place
+        The device.
+    threads
+        CPU threads of an op; None: as many as torch uses now.
+    """
+    alone = threads == 1 and place.type == "cpu"
+    return Measuring(repeats=20, threads=threads, clock="processor" if alone else "wall")
 
 
 def _device(name: str, place: torch.device, seconds: float, spreads: dict[tuple[str, str], float]) -> Device:

@@ -344,8 +344,8 @@ def bound(
     hardware = hardware if stages is None else hardware.with_stages(stages)
     with interruptible(budget), compiling_paused(budget, None):
         if shares(hardware, options):
-            low, source = bound_shared(graph, hardware, options, budget)
-            return ProvenBound((low,), source, time.monotonic() - started)
+            low, source, notes = bound_shared(graph, hardware, options, budget)
+            return ProvenBound((low,), source or "nothing", time.monotonic() - started, notes)
         incumbent = prove(graph, hardware, options, budget)
     bounds = incumbent.bounds or (0.0,) * (3 if objective == "memory" else 1)
     seconds = time.monotonic() - started

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Collection, Iterator
 from itertools import combinations, product
 
@@ -22,11 +23,12 @@ from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidHardware, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Plan, is_closed
+from rlinit.plan import HistoryEntry, Plan, is_closed
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.plans import Solved, checked_plan
 from rlinit.solving.stages import bound_stages, solve_stages
+from rlinit.stages.lowering import lower_stages
 
 __all__ = ["bound_shared", "schedule_shared", "shares"]
 
@@ -99,31 +101,35 @@ def schedule_shared(
         raise RlinitError("a plan cannot be refined on devices that share; schedule anew")
     best: Solved | None = None
     last: Solved | None = None
-    value, bounds, single = math.inf, [], math.inf
+    value, bounds, single, began = math.inf, [], math.inf, time.monotonic()
     cases = list(_sets(graph, hardware))
     for at, used in enumerate(cases):
-        crowded, restricted = hardware.crowded(used), _only(graph, hardware, used)
+        restricted, crowded = _restricted(graph, hardware, used)
         low = _least(restricted, crowded, used)
         bounds.append(low)
         if best is not None and low >= value:
             continue
-        last = solve_stages(
-            restricted, crowded, options, None, budget.share(budget.remaining_s / (len(cases) - at)), progress
-        )
+        share, told = budget.share(budget.remaining_s / (len(cases) - at)), _told(progress, value, began)
+        last = solve_stages(restricted, crowded, options, None, share, told)
         ended = last.incumbent
         proven = math.inf if ended.infeasible else (ended.reported_bounds or (0.0,))[0]
         bounds[-1] = max(low, proven)
         single = min([single, *_single(last, hardware, crowded)])
-        if best is None and ended.values is not None and not _is_set(last, hardware, crowded):
-            # Its own set was not solved in time: the same devices once more, on their own terms.
-            used = _at_work(last)
-            crowded, restricted = hardware.crowded(used), _only(graph, hardware, used)
-            last = solve_stages(restricted, crowded, options, None, budget.share(budget.remaining_s / 2), progress)
+        while best is None and ended.values is not None and not _is_set(last, hardware, crowded):
+            # Its own set was not solved in time: the same devices, which are fewer, on their own terms from this plan.
+            found = checked_plan(last, restricted, crowded, options)
+            restricted, crowded = _restricted(graph, hardware, _at_work(last))
+            prints = {"graph_fingerprint": restricted.fingerprint(), "hardware_fingerprint": crowded.fingerprint()}
+            start = dataclasses.replace(found, **prints)  # type: ignore[arg-type]  # both are text
+            last = solve_stages(restricted, crowded, options, start, budget.share(budget.remaining_s / 2), told)
             ended = last.incumbent
         if ended.values is not None and _is_set(last, hardware, crowded) and ended.values[0] < value:
             best, value = last, ended.values[0]
     if best is None:
-        return checked_plan(last, graph, hardware, options)  # type: ignore[arg-type]  # there is a set
+        assert last is not None  # the set of all devices was tried last; where nothing fits it, nothing does
+        last.incumbent.history.clear()  # its bounds are those of this set alone
+        last.incumbent.bounds, last.incumbent.bound_source = None, ""
+        return checked_plan(last, graph, hardware, options)
     found = checked_plan(best, graph, hardware, options)
     proven = min(min(bounds), value)
     kept = {name: one for name, one in found.baselines.items() if name != BEST_DEVICE}
@@ -132,12 +138,28 @@ def schedule_shared(
         bounds=(proven,),
         bound_source=found.bound_source if proven > 0.0 else "",
         status="optimal" if is_closed(found.values, (proven,)) else "feasible",
+        history=tuple(dataclasses.replace(entry, bounds=None) for entry in found.history),
         baselines={BEST_DEVICE: single, **kept} if BEST_DEVICE in found.baselines and single < math.inf else kept,
     )
 
 
-def bound_shared(graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget) -> tuple[float, str]:
-    """Return the least bound over all sets of devices at work, and what proved it.
+def _told(progress: Progress | None, value: float, began: float) -> Progress | None:
+    """Return what tells of a set's improvements, with the best value so far and without bounds: they are the set's."""
+    if progress is None:
+        return None
+
+    def tell(entry: HistoryEntry) -> None:
+        least = min(value, entry.values[0] if entry.values else math.inf)
+        values = (least,) if least < math.inf else None
+        progress(dataclasses.replace(entry, time_s=time.monotonic() - began, values=values, bounds=None))
+
+    return tell
+
+
+def bound_shared(
+    graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget
+) -> tuple[float, str, tuple[str, ...]]:
+    """Return the least bound over all sets of devices at work, what proved it, and the notes of all.
 
     Parameters
     ----------
@@ -152,15 +174,22 @@ def bound_shared(graph: Graph, hardware: Hardware, options: SolveOptions, budget
     ------
     InvalidHardware
         More than 64 sets.
+    RlinitError
+        An unknown bound, or a problem that is infeasible by its data alone.
     """
     cases = list(_sets(graph, hardware))
-    found = []
+    found: list[tuple[float, str]] = []
+    notes: list[str] = []
     for at, used in enumerate(cases):
+        restricted, crowded = _restricted(graph, hardware, used)
+        if at < len(cases) - 1 and lower_stages(restricted, crowded, "pipeline").infeasible:
+            continue  # no plan belongs to this set; what does not fit all devices is refused below
         part = budget.share(budget.remaining_s / (len(cases) - at))
-        incumbent = bound_stages(_only(graph, hardware, used), hardware.crowded(used), options, part)
+        incumbent = bound_stages(restricted, crowded, options, part)
         low = math.inf if incumbent.infeasible else (incumbent.bounds or (0.0,))[0]
         found.append((low, incumbent.bound_source))
-    return min(found)
+        notes += incumbent.notes
+    return *min(found), tuple(dict.fromkeys(notes))
 
 
 def _sets(graph: Graph, hardware: Hardware) -> Iterator[frozenset[str]]:
@@ -194,11 +223,20 @@ def _nature(graph: Graph, hardware: Hardware, i: int) -> tuple[object, ...]:
     return op_times(graph, device).tobytes(), hardware.io_bandwidth(i), *delays, *sizes
 
 
-def _only(graph: Graph, hardware: Hardware, used: Collection[str]) -> Graph:
-    """Return the graph with its ops forbidden on the devices that are not at work."""
-    everything = np.ones(graph.num_ops, np.bool_)
-    idle = {device.name: everything for device in hardware.devices if device.name not in used}
-    return dataclasses.replace(graph, forbidden={**graph.forbidden, **idle}) if idle else graph
+def _restricted(graph: Graph, hardware: Hardware, used: Collection[str]) -> tuple[Graph, Hardware]:
+    """Return the graph with its ops forbidden on the devices that are not at work, and the hardware as slow as it is.
+
+    Idle devices get a kind of their own to be forbidden by: one's name may be the kind of another that is at work.
+    """
+    crowded, idle = hardware.crowded(used), "idle"
+    if len(used) == len(crowded):
+        return graph, crowded
+    known = {key for device in crowded.devices for key in (device.name, device.kind)} | {key for key, _ in graph.times}
+    while idle in known:
+        idle += "-"
+    devices = tuple(one if one.name in used else dataclasses.replace(one, kind=idle) for one in crowded.devices)
+    forbidden = {**graph.forbidden, idle: np.ones(graph.num_ops, np.bool_)}
+    return dataclasses.replace(graph, forbidden=forbidden), dataclasses.replace(crowded, devices=devices)
 
 
 def _least(graph: Graph, hardware: Hardware, used: Collection[str]) -> float:

@@ -98,7 +98,9 @@ def first_devices(hardware: Hardware, count: int) -> Hardware:
         raise InvalidHardware(f"{hardware.name!r} has {hardware.num_devices} devices; expected 1 to that, got {count}")
     name = hardware.name if count == hardware.num_devices else f"{hardware.name}, first {count}"
     links = (slice(count), slice(count))
-    return Hardware(hardware.devices[:count], hardware.bandwidth[links], hardware.latency_s[links], name)
+    devices = hardware.devices[:count]
+    sharing = {key: one for key, one in hardware.sharing.items() if any(device.shares == key for device in devices)}
+    return Hardware(devices, hardware.bandwidth[links], hardware.latency_s[links], name, sharing)
 
 
 def _solved(

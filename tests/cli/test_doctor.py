@@ -11,6 +11,7 @@ import rlinit
 from rlinit.cli.main import main
 from rlinit.costs.roofline import op_times
 from rlinit.datasets import imagenet
+from rlinit.devices.efficiency import OP_CLASSES
 
 pytest.importorskip("torch")
 
@@ -28,10 +29,26 @@ def test_the_file_is_ready_for_plans(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert 1e5 < (cpu.rate("fp32") or 0.0) < 1e15
     assert 1e6 < (cpu.bytes_per_s or 0.0) < 1e14
     assert 0 < cpu.launch_s < 1e-2
+    assert set(OP_CLASSES) == set(cpu.efficiency)  # fitted to the probe
+    for one in cpu.efficiency.values():
+        assert one.bytes
+        assert one.launch_s is not None
+        assert 0.0 <= (one.error or 0.0) < 100.0
     assert said["hardware"] == hardware.to_dict()
     assert said["versions"]["rlinit"] == rlinit.__version__
     graph = imagenet.load("mobilenetv2", dtype="fp32")
     assert (op_times(graph, cpu) > 0).all()
+
+
+def test_only_a_processor_is_timed_by_its_own_clock() -> None:
+    """The probe of one thread counts the time at work on a CPU; a GPU has no such clock."""
+    import torch
+
+    from rlinit.measurement.machine import probe_settings
+
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert [probe_settings(cpu, threads).clock for threads in (1, 2, None)] == ["processor", "wall", "wall"]
+    assert probe_settings(gpu, 1).clock == "wall"
 
 
 def test_wrong_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -310,6 +310,19 @@ def test_costs_are_those_written_out() -> None:
     assert uneven.touched(100) == pytest.approx(0.5)
 
 
+def test_slower_devices_take_longer_and_pipelines_that_share_are_refused() -> None:
+    """A slowdown multiplies the seconds of spans; pipelines on devices that share something are not planned."""
+    model = llm.load(LLAMA, prompt=8, output=4)
+    devices = [Device(f"d{i}", flops_per_s=1e9, bytes_per_s=1e9, launch_s=1e-6, shares="cpu") for i in range(2)]
+    fast = Hardware.mesh(devices)
+    slow = Hardware.mesh([replace(device, slowdown=2.0) for device in devices])
+    assert llm.plan(model, slow).value == pytest.approx(2.0 * llm.plan(model, fast).value)
+    sharing = replace(fast, sharing={"cpu": (1.0, 1.5)})
+    assert llm.plan(model, sharing).value == llm.plan(model, fast).value
+    with pytest.raises(InvalidHardware, match="do not count devices that share 'cpu'"):
+        llm.plan(model, sharing, objective="pipeline")
+
+
 def test_a_changed_plan_is_refused() -> None:
     """A value, an order, a device twice or bytes that are not the plan's are found by the checker."""
     model = llm.load(LLAMA, prompt=7, output=5)

@@ -36,13 +36,17 @@ def random_case(seed: int) -> tuple[rlinit.Graph, Hardware]:
     ]
     edges = [(f"v{u}", f"v{v}") for u in range(n) for v in range(u + 1, n) if rng.random() < 0.5]
     shared = rng.choice(["", "a", "b"], len(names), p=[0.2, 0.6, 0.2]).tolist()
+    kinds = rng.choice(["", *names], len(names)).tolist()  # a name may be the kind of another device
     devices = [
-        Device(name, shares=share, memory_bytes=math.inf if alike else float(rng.integers(3, 9)))
-        for name, share in zip(names, shared, strict=True)
+        Device(name, kind, shares=share, memory_bytes=math.inf if alike else float(rng.integers(3, 9)))
+        for name, kind, share in zip(names, kinds, shared, strict=True)
     ]
     sharing = {one: tuple(np.maximum.accumulate(1 + rng.integers(0, 3, 2) / 2).tolist()) for one in set(shared) - {""}}
     mesh = Hardware.mesh(devices, float(rng.choice([1.0, math.inf])) / scale, latency_s=scale / 8)
-    return rlinit.Graph.build(ops, edges), dataclasses.replace(mesh, sharing=sharing)
+    graph = rlinit.Graph.build(ops, edges)
+    if rng.random() < 0.3:
+        graph = dataclasses.replace(graph, forbidden={str(rng.choice(names)): rng.random(n) < 0.5})
+    return graph, dataclasses.replace(mesh, sharing=sharing)
 
 
 def values(graph: rlinit.Graph, hardware: Hardware) -> Iterator[float]:
@@ -56,8 +60,9 @@ def values(graph: rlinit.Graph, hardware: Hardware) -> Iterator[float]:
             crowded = hardware.crowded({order[j] for j in set(stages)})
             uses = stage_uses(assignment, graph, crowded, list(order), "pipeline")
             room = {device.name: device.memory_bytes for device in hardware.devices}
-            if all(use.param_bytes <= room[use.device] for use in uses):
-                yield max(use.time_s for use in uses)
+            value = max(use.time_s for use in uses)
+            if all(use.param_bytes <= room[use.device] for use in uses) and math.isfinite(value):
+                yield value
 
 
 @pytest.mark.parametrize("start", range(0, 20, 10))
@@ -96,6 +101,41 @@ def test_sharers_pay_and_may_stay_idle() -> None:
     alone = rlinit.schedule(CHAIN, two((1.0, 2.5)), objective="pipeline")
     assert alone.value == 4.0
     assert sorted(use.num_ops for use in alone.stages) == [0, 4]
+
+
+def test_a_name_may_be_the_kind_of_another_device() -> None:
+    """Where 'cpu' is idle, 'cpu1' of kind 'cpu' may work; sets on which nothing fits do not count for bounds."""
+    devices = [Device("cpu", shares="p"), Device("cpu1", "cpu", shares="p")]
+    hardware = dataclasses.replace(Hardware.mesh(devices, 1e9), sharing={"p": (1.0, 3.0)})
+    ops = [(f"v{i}", {"time_s": {"cpu": 10.0, "cpu1": 1.0}, "out_bytes": 0.0}) for i in range(4)]
+    graph = rlinit.Graph.build(ops, [(f"v{i}", f"v{i + 1}") for i in range(3)])
+    plan = rlinit.schedule(graph, hardware, objective="pipeline")
+    assert (plan.value, plan.bound, plan.status) == (4.0, 4.0, "optimal")
+    only = dataclasses.replace(graph, forbidden={"cpu1": np.array([True, False, False, False])})
+    assert rlinit.schedule(only, hardware, objective="pipeline").value == 30.0
+    assert rlinit.bound(only, hardware, "pipeline").value <= 30.0
+
+
+def test_what_sets_prove_is_not_told_as_a_bound() -> None:
+    """Entries of the history are of one set each: their bounds are left out, and the best value told never rises."""
+    told: list[rlinit.plan.HistoryEntry] = []
+    plan = rlinit.schedule(CHAIN, two((1.0, 1.8)), objective="pipeline", progress=told.append)
+    assert plan.bounds == (3.6,)
+    assert {entry.bounds for entry in (*told, *plan.history)} == {None}
+    values = [entry.values[0] for entry in told if entry.values]
+    assert values == sorted(values, reverse=True)
+
+
+def test_a_limit_that_ends_early_leaves_bounds_that_hold() -> None:
+    """Where nothing was found in time, no bound of one set is taken for one of all."""
+    for seed in range(6):
+        graph, hardware = random_case(seed)
+        best = min(values(graph, hardware), default=math.inf)
+        for limit in (1e-9, 0.02):
+            plan = rlinit.schedule(graph, hardware, objective="pipeline", time_limit_s=limit)
+            assert (plan.bounds or (0.0,))[0] <= best * (1 + 1e-9)
+            assert plan.status != "infeasible" or math.isinf(best)
+            assert plan.bounds is None or plan.values is not None
 
 
 def test_more_sharers_than_factors_slow_in_proportion() -> None:

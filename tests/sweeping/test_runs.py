@@ -42,6 +42,15 @@ def test_rows_are_those_of_the_plans() -> None:
     assert all(row.bound == row.value for row in rows)
 
 
+def test_first_devices_slow_each_other_as_before() -> None:
+    """What devices share is kept with those that share it."""
+    devices = [rlinit.Device(name, shares="cpu" * (name != "c")) for name in "abc"]
+    whole = dataclasses.replace(rlinit.Hardware.mesh(devices), sharing={"cpu": (1.0, 1.5)})
+    assert first_devices(whole, 2).sharing == {"cpu": (1.0, 1.5)}
+    other = dataclasses.replace(rlinit.Hardware.mesh(devices[::-1]), sharing={"cpu": (1.0, 1.5)})
+    assert first_devices(other, 1).sharing == {}
+
+
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     """Rows of a killed process are kept, a line it was writing is not, and only what is missing is solved."""
     out = tmp_path / "rows.jsonl"
