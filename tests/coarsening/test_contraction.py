@@ -473,18 +473,18 @@ def test_large_graphs_take_little_time() -> None:
     edges = [(f"v{v}", f"v{v + 1}") for v in range(n - 1)]
     edges += [(f"v{v - 6}", f"v{v}") for v in range(12, n, 7)]
     graph = Graph.build(ops, edges)
-    began = time.perf_counter()
+    began = time.process_time()
     coarse = coarsen(graph).graph
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     assert coarse.num_ops == pytest.approx(2 * n / 7, abs=8)
     assert seconds < 4.0
     fan = Graph.build(
         [(f"v{v}", {"op": "conv"}) for v in range(20_000)] + [("end", {"op": "add"})],
         [(f"v{v}", "end") for v in range(20_000)],
     )
-    began = time.perf_counter()
+    began = time.process_time()
     assert coarsen(fan, chains=True).graph.num_ops == 20_000
-    assert time.perf_counter() - began < 4.0
+    assert time.process_time() - began < 4.0
 
 
 def test_coarsening_twice_gives_the_same() -> None:
