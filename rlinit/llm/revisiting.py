@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 from rlinit.errors import SolverFailure
 from rlinit.hardware import CAPACITY_SLACK
@@ -248,6 +246,10 @@ class _Search:
         Without presolve: with it, HiGHS 1.12 takes memories that are filled exactly, by units some of which are a
         billionth of others, for too small, and calls what it finds instead optimal.
         """
+        # Here and not above: the command line starts without it.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
         program = self.program
         at = [(row, column, value) for row, terms in enumerate(program.rows) for column, value in terms.items()]
         rows, columns, values = (np.array(part) for part in zip(*at, strict=True))

@@ -45,12 +45,14 @@ def test_interrupting_ends_it_at_once(tmp_path: Path) -> None:
     command = [sys.executable, str(source)]
     root = Path(__file__).parents[2]
     environment["PYTHONPATH"] = str(root)
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "1\n"
-    time.sleep(3.0)
-    began = time.perf_counter()
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=30.0)
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        time.sleep(3.0)
+        began = time.perf_counter()
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30.0)
     assert time.perf_counter() - began < 5.0
     assert not list(tmp_path.rglob("compiled-*"))

@@ -68,16 +68,11 @@ def blocks_of(graph: Graph, granularity: Blocks = "layer", keep: Sequence[str] =
     Raises
     ------
     InvalidGraph
-        An unknown granularity, a graph none of whose ops says where it comes from, or a pattern that fits nothing.
+        An unknown granularity, or a pattern that fits nothing.
     """
     if granularity not in ("op", "layer", "module"):
         raise InvalidGraph(f"granularity is {granularity!r}; expected 'op', 'layer' or 'module'")
     paths = ["" if graph.kinds[v] == "input" else module_path(graph, v) for v in range(graph.num_ops)]
-    if granularity != "op" and not any(paths):
-        raise InvalidGraph(
-            f"granularity is {granularity!r}, and no op of {graph.name!r} says which module or block it belongs to, in "
-            "an attribute 'module' or its name (model.layers.3/op, block_3_conv)"
-        )
     numbered = _numbered(set(paths)) if granularity == "layer" else frozenset()
     containers = {prefix for path in set(paths) for prefix in _prefixes(path)[:-1]}
     fitting: set[str] = set()
@@ -108,8 +103,14 @@ def grouped(graph: Graph, granularity: Blocks = "layer", keep: Sequence[str] = (
     Raises
     ------
     InvalidGraph
-        As for `blocks_of`.
+        As for `blocks_of`, or no op says where it comes from.
     """
+    blocks = blocks_of(graph, granularity, keep)
+    if granularity != "op" and not any(blocks):
+        raise InvalidGraph(
+            f"granularity is {granularity!r}, and no op of {graph.name!r} says which module or block it belongs to, in "
+            "an attribute 'module' or its name (model.layers.3/op, block_3_conv)"
+        )
     leader = list(range(graph.num_ops))
 
     def find(v: int) -> int:
@@ -123,7 +124,6 @@ def grouped(graph: Graph, granularity: Blocks = "layer", keep: Sequence[str] = (
         leader[max(one, other)] = min(one, other)
 
     first: dict[Hashable, int] = {}
-    blocks = blocks_of(graph, granularity, keep)
     if granularity == "layer":
         for u, v in _loose_ends(graph, blocks):
             join(u, v)
