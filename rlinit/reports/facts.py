@@ -54,12 +54,8 @@ def comparison(plan: Plan) -> str:
         mine = name == "this plan"
         ratio = "" if mine or value <= 0.0 else f"{plan.value / value:.2f}x"
         bar = f'<div class="bar{" mine" if mine else ""}" style="width:{100 * value / most:.1f}%"></div>'
-        drawn.append(
-            f"<tr><td>{markup(name)}</td><td class='n'>{markup(show(value))}</td><td class='n'>{ratio}</td>"
-            f'<td class="wide">{bar}</td></tr>'
-        )
-    head = "<tr><th></th><th class='n'>value</th><th class='n'>this plan</th><th></th></tr>"
-    return f"<h2>Compared with simple rules</h2><table class='full'>{head}{''.join(drawn)}</table>"
+        drawn.append((name, show(value), ratio, bar))
+    return f"<h2>Compared with simple rules</h2>{_drawn_table(('', 'value', 'this plan', ''), drawn)}"
 
 
 def used(plan: Plan, hardware: Hardware) -> str:
@@ -151,12 +147,8 @@ def layer_view(plan: Plan, graph: Graph) -> str:
             f'<span title="{markup(place)}" style="width:{count / total:.2%};background:{colours[place]}"></span>'
             for place, count in counts.items()
         )
-        rows.append(
-            f"<tr><td>{markup(layer)}</td><td class='n'>{total:,}</td><td class='n'>{format_bytes(size[layer])}</td>"
-            f'<td class="wide"><div class="strip">{strip}</div></td></tr>'
-        )
-    head = "<tr><th>layer</th><th class='n'>ops</th><th class='n'>parameters</th><th>where</th></tr>"
-    return f"<h2>Layers</h2><table class='full'>{head}{''.join(rows)}</table>"
+        rows.append((layer, f"{total:,}", format_bytes(size[layer]), f'<div class="strip">{strip}</div>'))
+    return f"<h2>Layers</h2>{_drawn_table(('layer', 'ops', 'parameters', 'where'), rows)}"
 
 
 def assignment_table(plan: Plan, graph: Graph) -> str:
@@ -204,6 +196,17 @@ def settings(plan: Plan, graph: Graph) -> str:
         ["phase", "seconds"], [[phase, format_seconds(seconds)] for phase, seconds in plan.phase_s.items()]
     )
     return f"<h2>How it was made</h2><div class='columns'>{options}{phases if plan.phase_s else ''}</div>"
+
+
+def _drawn_table(header: tuple[str, str, str, str], rows: Sequence[tuple[str, str, str, str]]) -> str:
+    """Return a table as wide as the page: a name, two figures, and HTML that draws them."""
+    head = "<tr><th>{}</th><th class='n'>{}</th><th class='n'>{}</th><th>{}</th></tr>".format(*header)
+    body = [
+        f"<tr><td>{markup(name)}</td><td class='n'>{markup(first)}</td><td class='n'>{markup(second)}</td>"
+        f'<td class="wide">{drawing}</td></tr>'
+        for name, first, second, drawing in rows
+    ]
+    return f"<table class='full'>{head}{''.join(body)}</table>"
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], swatches: Sequence[str] = ()) -> str:

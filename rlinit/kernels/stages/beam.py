@@ -142,6 +142,12 @@ def rest_times(work: FloatArray, placed: NDArray[np.int8], room: IntArray, limit
 
 
 @njit(cache=True, nogil=True)
+def _least_after(times: FloatArray, v: int, c: int) -> float:
+    """Return the cheapest seconds of op v once one device of class c is used up as well; inf: none can take it."""
+    return float(times[2, v] if times[1, v] == c else times[0, v])
+
+
+@njit(cache=True, nogil=True)
 def times_after(
     work: FloatArray,
     placed: NDArray[np.int8],
@@ -171,7 +177,7 @@ def times_after(
     for v in range(len(value)):
         if placed[v]:
             continue
-        least = times[2, v] if times[1, v] == c else times[0, v]
+        least = _least_after(times, v, c)
         value[v] = least
         if 0.0 < least < np.inf:
             speed = times[3, v]
@@ -199,7 +205,7 @@ def _rest(
             musts += 1
         else:
             total += value[v]
-            bound += times[2, v] if times[1, v] == c else times[0, v]
+            bound += _least_after(times, v, c)
     return total, bound, musts
 
 
@@ -320,7 +326,7 @@ def expand_states(
                     if must[v] > 0.0:
                         forced += 1
                     else:
-                        least += times[2, v] if times[1, v] == c else times[0, v]
+                        least += _least_after(times, v, c)
                 if forced < musts or bound - least > (left - 1) * limit * (1.0 + _ROUNDING) + _ROUNDING * bound:
                     continue
                 at = _append(children, states, i, c, loads, j)
