@@ -84,17 +84,22 @@ def main(argv: list[str] | None = None) -> int:
     argv
         Arguments without the program's name; those of the process if None.
     """
-    from rich.console import Console
-
-    notes = Console(stderr=True)
     try:
+        from rich.console import Console
+
         _take_termination_for_ctrl_c()
-        return _run(sys.argv[1:] if argv is None else argv, notes)
+        return _run_telling(sys.argv[1:] if argv is None else argv, Console(stderr=True))
+    except KeyboardInterrupt:
+        print("rlinit: interrupted", file=sys.stderr)
+        return EXIT_CODES["interrupted"]
+
+
+def _run_telling(arguments: list[str], notes: Console) -> int:
+    """Carry out the command; whatever ends it is told in a line, not in a traceback."""
+    try:
+        return _run(arguments, notes)
     except BrokenPipeError:  # whoever reads the output has seen enough; what is left in the buffer goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_CODES["interrupted"]
-    except KeyboardInterrupt:
-        notes.print("rlinit: interrupted", highlight=False)
         return EXIT_CODES["interrupted"]
     except SystemExit as ended:  # tyro has printed what is wrong with the flags, or the help
         return ended.code if isinstance(ended.code, int) else EXIT_CODES["input"]
@@ -126,6 +131,9 @@ def _run(arguments: list[str], notes: Console) -> int:
         args=arguments,
         description="Split neural networks over devices, with proof. `rlinit --version` says which version this is.",
     )
+    own = isinstance(command, (Bench, Sweep, Run, Measure, Calibrate, Compile))
+    if own and threading.current_thread() is threading.main_thread():  # they have processes of their own to end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     carry_out: dict[type, Callable[[], int]] = {
         Schedule: lambda: schedule_model(command, notes),
         Bound: lambda: prove_bound(command),
