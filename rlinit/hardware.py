@@ -564,7 +564,7 @@ class Hardware:
             raise InvalidHardware(
                 f"stages is {k} but {self.name!r} has {self.num_devices} unequal devices; list the devices to use"
             )
-        devices = [dataclasses.replace(first, name=f"{first.kind or first.name}{i}", node="") for i in range(k)]
+        devices = [dataclasses.replace(first, name=_numbered(first.kind or first.name, i), node="") for i in range(k)]
         bandwidth = float(rates[0]) if len(rates) else (first.io_bandwidth or math.inf)
         mesh = Hardware.mesh(
             devices, bandwidth, latency_s=float(delays[0]) if len(delays) else 0.0, name=f"{self.name}-{k}"
@@ -580,6 +580,11 @@ class Hardware:
         if not others.any():
             return math.inf, math.inf
         return float(self.bandwidth[others, i].min()), float(self.bandwidth[i, others].min())
+
+
+def _numbered(name: str, i: int) -> str:
+    """Return the name of one of several devices: ``gpu0``, and ``rtx3090-0`` where the name ends in a digit itself."""
+    return f"{name}-{i}" if name[-1:].isdigit() else f"{name}{i}"
 
 
 def _expand(row: Mapping[str, Any]) -> list[Device]:
@@ -601,7 +606,7 @@ def _expand(row: Mapping[str, Any]) -> list[Device]:
     device = Device(**values)
     if "count" not in row:
         return [device]
-    return [dataclasses.replace(device, name=f"{device.name}{i}") for i in range(row["count"])]
+    return [dataclasses.replace(device, name=_numbered(device.name, i)) for i in range(row["count"])]
 
 
 _MEASURES = {

@@ -167,3 +167,10 @@ def test_an_unknown_preset_is_told_all_known_ones() -> None:
         assert name in str(problem.value)
         hardware = Hardware.preset(name)
         assert Hardware.from_dict(hardware.to_dict()) == hardware
+
+
+def test_numbered_devices_keep_their_number_apart() -> None:
+    """A kind that ends in a digit gets a dash before the number, as in presets."""
+    assert [device.name for device in Hardware.preset("2xrtx3090").with_stages(3).devices][-1] == "rtx3090-2"
+    rows = {"device": [{"name": "gpu", "count": 1}, {"name": "t4", "count": 1}], "link": []}
+    assert [device.name for device in Hardware.from_dict(rows).devices] == ["gpu0", "t4-0"]

@@ -26,14 +26,17 @@ from typing import Any
 import numpy as np
 
 import rlinit
-from rlinit.errors import CheckpointError, RlinitError
+from rlinit.errors import CheckpointError, InvalidGraph, RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.importers.common.blocks import blocks_of
 from rlinit.placements.lowering import lower_placement
 from rlinit.plan import Objective, Plan
+from rlinit.solving.splits import SPLIT_BOUNDS, SPLIT_METHODS
 from tests.properties import mutations
-from tests.properties.brute_force import best_placement, best_stages
+from tests.properties.brute_force import best_placement, best_split, best_stages
+from tests.training_cases import brute_force, random_graph, random_hardware, random_workload
 
 Edge = tuple[str, str] | tuple[str, str, float | str]
 
@@ -279,6 +282,54 @@ def _fits_not(case: Case, problem: RlinitError) -> bool:
     return case.options["method"] in LIMITED and case.options["method"] in text and "\n" not in text
 
 
+def attack_split(case: Case) -> str:
+    """Solve a small pipeline with chunks or loose ops, and prove a bound; return what is wrong, or ""."""
+    graph, hardware = case.graph, case.hardware
+    rng = np.random.default_rng([case.number, 11])
+    order, chunks, contiguous = [("interleaved", 2, True), ("free", 2, True), ("interleaved", 1, False)][
+        int(rng.integers(3))
+    ]
+    if hardware.num_devices > 2:  # brute force over free orders of three devices takes minutes
+        order = "interleaved"
+    best = best_split(graph, hardware, chunks, order, contiguous)
+    form: dict[str, Any] = {"chunks": chunks, "chunk_order": order, "contiguous": contiguous}
+    method = str(rng.choice(list(SPLIT_METHODS)))
+    plan = rlinit.schedule(graph, hardware, method=method, time_limit_s=5.0, **form)
+    rlinit.verify(plan, graph, hardware)
+    wrong = judge(plan, best)
+    if not wrong and best is not None:
+        name = str(rng.choice(list(SPLIT_BOUNDS)))
+        proven = rlinit.bound(graph, hardware, method=name, **form)
+        wrong = judge_bounds(proven.bounds, best, f"bound {name}")
+    return f"{form}, {method}: {wrong}" if wrong else ""
+
+
+def attack_training(number: int, seed: int = 0) -> str:
+    """Plan a small training pipeline of its own, drawn from its number; return what is wrong with the plan, or ""."""
+    rng = np.random.default_rng([seed, number, 13])
+    scale = float(rng.choice([1e-9, 1.0, 1.0, 1e12]))
+    n, k = int(rng.integers(1, 6)), int(rng.integers(1, 4))
+    draw_graph = (random_workload, random_graph)[int(rng.integers(2))]
+    graph = draw_graph(int(rng.integers(1 << 30)), n, scale=scale)
+    schedule = str(rng.choice(["gpipe", "1f1b", "zero-bubble"]))
+    recompute = str(rng.choice(["none", "auto", "auto", "all"]))
+    microbatches, factor = int(rng.integers(k, k + 6)), float(rng.choice([1.0, 4.0]))
+    total = factor * np.nansum(graph.param_bytes) + microbatches * np.nansum(graph.out_bytes)
+    room = max(float(np.ceil(total / scale * rng.uniform(0.3, 1.2))), 1.0) * scale
+    hardware = random_hardware(int(rng.integers(1 << 30)), k, room, alike=bool(rng.random() < 0.5), scale=scale)
+    asked: Any = {"training": schedule, "microbatches": microbatches, "recompute": recompute, "optimizer": factor}
+    try:
+        plan = rlinit.schedule(graph, hardware, time_limit_s=5.0, **asked)
+    except InvalidGraph as problem:
+        return "" if "contradict" in str(problem) or "cycle" in str(problem) else f"training: {problem}"
+    rlinit.verify(plan, graph, hardware)
+    names = blocks_of(graph)
+    blocks = {b: [v for v, name in enumerate(names) if name == b] for b in dict.fromkeys(names) if b}
+    best = brute_force(graph, hardware, blocks, schedule, microbatches, factor, recompute)
+    wrong = judge(plan, None if math.isinf(best) else (best,))
+    return f"{asked}, {graph.to_dict()}, {hardware.to_dict()}: {wrong}" if wrong else ""
+
+
 def attack_bounds(case: Case) -> str:
     """Run every bound of a small placement, with its optimum to stop at and without; return what went wrong, or ""."""
     best, options = optimum(case), case.options
@@ -369,6 +420,8 @@ def run(first: int, cases: int, seed: int) -> list[tuple[int, str]]:
             plans: list[Plan] = []
             try:
                 wrong = attack(case, plans) or mutate(case, plans[0] if plans else None, files, Path(folder))
+                if not wrong and case.options["objective"] == "pipeline" and not case.large:
+                    wrong = attack_split(case) or attack_training(number, seed)
             except Exception:
                 wrong = traceback.format_exc(limit=-4)
             if wrong:
