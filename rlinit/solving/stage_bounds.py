@@ -10,6 +10,7 @@ import numpy as np
 
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
+from rlinit.exact.stages.bounds.convex_cover import convex_cover_bound
 from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
 from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import simple_bound
@@ -81,6 +82,12 @@ def _trial_load(incumbent: StageIncumbent) -> Value:
     return (trial_load_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
+def _convex_cover(incumbent: StageIncumbent) -> Value:
+    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
+    problem, upper = incumbent.problem, _upper(incumbent)
+    return (convex_cover_bound(problem, lower=lower, upper=upper, quantum=incumbent.quantum, budget=incumbent.budget),)
+
+
 def _parametric(incumbent: StageIncumbent) -> Value:
     return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
@@ -131,6 +138,7 @@ BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
     "simple": _simple,
     "bin-packing": _bin_packing,
     "trial-load": _trial_load,
+    "convex-cover": _convex_cover,
     "parametric-cut": _parametric,
     "anchored-cut": _anchored,
     "spectral": _spectral,

@@ -129,6 +129,14 @@ _AUTO: Strategy[StageSearch] = (
         "some twenty balancing programs; forbids ops the devices that are too slow for them",
     ),
     Phase(
+        "bound convex-cover",
+        _bound("convex-cover"),
+        0.15,
+        (_PIPELINE, _UNLIKE),
+        "lines of 70 and 75 tasks: 85 to 100% of the best known value within a second, where bounds without precedence "
+        "reach half of it (benchmarks.papers.alwabp)",
+    ),
+    Phase(
         "filling",
         stage_phases.fill,
         0.25,
