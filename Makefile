@@ -49,8 +49,9 @@ wheel: $(STAMP)  ## build a source distribution, the wheel from it, and use that
 CASES ?= 20000
 SEED ?= 0
 
-fuzz: $(STAMP)  ## random small problems against brute force: make fuzz CASES=20000 SEED=0
+fuzz: $(STAMP)  ## random small problems against brute force, and mutated certificates: make fuzz CASES=20000 SEED=0
 	$(BIN)/python -m tests.properties.fuzz --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m tests.certificates.attack --cases $(CASES) --seed $(SEED)
 
 bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
 	$(BIN)/python -m benchmarks

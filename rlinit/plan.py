@@ -333,6 +333,11 @@ class Plan:
         return self.bounds[0] if self.bounds else 0.0
 
     @property
+    def trusted(self) -> tuple[str, ...]:
+        """The solvers whose word the bound rests on, such as ``scip``; empty where rlinit's own code proves it."""
+        return tuple(filter(None, str(self.provenance.get("trusted") or "").split(", ")))
+
+    @property
     def gap(self) -> float:
         """(value - bound) / value on the first level that is not proven; 0 when optimal, inf without a schedule."""
         return relative_gap(self.values, self.bounds)
@@ -453,7 +458,9 @@ class Plan:
 
         draw(self, path, graph, hardware)
 
-    def certify(self, path: str | Path, graph: Graph, hardware: Hardware) -> tuple[str, ...]:
+    def certify(
+        self, path: str | Path, graph: Graph, hardware: Hardware, *, time_limit_s: float = 60.0
+    ) -> tuple[str, ...]:
         """Write a proof of the plan's bounds that ``tools/check.py`` checks; see `rlinit.certificates`.
 
         Parameters
@@ -475,7 +482,7 @@ class Plan:
         """
         from rlinit.certificates import write_certificate
 
-        return write_certificate(path, self, graph, hardware)
+        return write_certificate(path, self, graph, hardware, time_limit_s)
 
     def to_trace(self, path: str | Path) -> None:
         """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`, which can show more."""

@@ -20,11 +20,12 @@ Kinds of proof, each of "no schedule has a value below this":
 zero        no value is below 0
 op          some op takes as long on every device it may run on
 load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d >= sum_v min_d y_d time(v, d)
-path        the ops of a path run one after the other, each at least as long as on its fastest device
 quantum     one of the above, raised to the next multiple of what divides every time exactly
 packing     (k equal devices) a dual feasible function gives the ops more than k devices hold
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
             and the set of all ops is not among them
+tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
+            each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0
 """
 
 from __future__ import annotations
@@ -56,6 +57,41 @@ MOST_SETS = 200_000
 MOST_PAIRS = 40_000_000
 """Pairs of sets that a proof by states may compare."""
 
+WHOLE_BITS = 64
+"""Bits of the threshold where times are rounded down to whole numbers."""
+
+MOST_PASSES = 20
+"""Passes over heads, tails and orders in one case of a tree."""
+
+MOST_HEADS = 50
+"""Heads from which a device's load is added up, beside a remainder."""
+
+ORDERED_OPS = 200
+"""Ops up to which the orders of pairs are looked at."""
+
+LARGEST = 10**30
+"""Largest number in a graph or hardware."""
+
+OP_KEYS = frozenset(
+    ("name", "op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
+    + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "tracer", "view")
+    + ("precision", "label", "note")
+)
+NUMBERS = {"param_bytes", "out_bytes", "flops", "memory_bytes", "cache_bytes", "bytes_per_s", "launch_s"}
+NUMBERS |= {"reserve_bytes", "slowdown"}
+DEVICE_KEYS = NUMBERS - OP_KEYS | {
+    "name",
+    "kind",
+    "flops_per_s",
+    "io_bandwidth",
+    "batch_sizes",
+    "node",
+    "cost_per_hour",
+}
+DEVICE_KEYS |= {"efficiency", "shares"}
+LINK_KEYS = {"from", "to", "bandwidth", "latency_s", "one_way"}
+"""What ops, devices and links may have, and which are numbers: a misspelt key is no limit that is not there."""
+
 INF: Any = math.inf
 
 ZERO, ONE = Fraction(0), Fraction(1)
@@ -69,6 +105,7 @@ MALFORMED = (
     AttributeError,
     ZeroDivisionError,
     OverflowError,
+    RecursionError,
     StopIteration,
 )
 """What reading a file of another form than it says comes to."""
@@ -127,8 +164,38 @@ def number(row: Any, key: str, default: Any = None, least: int = 0) -> Any:
     value = row.get(key, default)
     if value is default:
         return default
-    need(isinstance(value, Fraction) and value >= least, f"{key} is {str(value)[:40]!r}; expected a number >= {least}")
+    sound = isinstance(value, Fraction) and least <= value <= LARGEST
+    need(sound, f"{key} is {str(value)[:40]!r}; expected a number from {least} to {LARGEST:g}")
     return value
+
+
+def named(data: Any, kind: str, keys: Any) -> dict[str, int]:
+    """Return the place of each name among the ops or devices of a file, whose keys and numbers must make sense."""
+    at = {row["name"]: place for place, row in enumerate(data[kind])}
+    need(len(at) == len(data[kind]), f"two of {kind} have one name")
+    need(
+        all(isinstance(name, str) for name in (*at, data.get("name", None if kind == "ops" else ""))),
+        "a name is no text",
+    )
+    for row in data[kind]:
+        need(row.keys() <= keys, f"{row['name']!r} has unknown keys: {sorted(row.keys() - keys)}")
+        for key in row.keys() & NUMBERS:
+            need(number(row, key) is not None, f"{key} of {row['name']!r} is no number")
+        for given in leaves(row.get("time_s", {}), 2):
+            need(number({"time_s": given}, "time_s") is not None, f"a time of {row['name']!r} is no number")
+        sizes = row.get("batch_sizes")
+        whole = sizes is None or (sizes and all(isinstance(size, Fraction) and size == int(size) > 0 for size in sizes))
+        need(whole, f"the batch sizes of {row['name']!r} are {str(sizes)[:40]}")
+    return at
+
+
+def leaves(data: Any, depth: int) -> Iterator[Any]:
+    """Yield what stands at the ends of nested objects."""
+    if isinstance(data, dict) and depth:
+        for each in data.values():
+            yield from leaves(each, depth - 1)
+    else:
+        yield data
 
 
 class Graph:
@@ -136,9 +203,8 @@ class Graph:
 
     def __init__(self, data: Any) -> None:
         self.ops = data["ops"]
-        self.names = [row["name"] for row in self.ops]
-        self.at = {name: v for v, name in enumerate(self.names)}
-        need(len(self.at) == len(self.names), "two ops have one name")
+        self.at = named(data, "ops", OP_KEYS)
+        self.names = list(self.at)
         self.param = [number(row, "param_bytes", ZERO) for row in self.ops]
         self.group = [row.get("colocate") for row in self.ops]
         self.tensors: list[Any] = []  # (producer, name, bytes)
@@ -274,20 +340,20 @@ class Hardware:
 
     def __init__(self, data: Any) -> None:
         self.devices, self.sharing = data["device"], data.get("sharing", {})
-        need(all("count" not in row for row in self.devices), "write each device out instead of 'count'")
-        names = [row["name"] for row in self.devices]
-        self.at = {name: i for i, name in enumerate(names)}
-        need(len(self.at) == len(names), "two devices have one name")
-        d = len(names)
-        everywhere = rate_of(data.get("bandwidth", ZERO if "link" in data else "unlimited"))
+        self.at = named(data, "device", DEVICE_KEYS)
+        d = len(self.devices)
+        everywhere = rate_of(data["bandwidth"]) if "bandwidth" in data else ZERO if "link" in data else INF
         self.rate = [[INF if i == j else everywhere for j in range(d)] for i in range(d)]
         everywhere = number(data, "latency_s", ZERO)
         self.delay = [[0 if i == j else everywhere for j in range(d)] for i in range(d)]
         for link in data.get("link", ()):
             i, j = self.at[link["from"]], self.at[link["to"]]
+            need(link.keys() <= LINK_KEYS, f"a link has unknown keys: {sorted(link.keys() - LINK_KEYS)}")
             for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
                 self.rate[a][b] = rate_of(link["bandwidth"])
                 self.delay[a][b] = number(link, "latency_s", ZERO)
+        for device in self.devices:
+            rate_of(device.get("io_bandwidth", "unlimited"))
         need(all(all(row) for row in self.rate), "a pair of devices has no link; write the widest path out for it")
 
     def transfer(self, i: int, j: int, size: Fraction) -> Fraction:
@@ -314,8 +380,11 @@ class Hardware:
 
 
 def rate_of(value: Any) -> Any:
-    """Return a rate of a file: a number, or "unlimited"."""
-    need(value == "unlimited" or isinstance(value, Fraction), f"the rate {value!r} is neither a number nor 'unlimited'")
+    """Return a rate of a file: a number above 0, or "unlimited"."""
+    need(
+        value == "unlimited" or (isinstance(value, Fraction) and Fraction(1, LARGEST) <= value <= LARGEST),
+        f"{value!r} is no rate",
+    )
     return INF if value == "unlimited" else value
 
 
@@ -523,10 +592,14 @@ def check_peaks(batches: Batches, ends: list[Fraction], delays: Any) -> None:
 
     A tensor has a copy where it is made, from the start of its batch, and where it is moved to, from the start of the
     transfer; until the last batch that reads it there and the last transfer from there have ended, and for ever where
-    nothing reads it. A view of one tensor lies in the copy it reads. The end of a transfer that no job stands for is
-    known to the plan up to rounding.
+    nothing reads it. A view of one tensor lies in the copy it reads. The plan knows times up to rounding, and what is
+    there at once likewise: all copies are a little shorter or longer.
     """
-    low, high = (live_bytes(batches, ends, delays, sign * ROUNDING) for sign in (-1, 1))
+    low, high = (
+        [most_at_once([copy for copy in copies if copy[0] == i], i, used, late) for i in range(len(batches.held))]
+        for copies, used in [live_copies(batches, ends, delays)]
+        for late in (-ROUNDING, ROUNDING)
+    )
     for i, row in enumerate(batches.plan["devices"]):
         device, memory, weights = row["device"], batches.hardware.capacity(i, "memory_bytes"), batches.held[i]
         reserve = number(batches.hardware.devices[i], "reserve_bytes", ZERO)
@@ -536,8 +609,8 @@ def check_peaks(batches: Batches, ends: list[Fraction], delays: Any) -> None:
         )
 
 
-def live_bytes(batches: Batches, ends: list[Fraction], delays: Any, late: Fraction) -> list[Fraction]:
-    """Return the most bytes of copies on each device, where unlisted transfers end later by a part of their time."""
+def live_copies(batches: Batches, ends: list[Fraction], delays: Any) -> tuple[list[Any], Any]:
+    """Return copies as [device, begin, until, bytes], and those that each batch without time reads or makes."""
     graph, where, at, jobs = batches.graph, batches.where, batches.at, batches.jobs
     rows, reads = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for t, (u, _, _) in enumerate(graph.tensors):
@@ -563,7 +636,7 @@ def live_bytes(batches: Batches, ends: list[Fraction], delays: Any, late: Fracti
                     if j != i:
                         seconds, job = delays[t, i, j]
                         arrives = end + seconds if job is None else ends[job]
-                        own[2] = max(own[2], arrives * (1 + late) if job is None else arrives)
+                        own[2] = max(own[2], arrives)
                         copies.append([j, arrives - seconds, last[j], size * len(parts[j])])
                         there |= {(t, each, j): copies[-1] for each in parts[j]}
                 copies.append(own)
@@ -580,18 +653,20 @@ def live_bytes(batches: Batches, ends: list[Fraction], delays: Any, late: Fracti
         if not jobs[job][0]:
             mine = [there[t, each, i] for t in reads[v] + rows[v] for each in where[v] if where[v][each] == i]
             used[i, ends[job]] += mine
-    return [most_at_once([copy for copy in copies if copy[0] == i], i, used) for i in range(len(batches.held))]
+    return copies, used
 
 
-def most_at_once(copies: list[Any], i: int, used: Any) -> Fraction:
-    """Return the most bytes of a device's copies at a moment when one begins or a batch that takes no time runs."""
-    begun = sorted((begin, size) for _, begin, _, size in copies if size)
-    ended = sorted((until, size) for _, _, until, size in copies if size)
+def most_at_once(copies: list[Any], i: int, used: Any, late: Fraction) -> Fraction:
+    """Return the most bytes of a device's copies when one begins or a batch without time runs, each a part longer."""
+    begun = sorted((begin * (1 - late), size) for _, begin, _, size in copies if size)
+    ended = sorted((until * (1 + late), size) for _, _, until, size in copies if size)
     begins, ends = [time for time, _ in begun], [time for time, _ in ended]
     made, gone = ([ZERO, *accumulate(size for _, size in spans)] for spans in (begun, ended))
     most = ZERO
     for time in {*begins, *(time for device, time in used if device == i)}:
-        over = {id(copy): copy[3] for copy in used.get((i, time), ()) if copy[2] <= time}
+        gone_by = {id(copy): copy for copy in used.get((i, time), ()) if copy[2] * (1 + late) <= time}
+        unborn = {id(copy): copy for copy in used.get((i, time), ()) if copy[1] * (1 - late) > time}
+        over = {at: copy[3] for at, copy in (gone_by | unborn).items()}
         most = max(most, made[bisect_right(begins, time)] - gone[bisect_right(ends, time)] + sum(over.values(), ZERO))
     return most
 
@@ -627,11 +702,31 @@ class Costs:
         need(plan["objective"] != "throughput", "bounds on throughput are not checked here")
         self.graph, self.hardware, self.objective = graph, hardware, plan["objective"]
         self.level, self.values = level, values
-        memory = self.objective == "memory"
+        memory, resident = self.objective == "memory", plan.get("resident", "tensors")
         self.num_devices = len(hardware.devices)
+        self.held = [p + (h if resident == "tensors" else 0) for p, h in zip(graph.param, graph.held, strict=True)]
+        self.alone = list(self.held)  # bytes that there are with no other op on a device
+        if resident == "peak" and not any(row.get("view") for row in graph.ops):
+            tensors: list[set[int]] = [set() for _ in graph.ops]
+            for t, (u, _, _) in enumerate(graph.tensors):
+                tensors[u].add(t)
+            for _, v, t in graph.edges:
+                tensors[v].add(t)
+            self.alone = [
+                p + sum(graph.tensors[t][2] for t in mine) for p, mine in zip(graph.param, tensors, strict=True)
+            ]
+        self.room: list[Any] = []  # bytes for these
+        for i, device in enumerate(hardware.devices):
+            capacity = hardware.capacity(i, "memory_bytes")
+            reserve = number(device, "reserve_bytes", ZERO) if resident == "peak" else ZERO
+            self.room.append(INF if capacity is None else capacity * CAPACITY - reserve)
         self.times: list[list[Any]] = [
             [
-                (None if forbidden(graph, v, device) else graph.param[v]) if memory else graph.time(v, device)
+                (None if forbidden(graph, v, device) else graph.param[v])
+                if memory
+                else graph.time(v, device)
+                if self.objective != "latency" or 1 in (device.get("batch_sizes") or [1])
+                else None
                 for device in hardware.devices
             ]
             for v in range(len(graph.ops))
@@ -658,15 +753,6 @@ def prove_load(proof: Any, costs: Costs) -> Fraction:
         (min(a * seconds for a, seconds in zip(y, row, strict=True) if seconds is not None) for row in costs.times),
         ZERO,
     )
-
-
-def prove_path(proof: Any, costs: Costs) -> Fraction:
-    """Return the length of the path of ops in the proof."""
-    need(costs.objective == "latency", "a path bounds the latency alone")
-    path = [costs.graph.at[name] for name in proof["path"]]
-    edges = {(u, v) for u, v, _ in costs.graph.edges}
-    need(all(pair in edges for pair in pairwise(path)), "the ops of the proof are no path")
-    return sum((costs.least(v) for v in path), ZERO)
 
 
 def prove_packing(proof: Any, costs: Costs) -> Fraction:
@@ -710,6 +796,349 @@ def prove_quantum(proof: Any, costs: Costs) -> Fraction:
     scale = math.lcm(*(each.denominator for each in numbers))
     quantum = Fraction(math.gcd(*(int(each * scale) for each in numbers)), scale)
     return -(-bound // quantum) * quantum
+
+
+class State:
+    """A node of a tree: the devices left of each op, its heads and tails there, what runs before what, devices used."""
+
+    __slots__ = ("devices", "head", "later", "pairs", "tail", "used")
+
+    def __init__(self, devices: Any, head: Any, tail: Any, later: Any, pairs: Any, used: Any) -> None:
+        self.devices, self.head, self.tail = devices, head, tail
+        self.later: list[int] = later  # ops that run after each, as bits
+        self.pairs: list[tuple[int, int]] = pairs  # ops of one device in the order found or decided
+        self.used: frozenset[int] = used
+
+    def copy(self) -> State:
+        """Return a state to be changed."""
+        devices, head, tail = ([list(row) for row in rows] for rows in (self.devices, self.head, self.tail))
+        return State(devices, head, tail, list(self.later), list(self.pairs), self.used)
+
+
+class Windows:
+    """What schedules below a threshold leave open: devices, heads and tails of ops, orders; in whole numbers.
+
+    Times are scaled and rounded down, which makes no schedule longer, and divided by what divides all of them, so that
+    a makespan is a whole number: one below the threshold is at most `most`. The head of an op on a device is the least
+    time before it starts there, its tail the least time from its end to the end of all.
+    """
+
+    def __init__(self, costs: Costs, threshold: Fraction) -> None:
+        graph, hardware, d = costs.graph, costs.hardware, costs.num_devices
+        self.graph, self.costs, self.d = graph, costs, d
+        moves = {
+            t: [[hardware.transfer(i, j, graph.tensors[t][2]) if i != j else ZERO for j in range(d)] for i in range(d)]
+            for t in graph.readers
+        }
+        known = [x for row in costs.times for x in row if x is not None]
+        known += [x for move in moves.values() for row in move for x in row]
+        scale = Fraction(math.lcm(*(Fraction(x).denominator for x in known)))
+        if scale.numerator.bit_length() > WHOLE_BITS:
+            scale = Fraction(1 << WHOLE_BITS) / threshold
+        unit = math.gcd(*(math.floor(x * scale) for x in known)) or 1
+
+        def whole(x: Any) -> Any:
+            return None if x is None else math.floor(x * scale) // unit
+
+        self.most = math.ceil(threshold * scale / unit) - 1
+        self.bound = (
+            max(threshold, (self.most + 1) * unit / scale) if all(x * scale % 1 == 0 for x in known) else threshold
+        )
+        self.time = [[whole(x) for x in row] for row in costs.times]
+        self.move = {t: [[whole(x) for x in row] for row in move] for t, move in moves.items()}
+        self.before: list[list[Any]] = [[] for _ in graph.ops]  # (op, seconds from device to device)
+        self.after: list[list[Any]] = [[] for _ in graph.ops]
+        later = [0] * len(graph.ops)
+        for u, v, t in graph.edges:
+            self.before[v].append((u, self.move[t]))
+            self.after[u].append((v, [list(row) for row in zip(*self.move[t], strict=True)]))
+        for u in reversed(graph.order):
+            for v, _ in self.after[u]:
+                later[u] |= later[v] | 1 << v
+        groups = defaultdict[Any, list[int]](list)
+        for v, group in enumerate(graph.group):
+            groups[v if group is None else ("group", group)].append(v)
+        self.groups = list(groups.values())
+        zeros = [[0] * d for _ in graph.ops]
+        devices = [
+            [i for i in range(d) if row[i] is not None and alone <= costs.room[i]]
+            for row, alone in zip(self.time, costs.alone, strict=True)
+        ]
+        self.root = State(devices, zeros, zeros, later, [], frozenset()).copy()
+        self.alike = [next(j for j in range(d) if j == i or self.same(j, i)) for i in range(d)]
+
+    def same(self, i: int, j: int) -> bool:
+        """Return whether two devices can change places in every schedule."""
+        swap = [j if x == i else i if x == j else x for x in range(self.d)]
+        links, room = (self.costs.hardware.rate, self.costs.hardware.delay), self.costs.room
+        return room[i] == room[j] and all(row[i] == row[j] for row in self.costs.times) and all(
+            link[a][b] == link[swap[a]][swap[b]] for link in links for a in range(self.d) for b in range(self.d)
+        )  # fmt: skip
+
+    def settle(self, state: State) -> bool:
+        """Raise heads and tails and strike devices out until nothing changes; return whether something is left."""
+        order = self.graph.order
+        for _ in range(MOST_PASSES):
+            befores, afters = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+            for u, v in state.pairs:
+                befores[v].append(u)
+                afters[u].append(v)
+            changed = self.carry(state, order, state.head, self.before, befores)
+            changed |= self.carry(state, order[::-1], state.tail, self.after, afters)
+            left = self.strike(state)
+            if left is None or not self.fits(state):
+                return False
+            if len(order) <= ORDERED_OPS:
+                found = self.orders(state)
+                if found is None:
+                    return False
+                left |= found
+            if not changed and not left:
+                break
+        return True
+
+    def carry(self, state: State, order: Any, bound: Any, before: Any, pairs: Any) -> bool:
+        """Raise heads over what runs before, in an order of ops; tails likewise, in time reversed."""
+        changed = False
+        for v in order:
+            own, mine = bound[v], state.devices[v]
+            for u, move in before[v]:
+                ends = [(bound[u][j] + self.time[u][j], j) for j in state.devices[u]]
+                for i in mine:
+                    least = min([end + move[j][i] for end, j in ends])
+                    if least > own[i]:
+                        own[i], changed = least, True
+            for u in pairs.get(v, ()):  # on the one device of both
+                least = bound[u][mine[0]] + self.time[u][mine[0]]
+                if least > own[mine[0]]:
+                    own[mine[0]], changed = least, True
+        return changed
+
+    def strike(self, state: State) -> bool | None:
+        """Strike devices out on which an op, or one of its group, is too late; None where an op has none left."""
+        changed = False
+        for group in self.groups:
+            left = [
+                i
+                for i in state.devices[group[0]]
+                if all(
+                    i in state.devices[v] and state.head[v][i] + self.time[v][i] + state.tail[v][i] <= self.most
+                    for v in group
+                )
+            ]
+            if not left:
+                return None
+            for v in group:
+                changed |= left != state.devices[v]
+                state.devices[v] = left
+        return changed
+
+    def fits(self, state: State) -> bool:
+        """Return whether no device has more to do than there is time between the least head and tail, nor all have."""
+        fixed: list[list[Any]] = [[] for _ in range(self.d)]
+        held, every = [0] * self.d, []
+        for v, mine in enumerate(state.devices):
+            head, tail, time = state.head[v], state.tail[v], self.time[v]
+            if len(mine) == 1:
+                fixed[mine[0]].append((tail[mine[0]], head[mine[0]], time[mine[0]]))
+                held[mine[0]] += self.costs.held[v]
+            every.append((min(tail[i] for i in mine), min(head[i] for i in mine), min(time[i] for i in mine)))
+        rooms = zip(held, self.costs.room, strict=True)
+        return all(bytes_held <= room for bytes_held, room in rooms) and all(
+            load + count * (head + tail) <= count * self.most
+            for jobs, count in [*((jobs, 1) for jobs in fixed), (every, self.d)]
+            for head, tail, load in crowded(jobs)
+        )
+
+    def floor(self, state: State) -> Any:
+        """Return the makespan that the ops' heads and tails ask for."""
+        return max(
+            min(state.head[v][i] + self.time[v][i] + state.tail[v][i] for i in mine)
+            for v, mine in enumerate(state.devices)
+        )
+
+    def orders(self, state: State) -> bool | None:
+        """Order ops of one device of which one cannot be first; None where neither can, or an op has no device left."""
+        changed = False
+        for i in range(self.d):
+            fixed = [v for v, mine in enumerate(state.devices) if mine == [i]]
+            for at, u in enumerate(fixed):
+                first, last = state.head[u][i] + self.time[u][i], self.time[u][i] + state.tail[u][i]
+                for v, mine in enumerate(state.devices):
+                    if i not in mine or v == u or (v in fixed[:at]) or (state.later[u] >> v | state.later[v] >> u) & 1:
+                        continue
+                    forth = first + self.time[v][i] + state.tail[v][i] <= self.most
+                    back = state.head[v][i] + self.time[v][i] + last <= self.most
+                    if not forth and not back:
+                        if len(mine) == 1:
+                            return None
+                        for w in next(group for group in self.groups if v in group):
+                            state.devices[w] = [j for j in mine if j != i]
+                        changed = True
+                    elif len(mine) == 1 and forth != back:
+                        put(state, *((u, v) if forth else (v, u)))
+                        changed = True
+        return changed
+
+
+def put(state: State, u: int, v: int) -> None:
+    """Let op u run before op v, which is on the same device."""
+    state.pairs.append((u, v))
+    further = state.later[v] | 1 << v
+    state.later = [each | further if w == u or each >> u & 1 else each for w, each in enumerate(state.later)]
+
+
+def crowded(jobs: list[Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield heads, tails, and the times of the jobs (tail, head, time) of at least these."""
+    jobs = sorted(jobs, reverse=True)
+    heads = sorted({head for _, head, _ in jobs})
+    for least in heads[:: 1 + len(heads) // MOST_HEADS]:
+        load = 0
+        for tail, head, time in jobs:
+            if head >= least:
+                load += time
+                yield least, tail, load
+
+
+Row = tuple[dict[tuple[int, int], Any], dict[int, int], int, Any]
+
+
+def row_of(windows: Windows, state: State, kind: str, args: list[Any]) -> Row:
+    """Return what a row says of every schedule: shares of ops on devices, starts, the end, and a number.
+
+    ``sum share[v, i] x[v, i] + sum start[v] t[v] - end C + number <= 0``, where x[v, i] is 1 where op v is on device i
+    and else 0, t[v] is its start and C the makespan.
+
+    before u v      op u ends before op v starts
+    move u v i ...  and where u is on one of these devices and v is not, the least transfer out of them lies between
+    head v, tail v  an op starts no earlier than its head, and ends no later than its tail before C
+    memory i        the ops of a device take no more bytes than it has
+    between i a b   the ops of a device that run after a and before b run between these; -1 is the start, or the end
+    interval i h q  those with heads and tails of at least h and q run between these
+    """
+    share, start = defaultdict[tuple[int, int], Any](int), defaultdict[int, int](int)
+    devices, n = state.devices, len(state.devices)
+
+    def add(v: int, amounts: Any, on: Any, sign: int = 1) -> None:
+        for i in on:
+            if i in devices[v]:
+                share[v, i] += sign * amounts[i]
+
+    def ends(v: int) -> None:
+        start[v] += 1
+        add(v, windows.time[v], devices[v])
+
+    if kind in ("before", "move", "head", "tail"):
+        need(all(0 <= v < n for v in args[: 1 + (kind in ("before", "move"))]), "a row is about no op")
+        u, v = args[0], args[min(1, len(args) - 1)]
+        if kind != "head":
+            ends(u)
+        if kind in ("head", "tail"):
+            add(u, state.head[u] if kind == "head" else state.tail[u], devices[u])
+        else:
+            need(state.later[u] >> v & 1, "the ops of a row are in no order")
+        if kind == "move":
+            move = next(move for w, move in windows.before[v] if w == u)
+            cost = min(move[i][j] for i in args[2:] for j in range(windows.d) if j not in args[2:])
+            add(u, [cost] * windows.d, args[2:])
+            add(v, [cost] * windows.d, args[2:], -1)
+        if kind != "tail":
+            start[v] -= 1
+        return share, start, int(kind == "tail"), 0
+    i = args[0]
+    need(0 <= i < windows.d, "a row is about no device")
+    if kind == "memory":
+        need(windows.costs.room[i] != INF, "a row is about memory without end")
+        for v in range(n):
+            add(v, [windows.costs.held[v]] * windows.d, [i])
+        return share, start, 0, -windows.costs.room[i]
+    _, a, b = args
+    if kind == "between":
+        need(min(a, b) >= -1 and max(a, b) < n and (min(a, b) < 0 or state.later[a] >> b & 1), "ops are in no order")
+        inside = [v for v in range(n) if (a < 0 or state.later[a] >> v & 1) and (b < 0 or state.later[v] >> b & 1)]
+        if a >= 0:
+            ends(a)
+        start[b] -= b >= 0
+    else:
+        need(kind == "interval" and a + b <= windows.floor(state), "a row is unknown, or is about too much time")
+        inside = [v for v in range(n) if state.head[v][i] >= a and state.tail[v][i] >= b]
+    for v in inside:
+        add(v, windows.time[v], [i])
+    return share, start, int(kind == "interval" or b < 0), a + b if kind == "interval" else 0
+
+
+def refuted(windows: Windows, state: State, rows: Any) -> bool:
+    """Return whether rows, each with a multiplier >= 0 at its end, contradict each other (Farkas).
+
+    The sum of the rows is at most 0 in every schedule; it is refuted if its least value is not, with every group of ops
+    on one device, every start within its head and tail, and the makespan at most what is below the threshold.
+    """
+    shares, starts, end, total = defaultdict[Any, Any](int), defaultdict[int, Any](int), ZERO, ZERO
+    for kind, *args in rows:
+        *args, weight = (int(each) for each in args)
+        need(weight >= 0, "a multiplier is negative")
+        share, start, ends, const = row_of(windows, state, kind, args)
+        for key, amount in share.items():
+            shares[key] += weight * amount
+        for v, amount in start.items():
+            starts[v] += weight * amount
+        end, total = end + weight * ends, total + weight * const
+    for v, amount in starts.items():
+        mine = state.devices[v]
+        if amount > 0:
+            total += amount * min(state.head[v][i] for i in mine)
+        elif amount < 0:
+            total += amount * (windows.most - min(windows.time[v][i] + state.tail[v][i] for i in mine))
+    for group in windows.groups:
+        total += min(sum(shares.get((v, i), 0) for v in group) for i in state.devices[group[0]])
+    return bool(total > end * windows.most)
+
+
+def branches(windows: Windows, state: State, node: Any) -> Iterator[State]:
+    """Yield the cases that a node splits into: the devices of an op, or which of two ops of one device is first.
+
+    Of devices that nothing was decided about and that can change places, one stands for all.
+    """
+    if "pair" in node:
+        u, v = (int(each) for each in node["pair"])
+        mine = state.devices[u]
+        need(u != v and len(mine) == 1 and mine == state.devices[v], "a pair is not on one device")
+        for first, second in ((u, v), (v, u)):
+            case = state.copy()
+            case.used |= {mine[0]}
+            put(case, first, second)
+            yield case
+        return
+    v = int(node["op"])
+    fresh = set(range(windows.d)) - state.used
+    for i in state.devices[v]:
+        if i in fresh and any(j in fresh and windows.alike[j] == windows.alike[i] for j in range(i)):
+            continue
+        case = state.copy()
+        case.used |= {i}
+        for w in next(group for group in windows.groups if v in group):
+            case.devices[w] = [i]
+        yield case
+
+
+def prove_tree(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if all cases of its tree are refuted; nodes stand in the order of a search."""
+    need(costs.objective == "latency", "trees prove bounds of latency alone")
+    threshold = Fraction(proof["threshold"])
+    need(threshold > 0, "the threshold must be positive")
+    windows, nodes = Windows(costs, threshold), iter(proof["nodes"])
+    stack = [windows.root.copy()]
+    while stack:
+        state = stack.pop()
+        if windows.settle(state):
+            node: Any = next(nodes, None)
+            need(node is not None, "the tree leaves a case open")
+            if "rows" in node:
+                need(refuted(windows, state, node["rows"]), "the rows of a leaf do not refute it")
+            else:
+                stack += reversed(list(branches(windows, state, node)))
+    need(next(nodes, None) is None, "the tree has too many nodes")
+    return windows.bound
 
 
 class Lattice:
@@ -1008,10 +1437,10 @@ PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
     "zero": prove_zero,
     "op": prove_op,
     "load": prove_load,
-    "path": prove_path,
     "packing": prove_packing,
     "quantum": prove_quantum,
     "states": prove_states,
+    "tree": prove_tree,
 }
 
 

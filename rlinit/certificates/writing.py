@@ -16,7 +16,9 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from rlinit.budget import Budget
 from rlinit.certificates import check
+from rlinit.certificates.tree import tree_proof
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
 from rlinit.graph import Graph
@@ -31,7 +33,9 @@ _DENOMINATOR = 10**9
 """Largest denominator of a multiplier."""
 
 
-def write_certificate(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware) -> tuple[str, ...]:
+def write_certificate(
+    path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float = 60.0
+) -> tuple[str, ...]:
     """Write a certificate of a plan's bounds as JSON; return what they still rest on, nothing where all are proven.
 
     Parameters
@@ -42,18 +46,20 @@ def write_certificate(path: str | Path, plan: Plan, graph: Graph, hardware: Hard
         A plan with a schedule, as `verify` accepts it.
     graph, hardware
         What the plan is for.
+    time_limit_s
+        Of the search for a tree that proves a bound on latency.
 
     Raises
     ------
     InvalidPlan
         The plan has no schedule, or the checker refuses it; the message says why.
     """
-    certificate = certificate_of(plan, graph, hardware)
+    certificate = certificate_of(plan, graph, hardware, time_limit_s)
     write_json(path, certificate)
     return tuple(certificate["trusted"])
 
 
-def certificate_of(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, Any]:
+def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float = 60.0) -> dict[str, Any]:
     """Return the certificate that `write_certificate` writes: a proof for each level, None where there is none.
 
     Parameters
@@ -62,6 +68,8 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, An
         A plan with a schedule, as `verify` accepts it.
     graph, hardware
         What the plan is for.
+    time_limit_s
+        Of the search for a tree that proves a bound on latency.
 
     Raises
     ------
@@ -80,11 +88,12 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, An
     except check.Refuted as problem:
         raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
     levels: list[Proof | None] = []
+    budget = Budget(time_limit_s)
     for level, value in enumerate(values):
-        bound = Fraction(plan.bounds[level]) if plan.bounds else Fraction(0)
+        bound = written["bounds"][level] if plan.bounds else Fraction(0)
         try:
             costs = check.Costs(written, raw_graph, raw_hardware, level, values)
-            levels.append(None if None in levels else _proof(costs, bound, value))
+            levels.append(None if None in levels else _proof(costs, bound, value, budget))
         except check.Refuted:  # a bound of a kind that it does not check
             levels.append(None)
     return {
@@ -93,11 +102,11 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, An
         "graph_fingerprint": plan.graph_fingerprint,
         "hardware_fingerprint": plan.hardware_fingerprint,
         "levels": levels,
-        "trusted": [plan.bound_source or "nothing"] if None in levels else [],
+        "trusted": list(plan.trusted or [plan.bound_source or "nothing"]) if None in levels else [],
     }
 
 
-def _proof(costs: check.Costs, bound: Fraction, value: Fraction) -> Proof | None:
+def _proof(costs: check.Costs, bound: Fraction, value: Fraction, budget: Budget) -> Proof | None:
     """Return the cheapest proof that reaches a bound up to what floats round; None where none does."""
     wanted = bound * (1 - check.ROUNDING)
     if wanted <= 0:
@@ -106,6 +115,8 @@ def _proof(costs: check.Costs, bound: Fraction, value: Fraction) -> Proof | None
     for proof in (*simple, *({"kind": "quantum", "proof": proof} for proof in simple)):
         if _reaches(proof, costs, wanted):
             return proof
+    if costs.objective == "latency":
+        return tree_proof(costs, wanted, budget)
     # A value that is optimal in floats may lie above the optimum by their rounding.
     for threshold in dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)):
         for proof in _packings(costs, threshold):
@@ -125,11 +136,9 @@ def _reaches(proof: Proof, costs: check.Costs, wanted: Fraction) -> bool:
 
 
 def _simple_proofs(costs: check.Costs) -> Iterator[Proof]:
-    """Yield the proofs that are a sum: the longest op, balanced load, the longest path."""
+    """Yield the proofs that are a sum: the longest op and balanced load."""
     yield {"kind": "op"}
     yield {"kind": "load", "multipliers": [str(each) for each in _load_multipliers(costs)]}
-    if costs.objective == "latency":
-        yield {"kind": "path", "path": _longest_path(costs)}
 
 
 def _load_multipliers(costs: check.Costs) -> list[Fraction]:
@@ -162,20 +171,6 @@ def _load_multipliers(costs: check.Costs) -> list[Fraction]:
         return [Fraction(1, d)] * d
     shares = [Fraction(max(0.0, float(y))).limit_denominator(_DENOMINATOR) for y in solved.x[n:]]
     return [share / sum(shares) for share in shares]
-
-
-def _longest_path(costs: check.Costs) -> list[str]:
-    """Return the names of the ops of a longest path, each at its least time."""
-    before: dict[int, list[int]] = {}
-    for u, v, _ in costs.graph.edges:
-        before.setdefault(v, []).append(u)
-    length: dict[int, Fraction] = {}
-    for v in costs.graph.order:
-        length[v] = costs.least(v) + max((length[u] for u in before.get(v, ())), default=Fraction(0))
-    path = [max(length, key=lambda v: length[v])]
-    while before.get(path[-1]):
-        path.append(max(before[path[-1]], key=lambda u: length[u]))
-    return [costs.graph.names[v] for v in reversed(path)]
 
 
 def _packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:

@@ -25,9 +25,10 @@ def key_figures(plan: Plan) -> str:
     """Return the few figures that matter most, side by side, and notes below them."""
     show = format_bytes if plan.objective == "memory" else format_seconds
     proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
+    source = " ".join([plan.bound_source or "nothing", *(f"(trusted: {one})" for one in plan.trusted)])
     cards = [
         (_NAMES[plan.objective], show(plan.value), f"found by {plan.method}"),
-        ("no plan is below", show(plan.bound), f"proven by {plan.bound_source or 'nothing'}"),
+        ("no plan is below", show(plan.bound), f"proven by {source}"),
         (plan.status, proof, "of the whole problem"),
     ]
     if plan.objective != "memory":

@@ -100,8 +100,9 @@ def summary_lines(plan: Plan) -> list[str]:
     The one that begins with the status has what was proven.
     """
     notes = [f"note: {note}" for note in plan.notes]
+    trusted = f" (trusted: {', '.join(plan.trusted)})" if plan.trusted else ""
     if plan.values is None:
-        return [f"{plan.status}: {plan.message}", *notes]
+        return [f"{plan.status}: {plan.message}{trusted}", *notes]
     show = format_bytes if plan.objective == "memory" else format_seconds
     lines = [
         f"{level}: {show(value)}, proven >= {show(bound)}"
@@ -109,7 +110,8 @@ def summary_lines(plan: Plan) -> list[str]:
     ]
     proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.3%}"
     spent = format_seconds(sum(plan.phase_s.values()))
-    lines.append(f"{plan.status}: {proof} by {plan.bound_source or 'nothing'}; found by {plan.method}; {spent}")
+    proof += f" by {plan.bound_source or 'nothing'}{trusted}"
+    lines.append(f"{plan.status}: {proof}; found by {plan.method}; {spent}")
     if plan.objective == "throughput":
         lines.append(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second")
     if "numbers" in plan.provenance:

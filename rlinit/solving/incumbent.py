@@ -54,6 +54,11 @@ _NOTE_LENGTH = 300
 Progress = Callable[[HistoryEntry], None]
 """Called with every improvement of value or bound, and at every change of phase, from the solving thread."""
 
+_SCIP = ("milp", "lp-root", "merged-2", "merged-4", "three-superblock", "guess")
+
+_SOLVERS = {**dict.fromkeys(_SCIP, "scip"), "cp-sat": "cp-sat"}
+"""What proves bounds by the word of a solver that this package does not check, and which."""
+
 
 ProblemT = TypeVar("ProblemT")
 ScheduleT = TypeVar("ScheduleT")
@@ -176,6 +181,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     quantum: float = 0.0
     repair: Callable[[ProblemT, ScheduleT], ScheduleT | None] | None = None
     _proven: dict[str, Value] = field(default_factory=dict)
+    _refuter: str = ""
     _progress_error: Exception | None = None
 
     @property
@@ -275,7 +281,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
             In strict mode: there is one.
         """
         if self.values is None:
-            self.infeasible = reason
+            self.infeasible, self._refuter = reason, source
         else:
             self._refute(f"{source}'s proof that nothing fits", f"a schedule by {self.method} that does")
 
@@ -285,6 +291,15 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         if self.bounds is None or self.values is None:
             return self.bounds
         return self.equality.reported(self.bounds, self.values)
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """The solvers whose word the bounds rest on, or the proof that nothing fits; those that nothing else proves."""
+        levels = [[self._refuter]] if self.infeasible else []
+        for level, bound in enumerate(() if self.infeasible else self.bounds or ()):
+            levels.append([source for source, bounds in self._proven.items() if bounds[level] >= bound])
+        solvers = [{_SOLVERS.get(source, "") for source in sources} for sources in levels]
+        return tuple(sorted({min(names) for names in solvers if names and "" not in names}))
 
     def _combined(self) -> Value | None:
         """Return the best proven bound of every level."""

@@ -173,4 +173,6 @@ def _provenance(solved: Solved, options: SolveOptions) -> dict[str, str | float 
     if options.training is not None:
         names += ("training", "microbatches", "recompute", "optimizer")
     settings = {name: getattr(options, name) for name in names}
-    return {**settings, "start": solved.origin, "interrupted": solved.incumbent.budget.cancelled}
+    trusted = ", ".join(solved.incumbent.trusted)
+    found = {**settings, "start": solved.origin, "interrupted": solved.incumbent.budget.cancelled}
+    return {**found, "trusted": trusted} if trusted else found

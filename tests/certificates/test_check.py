@@ -17,10 +17,13 @@ import numpy as np
 import pytest
 
 import rlinit
+from rlinit.budget import Budget
 from rlinit.certificates import certificate_of, check
+from rlinit.certificates.tree import tree_proof
 from rlinit.certificates.writing import _packings, _simple_proofs
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Resident, Transfers
+from tests.certificates import attack
 from tests.properties import fuzz
 
 CHECKER = Path(check.__file__)
@@ -30,7 +33,8 @@ def costs_of(case: fuzz.Case, level: int, values: tuple[Fraction, ...]) -> check
     """Return what the checker knows of a case's costs."""
     graph = check.Graph(check.parse(json.dumps(case.graph.to_dict()), "rlinit-graph", "graph"))
     hardware = check.Hardware(check.parse(json.dumps(case.hardware.to_dict()), "rlinit-hardware", "hardware"))
-    return check.Costs({"objective": case.options["objective"]}, graph, hardware, level, values)
+    plan = {"objective": case.options["objective"], "resident": case.options.get("resident", "tensors")}
+    return check.Costs(plan, graph, hardware, level, values)
 
 
 def can_be_tried(case: fuzz.Case) -> bool:
@@ -199,13 +203,13 @@ def test_mutated_certificates_prove_nothing_false() -> None:
     for _ in range(300):
         bad = copy.deepcopy(certificate)
         row = bad["levels"][0]
-        kind = rng.choice(["op", "load", "path", "packing", "states", "quantum"])
+        kind = rng.choice(["op", "load", "tree", "packing", "states", "quantum"])
         row["kind"] = str(kind)
         row["threshold"] = str(value * Fraction(int(rng.integers(900, 1200)), 1000))
         row["small"] = str(Fraction(int(rng.integers(0, 30)), 10))
         row["multipliers"] = [str(Fraction(int(rng.integers(-2, 12)), 10)) for _ in range(2)]
         row["reached"] = [int(count) for count in rng.integers(0, 6, 2)]
-        row["path"] = list(rng.permutation(list("abcd")))[: int(rng.integers(1, 5))]
+        row["nodes"] = []
         row["proof"] = {"kind": "op"}
         try:
             bound = check.prove(check.parse(json.dumps(row), "rlinit-certificate", "row"), _costs(graph, hardware))
@@ -218,6 +222,66 @@ def _costs(graph: Any, hardware: Any) -> check.Costs:
     raw = check.Graph(check.parse(json.dumps(graph), "rlinit-graph", "graph"))
     devices = check.Hardware(check.parse(json.dumps(hardware), "rlinit-hardware", "hardware"))
     return check.Costs({"objective": "pipeline"}, raw, devices, 0, ())
+
+
+@pytest.mark.parametrize("first", range(0, 600, 200))
+def test_trees_prove_the_optimum_and_nothing_above(first: int) -> None:
+    """Brute force's optimal latency is proven where transfers do not wait and no tensors are freed; no more is."""
+    tried = 0
+    for number in range(first, first + 200):
+        case = fuzz.draw(number, seed=21)
+        if case.options["objective"] != "latency" or not can_be_tried(case):
+            continue
+        best = fuzz.optimum(case)
+        if not best or not best[0]:
+            continue
+        costs, value = costs_of(case, 0, ()), Fraction(best[0])
+        above = value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)
+        assert tree_proof(costs, above, Budget(10.0)) is None, case
+        proof = tree_proof(costs, value * (1 - check.ROUNDING), Budget(10.0))
+        tried += 1
+        if proof is None:
+            assert case.options["resident"] == "peak" or case.options["transfers"] != "parallel", case
+        else:
+            read = check.parse(json.dumps(proof), "rlinit-certificate", "row")
+            assert value * (1 - check.ROUNDING) <= check.prove(read, costs) <= above
+    assert tried > 20
+
+
+def test_rows_that_hold_nowhere_are_refuted() -> None:
+    """Trees whose rows name ops in no order, negative multipliers, or more time than there has to be, prove nothing."""
+    graph = rlinit.Graph.build([(name, {"time_s": 2.0}) for name in "abc"], [("a", "b")])
+    hardware = Hardware.mesh([Device("x"), Device("y")], 1.0)
+    case = fuzz.Case(0, graph, hardware, {"objective": "latency"})
+    costs = costs_of(case, 0, ())
+    rows: list[list[Any]] = [
+        ["before", 0, 2, 9],
+        ["before", -3, 1, 9],
+        ["head", 0, -1],
+        ["interval", 0, 3, 3, 1],
+        ["between", 0, 2, 0, 1],
+        ["between", -1, -1, -1, 1],
+        ["memory", 0, 1],
+        ["move", 0, 1, 0, 1],
+        ["move", 0, 1, 1],
+        [],
+    ]
+    assert check.prove({"kind": "tree", "threshold": "4", "nodes": []}, costs) == 4
+    for row in rows:
+        with pytest.raises((check.Refuted, *check.MALFORMED)):
+            check.prove({"kind": "tree", "threshold": "5", "nodes": [{"rows": [row]}]}, costs)
+    wrong: list[list[Any]] = [[], [{"op": 0}], [{"pair": [0, 1]}], [{"pair": [0, 0]}], [{}], [{"op": 7}]]
+    for nodes in wrong:
+        with pytest.raises((check.Refuted, *check.MALFORMED)):
+            check.prove({"kind": "tree", "threshold": "5", "nodes": nodes}, costs)
+
+
+@pytest.mark.parametrize("first", [0, 1000, 2000])
+def test_what_mutated_files_claim_is_true(first: int) -> None:
+    """A place changed in a plan, graph, hardware or certificate is refused, or what is accepted still holds."""
+    found, answers = attack.attack(400, first, seed=3)
+    assert found == []
+    assert answers["VERIFIED (exact)"] > 20
 
 
 def test_full_devices_leave_the_others_to_the_rest() -> None:

@@ -1,0 +1,237 @@
+"""Mutated plans, graphs, hardware and certificates: ``python -m tests.certificates.attack --cases 10000 --seed 0``.
+
+Each base is a small random problem, scheduled and certified. A mutation changes one place of one of its four files: a
+number, a name, an order, a flag, a field. What the stand-alone checker accepts all the same must be true: brute force
+on the files as they now are finds no value below the bound, and `rlinit.verify` accepts the schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rlinit
+from rlinit.certificates import certificate_of, check
+from rlinit.errors import RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Plan
+from tests.properties import fuzz
+from tests.properties.brute_force import best_placement, best_stages
+
+FILES = ("plan", "graph", "hardware", "certificate")
+SHARES = (0.25, 0.15, 0.15, 0.45)
+"""How often each file is mutated."""
+
+Files = dict[str, Any]
+
+
+def base(number: int, seed: int) -> Files | None:
+    """Return the four files of a random small problem; None where there is no plan or brute force takes long."""
+    case = fuzz.draw(number, seed)
+    if case.large or case.options.get("activations"):
+        return None
+    keys = ("objective", "transfers", "resident", "inputs", "seed")
+    options = {key: case.options[key] for key in keys if key in case.options}
+    plan = rlinit.schedule(case.graph, case.hardware, time_limit_s=5.0, **options)
+    if plan.values is None:
+        return None
+    hardware = case.hardware.with_stages(plan.num_stages) if plan.num_stages else case.hardware
+    certificate = certificate_of(plan, case.graph, hardware)
+    whole = (plan.to_dict(), case.graph.to_dict(), hardware.to_dict(), certificate)
+    return dict(zip(FILES, (json.loads(json.dumps(data)) for data in whole), strict=True))
+
+
+def verdict(files: Files) -> str:
+    """Return what the checker says of four files, "" where it refuses them."""
+    try:
+        read = {name: check.parse(json.dumps(data), f"rlinit-{name}", name) for name, data in files.items()}
+        return check.check(
+            read["plan"], check.Graph(read["graph"]), check.Hardware(read["hardware"]), read.get("certificate")
+        )
+    except (check.Refuted, *check.MALFORMED):
+        return ""
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of everything in a file."""
+    if path:
+        yield path
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from places(value, (*path, key))
+
+
+def mutated(files: Files, rng: np.random.Generator) -> tuple[Files, str]:
+    """Return the files with one place of one of them changed, and which."""
+    which = str(rng.choice(FILES, p=SHARES))
+    bad = copy.deepcopy(files)
+    every = list(places(bad[which]))
+    path = every[int(rng.integers(len(every)))]
+    spot = bad[which]
+    for key in path[:-1]:
+        spot = spot[key]
+    value, kind = spot[path[-1]], rng.random()
+    if isinstance(spot, dict) and kind < 0.1:
+        del spot[path[-1]]
+    elif isinstance(spot, dict) and kind < 0.15:
+        spot[str(path[-1]) + "_"] = spot.pop(path[-1])
+    elif isinstance(spot, list) and kind < 0.2:
+        other = int(rng.integers(len(spot)))
+        spot[path[-1]], spot[other] = spot[other], value
+    elif isinstance(spot, list) and kind < 0.3:
+        spot.insert(int(rng.integers(len(spot) + 1)), spot.pop(path[-1]) if kind < 0.25 else value)
+    elif isinstance(spot, list) and kind < 0.4:
+        del spot[path[-1]]
+    else:
+        spot[path[-1]] = _other(value, bad, every, which, rng)
+    return bad, f"{which} {'.'.join(map(str, path))}: {str(value)[:60]}"
+
+
+def _other(value: Any, files: Files, every: list[Any], which: str, rng: np.random.Generator) -> Any:
+    """Return another value for a place: a little more or less, a wild one, or one from elsewhere in the file."""
+    kind = rng.random()
+    if kind < 0.15:
+        return [None, True, 0, -1, 1e300, "", [], {}, "nan", 1e-300][int(rng.integers(10))]
+    if kind < 0.35:
+        found: Any = files[which]
+        for key in every[int(rng.integers(len(every)))]:
+            found = found[key]
+        return copy.deepcopy(found)
+    factor = [0.5, 0.9, 0.999, 1 - 1e-7, 1 + 1e-7, 1.001, 1.1, 2.0][int(rng.integers(8))]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value * factor if kind < 0.9 else value + int(rng.integers(-1, 2))
+    if isinstance(value, str):
+        try:
+            return str(Fraction(value) * Fraction(factor))
+        except (ValueError, ZeroDivisionError):
+            return value[:-1]
+    return list(reversed(value)) if isinstance(value, list) else value
+
+
+def lie(files: Files, told: str, optimum: Any) -> str:
+    """Return what is false in what the checker accepted, or ""."""
+    files = whole(files)
+    try:
+        graph, hardware = Graph.from_dict(files["graph"]), Hardware.from_dict(files["hardware"])
+    except (RlinitError, *check.MALFORMED):
+        return ""  # what the checker does not read has another form
+    values = [float(value) for value in files["plan"]["values"]]
+    try:
+        best = optimum(json.dumps([files["graph"], files["hardware"]]), *rules(files["plan"]))
+    except (AssertionError, TypeError):  # an op has no time on some device
+        best = (0.0,) * len(values)
+    if best is None:
+        return "accepts a schedule of an infeasible problem"
+    for level, (value, true) in enumerate(zip(values, best, strict=True)):
+        if value < true * (1 - fuzz.TOLERANCE):
+            return f"value {value} on level {level} is below the optimum {best}"
+        if value > true * (1 + fuzz.TOLERANCE):
+            break
+    if told.startswith("VERIFIED (exact)") and any(best):
+        wrong = fuzz.judge_bounds(tuple(map(float, files["plan"]["bounds"] or ())), best, "the certificate")
+        if wrong:
+            return wrong
+    try:
+        marks = {"graph_fingerprint": graph.fingerprint(), "hardware_fingerprint": hardware.fingerprint()}
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "plan.json").write_text(json.dumps(files["plan"] | marks | {"graph_figures": {}}))
+            plan = Plan.load(Path(folder) / "plan.json")
+    except (RlinitError, *check.MALFORMED):
+        return ""  # a field that claims nothing of the schedule has another form
+    try:
+        rlinit.verify(plan, graph, hardware)
+    except RlinitError as problem:
+        # Tensors that are there at one moment up to rounding of times may count or not.
+        if "held_bytes" not in str(problem) or files["plan"].get("resident") != "peak":
+            return f"accepts a plan that rlinit refuses: {problem}"
+    return ""
+
+
+def whole(data: Any) -> Any:
+    """Return a file with 2.0 written as 2, which is the same number."""
+    if isinstance(data, dict):
+        return {key: whole(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [whole(value) for value in data]
+    return int(data) if isinstance(data, float) and abs(data) < 2**53 and data == int(data) else data
+
+
+def rules(plan: Any) -> tuple[Any, ...]:
+    """Return what of a plan decides its problem beside graph and hardware."""
+    inputs, shard = int(plan.get("inputs") or 1), int(plan.get("shard_inputs") or 1)
+    return plan["objective"], inputs, shard, plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
+
+
+@cache
+def optimum_of(problem: str, objective: str, inputs: int, shard: int, transfers: str, resident: str) -> Any:
+    """Return the best value on each level by brute force, None where nothing is feasible."""
+    graph, hardware = Graph.from_dict(json.loads(problem)[0]), Hardware.from_dict(json.loads(problem)[1])
+    if objective in ("pipeline", "memory"):
+        return best_stages(graph, hardware, objective, False)
+    best = best_placement(graph, hardware, inputs // shard, shard, transfers, resident)
+    return None if best is None else (best,)
+
+
+def attack(cases: int, first: int, seed: int, each: int = 40) -> tuple[list[str], collections.Counter[str]]:
+    """Mutate the files of small problems some times each; return the lies accepted, and how often which answer came.
+
+    Parameters
+    ----------
+    cases
+        Mutations in all.
+    first, seed
+        Where the problems begin.
+    each
+        Mutations of one problem.
+    """
+    found: list[str] = []
+    answers = collections.Counter[str]()
+    number = first
+    while answers.total() < cases:
+        files = base(number, seed)
+        rng = np.random.default_rng([seed, number, 15])
+        number += 1
+        if files is None:
+            continue
+        if not verdict(files):
+            found.append(f"case {number - 1}: the files as written are refused")
+        for _ in range(each):
+            bad, what = mutated(files, rng)
+            told = verdict(bad)
+            answers[told.partition(")")[0] + ")" if told else "REFUTED"] += 1
+            wrong = lie(bad, told, optimum_of) if told else ""
+            if wrong:
+                found.append(f"case {number - 1} (seed {seed}), {what}: {wrong}")
+                print(found[-1], flush=True)
+    return found, answers
+
+
+def main() -> int:
+    """Run from the command line; return 1 where a lie was accepted."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    found, answers = attack(chosen.cases, chosen.first, chosen.seed)
+    print(f"{answers.total()} mutations: {dict(answers)}; {len(found)} lies accepted")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""What an incumbent says of the bounds it was given."""
+
+from __future__ import annotations
+
+import itertools
+
+import rlinit
+from rlinit.hardware import Hardware
+
+
+def chain(sizes: list[float]) -> rlinit.Graph:
+    """Return a chain of ops of these seconds."""
+    names = [f"op{v}" for v in range(len(sizes))]
+    ops = [(name, {"time_s": size}) for name, size in zip(names, sizes, strict=True)]
+    return rlinit.Graph.build(ops, list(itertools.pairwise(names)))
+
+
+def test_bounds_by_solvers_are_called_trusted() -> None:
+    """A bound that SCIP alone proves is said to rest on it, in the plan and its text; one by the package is not."""
+    graph, hardware = chain([3.0, 2.0, 5.0, 4.0, 1.0, 6.5]), Hardware.pipeline(3)
+    own = rlinit.schedule(graph, hardware, objective="pipeline", method="ideals")
+    program = rlinit.schedule(graph, hardware, objective="pipeline", method="milp")
+    assert (own.status, own.trusted) == ("optimal", ())
+    assert program.status == "optimal"
+    assert program.trusted == (("scip",) if program.bound_source == "milp" else ())
+    assert ("(trusted: scip)" in str(program)) == bool(program.trusted)
