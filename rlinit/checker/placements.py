@@ -67,7 +67,10 @@ class _Facts:
         return (row * d + source) * d + target
 
     def transfer_s(self, row: IntArray, source: IntArray, target: IntArray, shards: IntArray) -> FloatArray:
-        """Return the seconds that some shards of tensors take between devices; InvalidPlan where no path links them."""
+        """Return the seconds that some shards of tensors take between devices; InvalidPlan where no path links them.
+
+        Seconds beyond a float's range are refused here: against inf no start is late.
+        """
         rate = self.hardware.bandwidth[source, target]
         dead = np.flatnonzero((rate == 0) & (source != target))
         if len(dead):
@@ -80,6 +83,13 @@ class _Facts:
         far = source != target
         moved = shards[far] * self.plan.shard_inputs * self.size[row[far]]
         seconds[far] = self.hardware.latency_s[source[far], target[far]] + moved / rate[far]
+        endless = np.flatnonzero(~np.isfinite(seconds))
+        if len(endless):
+            at = endless[0]
+            raise InvalidPlan(
+                f"op {self.graph.names[self.tensors.op[row[at]]]!r} sends its output from "
+                f"{self.device(source[at])!r} to {self.device(target[at])!r}, which takes for ever"
+            )
         return seconds
 
     def device(self, index: int) -> str:

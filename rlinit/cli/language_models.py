@@ -40,10 +40,14 @@ class Llm:
     """Tokens made; by default 128."""
     dtype: str | None = None
     """Of weights and activations: bf16 (default), fp16, fp32, fp8, int8, int4, or WEIGHTS/ACTIVATIONS (int4/fp16)."""
+    kv_dtype: str | None = None
+    """Of the numbers in the cache, such as fp8 or int8; by default that of the activations."""
     granularity: Literal["layer", "part"] = "layer"
     """Whole layers, or attention and feed-forward part of each by themselves."""
     contiguous: bool = True
     """One span a device; without it each part may be on any, such as experts on the host under attention on a GPU."""
+    stream: bool = False
+    """With --no-contiguous: devices may read weights from the memory of a host (cpu) or a disk (nvme) in every pass."""
     reserve: str = "0B"
     """Memory of each device that stays free, such as 1GiB."""
     first: tuple[str, ...] = ()
@@ -96,14 +100,14 @@ def _planned(command: Llm) -> tuple[LlmPlan, int | None]:
         raise RlinitError(f"--reserve: {problem}") from None
     model = load(
         command.config, context=command.context, batch=command.batch, prompt=command.prompt, output=command.output,
-        dtype=command.dtype,
+        dtype=command.dtype, kv_dtype=command.kv_dtype,
     )  # fmt: skip
     is_file = Path(command.hw).suffix in (".toml", ".json")
     hardware = Hardware.load(command.hw) if is_file else command.hw
     search = max_context if command.max_context else max_batch if command.max_batch else None
     found = (search or plan)(
         model, hardware, objective=command.objective, granularity=command.granularity, reserve_bytes=reserve,
-        first=command.first, contiguous=command.contiguous,
+        first=command.first, contiguous=command.contiguous, stream=command.stream,
     )  # fmt: skip
     return (found, None) if isinstance(found, LlmPlan) else (found.plan, found.largest)
 
@@ -133,7 +137,8 @@ def _print_plan(found: LlmPlan) -> None:
     console, work = Console(), found.model.workload
     console.print(
         f"{escape_markup(found.model.name)}: {found.model.num_params / 1e9:.4g} billion parameters, weights "
-        f"{found.model.weights}, activations {found.model.activations}; context {work.context:,}, "
+        f"{found.model.weights}, activations {found.model.activations}, cache "
+        f"{found.model.cache or found.model.activations}; context {work.context:,}, "
         f"batch {work.batch:,}, prompt {work.prompt:,}, output {work.output:,}",
         highlight=False,
     )
@@ -147,12 +152,14 @@ def _print_plan(found: LlmPlan) -> None:
         table.add_column(heading, justify="right")
     for span in found.spans:
         table.add_row(
-            span.device, span.units[0], span.units[-1], str(len(span.units)), format_bytes(span.weight_bytes),
+            f"{span.device} from {span.weights_on}" if span.weights_on else span.device,
+            span.units[0], span.units[-1], str(len(span.units)), format_bytes(span.weight_bytes),
             format_bytes(span.cache_bytes), format_seconds(span.transfer_s), format_seconds(span.seconds),
         )  # fmt: skip
     console.print(table)
     console.print(
-        f"[bold]{found.status}[/]: {format_seconds(found.value)}, proven >= {format_seconds(found.bound)}; "
+        f"[bold]{found.status}[/]: {format_seconds(found.value)}, proven >= {format_seconds(found.bound)} by "
+        f"{found.bound_source}; "
         f"{found.tokens_per_s:,.4g} tokens a second; proof in {format_seconds(found.solve_s)}",
         highlight=False,
     )

@@ -85,8 +85,13 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     hardware = _hardware(command)
-    graphs = [load_model(model, command.objective, command.reading, hardware[0]) for model in command.models]
-    total = len(graphs) * len(hardware)
+    # A model's default dtype may go by the hardware (INT8 on Edge TPUs): what reads all models alike is swept together.
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    for at, one in enumerate(hardware):
+        dtypes = tuple(command.reading.on(model, one).dtype for model in command.models)
+        groups.setdefault(dtypes, []).append(at)
+    total = len(command.models) * len(hardware)
+    found: dict[tuple[int, int], SweepRow] = {}
     with on_cluster(command.dask), notes.status(f"0 of {total}") as status:
         done: list[SweepRow] = []
 
@@ -94,18 +99,25 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
             done.append(row)
             status.update(f"{len(done)} solved of {total}")
 
-        rows = rlinit.sweep(
-            graphs,
-            hardware,
-            objective=command.objective,
-            inputs=command.inputs,
-            method=command.method,
-            time_limit_s=command.time_limit_s,
-            seed=command.seed,
-            workers=command.workers,
-            out=command.out,
-            progress=tell,
-        )
+        for places in groups.values():
+            graphs = [
+                load_model(model, command.objective, command.reading, hardware[places[0]]) for model in command.models
+            ]
+            solved = rlinit.sweep(
+                graphs,
+                [hardware[at] for at in places],
+                objective=command.objective,
+                inputs=command.inputs,
+                method=command.method,
+                time_limit_s=command.time_limit_s,
+                seed=command.seed,
+                workers=command.workers,
+                out=command.out,
+                progress=tell,
+            )
+            pairs = [(model, at) for model in range(len(graphs)) for at in places]
+            found |= dict(zip(pairs, solved, strict=True))
+    rows = [found[model, at] for model in range(len(command.models)) for at in range(len(hardware))]
     if command.plot is not None:
         draw_sweep(rows, command.plot)
     if command.json:

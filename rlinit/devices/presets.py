@@ -92,7 +92,11 @@ def compose(name: str) -> dict[str, Any] | None:
         "efficiency",
         "node",
     )
-    return {"name": name, "device": [{key: row[key] for key in kept} for row in devices], "link": links}
+    return {
+        "name": name,
+        "device": [{key: row[key] for key in kept if row[key] is not None} for row in devices],
+        "link": links,
+    }
 
 
 def _devices(token: str) -> list[dict[str, Any]] | None:
@@ -121,7 +125,7 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
         "memory_bytes": parse_quantity(figures["memory_bytes"], "bytes") * figures.get("usable_share", 1.0),
         "reserve_bytes": parse_quantity(figures.get("reserve_bytes", _RESERVE), "bytes"),
         "bytes_per_s": parse_quantity(figures["bytes_per_s"], "bytes/s"),
-        "flops_per_s": dict(figures["flops_per_s"]),
+        "flops_per_s": dict(figures["flops_per_s"]) if "flops_per_s" in figures else None,
         "launch_s": figures.get("launch_s", _LAUNCH_S),
         "efficiency": _file("efficiency.toml")[figures.get("family", "gpu")],
         "host": figures.get("host", False),

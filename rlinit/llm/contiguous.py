@@ -37,7 +37,9 @@ class ChainProblem:
     seconds
         (d, n) of each unit on each device.
     held_bytes
-        (n,) of each unit.
+        (n,) of each unit, cache included.
+    cached_bytes
+        (n,) of each unit's cache.
     shared_bytes
         Bytes that the first and the last unit share on one device.
     room_bytes
@@ -54,6 +56,7 @@ class ChainProblem:
 
     seconds: NDArray[np.float64]
     held_bytes: NDArray[np.float64]
+    cached_bytes: NDArray[np.float64]
     shared_bytes: float
     room_bytes: NDArray[np.float64]
     transfer_s: NDArray[np.float64]
@@ -75,6 +78,68 @@ class ChainProblem:
         need[0, -1] -= self.shared_bytes
         fits = (need <= self.room_bytes[device] * CAPACITY_SLACK) & (ends[None, :] > ends[:, None])
         return np.where(fits, before[None, :] - before[:, None], np.inf)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Units in a row, each on any of some places, which draw on memories.
+
+    Parameters
+    ----------
+    seconds
+        (q, n) of each unit on each place; inf: not there.
+    transfer_s
+        (q, q) of a change of places, from row to column; inf: no link.
+    weight_bytes, cache_bytes
+        (n,) of each unit.
+    weight_home, cache_home
+        (q,) the memory where a place has them.
+    buffer_bytes
+        (q,) that a place takes of the memory of its caches once it is used at all.
+    room_bytes
+        (m,) of memories, with what rounding is allowed.
+    shared_bytes
+        Weights that the first and the last unit share in one memory.
+    """
+
+    seconds: NDArray[np.float64]
+    transfer_s: NDArray[np.float64]
+    weight_bytes: NDArray[np.float64]
+    cache_bytes: NDArray[np.float64]
+    weight_home: NDArray[np.int64]
+    cache_home: NDArray[np.int64]
+    buffer_bytes: NDArray[np.float64]
+    room_bytes: NDArray[np.float64]
+    shared_bytes: float
+
+    @classmethod
+    def of_chain(cls, problem: ChainProblem) -> Places:
+        """Return the devices of a chain problem as places, each with its own memory."""
+        weight, shared = problem.held_bytes - problem.cached_bytes, problem.shared_bytes
+        if problem.num_units == 1:
+            weight, shared = weight - shared, 0.0
+        d = len(problem.room_bytes)
+        return cls(
+            problem.seconds, problem.transfer_s, weight, problem.cached_bytes, np.arange(d), np.arange(d), np.zeros(d),
+            problem.room_bytes * CAPACITY_SLACK, shared,
+        )  # fmt: skip
+
+    def cost(self, walk: NDArray[np.int64]) -> float:
+        """Return the seconds of a walk, (n,) places."""
+        seconds = self.seconds[walk, np.arange(len(walk))].sum()
+        return float(seconds + self.transfer_s[walk[:-1], walk[1:]].sum())
+
+    def fits(self, walk: NDArray[np.int64]) -> bool:
+        """Return whether memories hold what a walk takes of them."""
+        m = len(self.room_bytes)
+        held = np.bincount(self.weight_home[walk], self.weight_bytes, minlength=m)
+        held += np.bincount(self.cache_home[walk], self.cache_bytes, minlength=m)
+        used = np.unique(walk)
+        held += np.bincount(self.cache_home[used], self.buffer_bytes[used], minlength=m)
+        ends = self.weight_home[walk[[0, -1]]]
+        if ends[0] == ends[1]:
+            held[ends[0]] -= self.shared_bytes
+        return bool((held <= self.room_bytes).all())
 
 
 @dataclass(frozen=True, slots=True)

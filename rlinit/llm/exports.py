@@ -34,6 +34,8 @@ class DeviceMap(NamedTuple):
 def to_device_map(plan: LlmPlan, devices: Mapping[str, str] | None = None) -> DeviceMap:
     """Return the device map of a plan for the modules of transformers.
 
+    Modules whose weights are streamed are on the host or disk that has them: accelerate runs these on its main device.
+
     Parameters
     ----------
     plan
@@ -53,13 +55,14 @@ def to_device_map(plan: LlmPlan, devices: Mapping[str, str] | None = None) -> De
     gpt2 = plan.model.architecture.family == "gpt2"
     root = "transformer" if gpt2 else "model"
     before = ("wte", "wpe", "drop") if gpt2 else ("embed_tokens", "rotary_emb")
-    first, last = plan.spans[0].device, plan.spans[-1].device
+    first, last = (span.weights_on or span.device for span in (plan.spans[0], plan.spans[-1]))
     found = {f"{root}.{module}": first for module in before}
     found |= {f"{root}.{'h' if gpt2 else 'layers'}.{at}": device for at, device in enumerate(layers)}
     found |= {f"{root}.{'ln_f' if gpt2 else 'norm'}": last, "lm_head": last}
     held: dict[str, int] = {}
     for span in plan.spans:
-        name = names.get(span.device, span.device)
+        home = span.weights_on or span.device
+        name = names.get(home, home)
         held[name] = held.get(name, 0) + ceil(span.weight_bytes)
     return DeviceMap({path: names.get(device, device) for path, device in found.items()}, held)
 
@@ -74,6 +77,7 @@ def to_vllm(plan: LlmPlan) -> dict[str, str]:
     InvalidPlan
         There is no split, it cuts inside a layer, or a device has the embedding or the head alone.
     """
+    _refuse_streams(plan, "vLLM")
     layers = _whole_layers(plan)
     if len({span.device for span in plan.spans}) < len(plan.spans):
         raise InvalidPlan("a device comes back in the plan, which ranks of vLLM cannot; plan with contiguous=True")
@@ -105,6 +109,7 @@ def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
         There is no split, or a device has no name.
     """
     _require_split(plan)
+    _refuse_streams(plan, "llama.cpp")
     for span in plan.spans:
         if span.device not in devices:
             raise InvalidPlan(f"device {span.device!r} has no name of llama.cpp; give one such as 'CUDA0'")
@@ -158,11 +163,21 @@ def _require_split(plan: LlmPlan) -> None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no split to export")
 
 
+def _refuse_streams(plan: LlmPlan, tool: str) -> None:
+    for span in plan.spans:
+        if span.weights_on:
+            raise InvalidPlan(
+                f"device {span.device!r} reads weights from {span.weights_on!r} in every pass, which {tool} is not "
+                "told layer by layer; plan with stream=False"
+            )
+
+
 def _whole_layers(plan: LlmPlan) -> list[str]:
     """Return the device of each layer."""
     _require_split(plan)
     found: list[str] = []
-    for unit, device in plan.assignment.items():
+    homes = {unit: span.weights_on or span.device for span in plan.spans for unit in span.units}
+    for unit, device in homes.items():
         match = re.match(r"layer(\d+)", unit)
         if match is None:
             continue

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,10 +13,21 @@ from numpy.typing import NDArray
 from rlinit.errors import InvalidConfig, InvalidHardware
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.architecture import Part
-from rlinit.llm.contiguous import ChainProblem
+from rlinit.llm.contiguous import ChainProblem, Places
 from rlinit.llm.model import LanguageModel, Phase
 
-__all__ = ["Granularity", "Objective", "Settings", "lower_chain", "passes_of", "room_bytes"]
+__all__ = [
+    "Granularity",
+    "Objective",
+    "Settings",
+    "buffer_bytes",
+    "lower_chain",
+    "lower_places",
+    "passes_of",
+    "room_bytes",
+    "streamed_seconds",
+    "streams_of",
+]
 
 Objective = Literal["decode", "prefill", "request", "pipeline"]
 Granularity = Literal["layer", "part"]
@@ -52,6 +64,7 @@ class Settings:
     reserve_bytes: float = 0.0
     first: tuple[str, ...] = ()
     contiguous: bool = True
+    stream: bool = False
 
     def __post_init__(self) -> None:
         for what, known in (("objective", get_args(Objective)), ("granularity", get_args(Granularity))):
@@ -62,6 +75,8 @@ class Settings:
         if not self.contiguous and (self.objective == "pipeline" or self.first):
             what = "objective='pipeline'" if self.objective == "pipeline" else f"first={self.first!r}"
             raise InvalidConfig(f"{what} is for contiguous plans; leave contiguous=False out (--no-contiguous)")
+        if self.stream and self.contiguous:
+            raise InvalidConfig("weights are streamed in plans of any order; add contiguous=False (--no-contiguous)")
 
 
 def passes_of(model: LanguageModel, objective: Objective) -> tuple[tuple[Phase, int], ...]:
@@ -113,7 +128,7 @@ def lower_chain(
     InvalidHardware
         A device without rates, an unknown name in `Settings.first`, or a pipeline on devices that share a resource.
     """
-    _check_devices(model, hardware, settings.first)
+    _check_devices(model, hardware, settings)
     if hardware.sharing and settings.objective == "pipeline":
         raise InvalidHardware(
             f"pipelines of language models do not count devices that share {', '.join(map(repr, hardware.sharing))}; "
@@ -121,10 +136,12 @@ def lower_chain(
         )
     units = model.units(settings.granularity)
     passes = passes_of(model, settings.objective)
-    held = [sum(model.weight_bytes(p) + batches * model.kv_bytes(p) for p in parts) for _, parts in units]
+    weights = np.array([sum(model.weight_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
+    cached = np.array([batches * sum(model.kv_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
     return ChainProblem(
         seconds=_unit_seconds(model, hardware, [parts for _, parts in units], passes),
-        held_bytes=np.array(held, dtype=np.float64),
+        held_bytes=weights + cached,
+        cached_bytes=cached,
         shared_bytes=float(model.tied_bytes),
         room_bytes=np.array([room_bytes(device, settings) for device in hardware.devices]),
         transfer_s=_transfers(model, hardware, passes),
@@ -134,16 +151,107 @@ def lower_chain(
     )
 
 
-def _check_devices(model: LanguageModel, hardware: Hardware, first: Collection[str]) -> None:
+def streams_of(hardware: Hardware, settings: Settings) -> list[tuple[int, int]]:
+    """Return the pairs of a device and what it may read weights from in every pass: a linked host or disk.
+
+    Parameters
+    ----------
+    hardware, settings
+        Devices without rates are disks.
+    """
+    if not settings.stream:
+        return []
+    sources = [m for m, one in enumerate(hardware.devices) if one.flops_per_s is None or one.kind == "cpu"]
+    return [
+        (d, m)
+        for d, device in enumerate(hardware.devices)
+        for m in sources
+        if m != d and device.flops_per_s is not None and hardware.bandwidth[m, d] > 0
+    ]
+
+
+def buffer_bytes(model: LanguageModel, settings: Settings) -> float:
+    """Return the bytes of a device that streams: the largest unit's weights, twice; of an embedding only rows are read.
+
+    Parameters
+    ----------
+    model, settings
+        The problem.
+    """
+    units = model.units(settings.granularity)
+    return 2.0 * max(sum(model.weight_bytes(one) for one in parts if one.kind != "embedding") for _, parts in units)
+
+
+def streamed_seconds(
+    model: LanguageModel, hardware: Hardware, parts: Sequence[Part], device: int, source: int, phase: Phase
+) -> float:
+    """Return the seconds of a pass over a unit whose weights come from another memory meanwhile.
+
+    Parameters
+    ----------
+    model, hardware
+        The problem.
+    parts
+        Of the unit.
+    device, source
+        Numbers of what computes and of what has the weights.
+    phase
+        Which pass.
+    """
+    bytes_read = sum(model.streamed_bytes(part, phase) for part in parts)
+    rate = min(float(hardware.bandwidth[source, device]), float(hardware.devices[source].bytes_per_s or math.inf))
+    come = float(hardware.latency_s[source, device]) + bytes_read / rate
+    return max(come, sum(model.seconds(part, hardware.devices[device], phase) for part in parts))
+
+
+def lower_places(model: LanguageModel, hardware: Hardware, settings: Settings) -> Places:
+    """Return units and places of a model whose plan is not contiguous: devices, and pairs that stream behind them.
+
+    Parameters
+    ----------
+    model, hardware, settings
+        As for `lower_chain`.
+
+    Raises
+    ------
+    InvalidHardware
+        As for `lower_chain`.
+    """
+    plain = Places.of_chain(lower_chain(model, hardware, settings))
+    streams = streams_of(hardware, settings)
+    if not streams:
+        return plain
+    units, passes = model.units(settings.granularity), passes_of(model, settings.objective)
+    known: dict[object, float] = {}
+    seconds = np.empty((len(streams), len(units)))
+    for s, (d, m) in enumerate(streams):
+        for u, (_, parts) in enumerate(units):
+            key = (s, *plain.seconds[:, u].tolist(), plain.weight_bytes[u])
+            if key not in known:
+                known[key] = sum(c * streamed_seconds(model, hardware, parts, d, m, phase) for phase, c in passes)
+            seconds[s, u] = known[key]
+    own = np.array([*range(hardware.num_devices), *(d for d, _ in streams)])
+    return replace(
+        plain,
+        seconds=np.vstack([plain.seconds, seconds]),
+        transfer_s=np.ascontiguousarray(plain.transfer_s[np.ix_(own, own)]),
+        weight_home=np.concatenate([plain.weight_home, [m for _, m in streams]]),
+        cache_home=own,
+        buffer_bytes=np.concatenate([plain.buffer_bytes, np.full(len(streams), buffer_bytes(model, settings))]),
+    )
+
+
+def _check_devices(model: LanguageModel, hardware: Hardware, settings: Settings) -> None:
     names = [device.name for device in hardware.devices]
-    for name in first:
+    for name in settings.first:
         if name not in names:
             raise InvalidHardware(f"there is no device {name!r} to come first; expected one of {', '.join(names)}")
     for device in hardware.devices:
-        if device.rate(model.compute_dtype) is None or device.bytes_per_s is None:
+        disk = settings.stream and device.flops_per_s is None and device.bytes_per_s is not None
+        if not disk and (device.rate(model.compute_dtype) is None or device.bytes_per_s is None):
             raise InvalidHardware(
-                f"device {device.name!r} has no flops_per_s for {model.compute_dtype} or no bytes_per_s; "
-                "costs come from both"
+                f"device {device.name!r} has no flops_per_s for {model.compute_dtype} or no bytes_per_s; costs come "
+                "from both, but for a disk in plans that stream from it (stream=True, --stream)"
             )
 
 
@@ -157,10 +265,13 @@ def _unit_seconds(
     known: dict[object, float] = {}
 
     def timed(part: Part, device: Device, phase: Phase) -> float:
+        if device.flops_per_s is None:
+            return math.inf
         alike = (
             part.kind, part.params, part.active, part.stored_bytes, part.kv_numbers, part.window, part.pair_flops,
             part.experts, part.experts_per_token, part.shares, phase,
             device.rate(model.compute_dtype), device.bytes_per_s, device.launch_s, device.slowdown,
+            tuple(device.efficiency.items()),
         )  # fmt: skip
         if alike not in known:
             known[alike] = model.seconds(part, device, phase)

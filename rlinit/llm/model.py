@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.devices.efficiency import Efficiency
 from rlinit.errors import InvalidConfig
 from rlinit.graph import Graph
 from rlinit.hardware import Device
@@ -24,6 +25,11 @@ __all__ = ["LanguageModel", "Phase", "Workload", "load"]
 
 Phase = Literal["prefill", "decode"]
 
+
+_PEAK = Efficiency()
+
+_PRODUCTS = {"embedding": 1, "attention": 4, "dense": 3, "experts": 3, "head": 1}
+"""Matrix products (or lookups) of a part: four projections of attention, three of a gated feed-forward part."""
 
 _PROMPT, _OUTPUT = 512, 128
 """Tokens of a request where nothing is said: a question and a paragraph."""
@@ -80,7 +86,9 @@ class LanguageModel:
     architecture, workload
         Its parts, and how it is used.
     weights, activations
-        Types of `rlinit.units`; the cache has the type of the activations. Parts whose file says their bytes keep them.
+        Types of `rlinit.units`. Parts whose file says their bytes keep them.
+    cache
+        Type of the numbers in the cache; "": that of the activations.
     """
 
     name: str
@@ -88,6 +96,7 @@ class LanguageModel:
     workload: Workload
     weights: str = "bf16"
     activations: str = "bf16"
+    cache: str = ""
 
     @property
     def compute_dtype(self) -> str:
@@ -119,7 +128,7 @@ class LanguageModel:
     def kv_bytes(self, part: Part) -> int:
         """Return the bytes of a part's cache: every sequence's, up to the context or the window."""
         kept = self.workload.context if part.window is None else min(self.workload.context, part.window)
-        return self.workload.batch * kept * ((part.kv_numbers * BITS[self.activations] + 7) // 8)
+        return self.workload.batch * kept * ((part.kv_numbers * BITS[self.cache or self.activations] + 7) // 8)
 
     def cut_bytes(self, phase: Phase) -> int:
         """Return the bytes that pass a cut between layers: one vector a token."""
@@ -129,7 +138,8 @@ class LanguageModel:
     def seconds(self, part: Part, device: Device, phase: Phase) -> float:
         """Return the seconds of a pass over one part, by the roofline of a device; of decode the mean of its passes.
 
-        The larger of operations over the rate and bytes over the bandwidth, plus a launch, times the `slowdown`.
+        Each of its ops takes the larger of its operations over the rate and its bytes over the bandwidth, and a launch,
+        times the `slowdown`; the device's efficiencies say what operations and bytes count as, as for graphs.
 
         Parameters
         ----------
@@ -138,35 +148,60 @@ class LanguageModel:
         phase
             Prefill of all prompts, or one token for each sequence.
         """
-        flops, moved = self.prefill_costs(part) if phase == "prefill" else self.decode_costs(part)
         rate, bandwidth = float(device.rate(self.compute_dtype) or 0.0), float(device.bytes_per_s or 0.0)
-        return (float(np.mean(np.maximum(flops / rate, moved / bandwidth))) + device.launch_s) * device.slowdown
+        total = 0.0
+        for op_class, count, flops, moved in self.work(part, phase):
+            one = device.efficiency.get(op_class, _PEAK)
+            launch_s = device.launch_s if one.launch_s is None else one.launch_s
+            busy = np.maximum(one.counted_flops(flops / count) / rate, one.counted_bytes(moved / count) / bandwidth)
+            total += count * (float(np.mean(busy)) + launch_s)
+        return total * device.slowdown
 
-    def prefill_costs(self, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return operations and bytes of prefill: token t of a prompt looks back at t tokens, or at its window.
+    def work(self, part: Part, phase: Phase) -> tuple[tuple[str, float, NDArray[np.float64], NDArray[np.float64]], ...]:
+        """Return what a part does in the passes of a phase: class of ops, how many, their operations and their bytes.
 
-        The head works on the last token of each prompt. Bytes are those of weights that are read and of the cache that
-        is written; tensors between ops are left out.
+        Matrix products read weights; attention itself works on pairs of tokens and on the cache. In prefill token t of
+        a prompt looks back at t tokens, or at its window, and the head works on the last token of each prompt; in
+        decode the cache grows by a token a pass, and there is a number for each. Tensors between ops are left out.
+
+        Parameters
+        ----------
+        part
+            Of the architecture.
+        phase
+            Prefill of all prompts, or one token for each sequence.
+        """
+        work, number = self.workload, BITS[self.cache or self.activations] / 8
+        if phase == "prefill":
+            tokens = work.batch * (1 if part.kind == "head" else work.prompt)
+            window = min(work.prompt, part.window or work.prompt)
+            pairs = np.array([work.batch * (window * (window + 1) / 2 + (work.prompt - window) * window)])
+            cached = np.array([float(tokens)])
+        else:
+            tokens = work.batch
+            lengths = np.arange(work.prompt + 1, work.prompt + 1 + work.decode_steps, dtype=np.float64)
+            pairs = cached = work.batch * (lengths if part.window is None else np.minimum(lengths, part.window))
+        read = self._read_bytes(part, tokens)
+        products = _PRODUCTS[part.kind] * (part.experts * part.touched(tokens) if part.experts else 1.0)
+        op_class = "lookup" if part.kind == "embedding" else "matmul"
+        rows = [(op_class, products, np.array([2.0 * part.active * tokens]), np.array([read]))]
+        if part.kv_numbers:
+            per_pair = part.pair_flops[0 if phase == "prefill" else 1]
+            rows.append(("attention", 1.0, per_pair * pairs, part.kv_numbers * number * cached))
+        return tuple(rows)
+
+    def streamed_bytes(self, part: Part, phase: Phase) -> float:
+        """Return the bytes of weights that a pass reads.
+
+        Parameters
+        ----------
+        part
+            Of the architecture.
+        phase
+            Which pass.
         """
         work = self.workload
-        tokens = work.batch * (1 if part.kind == "head" else work.prompt)
-        window = min(work.prompt, part.window or work.prompt)
-        pairs = work.batch * (window * (window + 1) // 2 + (work.prompt - window) * window)
-        flops = 2.0 * part.active * tokens + part.pair_flops[0] * pairs
-        moved = self._read_bytes(part, tokens) + tokens * part.kv_numbers * BITS[self.activations] / 8
-        return np.array([flops]), np.array([moved])
-
-    def decode_costs(self, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return operations and bytes of each decode pass, in order: the cache grows by a token a pass."""
-        work = self.workload
-        lengths = np.arange(work.prompt + 1, work.prompt + 1 + work.decode_steps, dtype=np.float64)
-        if part.window is not None:
-            lengths = np.minimum(lengths, part.window)
-        if not part.kv_numbers:
-            lengths = lengths[:1]
-        flops = work.batch * (2.0 * part.active + part.pair_flops[1] * lengths)
-        cache = work.batch * part.kv_numbers * BITS[self.activations] / 8 * lengths
-        return flops, self._read_bytes(part, work.batch) + cache
+        return self._read_bytes(part, work.batch * (work.prompt if phase == "prefill" else 1))
 
     def _read_bytes(self, part: Part, tokens: int) -> float:
         """Return the bytes of weights that a pass reads: rows of the embedding, experts that some token is sent to."""
@@ -237,6 +272,7 @@ def load(
     prompt: int | None = None,
     output: int | None = None,
     dtype: str | tuple[str, str] | None = None,
+    kv_dtype: str | None = None,
     shares: Sequence[float] = (),
     name: str = "",
 ) -> LanguageModel:
@@ -255,6 +291,8 @@ def load(
     dtype
         Of weights and activations, or of each: "bf16" (default), ("int4", "fp16"), "int4/fp16". Where weights of four
         bits are asked for alone, activations are "fp16". Weights of a GGUF file keep their bytes.
+    kv_dtype
+        Of the cache, such as "fp8" or "int8"; by default that of the activations.
     shares
         Share of the tokens that is sent to each expert; empty: the same to each.
     name
@@ -268,6 +306,8 @@ def load(
         A GGUF file without the gguf package.
     """
     weights, activations = _dtypes(dtype)
+    if kv_dtype is not None and kv_dtype not in BITS:
+        raise InvalidConfig(f"kv_dtype is {kv_dtype!r}; expected one of {', '.join(BITS)}")
     if isinstance(source, Mapping):
         architecture = architecture_of(source, shares)
         title = str(source.get("model_type"))
@@ -285,7 +325,7 @@ def load(
     made = output if output is not None else min(_OUTPUT, max(1, (context or 2 * _OUTPUT) // 2))
     given = prompt if prompt is not None else (_PROMPT if context is None else context - made)
     workload = Workload(given + made if context is None else context, batch, given, made)
-    return LanguageModel(name or title, architecture, workload, weights, activations)
+    return LanguageModel(name or title, architecture, workload, weights, activations, kv_dtype or "")
 
 
 def _dtypes(dtype: str | tuple[str, str] | None) -> tuple[str, str]:

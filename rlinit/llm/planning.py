@@ -13,8 +13,8 @@ import numpy as np
 
 from rlinit.errors import SolverFailure
 from rlinit.hardware import Hardware
-from rlinit.llm.contiguous import ChainProblem, ChainSolution, solve_chain
-from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
+from rlinit.llm.contiguous import ChainProblem, ChainSolution, Places, solve_chain
+from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain, lower_places
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.revisiting import solve_revisiting
@@ -59,11 +59,12 @@ def plan(
     reserve_bytes: float = 0.0,
     first: Sequence[str] = (),
     contiguous: bool = True,
+    stream: bool = False,
 ) -> LlmPlan:
     """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
     Devices are used in any order, each for one span of units, or not at all; with ``contiguous=False`` each unit is on
-    any device.
+    any device, and with ``stream=True`` its weights may be read from a host's memory or a disk in every pass.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def plan(
         From `load`.
     hardware
         Devices with rates and links, or the name of a preset, whose rates are then those of the activations' dtype.
-    objective, granularity, reserve_bytes, first, contiguous
+    objective, granularity, reserve_bytes, first, contiguous, stream
         See `Settings`.
 
     Raises
@@ -82,55 +83,62 @@ def plan(
         An unknown objective or granularity.
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
-    settings = Settings(objective, granularity, reserve_bytes, tuple(first), contiguous)
+    settings = Settings(objective, granularity, reserve_bytes, tuple(first), contiguous, stream)
     started = time.perf_counter()
-    problem, solution, proven = _solve(model, devices, settings)
+    problem, solution, proven, source = _solve(model, devices, settings)
     solved = time.perf_counter() - started
     if not solution.spans:
         said = _what_is_missing(problem)
-        return LlmPlan(model, devices.name, settings, "infeasible", np.inf, np.inf, (), said, {}, solved)
+        return LlmPlan(model, devices.name, settings, "infeasible", np.inf, np.inf, (), said, {}, solved, source)
     spans = evaluate(model, devices, settings, solution.spans)
     value = value_of(spans, settings)
     others = compare_splits(model, devices, settings, problem)
     bound = min(proven, value)
     status: Literal["optimal", "feasible"] = "optimal" if bound >= value * (1 - _CLOSED) else "feasible"
-    made = LlmPlan(model, devices.name, settings, status, value, bound, spans, "", others, solved)
+    made = LlmPlan(model, devices.name, settings, status, value, bound, spans, "", others, solved, source)
     verify(made, devices)
     if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
         raise SolverFailure(f"the cost that was minimised is {solution.cost}, not that of the spans, {value}")
     return made
 
 
-def _solve(model: LanguageModel, hardware: Hardware, settings: Settings) -> tuple[ChainProblem, ChainSolution, float]:
-    """Return the problem, its best spans, and what was proven that none are below.
+def _solve(
+    model: LanguageModel, hardware: Hardware, settings: Settings
+) -> tuple[ChainProblem, ChainSolution, float, str]:
+    """Return the problem, its best spans, what was proven that none are below, and what proved it.
 
     A pipeline of k devices has k batches under way: the best for each k with the caches of k batches is at most k
     devices long, and the best of all k is the best pipeline.
     """
+    source = "dynamic program over sets of devices"
     if settings.objective != "pipeline":
         problem = lower_chain(model, hardware, settings)
         if not settings.contiguous:
-            return problem, *_on_any_device(problem)
+            return problem, *_on_any_device(problem, lower_places(model, hardware, settings))
         solution = solve_chain(problem)
-        return problem, solution, solution.cost
+        return problem, solution, solution.cost, source
     most = min(hardware.num_devices, len(model.units(settings.granularity)))
     problems = [lower_chain(model, hardware, settings, k, k) for k in range(1, most + 1)]
     solution = min((solve_chain(problem) for problem in problems), key=lambda found: found.cost)
-    return problems[0], solution, solution.cost
+    return problems[0], solution, solution.cost, source
 
 
-def _on_any_device(problem: ChainProblem) -> tuple[ChainSolution, float]:
-    """Return the best spans where devices may come back, and their bound; contiguous ones where it is not closed."""
-    found = solve_revisiting(problem)
-    if not found.devices and found.bound == np.inf:
-        return ChainSolution(np.inf, ()), np.inf
+def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution, float, str]:
+    """Return the best spans where devices may come back, their bound, and what proved it.
+
+    Contiguous spans stand in where the search found nothing better.
+    """
+    found = solve_revisiting(places)
+    source = "branch and bound over walks" if found.closed else "program of counts on HiGHS"
+    if not found.places and found.bound == np.inf:
+        return ChainSolution(np.inf, ()), np.inf, source
     solution = ChainSolution(np.inf, ())
-    if found.devices:
-        starts = [0, *(u for u in range(1, problem.num_units) if found.devices[u] != found.devices[u - 1])]
-        ends = [*starts[1:], problem.num_units]
-        spans = tuple((found.devices[start], start, end) for start, end in zip(starts, ends, strict=True))
-        units = [problem.seconds[device, unit] for unit, device in enumerate(found.devices)]
-        cuts = [problem.transfer_s[one, other] for (one, _, _), (other, _, _) in pairwise(spans)]
+    if found.places:
+        n = problem.num_units
+        starts = [0, *(u for u in range(1, n) if found.places[u] != found.places[u - 1])]
+        spans = tuple((found.places[start], start, end) for start, end in zip(starts, [*starts[1:], n], strict=True))
+        units = [places.seconds[place, unit] for unit, place in enumerate(found.places)]
+        cuts = [places.transfer_s[one, other] for (one, _, _), (other, _, _) in pairwise(spans)]
         solution = ChainSolution(math.fsum([*units, *cuts]), spans)
     if found.bound < solution.cost * (1 - _CLOSED):
         solution = min(solution, solve_chain(problem), key=lambda one: one.cost)
@@ -138,7 +146,7 @@ def _on_any_device(problem: ChainProblem) -> tuple[ChainSolution, float]:
         raise SolverFailure(
             "the program ended without a placement, and no contiguous split fits; try granularity='part'"
         )
-    return solution, found.bound
+    return solution, found.bound, source
 
 
 def _what_is_missing(problem: ChainProblem) -> str:
@@ -172,6 +180,7 @@ def max_context(
     reserve_bytes: float = 0.0,
     first: Sequence[str] = (),
     contiguous: bool = True,
+    stream: bool = False,
 ) -> Limit:
     """Return the longest context that fits, with the plan for it: bisection on the exact method.
 
@@ -180,7 +189,7 @@ def max_context(
 
     Parameters
     ----------
-    model, hardware, objective, granularity, reserve_bytes, first, contiguous
+    model, hardware, objective, granularity, reserve_bytes, first, contiguous, stream
         As for `plan`.
 
     Raises
@@ -192,7 +201,7 @@ def max_context(
     most = max(least, model.architecture.max_context or _LONGEST)
     return _largest(
         lambda size: model.with_workload(context=size), least, most, hardware,
-        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous),
+        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous, stream),
     )  # fmt: skip
 
 
@@ -205,12 +214,13 @@ def max_batch(
     reserve_bytes: float = 0.0,
     first: Sequence[str] = (),
     contiguous: bool = True,
+    stream: bool = False,
 ) -> Limit:
     """Return the largest batch that fits at the model's context, with the plan for it.
 
     Parameters
     ----------
-    model, hardware, objective, granularity, reserve_bytes, first, contiguous
+    model, hardware, objective, granularity, reserve_bytes, first, contiguous, stream
         As for `plan`.
 
     Raises
@@ -220,7 +230,7 @@ def max_batch(
     """
     return _largest(
         lambda size: model.with_workload(batch=size), 1, _LONGEST, hardware,
-        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous),
+        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous, stream),
     )  # fmt: skip
 
 
@@ -234,10 +244,16 @@ def _largest(
         return plan(
             resized(size), devices, objective=settings.objective, granularity=settings.granularity,
             reserve_bytes=settings.reserve_bytes, first=settings.first, contiguous=settings.contiguous,
+            stream=settings.stream,
         )  # fmt: skip
 
     def fits(size: int) -> bool:
-        return bool(_solve(resized(size), devices, settings)[1].spans)
+        model = resized(size)
+        if not settings.contiguous and not settings.stream:
+            chain = lower_chain(model, devices, settings)
+            if solve_chain(chain).spans:  # which is quicker to say, and enough
+                return True
+        return bool(_solve(model, devices, settings)[1].spans)
 
     if not fits(least):
         return Limit(0, planned(least))

@@ -16,10 +16,6 @@ from rlinit.llm.model import LanguageModel
 __all__ = ["LlmPlan", "Span"]
 
 
-_SOURCES = {True: "dynamic program over sets of devices", False: "program of counts on HiGHS"}
-"""What proves the bound, by whether plans are contiguous."""
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
     """What one device does.
@@ -34,6 +30,10 @@ class Span:
         What it holds; a tied matrix once.
     seconds, transfer_s
         Of its parts, and of the cut before it, in all passes that the objective sums over.
+    weights_on
+        The host or disk that its weights are read from in every pass; "": they are its own.
+    buffer_bytes
+        Of its own memory, for weights that are being read.
     """
 
     device: str
@@ -42,6 +42,8 @@ class Span:
     cache_bytes: float
     seconds: float
     transfer_s: float
+    weights_on: str = ""
+    buffer_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class LlmPlan:
         Name of a simple split -> its value under the same model, or why it has none.
     solve_s
         Seconds that the proof took.
+    bound_source
+        What proved the bound. HiGHS's holds within its tolerances; the others but for the rounding of sums.
     """
 
     model: LanguageModel
@@ -78,6 +82,7 @@ class LlmPlan:
     message: str = ""
     others: Mapping[str, float | str] = field(default_factory=dict)
     solve_s: float = 0.0
+    bound_source: str = ""
 
     @property
     def assignment(self) -> dict[str, str]:
@@ -104,7 +109,7 @@ class LlmPlan:
             "status": self.status,
             "value": self.value if math.isfinite(self.value) else None,
             "bound": self.bound if math.isfinite(self.bound) else None,
-            "bound_source": _SOURCES[self.settings.contiguous],
+            "bound_source": self.bound_source,
             "message": self.message,
             "spans": [dataclasses.asdict(span) for span in self.spans],
             "others": dict(self.others),

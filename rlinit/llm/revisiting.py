@@ -1,9 +1,9 @@
-"""Units in a row on any devices, each of which may come back: a program that counts units that are alike.
+"""Units in a row on any places, each of which may come back: a program that counts units that are alike.
 
 A row is cut into blocks, each a period of p unlike units repeated r times (attention and experts of every layer). With
 integers
 
-    x[j, d]      repeats in which unit j of the period is on device d,
+    x[j, d]      repeats in which unit j of the period is on place d,
     t[j, d, e]   cuts from d to e between unit j and the one after it (from the last to the first of the next repeat),
     c[d, e]      whether a cut from d to e lies between a block and the next one,
 
@@ -11,7 +11,8 @@ the cost is that of units and cuts, and memory is a sum over x. A block whose cu
 many as its repeats there, and whose used (j, d) are connected, is a path, and every path is such a block (Euler's
 theorem on directed multigraphs): since cuts go from j to j + 1 only, it has the row's units in order. Connectivity is
 added where a solution lacks it: what visits some (j, d) of a set enters the set, so cuts into it are at least
-x[j, d] / r.
+x[j, d] / r. HiGHS solves it within its tolerances; `rlinit.llm.walk_bounds` proves what its walk is worth, where that
+does not take too long.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.errors import SolverFailure
-from rlinit.hardware import CAPACITY_SLACK
-from rlinit.llm.contiguous import ChainProblem
+from rlinit.llm.contiguous import Places
+from rlinit.llm.walk_bounds import ProvenWalk, prove_walk
 
-__all__ = ["Revisit", "solve_revisiting"]
+__all__ = ["solve_revisiting"]
 
 _LONGEST_PERIOD = 12
 """Units of a period: six layers of two, as where every sixth looks back at everything."""
@@ -34,30 +34,14 @@ _LONGEST_PERIOD = 12
 _ROUNDS, _NODES = 40, 2_000
 """Programs solved one after the other, each with more connectivity, and nodes that HiGHS may branch on in each."""
 
-_GAP = 5e-7
-"""Relative gap at which a program is closed: half of that within which a plan counts as optimal."""
+_GAP = 1e-7
+"""Relative gap at which a program is closed: a tenth of that within which a plan counts as optimal."""
 
 _TIGHTER = 2e-6
 """Share of a memory left out where HiGHS filled it up to its tolerance of 1e-6 and rounding made that too much."""
 
 Node = tuple[int, int, int]
-"""A block, a unit of its period and a device."""
-
-
-@dataclass(frozen=True, slots=True)
-class Revisit:
-    """The device of each unit, none where no placement was found, and what was proven that no placement is below.
-
-    Parameters
-    ----------
-    devices
-        (n,) device of each unit.
-    bound
-        By HiGHS; inf where it proved that nothing fits.
-    """
-
-    devices: tuple[int, ...]
-    bound: float
+"""A block, a unit of its period and a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +72,30 @@ class _Program:
         self.limit.append(limit)
 
 
-def solve_revisiting(problem: ChainProblem) -> Revisit:
-    """Return the cheapest placement of units on any devices, of a problem whose costs add up.
+def solve_revisiting(problem: Places) -> ProvenWalk:
+    """Return the cheapest walk over places and what none is below; where the proof is not closed, by HiGHS.
 
-    No device of it may only come first, and all may be used.
-
-    Raises
-    ------
-    SolverFailure
-        HiGHS ended in a way that says nothing.
+    Parameters
+    ----------
+    problem
+        Units, places and memories.
     """
-    found = _Search(problem, 1.0).solve()
-    if not found.devices or _fits(problem, found.devices):
+    walks, proposed = [], 0.0
+    for share in (1.0, 1.0 - _TIGHTER):
+        walk, bound = _Search(problem, share).solve()
+        proposed = bound if share == 1.0 else proposed
+        if walk:
+            walks.append(walk)
+        if not walk or problem.fits(np.array(walk)):
+            break
+    found = prove_walk(problem, walks)
+    if found.closed:
         return found
-    tighter = _Search(problem, 1.0 - _TIGHTER).solve().devices
-    return Revisit(tighter if tighter and _fits(problem, tighter) else (), found.bound)
+    cost = problem.cost(np.array(found.places)) if found.places else np.inf
+    return ProvenWalk(found.places, min(max(found.bound, proposed), cost), False)
 
 
-def _fits(problem: ChainProblem, devices: Sequence[int]) -> bool:
-    held = np.bincount(devices, problem.held_bytes, minlength=len(problem.room_bytes))
-    if devices[0] == devices[-1]:
-        held[devices[0]] -= problem.shared_bytes
-    return bool((held <= problem.room_bytes * CAPACITY_SLACK).all())
-
-
-def _scale(problem: ChainProblem) -> float:
+def _scale(problem: Places) -> float:
     """Return seconds that no placement is below, but for one of 0: HiGHS's tolerances are absolute."""
     least = float(problem.seconds.min(axis=0).sum())
     costs = np.concatenate([problem.seconds.ravel(), problem.transfer_s.ravel()]).tolist()
@@ -137,39 +120,50 @@ def _blocks(kinds: Sequence[int]) -> Iterator[_Block]:
 class _Search:
     """The program of a problem, and the rounds of adding connectivity to it."""
 
-    def __init__(self, problem: ChainProblem, share: float) -> None:
-        self.problem, self.num_devices = problem, len(problem.room_bytes)
-        n = problem.num_units
+    def __init__(self, problem: Places, share: float) -> None:
+        self.problem = problem
+        self.num_places, n = problem.seconds.shape
         self.scale = _scale(problem)
         numbers: dict[object, int] = {}
         kinds = [
-            (*problem.seconds[:, u].tolist(), problem.held_bytes[u], u if u in (0, n - 1) else -1) for u in range(n)
-        ]
+            (*problem.seconds[:, u].tolist(), problem.weight_bytes[u], problem.cache_bytes[u],
+             u if u in (0, n - 1) else -1)
+            for u in range(n)
+        ]  # fmt: skip
         self.blocks = list(_blocks([numbers.setdefault(kind, len(numbers)) for kind in kinds]))
         self.program = _Program()
         self.x: dict[Node, int] = {}
         self.cuts: dict[tuple[Node, Node], int] = {}
-        self.entries = [self.program.variable(0.0, 1.0) for _ in range(self.num_devices)]
-        self.exits = [self.program.variable(0.0, 1.0) for _ in range(self.num_devices)]
+        self.entries = [self.program.variable(0.0, 1.0) for _ in range(self.num_places)]
+        self.exits = [self.program.variable(0.0, 1.0) for _ in range(self.num_places)]
         self._units()
         self._all_cuts()
         self._flow()
         self._memory(share)
 
     def _units(self) -> None:
-        alone = self.problem.shared_bytes if self.problem.num_units == 1 else 0.0
         for b, block in enumerate(self.blocks):
             for j in range(block.period):
-                for d in range(self.num_devices):
+                for d in range(self.num_places):
                     seconds = float(self.problem.seconds[d, block.start + j]) / self.scale
-                    need = self.problem.held_bytes[block.start + j] - alone
-                    fits = need <= self.problem.room_bytes[d] * CAPACITY_SLACK
-                    self.x[b, j, d] = self.program.variable(seconds, float(block.repeats) if fits else 0.0)
-                whole = {self.x[b, j, d]: 1.0 for d in range(self.num_devices)}
+                    here = np.isfinite(seconds) and all(
+                        need <= self.problem.room_bytes[m] for m, need in self._needs(block.start + j, d).items()
+                    )
+                    self.x[b, j, d] = self.program.variable(
+                        seconds if here else 0.0, float(block.repeats) if here else 0.0
+                    )
+                whole = {self.x[b, j, d]: 1.0 for d in range(self.num_places)}
                 self.program.row(whole, block.repeats, block.repeats)
 
+    def _needs(self, unit: int, place: int) -> dict[int, float]:
+        """Return the bytes of each memory that a unit takes on a place."""
+        weight, cache = int(self.problem.weight_home[place]), int(self.problem.cache_home[place])
+        needs = {weight: float(self.problem.weight_bytes[unit])}
+        needs[cache] = needs.get(cache, 0.0) + float(self.problem.cache_bytes[unit])
+        return needs
+
     def _all_cuts(self) -> None:
-        """Add a variable for each linked pair of devices at each boundary of unlike units."""
+        """Add a variable for each linked pair of places at each boundary of unlike units."""
         for b, block in enumerate(self.blocks):
             for j in range(block.period):
                 if j + 1 < block.period:
@@ -181,21 +175,21 @@ class _Search:
                         self._cuts((b, j), (b + 1, 0), 1)
 
     def _cuts(self, before: tuple[int, int], after: tuple[int, int], most: int) -> None:
-        for d in range(self.num_devices):
-            for e in range(self.num_devices):
+        for d in range(self.num_places):
+            for e in range(self.num_places):
                 seconds = float(self.problem.transfer_s[d, e]) if d != e else 0.0
                 if seconds < np.inf:
                     key = ((*before, d), (*after, e))
                     self.cuts[key] = self.program.variable(seconds / self.scale, float(most))
 
     def _flow(self) -> None:
-        """Let x equal the cuts into a device, and those out of it."""
+        """Let x equal the cuts into a place, and those out of it."""
         into: dict[Node, dict[int, float]] = {node: {} for node in self.x}
         out: dict[Node, dict[int, float]] = {node: {} for node in self.x}
         for (one, other), variable in self.cuts.items():
             out[one][variable] = into[other][variable] = 1.0
         last = (len(self.blocks) - 1, self.blocks[-1].period - 1)
-        for d in range(self.num_devices):
+        for d in range(self.num_places):
             into[0, 0, d][self.entries[d]] = 1.0
             out[(*last, d)][self.exits[d]] = 1.0
         for node, variable in self.x.items():
@@ -204,47 +198,51 @@ class _Search:
         self.program.row(dict.fromkeys(self.entries, 1.0), 1.0, 1.0)
 
     def _memory(self, share: float) -> None:
-        if self.problem.num_units == 1:
-            return
-        last = self.blocks[-1]
-        for d in range(self.num_devices):
-            room = float(self.problem.room_bytes[d]) * share
+        nodes = [(node, self.blocks[node[0]].start + node[1], v) for node, v in self.x.items() if self.program.most[v]]
+        buffers = {d: self._used(d) for d in np.flatnonzero(self.problem.buffer_bytes).tolist()}
+        for m, room in enumerate((self.problem.room_bytes * share).tolist()):
             if not 0.0 < room < np.inf:
                 continue
-            row = {
-                self.x[b, j, d]: float(self.problem.held_bytes[block.start + j]) / room
-                for b, block in enumerate(self.blocks)
-                for j in range(block.period)
-                if self.program.most[self.x[b, j, d]]
-            }
+            row = {v: self._needs(unit, node[2]).get(m, 0.0) / room for node, unit, v in nodes}
+            for d, used in buffers.items():
+                if self.problem.cache_home[d] == m:
+                    row[used] = float(self.problem.buffer_bytes[d]) / room
             if self.problem.shared_bytes:
                 both = self.program.variable(0.0, 1.0)
                 row[both] = -self.problem.shared_bytes / room
-                ends = (self.x[0, 0, d], self.x[len(self.blocks) - 1, last.period - 1, d])
-                for end in ends:
-                    self.program.row({both: 1.0, end: -1.0}, -np.inf, 0.0)
-            self.program.row(row, -np.inf, 1.0)
+                homes = np.flatnonzero(self.problem.weight_home == m).tolist()
+                for b, j in ((0, 0), (len(self.blocks) - 1, self.blocks[-1].period - 1)):
+                    self.program.row({both: 1.0} | {self.x[b, j, d]: -1.0 for d in homes}, -np.inf, 0.0)
+            self.program.row({v: share for v, share in row.items() if share}, -np.inf, 1.0)
 
-    def solve(self) -> Revisit:
-        """Solve again and again, until what is found is connected; the bound of each round is one of the problem."""
+    def _used(self, d: int) -> int:
+        """Return a variable that is 1 where a place is used."""
+        used = self.program.variable(0.0, 1.0)
+        for node, v in self.x.items():
+            if node[2] == d and self.program.most[v]:
+                self.program.row({v: 1.0, used: -self.program.most[v]}, -np.inf, 0.0)
+        return used
+
+    def solve(self) -> tuple[tuple[int, ...], float]:
+        """Solve again and again, until what is found is connected; return that walk, or none, and HiGHS's bound."""
         bound = 0.0
         for _ in range(_ROUNDS):
-            counts, proven = self._round()
-            bound = max(bound, proven)
+            counts, proposed = self._round()
+            bound = max(bound, proposed)
             if counts is None:
-                return Revisit((), bound)
+                break
             apart = self._apart(counts)
             if not apart:
-                return Revisit(self._path(counts), bound)
+                return self._path(counts), bound
             for block, nodes in apart:
                 self._connect(block, nodes)
-        return Revisit((), bound)
+        return (), bound
 
     def _round(self) -> tuple[NDArray[np.int64] | None, float]:
-        """Return the whole numbers that HiGHS finds, and its bound.
+        """Return the whole numbers that HiGHS finds, and its bound; inf where it finds that nothing fits.
 
         Without presolve: with it, HiGHS 1.12 takes memories that are filled exactly, by units some of which are a
-        billionth of others, for too small, and calls what it finds instead optimal.
+        billionth of others, for too small.
         """
         # Here and not above: the command line starts without it.
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -264,10 +262,8 @@ class _Search:
         )
         if result.status == 2:
             return None, np.inf
-        if result.status not in (0, 1):
-            raise SolverFailure(f"HiGHS ended with status {result.status}: {result.message}")
-        proven = 0.0 if result.mip_dual_bound is None else float(result.mip_dual_bound) * self.scale
-        return (None if result.x is None else np.rint(result.x).astype(np.int64)), proven
+        bound = 0.0 if result.mip_dual_bound is None else float(result.mip_dual_bound) * self.scale
+        return None if result.x is None else np.rint(result.x).astype(np.int64), bound
 
     def _apart(self, counts: NDArray[np.int64]) -> list[tuple[int, set[Node]]]:
         """Return sets of (block, j, d) that are used and are not connected with where their block is entered."""
@@ -297,12 +293,12 @@ class _Search:
         """Ask for a cut into a set wherever something in it is used."""
         into = {v: 1.0 for (one, to), v in self.cuts.items() if to in nodes and one not in nodes}
         if b == 0:
-            into |= {self.entries[d]: 1.0 for d in range(self.num_devices) if (0, 0, d) in nodes}
+            into |= {self.entries[d]: 1.0 for d in range(self.num_places) if (0, 0, d) in nodes}
         for node in sorted(nodes):
             self.program.row({**into, self.x[node]: -1.0 / self.blocks[b].repeats}, 0.0, np.inf)
 
     def _path(self, counts: NDArray[np.int64]) -> tuple[int, ...]:
-        """Return the device of each unit: an Euler path through each block (Hierholzer)."""
+        """Return the place of each unit: an Euler path through each block (Hierholzer)."""
         devices: list[int] = []
         for b in range(len(self.blocks)):
             left: dict[Node, list[Node]] = {}

@@ -23,8 +23,8 @@ def compare_splits(
     """Return the value of each simple split, or why it has none.
 
     ``best single device``; ``equal layers``, ``in proportion to memory`` (exo) and ``in proportion to bandwidth`` over
-    all devices in the hardware's order, those that have to come first before the others; ``greedy``: devices in the
-    order of their bandwidth, each filled with whole layers before the next is begun (llama.cpp's fit).
+    all devices but disks in the hardware's order, those that have to come first before the others; ``greedy``:
+    devices in the order of their bandwidth, each filled with whole layers before the next is begun (llama.cpp's fit).
 
     Parameters
     ----------
@@ -33,19 +33,26 @@ def compare_splits(
     problem
         The same in arrays.
     """
-    n, d = problem.num_units, hardware.num_devices
+    n, computing = (
+        problem.num_units,
+        [at for at, device in enumerate(hardware.devices) if device.flops_per_s is not None],
+    )
     memory = [min(device.memory_bytes, 2.0**50) for device in hardware.devices]
     bandwidth = [float(device.bytes_per_s or 0.0) for device in hardware.devices]
-    shares = {"equal layers": [1.0] * d, "in proportion to memory": memory, "in proportion to bandwidth": bandwidth}
+    shares = {
+        "equal layers": [1.0] * len(memory),
+        "in proportion to memory": memory,
+        "in proportion to bandwidth": bandwidth,
+    }
     found: dict[str, float | str] = {}
-    singles = {at: _judge(model, hardware, settings, ((at, 0, n),)) for at in range(d)}
+    singles = {at: _judge(model, hardware, settings, ((at, 0, n),)) for at in computing}
     fitting = [value for value in singles.values() if isinstance(value, float)]
     found["best single device"] = min(fitting) if fitting else "no device holds the model"
-    order = sorted(range(d), key=lambda at: hardware.devices[at].name not in settings.first)
+    order = sorted(computing, key=lambda at: hardware.devices[at].name not in settings.first)
     for name, weights in shares.items():
         spans = split_in_proportion(n, [weights[at] for at in order])
         found[name] = _judge(model, hardware, settings, tuple((order[at], start, end) for at, start, end in spans))
-    found["greedy"] = _judge(model, hardware, settings, _greedy(problem, bandwidth))
+    found["greedy"] = _judge(model, hardware, settings, _greedy(problem, bandwidth, computing))
     return found
 
 
@@ -66,9 +73,9 @@ def split_in_proportion(num_units: int, weights: Sequence[float]) -> Spans:
     return tuple((at, start, end) for at, (start, end) in enumerate(zip([0, *ends], ends, strict=False)) if end > start)
 
 
-def _greedy(problem: ChainProblem, bandwidth: Sequence[float]) -> Spans:
+def _greedy(problem: ChainProblem, bandwidth: Sequence[float], computing: Sequence[int]) -> Spans:
     """Fill devices one after the other, the fastest memory first; the last one takes what is left."""
-    order = sorted(range(len(bandwidth)), key=lambda at: (-bandwidth[at], at))
+    order = sorted(computing, key=lambda at: (-bandwidth[at], at))
     spans, start, n = [], 0, problem.num_units
     for at in order:
         costs = problem.span_costs(at)[start]

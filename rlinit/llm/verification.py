@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rlinit.errors import InvalidPlan
 from rlinit.hardware import CAPACITY_SLACK, Hardware
-from rlinit.llm.lowering import Settings, passes_of, room_bytes
+from rlinit.llm.lowering import Settings, buffer_bytes, passes_of, room_bytes, streamed_seconds, streams_of
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan, Span
 from rlinit.units import format_bytes
@@ -29,26 +29,35 @@ def evaluate(
         The problem.
     spans
         In the order of the chain; under ``pipeline`` each device has a cache for as many batches as there are spans.
+        Numbers behind the devices are pairs of `rlinit.llm.lowering.streams_of`.
     """
     units = model.units(settings.granularity)
     batches = len(spans) if settings.objective == "pipeline" else 1
+    pairs = [*((d, d) for d in range(hardware.num_devices)), *streams_of(hardware, settings)]
     found = []
-    for at, (device, start, end) in enumerate(spans):
+    for at, (number, start, end) in enumerate(spans):
+        device, home = pairs[number]
         parts = [part for _, some in units[start:end] for part in some]
         weights = sum(model.weight_bytes(part) for part in parts)
-        if end == len(units) and device == spans[0][0]:
+        if end == len(units) and home == pairs[spans[0][0]][1]:
             weights -= model.tied_bytes  # embedding and head are one matrix there
         place = hardware.devices[device]
         seconds, transfer = [], 0.0
         for phase, count in passes_of(model, settings.objective):
-            seconds += [count * model.seconds(part, place, phase) for part in parts]
-            if at and count:
-                source = spans[at - 1][0]
+            if home == device:
+                seconds += [count * model.seconds(part, place, phase) for part in parts]
+            else:
+                seconds += [
+                    count * streamed_seconds(model, hardware, unit, device, home, phase) for _, unit in units[start:end]
+                ]
+            source = pairs[spans[at - 1][0]][0]
+            if at and count and source != device:
                 rate, delay = float(hardware.bandwidth[source, device]), float(hardware.latency_s[source, device])
                 transfer += count * (delay + model.cut_bytes(phase) / rate) if rate > 0 else math.inf
         names = tuple(name for name, _ in units[start:end])
         cache = float(batches * sum(model.kv_bytes(part) for part in parts))
-        found.append(Span(place.name, names, float(weights), cache, math.fsum(seconds), transfer))
+        streamed = (hardware.devices[home].name, buffer_bytes(model, settings)) if home != device else ("", 0.0)
+        found.append(Span(place.name, names, float(weights), cache, math.fsum(seconds), transfer, *streamed))
     return tuple(found)
 
 
@@ -73,7 +82,10 @@ def overfull(spans: Sequence[Span], hardware: Hardware, settings: Settings) -> s
         What is held against what.
     """
     for device in hardware.devices:
-        need = math.fsum(span.weight_bytes + span.cache_bytes for span in spans if span.device == device.name)
+        held = [span.weight_bytes for span in spans if (span.weights_on or span.device) == device.name]
+        held += [span.cache_bytes for span in spans if span.device == device.name]
+        buffers = {span.weights_on: span.buffer_bytes for span in spans if span.device == device.name}
+        need = math.fsum([*held, *buffers.values()])
         room = room_bytes(device, settings)
         if need > room * CAPACITY_SLACK:
             return f"{device.name!r} would hold {format_bytes(need)} and has room for {format_bytes(room)}"
@@ -110,9 +122,11 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
     ends = [0]
     for span in plan.spans:
         ends.append(ends[-1] + len(span.units))
-    places = [
-        (index[span.device], start, end) for span, start, end in zip(plan.spans, ends[:-1], ends[1:], strict=True)
-    ]
+    pairs = [*((d, d) for d in range(hardware.num_devices)), *streams_of(hardware, plan.settings)]
+    used = [(index[span.device], index.get(span.weights_on or span.device, -1)) for span in plan.spans]
+    if not set(used) <= set(pairs):
+        raise InvalidPlan("a device reads its weights from where it cannot")
+    places = [(pairs.index(pair), start, end) for pair, start, end in zip(used, ends[:-1], ends[1:], strict=True)]
     found = evaluate(plan.model, hardware, plan.settings, places)
     for ours, span in zip(found, plan.spans, strict=True):
         if ours != span:

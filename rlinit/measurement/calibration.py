@@ -72,7 +72,7 @@ class Calibration:
         Of the graph and of the plan.
     predicted_s
         What the plan said the whole run takes: the makespan; of stages, the sum of their seconds, since one input goes
-        through all of them.
+        through all of them. One stage is at work at a time then, so that none slows another (`Hardware.sharing`).
     measured_s, spread_s, least_s, repeats
         Median, interquartile range and least of whole runs in which nothing else was measured. On a busy machine the
         median exceeds what its ops add up to, since other work interrupts few ops but most runs.
@@ -80,6 +80,8 @@ class Calibration:
         Every op that computes; inputs of the model do not.
     notes
         What the devices are.
+    slowdowns
+        Device -> its `Device.slowdown`, which measured seconds hold already; 1 for those not named.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Calibration:
     repeats: int
     ops: tuple[OpTiming, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rank_correlation(self) -> float | None:
@@ -122,14 +125,24 @@ class Calibration:
         return tuple(sorted(self.ops, key=lambda row: (-abs(row.error_s), row.op, row.device, row.batch))[:count])
 
     def table(self) -> CostTable:
-        """Return the measured seconds as a cost table; `CostTable.updated` puts them into another one."""
-        rows = [CostRow(row.op, row.device, row.batch, row.measured_s, row.spread_s, row.repeats) for row in self.ops]
+        """Return the measured seconds as a cost table; `CostTable.updated` puts them into another one.
+
+        They are divided by the devices' slowdowns, by which plans multiply the seconds of tables.
+        """
+        rows = []
+        for row in self.ops:
+            slowdown = self.slowdowns.get(row.device, 1.0)
+            seconds, spread_s = row.measured_s / slowdown, row.spread_s / slowdown
+            rows.append(CostRow(row.op, row.device, row.batch, seconds, spread_s, row.repeats))
         return CostTable(tuple(rows), " ".join(self.name.split()) or "costs", dict(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form (schema `rlinit/schemas/calibration.schema.json`)."""
         data = {"format": "rlinit-calibration", "version": 1, **dataclasses.asdict(self)}
-        return {**data, "ops": [dataclasses.asdict(row) for row in self.ops], "notes": dict(self.notes)}
+        del data["slowdowns"]
+        return {**data, "ops": [dataclasses.asdict(row) for row in self.ops], "notes": dict(self.notes)} | (
+            {"slowdowns": dict(self.slowdowns)} if self.slowdowns else {}
+        )
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, atomically."""
@@ -168,7 +181,8 @@ def calibrate(
     plan, model, inputs, devices
         As for `rlinit.executors.execute`.
     graph, hardware
-        What the plan was made for. Stage plans need both: they hold no times of single ops.
+        What the plan was made for. Stage plans need both: they hold no times of single ops. Placements need the
+        hardware where a device has a `slowdown`.
     settings
         Warm-up, repeats, and the time limit of each of the two. Threads are those of each CPU device of the plan, as
         when its costs were measured; None: the devices share what torch uses now.
@@ -203,17 +217,20 @@ def calibrate(
             one = figure_of(samples[key])
             ops.append(OpTiming(*key, expected_s, one.seconds, one.spread_s, one.repeats))
     whole = figure_of(walls)
-    total_s = sum(use.time_s for use in plan.stages) if plan.objective == "pipeline" else plan.value
+    slowdowns = (
+        {device.name: device.slowdown for device in hardware.devices if device.slowdown > 1.0} if hardware else {}
+    )
     return Calibration(
         plan.graph,
         plan.objective,  # type: ignore[arg-type]  # memory plans were refused
-        float(total_s),
+        float(_whole_s(plan, hardware)),
         whole.seconds,
         whole.spread_s,
         min(walls),
         whole.repeats,
         tuple(ops),
         _notes(places, settings.threads),
+        slowdowns,
     )
 
 
@@ -243,7 +260,7 @@ def _pearson(x: np.ndarray[Any, np.dtype[np.float64]], y: np.ndarray[Any, np.dty
 
 
 def _predicted(plan: Plan, graph: Graph | None, hardware: Hardware | None) -> dict[_Key, float]:
-    """Return the seconds that the plan expects of each op on each device at each batch size."""
+    """Return the seconds that the plan expects of each op, device and batch size, alone on what the device shares."""
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to run")
     if plan.objective == "memory":
@@ -262,13 +279,24 @@ def _predicted(plan: Plan, graph: Graph | None, hardware: Hardware | None) -> di
         )
     from rlinit.costs.roofline import op_times
 
-    crowded = hardware.crowded({use.device for use in plan.stages if use.num_ops})
-    by_name = {device.name: device for device in crowded.devices}
+    by_name = {device.name: device for device in hardware.devices}
     seconds = [op_times(graph, by_name[use.device]) for use in plan.stages]
     return {
         (op, plan.stages[int(stage)].device, 1): float(seconds[int(stage)][graph.index(op)])
         for op, stage in plan.assignment.items()
     }
+
+
+def _whole_s(plan: Plan, hardware: Hardware | None) -> float:
+    """Return what a run takes by the plan: its value; of stages the sum, each alone on what it shares with others."""
+    if plan.objective != "pipeline" or hardware is None:
+        return plan.value
+    crowded = hardware.crowded({use.device for use in plan.stages if use.num_ops})
+    factors = {
+        one.name: busy.slowdown / one.slowdown for one, busy in zip(hardware.devices, crowded.devices, strict=True)
+    }
+    computing = (use.in_s + use.out_s + (use.work_s + use.overflow_s) / factors[use.device] for use in plan.stages)
+    return math.fsum(computing)
 
 
 def _key(batch: Batch, plan: Plan) -> _Key:

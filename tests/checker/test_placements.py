@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import rlinit
@@ -148,6 +149,27 @@ def test_transfers_may_not_overlap_on_a_link() -> None:
     wrong = dataclasses.replace(plan, transfers=(first, together))
     with pytest.raises(InvalidPlan, match="used twice at once"):
         rlinit.verify(wrong, fan, pair)
+
+
+def test_transfers_that_never_end_are_refused() -> None:
+    """Against an endless transfer no start is late; links with infinite latency are none."""
+    chain = rlinit.Graph.build([("p", {"time_s": 1.0, "out_bytes": 8.0}), ("q", {"time_s": 1.0})], [("p", "q")])
+    pair = Hardware.mesh([Device("a"), Device("b")], 1.0)
+    for transfers in ("parallel", "exclusive"):
+        plan = rlinit.schedule(chain, pair, objective="latency", transfers=transfers)
+        first, second = plan.batches
+        moved = dataclasses.replace(second, device="b" if first.device == "a" else "a")
+        assert plan.assignment is not None
+        uses = tuple(dataclasses.replace(use, num_batches=1, busy_s=1.0, held_bytes=0.0) for use in plan.devices)
+        apart = dataclasses.replace(
+            plan, batches=(first, moved), assignment={**plan.assignment, "q": moved.device}, devices=uses
+        )
+        endless = dataclasses.replace(pair, latency_s=np.array([[0.0, np.inf], [np.inf, 0.0]]))
+        if transfers == "exclusive":
+            sent = PlannedTransfer("p", first.device, moved.device, 1.0, 1.5)
+            apart = dataclasses.replace(apart, transfers=(sent,))
+        with pytest.raises(InvalidPlan, match="takes for ever"):
+            rlinit.verify(dataclasses.replace(apart, hardware_fingerprint=endless.fingerprint()), chain, endless)
 
 
 def test_figures_are_checked() -> None:

@@ -15,7 +15,7 @@ import pytest
 from rlinit import llm
 from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
 from rlinit.hardware import Device, Hardware
-from rlinit.llm.contiguous import ChainProblem, exchangeable_classes
+from rlinit.llm.contiguous import ChainProblem, Places, exchangeable_classes
 from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
 from rlinit.llm.revisiting import solve_revisiting
 from rlinit.llm.verification import evaluate, overfull, value_of
@@ -121,7 +121,8 @@ def random_row(rng: np.random.Generator) -> ChainProblem:
     room = rng.integers(0, int(held.sum()) + 2, d).astype(float)
     room[rng.random(d) < 0.1] = np.inf
     return ChainProblem(
-        np.array([seconds for seconds, _ in row]).T * scale, held * size, float(rng.choice([0, 1])) * size, room * size,
+        np.array([seconds for seconds, _ in row]).T * scale, held * size, 0.0 * held,
+        float(rng.choice([0, 1])) * size, room * size,
         transfer * scale, False, np.zeros(d, bool), d,
     )  # fmt: skip
 
@@ -138,13 +139,13 @@ def test_rows_on_any_device_against_brute_force(start: int) -> None:
     """Bounds never exceed the optimum and are met; what does not fit is proven not to."""
     for seed in range(start, start + 20):
         problem = random_row(np.random.default_rng(seed))
-        best, found = math.inf, solve_revisiting(problem)
+        best, found = math.inf, solve_revisiting(Places.of_chain(problem))
         cost = math.inf
         for devices in itertools.product(range(len(problem.room_bytes)), repeat=problem.num_units):
             if fits(problem, devices):
                 units = sum(problem.seconds[device, unit] for unit, device in enumerate(devices))
                 value = units + sum(problem.transfer_s[pair] for pair in itertools.pairwise(devices))
-                best, cost = min(best, value), value if devices == found.devices else cost
+                best, cost = min(best, value), value if devices == found.places else cost
         assert found.bound == best or found.bound == pytest.approx(best, rel=2e-6), seed
         assert cost == best or cost == pytest.approx(best, rel=2e-6), seed
 
@@ -154,7 +155,8 @@ def row_on_devices(seconds: Any, held: Any, room: Any, transfer: Any = 0.0, shar
     d = len(room)
     transfer_s = np.broadcast_to(np.asarray(transfer, float), (d, d)).copy()
     return ChainProblem(
-        np.array(seconds, float), np.array(held, float), shared, np.array(room, float), transfer_s, False,
+        np.array(seconds, float), np.array(held, float), np.zeros(len(held)),
+        shared, np.array(room, float), transfer_s, False,
         np.zeros(d, bool), d,
     )  # fmt: skip
 
@@ -178,9 +180,9 @@ def row_on_devices(seconds: Any, held: Any, room: Any, transfer: Any = 0.0, shar
 )  # fmt: skip
 def test_rows_that_highs_got_wrong(problem: ChainProblem, best: float) -> None:
     """Bounds of these were above the optimum, or said that nothing fits."""
-    found = solve_revisiting(problem)
+    found = solve_revisiting(Places.of_chain(problem))
     assert found.bound == pytest.approx(best, rel=1e-6)
-    assert fits(problem, found.devices)
+    assert fits(problem, found.places)
 
 
 def test_experts_go_to_the_host_and_attention_stays() -> None:
@@ -223,17 +225,20 @@ def big(layers: int = 100) -> llm.LanguageModel:
 
 @pytest.mark.parametrize("objective", get_args(Objective))
 def test_hundred_layers_on_eight_unlike_devices_in_a_second(objective: Objective) -> None:
-    """The proof takes under a second on an idle core (three are allowed here, where others may work)."""
+    """The proof takes under a second of an idle core (three times that is allowed here, where caches are shared)."""
     hardware = "a100-80g+l40s+rtx4090+rtx3090+l4+v100-32g+t4+cpu-128g"
-    started = time.perf_counter()
+    started = time.process_time()
     plan = llm.plan(big(), hardware, objective=objective)
     assert plan.status == "optimal"
-    assert plan.solve_s < 3.0, time.perf_counter() - started
+    assert time.process_time() - started < 3.0
     if objective == "prefill":
-        free = llm.plan(big(), hardware, objective=objective, granularity="part", contiguous=False)
-        assert free.status == "optimal"
-        assert free.value <= plan.value * (1 + 1e-9)
-        assert free.solve_s < 3.0
+        llm.plan(big(2), hardware, objective=objective, contiguous=False)  # compiles what is not in the cache yet
+        for granularity in get_args(Granularity):
+            started = time.process_time()
+            free = llm.plan(big(), hardware, objective=objective, granularity=granularity, contiguous=False)
+            assert free.status == "optimal"
+            assert free.value <= plan.value * (1 + 1e-9)
+            assert time.process_time() - started < 3.0
 
 
 def test_equal_devices_are_one_class() -> None:
@@ -292,17 +297,22 @@ def test_costs_are_those_written_out() -> None:
     attention = model.architecture.parts[1]
     matrices = 16 * (16 + 16) + 16 * 16
     assert model.kv_bytes(attention) == 2 * 11 * 2 * 2 * 4 * 2
-    flops, moved = model.prefill_costs(attention)
-    assert flops[0] == 2 * matrices * 16 + 4 * 16 * 2 * (8 * 9 // 2)
-    assert moved[0] == 2 * (matrices + 32) + 16 * 16 * 2
-    flops, moved = model.decode_costs(attention)
-    assert flops.tolist() == [2 * (2 * matrices + 4 * 16 * 9), 2 * (2 * matrices + 4 * 16 * 10)]
-    assert moved.tolist() == [2 * (matrices + 32) + 2 * 16 * 2 * length for length in (9, 10)]
+    (kind, count, flops, moved), (other, one, pair_flops, cached) = model.work(attention, "prefill")
+    assert (kind, count, other, one) == ("matmul", 4, "attention", 1)
+    assert (flops.tolist(), moved.tolist()) == ([2 * matrices * 16], [2 * (matrices + 32)])
+    assert (pair_flops.tolist(), cached.tolist()) == ([4 * 16 * 2 * (8 * 9 // 2)], [16 * 16 * 2])
+    (_, _, flops, moved), (_, _, pair_flops, cached) = model.work(attention, "decode")
+    assert (flops.tolist(), moved.tolist()) == ([2 * 2 * matrices], [2 * (matrices + 32)])
+    assert pair_flops.tolist() == [2 * 4 * 16 * length for length in (9, 10)]
+    assert cached.tolist() == [2 * 16 * 2 * length for length in (9, 10)]
+    small = llm.load(LLAMA, prompt=8, output=3, batch=2, dtype="fp16", kv_dtype="int8")
+    assert small.kv_bytes(attention) == model.kv_bytes(attention) / 2
+    assert small.work(attention, "decode")[1][3].tolist() == (cached / 2).tolist()
     windowed = llm.load(GEMMA, prompt=8, output=3, dtype="fp16").architecture.parts[1]
     model = llm.load(GEMMA, prompt=8, output=3, dtype="fp16")
     assert model.kv_bytes(windowed) == 6 * 2 * 2 * 8 * 2
     pairs = 1 + 2 + 3 + 4 + 5 + 6 + 6 + 6
-    assert model.prefill_costs(windowed)[0][0] == 2 * windowed.active * 8 + 4 * 4 * 8 * pairs
+    assert model.work(windowed, "prefill")[1][2].tolist() == [4 * 4 * 8 * pairs]
     experts = llm.load(MIXTRAL).architecture.parts[3]
     assert experts.touched(1) == pytest.approx(0.5)
     assert experts.touched(2) == pytest.approx(0.75)

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import rlinit
 from rlinit.costs.table import CostTable, InvalidCostTable
 from rlinit.errors import BackendUnavailable, InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
@@ -94,6 +95,33 @@ def test_stage_plans_are_compared_with_graph_and_hardware(
         calibrate(plan, exported, inputs, graph=graph, hardware=Hardware.mesh(hardware.devices, 1.0), settings=FAST)
 
 
+def test_seconds_of_slower_devices_are_not_slowed_twice(case: tuple[Any, tuple[Any, ...], Graph]) -> None:
+    """A plan from a calibrated table says of each op what was measured, on devices with a slowdown, too."""
+    exported, inputs, graph = case
+    slow = Hardware.mesh([Device("d0", slowdown=3.0)], 1e9)
+    plan = random_plan(graph, slow, 3)
+    found = calibrate(plan, exported, inputs, graph=graph, hardware=slow, settings=FAST)
+    assert found.slowdowns == {"d0": 3.0}
+    again = random_plan(found.table().apply(graph, partial=True), slow, 3)
+    planned = {batch.op: batch.end_s - batch.start_s for batch in again.batches}
+    for row in found.ops:
+        assert planned[row.op] == pytest.approx(row.measured_s, rel=1e-9, abs=1e-12)
+
+
+def test_stages_that_share_a_processor_are_measured_alone(case: tuple[Any, tuple[Any, ...], Graph]) -> None:
+    """One input goes through all stages, one at a time: what each would lose to the others is not predicted of it."""
+    exported, inputs, graph = case
+    devices = [Device(name, shares="cpu") for name in ("d0", "d1")]
+    shared = dataclasses.replace(Hardware.mesh(devices, 1e9), sharing={"cpu": (1.0, 1.5)})
+    plan = rlinit.schedule(graph, shared)
+    assert sum(use.num_ops > 0 for use in plan.stages) == 2
+    found = calibrate(plan, exported, inputs, graph=graph, hardware=shared, settings=FAST)
+    work_s = math.fsum(use.work_s for use in plan.stages)
+    assert found.predicted_s == pytest.approx(math.fsum(use.time_s for use in plan.stages) - work_s * 0.5 / 1.5)
+    assert math.fsum(row.predicted_s for row in found.ops) == pytest.approx(work_s / 1.5)
+    assert found.slowdowns == {}
+
+
 def test_batches_of_throughput_plans_are_compared_by_size(hardware: Hardware) -> None:
     """Ops that run in batches of several sizes are compared at each size."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
@@ -151,6 +179,10 @@ def test_files_give_it_back(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     found.save(path)
     assert Calibration.load(path) == found
+    slowed = dataclasses.replace(found, slowdowns={"d": 2.0})
+    slowed.save(tmp_path / "slowed.json")
+    assert Calibration.load(tmp_path / "slowed.json") == slowed
+    assert [row.seconds for row in slowed.table().rows] == [row.seconds / 2 for row in found.table().rows]
     data = json.loads(path.read_text())
     huge = [{**row, "measured_s": 10**400} for row in data["ops"]]
     for text in (

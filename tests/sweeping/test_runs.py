@@ -166,3 +166,16 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for wrong in (["--stages", "3..1"], ["--stages", "x"], ["--stages", "1", "--devices", "1"], ["--devices", "4"]):
         assert main(["sweep", str(model), "--hw", hw, *wrong]) == 2
     assert main(["sweep", str(model)]) == 2
+
+
+def test_a_dtype_goes_by_each_hardware(capsys: pytest.CaptureFixture[str]) -> None:
+    """A network of the zoo is INT8 on Edge TPUs and FP32 on GPUs, whichever is named first."""
+
+    def values(*hardware: str) -> dict[str, float]:
+        where = [text for one in hardware for text in ("--hw", one)]
+        assert main(["sweep", "zoo:mobilenetv2", *where, "--method", "natural", "--json"]) == 0
+        return {row["hardware"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+
+    alone = values("edge-tpu-2") | values("2xt4")
+    assert values("edge-tpu-2", "2xt4") == alone
+    assert list(values("2xt4", "edge-tpu-2").items()) == [(name, alone[name]) for name in ("2xt4", "edge-tpu-2")]

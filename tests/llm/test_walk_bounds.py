@@ -1,0 +1,143 @@
+"""Walks over places: proofs and streams against brute force, and what HiGHS alone gave up on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlinit import llm
+from rlinit.devices.efficiency import Efficiency
+from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
+from rlinit.hardware import Device, Hardware
+from rlinit.llm.contiguous import Places
+from rlinit.llm.lowering import lower_places, streams_of
+from rlinit.llm.verification import evaluate, overfull, value_of
+from rlinit.llm.walk_bounds import prove_walk
+from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, random_hardware
+
+
+def random_places(rng: np.random.Generator) -> Places:
+    """Return few units on places that share memories, some of them with buffers, at any scale."""
+    q, m, n = int(rng.integers(1, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 7))
+    scale, size = 10.0 ** rng.integers(-9, 12), 10.0 ** rng.integers(0, 12)
+    period = [(rng.uniform(0, 1, q) * rng.choice([0, 1, 1], q), *rng.choice([0.0, 1.0, 2.0, 3.0], 2)) for _ in range(3)]
+    row = [period[u] for u in rng.integers(0, 3, n)]
+    transfer = rng.uniform(0, 0.5, (q, q)) * rng.choice([0, 1, 1])
+    transfer[rng.random((q, q)) < 0.15] = np.inf
+    np.fill_diagonal(transfer, 0.0)
+    weight, cache = (np.array([unit[at] for unit in row]) * size for at in (1, 2))
+    room = rng.integers(0, 3 * n + 2, m) * size
+    room[rng.random(m) < 0.1] = np.inf
+    buffer = rng.choice([0.0, 0.0, 1.0, 2.0], q) * size
+    return Places(
+        np.array([unit[0] for unit in row]).T * scale, transfer * scale, weight, cache, rng.integers(0, m, q),
+        rng.integers(0, m, q), buffer, room, float(rng.choice([0.0, 1.0])) * size if weight[0] and n > 1 else 0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("start", range(0, 400, 100))
+def test_proofs_against_brute_force(start: int) -> None:
+    """Without a walk to begin with the search ends at the optimum, or proves that nothing fits."""
+    for seed in range(start, start + 100):
+        problem = random_places(np.random.default_rng(seed))
+        q, n = problem.seconds.shape
+        walks = (np.array(walk) for walk in itertools.product(range(q), repeat=n))
+        best = min((problem.cost(walk) for walk in walks if problem.fits(walk)), default=math.inf)
+        found = prove_walk(problem)
+        assert found.closed, seed
+        assert found.bound <= best, seed
+        assert found.bound >= best * (1 - 1e-8), seed
+        assert bool(found.places) == math.isfinite(best), seed
+        if found.places:
+            walk = np.array(found.places)
+            assert problem.fits(walk)
+            assert problem.cost(walk) == pytest.approx(best, rel=2e-9), seed
+
+
+@pytest.mark.parametrize("objective", ["decode", "prefill", "request"])
+@pytest.mark.parametrize("seed", range(4))
+def test_streams_are_as_good_as_brute_force(objective: Any, seed: int) -> None:
+    """Weights on a host or disk, read in every pass: the value is that of the best of all placements and homes."""
+    draw = random.Random(f"{objective} {seed} streams")
+    model = llm.load(draw.choice([LLAMA, MIXTRAL, GEMMA]) | {"num_hidden_layers": 2}, prompt=9, output=4, dtype="fp16")
+    whole = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
+    plain = random_hardware(draw, 2, whole)
+    devices = (plain.devices[0], replace(plain.devices[1], kind="cpu"), Device("nvme", "nvme", bytes_per_s=1e6))
+    hardware = Hardware.mesh(devices, 10 ** draw.uniform(5, 8), latency_s=1e-4)
+    options: dict[str, Any] = {"objective": objective, "contiguous": False, "stream": True}
+    plan = llm.plan(model, hardware, **options)
+    assert len(streams_of(hardware, plan.settings)) == 3
+    n, best = len(model.units()), math.inf
+    for walk in itertools.product((0, 1, 3, 4, 5), repeat=n):
+        split = tuple((place, at, at + 1) for at, place in enumerate(walk))
+        spans = evaluate(model, hardware, plan.settings, split)
+        if not overfull(spans, hardware, plan.settings):
+            best = min(best, value_of(spans, plan.settings))
+    assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
+    assert plan.value == pytest.approx(best, rel=1e-8)
+    assert plan.bound_source == "branch and bound over walks"
+    assert plan.bound >= plan.value * (1 - 1e-8)
+    places = lower_places(model, hardware, plan.settings)
+    assert places.seconds.shape == (6, n)
+
+
+def test_weights_come_from_the_host_where_that_is_better() -> None:
+    """A long prompt is worth sending weights to the GPU for; a token is not. Exports take it or say why not."""
+    config = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 32}
+    config |= {"num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}
+    model = llm.load(config, prompt=8000, output=100, dtype="fp16")
+    plan = llm.plan(model, "rtx4090+cpu-64g", objective="prefill", contiguous=False, stream=True)
+    without = llm.plan(model, "rtx4090+cpu-64g", objective="prefill", contiguous=False)
+    assert plan.value < without.value / 3
+    assert {span.weights_on for span in plan.spans} >= {"cpu"}
+    token = llm.plan(model, "rtx4090+cpu-64g", contiguous=False, stream=True)
+    assert any(span.device == "cpu" for span in token.spans)
+    assert "cpu" in set(llm.to_device_map(plan).device_map.values())
+    with pytest.raises(InvalidPlan, match="reads weights from 'cpu'"):
+        llm.to_vllm(plan)
+    with pytest.raises(InvalidPlan, match="reads weights from 'cpu'"):
+        llm.to_llama_cpp(plan, {"rtx4090": "CUDA0", "cpu": "CPU"})
+    llm.verify(plan, Hardware.preset("rtx4090+cpu-64g"))
+    with pytest.raises(InvalidPlan):
+        llm.verify(replace(plan, spans=tuple(replace(one, weights_on="") for one in plan.spans)),
+                   Hardware.preset("rtx4090+cpu-64g"))  # fmt: skip
+    tight = llm.plan(model, "rtx4090+cpu-16g+nvme", objective="prefill", contiguous=False, stream=True)
+    assert "nvme" in {span.weights_on for span in tight.spans}
+    with pytest.raises(InvalidHardware, match="stream=True"):
+        llm.plan(model, "rtx4090+cpu-16g+nvme")
+    with pytest.raises(InvalidConfig, match="contiguous=False"):
+        llm.plan(model, "rtx4090+cpu", stream=True)
+
+
+def test_equal_devices_of_several_kinds_are_planned() -> None:
+    """HiGHS ends this one at a limit that SciPy calls an unknown status, which is no reason to give up."""
+    config = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 100}
+    config |= {"num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256}
+    hardware = "2xt4+2xl4+rtx3090+rtx4090+v100+cpu-256g"
+    plan = llm.plan(llm.load(config, context=8192), hardware, granularity="part", contiguous=False)
+    assert plan.spans
+    assert plan.bound >= 0.99 * plan.value
+    layers = llm.plan(llm.load(config, context=8192), hardware, contiguous=False)
+    assert (layers.status, layers.bound_source) == ("optimal", "branch and bound over walks")
+
+
+def test_costs_reach_what_graphs_reach() -> None:
+    """Efficiencies of a device count: those of attention for pairs of tokens, of products for the rest."""
+    model = llm.load(LLAMA, prompt=8, output=3, dtype="fp16")
+    ideal = Device("d", flops_per_s=1e9, bytes_per_s=1e6)
+    half = replace(ideal, efficiency={"matmul": Efficiency(bytes=((1.0, 0.5),), launch_s=1e-3)})
+    dense = model.architecture.parts[2]
+    assert dense.kind == "dense"
+    assert model.seconds(dense, half, "decode") == pytest.approx(2 * model.seconds(dense, ideal, "decode") + 3e-3)
+    slow = replace(ideal, efficiency={"attention": Efficiency(bytes=((1.0, 0.25),))})
+    attention = model.architecture.parts[1]
+    cached = float(np.mean(model.work(attention, "decode")[1][3])) / 1e6
+    assert model.seconds(attention, slow, "decode") == pytest.approx(
+        model.seconds(attention, ideal, "decode") + 3 * cached
+    )
