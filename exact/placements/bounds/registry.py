@@ -9,6 +9,7 @@ limited by counts of relaxations, and the result is deterministic.
 path               longest path, with the best devices and the transfers these need; linear
 load               fractional assignment of loads and memory, with the best split of each op
 around             for each op, what must run before it and what after it, each as `load`; quadratic in bits
+flow               dual ascent on the relaxation of paths, loads between ops of a chain and transfers: `flow`
 relaxation         the linear relaxation with rows for what lies between ops: `lp_relaxation`
 chain              branch and bound over the devices of segments of the network: `chain`
 memory             devices of the segments of a chain, searched with multipliers on memory: `lagrangian_chain`
@@ -30,6 +31,7 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
 from rlinit.exact.placements.bounds.chain import ChainBound, best_chain
+from rlinit.exact.placements.bounds.flow import FlowBound
 from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lagrangian_chain
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
@@ -37,9 +39,12 @@ from rlinit.placements.problem import PlacementProblem
 
 __all__ = [
     "PLACEMENT_BOUNDS",
+    "FlowProblem",
     "PlacementBound",
     "around_bound",
     "chain_bound",
+    "flow_bound",
+    "flow_problem",
     "joined_bound",
     "load_bound",
     "memory_bound",
@@ -53,6 +58,7 @@ _BETWEEN_OPS = 2_000
 _LP_SIZE = 40_000
 _SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
+_FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
 _CHAIN_NODES = 400
 _CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
 _NO_LIMIT = 1 << 40
@@ -130,6 +136,59 @@ def around_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
         tight = _tightened(problem, start, upper)
         bound = upper if tight is None else max(bound, tight.floor_s)
     return min(bound, upper)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowProblem:
+    """A problem of one shard as the dual ascent begins with it: its windows, weights of devices, and a first bound."""
+
+    problem: PlacementProblem
+    window: ShardWindows
+    weight: FloatArray
+    bound_s: float
+
+
+def flow_problem(problem: PlacementProblem, upper: float, budget: Budget) -> FlowProblem | None:
+    """Return what the dual ascent begins with; None where nothing is better than `upper`.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the search for weights early.
+    """
+    start = _start(problem, upper, budget)
+    if start is None or start.bound_s >= upper:
+        return None
+    tight = _tightened(problem, start, upper)
+    if tight is None:
+        return None
+    return FlowProblem(problem, tight, start.weight, max(start.bound_s, tight.floor_s))
+
+
+def flow_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the bound of the dual ascent, or of `around_bound` where that is better.
+
+    Problems of several shards, and those too large for a table of all transfers, have `around_bound` alone.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the ascent; it has 1,000 rounds at most.
+    """
+    limited = budget or Budget()
+    size = len(problem.edges) * problem.num_devices**2
+    if problem.num_shards != 1 or not problem.num_ops or size > _FLOW_SIZE:
+        return around_bound(problem, upper=upper, budget=budget)
+    first = flow_problem(problem, upper, limited)
+    if first is None:
+        return upper
+    ascent = FlowBound(problem, first.window, first.weight)
+    bound = max(first.bound_s, ascent.run(_FLOW_ROUNDS, limited))
+    return upper if bound > latest_end(problem, first.window.allowed) * _OUT_OF_REACH else min(bound, upper)
 
 
 def relaxation_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -335,6 +394,7 @@ PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
         "path": path_bound,
         "load": load_bound,
         "around": around_bound,
+        "flow": flow_bound,
         "relaxation": relaxation_bound,
         "chain": chain_bound,
         "memory": memory_bound,

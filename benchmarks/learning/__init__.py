@@ -1,0 +1,1 @@
+"""Learned parts against their hand-made rivals, by the protocol of docs/learning.md."""
