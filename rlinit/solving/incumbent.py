@@ -398,7 +398,15 @@ def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progres
         See `Incumbent`.
     """
     equality = _byte_equality(problem) if problem.objective == "memory" else Equality()
-    return Incumbent(problem, evaluate, budget, target_gap, progress, equality, quantum=value_quantum(problem))
+    return Incumbent(problem, _stage_value, budget, target_gap, progress, equality, quantum=value_quantum(problem))
+
+
+def _stage_value(problem: StageProblem, assignment: StageAssignment) -> Value:
+    """Return the value of what a method found, which has to be monotone."""
+    source = np.repeat(assignment.stage, np.diff(problem.succ_indptr))
+    if (source > assignment.stage[problem.succ]).any():
+        raise SolverFailure("a method gave an assignment in which an edge leads to an earlier stage")
+    return evaluate(problem, assignment)
 
 
 def for_activations(

@@ -120,17 +120,17 @@ def _candidates(s: StageState, forward: bool) -> int:
 
 @njit(cache=True, nogil=True)
 def _released(a: StageArrays, s: StageState, forward: bool, v: int, count: int) -> int:
-    """Append the ops that waited for v alone to the candidates; return how many there are then."""
-    if forward:
-        for e in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
-            if s.before[a.succ[e]] == 0:
-                s.queue[count] = a.succ[e]
-                count += 1
-    else:
-        for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
-            if s.behind[a.pred[e]] == 0:
-                s.queue[count] = a.pred[e]
-                count += 1
+    """Append the ops that waited for v alone to the candidates; return how many there are then.
+
+    Those placed from the other end wait for nothing any more, and are done.
+    """
+    row = a.succ if forward else a.pred
+    indptr = a.succ_indptr if forward else a.pred_indptr
+    waiting = s.before if forward else s.behind
+    for e in range(indptr[v], indptr[v + 1]):
+        if waiting[row[e]] == 0 and s.placed[row[e]] == 0:
+            s.queue[count] = row[e]
+            count += 1
     return count
 
 
@@ -257,7 +257,7 @@ def dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, li
         row = a.succ if rule.forward else a.pred
         indptr = a.succ_indptr if rule.forward else a.pred_indptr
         for e in range(indptr[v], indptr[v + 1]):
-            if waiting[row[e]] == 0:
+            if waiting[row[e]] == 0 and s.placed[row[e]] == 0:
                 _sift(heap, s.key, count, row[e])
                 count += 1
         if s.now[COST] <= limit and s.now[SCORE] >= best:
