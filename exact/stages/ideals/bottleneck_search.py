@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.enumeration import Ideals
-from rlinit.exact.stages.ideals.passes import bottleneck_pass
+from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, bottleneck_pass
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem
@@ -225,37 +225,14 @@ class BottleneckSearch:
         reach = self.reach(limit)
         floor = self.weight_of.sum() - (states.left * reach).sum(axis=1)
 
+        fillings = Fillings(reach, floor, states.step, states.fewer)
+        sums = Sums(table.weight, work, held, barred, self.all_in, self.all_out)
+        rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, costs.in_cost, costs.out_cost)
+        crossings = table.crossings._replace(cross_indptr=self.cross_indptr)
+
         def call(first: int, quota: int) -> tuple[int, int]:
             next_first, met = bottleneck_pass(
-                limit,
-                first,
-                quota,
-                states.ordered,
-                table.weight,
-                reach,
-                floor,
-                states.step,
-                states.fewer,
-                work,
-                barred,
-                held,
-                problem.memory_bytes,
-                problem.cache_bytes,
-                costs.overflow,
-                self.all_in,
-                self.all_out,
-                costs.in_cost,
-                costs.out_cost,
-                table.bits,
-                table.first_open,
-                self.cross_indptr,
-                table.cross,
-                table.source_bit,
-                table.consumer_indptr,
-                table.consumer_bit,
-                label,
-                back,
-                back_class,
+                limit, first, quota, states.ordered, fillings, sums, rates, crossings, label, back, back_class
             )
             return int(next_first), int(met)
 

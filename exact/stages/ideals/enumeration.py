@@ -111,6 +111,19 @@ def _explore(problem: StageProblem, cap: int) -> tuple[int, IntArray, NodeArray,
 
 
 @njit(cache=True, nogil=True)
+def _hashed(sign: NDArray[np.uint64], first: int, size: int) -> IntArray:
+    """Return an open-addressing table of `size`, a power of two, of the numbers from `first` on, each at its sign."""
+    table = np.full(size, -1, np.int64)
+    mask = size - 1
+    for j in range(len(sign)):
+        slot = np.int64(sign[j] & np.uint64(mask))
+        while table[slot] >= 0:
+            slot = (slot + 1) & mask
+        table[slot] = first + j
+    return table
+
+
+@njit(cache=True, nogil=True)
 def _grow(
     succ_indptr: IntArray,
     succ: IntArray,
@@ -130,16 +143,11 @@ def _grow(
     one = np.uint64(1)
     indptr = np.zeros(1024, np.int64)
     entry = np.full(1024, -1, np.int64)
-    added = np.empty(4096, np.int32)
-    target = np.empty(4096, np.int32)
-    size = 0  # transitions
-    for v in range(n):
-        if size == len(added):
-            added = np.concatenate((added, np.empty_like(added)))
-            target = np.concatenate((target, np.empty_like(target)))
-        if pred_indptr[v] == pred_indptr[v + 1]:
-            added[size] = v
-            size += 1
+    sources = np.flatnonzero(pred_indptr[1:] == pred_indptr[:-1])
+    size = len(sources)  # transitions
+    added = np.empty(4096 + n, np.int32)
+    target = np.empty(4096 + n, np.int32)
+    added[:size] = sources
     indptr[1] = size
     count = 1
     bits = np.zeros((1, words), np.uint64)
@@ -217,13 +225,7 @@ def _grow(
                 indptr[j + 1] = size
                 bits[i - first, word] ^= bit
                 if 2 * (count - last) > len(table):
-                    table = np.full(4 * len(table), -1, np.int64)
-                    mask = len(table) - 1
-                    for j in range(last, count):
-                        slot = np.int64(larger_sign[j - last] & np.uint64(mask))
-                        while table[slot] >= 0:
-                            slot = (slot + 1) & mask
-                        table[slot] = j
+                    table = _hashed(larger_sign[: count - last], last, 4 * len(table))
         bits, larger_bits = larger_bits, bits
         sign, larger_sign = larger_sign, sign
         first, last = last, count

@@ -18,7 +18,7 @@ from rlinit.exact.stages.ideals.bottleneck_search import (
     run_in_chunks,
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals
-from rlinit.exact.stages.ideals.passes import spill_pass
+from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, spill_pass
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import (
     MemoryValue,
@@ -151,29 +151,22 @@ class _Spill:
         out_bytes = np.ascontiguousarray(problem.tensor_bytes[None, :])
         all_out = table.crossing_sums(problem.tensor_bytes)[None, :]
 
+        unused = np.zeros((1, 1))
+        fillings = Fillings(reach, floor, search.states.step, search.states.fewer)
+        sums = Sums(table.weight, unused, held, num_barred, unused, all_out)
+        rates = StageRates(problem.memory_bytes, problem.cache_bytes, unused[0], unused, out_bytes)
+
         def call(first: int, quota: int) -> tuple[int, int]:
             next_first, met = spill_pass(
                 self.peak,
                 self.tie,
                 first,
                 quota,
-                table.weight,
-                reach,
-                floor,
                 problem.stage_class,
-                num_barred,
-                held,
-                problem.memory_bytes,
-                problem.cache_bytes,
-                all_out,
-                out_bytes,
-                table.bits,
-                table.first_open,
-                table.cross_indptr,
-                table.cross,
-                table.source_bit,
-                table.consumer_indptr,
-                table.consumer_bit,
+                fillings,
+                sums,
+                rates,
+                table.crossings,
                 off_cache,
                 traffic,
                 back,

@@ -9,6 +9,8 @@ than the limit (``reach``), and heavy enough for the stages still left to hold t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,9 +18,91 @@ from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 
-__all__ = ["bottleneck_pass", "spill_pass"]
+__all__ = ["Crossings", "Fillings", "StageRates", "Sums", "bottleneck_pass", "spill_pass"]
 
 _HEAVIER_THAN_ALL = np.int64(2**62)
+
+
+class Crossings(NamedTuple):
+    """The nodes of each of the p ideals, and the tensors that leave them.
+
+    Parameters
+    ----------
+    bits
+        (p, w) members.
+    first_open
+        (p,) first word that is not full.
+    cross_indptr, cross
+        Tensors that leave each ideal, in CSR form.
+    source_bit, consumer_indptr, consumer_bit
+        Bits of each tensor's producer and consumers.
+    """
+
+    bits: WordArray
+    first_open: IntArray
+    cross_indptr: IntArray
+    cross: NodeArray
+    source_bit: IntArray
+    consumer_indptr: IntArray
+    consumer_bit: IntArray
+
+
+class Fillings(NamedTuple):
+    """Which stages may be filled after which, and how much a stage and those after it can hold.
+
+    Parameters
+    ----------
+    reach, floor
+        (c,) most weight of a stage, and (S,) least weight that is done in each state.
+    step, fewer
+        (S, c) state after one more stage of a class, and with one less; -1 where there is none.
+    """
+
+    reach: IntArray
+    floor: IntArray
+    step: IntArray
+    fewer: IntArray
+
+
+class Sums(NamedTuple):
+    """Sums over the nodes of each ideal, and over its tensors.
+
+    Parameters
+    ----------
+    weight
+        (p,) weight of each ideal, ascending.
+    work, held
+        (c, p) seconds and parameter bytes of the nodes that fit under the limit.
+    barred
+        (c, p) number of the others.
+    all_in, all_out
+        (c, p) what the tensors that leave the ideal cost to bring in or send.
+    """
+
+    weight: IntArray
+    work: FloatArray
+    held: FloatArray
+    barred: IntArray
+    all_in: FloatArray
+    all_out: FloatArray
+
+
+class StageRates(NamedTuple):
+    """What the c classes of devices hold and what beyond it costs.
+
+    Parameters
+    ----------
+    memory, cache, overflow
+        (c,) bytes of a device, bytes on its chip, and seconds for each byte beyond these.
+    in_s, out_s
+        (c, m) seconds to bring in or send each tensor.
+    """
+
+    memory: FloatArray
+    cache: FloatArray
+    overflow: FloatArray
+    in_s: FloatArray
+    out_s: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -107,33 +191,51 @@ def _leaving(
 
 
 @njit(cache=True, nogil=True)
+def _alive(
+    i: int,
+    ordered: bool,
+    done: int,
+    floor: IntArray,
+    fewer: IntArray,
+    best: FloatArray,
+    starts: IntArray,
+    label: FloatArray,
+    back: NDArray[np.int32],
+    back_class: NDArray[np.int8],
+) -> int:
+    """Write the states from which ideal i, of weight `done`, is worth extending into `starts`; return their number."""
+    num_states, num_classes = len(label), fewer.shape[1]
+    num_alive = 0
+    for s in range(num_states):
+        value = label[s, i]
+        best[s] = value
+        if ordered:
+            if s > 0 and label[s - 1, i] < value:
+                value = label[s - 1, i]
+                label[s, i] = value
+                back[s, i] = i
+                back_class[s, i] = -1
+        else:
+            for c in range(num_classes):
+                if fewer[s, c] >= 0 and best[fewer[s, c]] <= best[s]:
+                    best[s] = best[fewer[s, c]]
+                    value = np.inf
+        if value < np.inf and done >= floor[s]:
+            starts[num_alive] = s
+            num_alive += 1
+    return num_alive
+
+
+@njit(cache=True, nogil=True)
 def bottleneck_pass(
     limit: float,
     first: int,
     quota: int,
     ordered: bool,
-    weight: IntArray,
-    reach: IntArray,
-    floor: IntArray,
-    step: IntArray,
-    fewer: IntArray,
-    work: FloatArray,
-    barred: IntArray,
-    held: FloatArray,
-    memory: FloatArray,
-    cache: FloatArray,
-    overflow: FloatArray,
-    all_in: FloatArray,
-    all_out: FloatArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    bits: WordArray,
-    first_open: IntArray,
-    cross_indptr: IntArray,
-    cross: NodeArray,
-    source_bit: IntArray,
-    consumer_indptr: IntArray,
-    consumer_bit: IntArray,
+    fillings: Fillings,
+    sums: Sums,
+    rates: StageRates,
+    crossings: Crossings,
     label: FloatArray,
     back: NDArray[np.int32],
     back_class: NDArray[np.int8],
@@ -143,8 +245,6 @@ def bottleneck_pass(
     Stops after an ideal once more than `quota` steps are done; returns the next ideal and the pairs looked at.
 
     ``label[s, i]`` is the smallest bottleneck with which state s reaches ideal i, inf where none is within the limit.
-    ``work``, ``barred`` and ``held`` are (c, p) sums over each ideal of the nodes that fit under the limit, of the
-    number of the others, and of parameters; ``all_in`` and ``all_out`` (c, p) what X(i) costs to bring in or send.
     If `ordered`, states follow each other and a stage may stay empty (back_class -1); else a state is passed
     over where one that used no more stages (``fewer[s, c]``: one of class c less, or -1) is no worse.
 
@@ -158,61 +258,34 @@ def bottleneck_pass(
         Steps after which no further ideal is begun.
     ordered
         Whether stages come in one order.
-    weight
-        (p,) weight of each ideal, ascending.
-    reach, floor
-        (c,) most weight of a stage, and (S,) least weight that is done in each state.
-    step, fewer
-        (S, c) state after one more stage of a class, and with one less; -1 where there is none.
-    work, barred, held
-        (c, p) sums over each ideal, as above.
-    memory, cache, overflow
-        (c,) bytes of a device, bytes on its chip, and seconds for each byte beyond these.
-    all_in, all_out
-        (c, p) seconds, as above.
-    in_s, out_s
-        (c, m) seconds to bring in or send each tensor.
-    bits, first_open
-        (p, w) nodes of each ideal, and (p,) the first word that is not full.
-    cross_indptr, cross
-        Tensors that leave each ideal, in CSR form.
-    source_bit, consumer_indptr, consumer_bit
-        Bits of each tensor's maker and consumers.
+    fillings
+        The states.
+    sums
+        Of the p ideals.
+    rates
+        Of the c classes.
+    crossings
+        Members and tensors of the ideals.
     label, back, back_class
         (S, p) the labels, and the ideal and the class that each came by; changed in place.
     """
+    reach, floor, step, fewer = fillings
+    weight, work, held, barred, all_in, all_out = sums
+    memory, cache, overflow, in_s, out_s = rates
+    bits, first_open, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
     num_states, p = label.shape
-    num_classes = len(reach)
     closed = np.zeros(bits.shape[1], np.uint64)
     best = np.empty(num_states)
-    starts = np.empty(num_states, np.int64)
-    ends = np.empty(num_states, np.int64)
+    starts, ends = np.empty(num_states, np.int64), np.empty(num_states, np.int64)
     met = 0
     for i in range(first, p):
         if met + (i - first) * num_states > quota:
             return i, met
-        num_alive = 0
-        for s in range(num_states):
-            value = label[s, i]
-            best[s] = value
-            if ordered:
-                if s > 0 and label[s - 1, i] < value:
-                    value = label[s - 1, i]
-                    label[s, i] = value
-                    back[s, i] = i
-                    back_class[s, i] = -1
-            else:
-                for c in range(num_classes):
-                    if fewer[s, c] >= 0 and best[fewer[s, c]] <= best[s]:
-                        best[s] = best[fewer[s, c]]
-                        value = np.inf
-            if value < np.inf and weight[i] >= floor[s]:
-                starts[num_alive] = s
-                num_alive += 1
+        num_alive = _alive(i, ordered, weight[i], floor, fewer, best, starts, label, back, back_class)
         if num_alive == 0 or i == p - 1:
             continue
         last_word = _closed(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
-        for c in range(num_classes):
+        for c in range(len(reach)):
             # States that may take a stage of class c, and the lightest ideal at which it may end.
             num_ends = 0
             lightest = _HEAVIER_THAN_ALL
@@ -278,23 +351,11 @@ def spill_pass(
     tie: float,
     first: int,
     quota: int,
-    weight: IntArray,
-    reach: IntArray,
-    floor: IntArray,
     slot_class: IntArray,
-    barred: IntArray,
-    held: FloatArray,
-    memory: FloatArray,
-    cache: FloatArray,
-    all_out: FloatArray,
-    out_bytes: FloatArray,
-    bits: WordArray,
-    first_open: IntArray,
-    cross_indptr: IntArray,
-    cross: NodeArray,
-    source_bit: IntArray,
-    consumer_indptr: IntArray,
-    consumer_bit: IntArray,
+    fillings: Fillings,
+    sums: Sums,
+    rates: StageRates,
+    crossings: Crossings,
     off_cache: FloatArray,
     traffic: FloatArray,
     back: NDArray[np.int32],
@@ -305,8 +366,7 @@ def spill_pass(
 
     State j: the first j stages are filled. Labels are compared lexicographically, and off-cache sums that differ by at
     most `tie` are equal. A prefix of an optimal schedule may be taken to have the smallest sum, and the smallest
-    traffic among those: the rest adds to the sum and takes the maximum with the traffic. `all_out` and `out_bytes`
-    are (1, p) and (1, m); the others as for `bottleneck_pass`.
+    traffic among those: the rest adds to the sum and takes the maximum with the traffic. Tensors cost their bytes.
 
     Parameters
     ----------
@@ -318,27 +378,23 @@ def spill_pass(
         The first ideal.
     quota
         Steps after which no further ideal is begun.
-    weight
-        (p,) weight of each ideal, ascending.
-    reach, floor
-        (c,) most weight of a stage, and (S,) least weight that is done in each state.
     slot_class
         (k,) class of the device at each stage.
-    barred, held
-        (c, p) sums over each ideal, as for `bottleneck_pass`.
-    memory, cache
-        (c,) bytes of a device, and bytes on its chip.
-    all_out, out_bytes
-        (1, p) and (1, m) bytes that leave each ideal, and of each tensor.
-    bits, first_open
-        (p, w) nodes of each ideal, and (p,) the first word that is not full.
-    cross_indptr, cross
-        Tensors that leave each ideal, in CSR form.
-    source_bit, consumer_indptr, consumer_bit
-        Bits of each tensor's maker and consumers.
+    fillings
+        Most weight of a stage of each class, least weight done in each state; nothing else is looked at.
+    sums
+        Of the p ideals; seconds are not looked at.
+    rates
+        Capacities, and in ``out_s`` (1, m) the bytes of each tensor.
+    crossings
+        Members and tensors of the ideals.
     off_cache, traffic, back
         (k + 1, p) the labels, and the ideal that each came by; changed in place.
     """
+    reach, floor = fillings.reach, fillings.floor
+    weight, held, barred, all_out = sums.weight, sums.held, sums.barred, sums.all_out
+    memory, cache, out_bytes = rates.memory, rates.cache, rates.out_s
+    bits, first_open, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
     num_states, p = off_cache.shape
     closed = np.zeros(bits.shape[1], np.uint64)
     met = 0

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
 from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.exact.stages.ideals.passes import Crossings
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
@@ -103,6 +104,19 @@ class IdealTable:
             bit_of[problem.tensor_src],
             problem.tensor_indptr,
             consumer_bit,
+        )
+
+    @property
+    def crossings(self) -> Crossings:
+        """Members and tensors of the ideals, as compiled passes take them."""
+        return Crossings(
+            self.bits,
+            self.first_open,
+            self.cross_indptr,
+            self.cross,
+            self.source_bit,
+            self.consumer_indptr,
+            self.consumer_bit,
         )
 
     @property
