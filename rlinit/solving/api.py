@@ -7,18 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rlinit.agent.selection import check_names
 from rlinit.budget import Budget
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.kernels.interruption import compiling_paused, interruptible
 from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import SolveOptions, Window, places_ops
-from rlinit.solving.placements import bound_placement, check_placement_names, explain_placement, solve_placement
+from rlinit.solving.placements import PLACEMENT_METHODS, bound_placement, explain_placement, solve_placement
 from rlinit.solving.plans import Solved, checked_plan
 from rlinit.solving.sharing import bound_shared, schedule_shared, shares
-from rlinit.solving.stages import bound_stages, check_stage_names, explain_stages, solve_stages
+from rlinit.solving.splits import SPLIT_METHODS, splits_devices
+from rlinit.solving.stages import STAGE_METHODS, bound_stages, explain_stages, solve_stages
 from rlinit.solving.strategy import PlannedPhase
 from rlinit.stages.training.rules import Recompute, Training
 from rlinit.units import format_bytes, format_seconds
@@ -261,7 +265,13 @@ def _refined(
 
 def _prepared(hardware: Hardware, options: SolveOptions, plan: Plan | None) -> Hardware:
     """Refuse unknown methods and agents before any work is done; return the hardware with its stages."""
-    (check_placement_names if places_ops(options.objective) else check_stage_names)(options, plan)
+    agent = options.agent if plan is None else "auto"
+    if places_ops(options.objective):
+        methods = (*PLACEMENT_METHODS, *PLACEMENT_HEURISTICS)
+        check_names(options.method, agent, methods, PLACEMENT_HEURISTICS, "latency")
+    else:
+        methods = tuple(SPLIT_METHODS) if splits_devices(options) else (*STAGE_METHODS, *STAGE_HEURISTICS)
+        check_names(options.method, agent, methods, STAGE_HEURISTICS, "stages")
     return hardware if options.stages is None else hardware.with_stages(options.stages)
 
 

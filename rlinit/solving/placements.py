@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.agent.selection import check_names
 from rlinit.budget import Budget
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
 from rlinit.comparison.baselines import Baseline
@@ -19,7 +18,6 @@ from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.limits import closest
 from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
@@ -36,9 +34,8 @@ from rlinit.solving.plans import Solved, offer_baselines
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 
 __all__ = [
-    "METHODS",
+    "PLACEMENT_METHODS",
     "bound_placement",
-    "check_placement_names",
     "explain_placement",
     "placement_strategy",
     "solve_placement",
@@ -275,7 +272,7 @@ _AUTO: Strategy[PlacementSearch] = (
     ),
 )
 
-METHODS: dict[str, Strategy[PlacementSearch]] = {
+PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
     "auto": _AUTO,
     "agent": (Phase("learned agent", phases.learned, because="it was asked for by name"),),
     "sweep": (_COARSE, Phase("local search", phases.local_search, because="it was asked for by name")),
@@ -296,23 +293,9 @@ METHODS: dict[str, Strategy[PlacementSearch]] = {
 
 
 def placement_strategy(method: str) -> Strategy[PlacementSearch]:
-    """Return the phases of a method: one of `METHODS`, or a heuristic alone, with the cheapest bounds before it."""
+    """Return the phases of a method: one of `PLACEMENT_METHODS`, or a heuristic alone, after the cheapest bounds."""
     heuristic = Phase(f"heuristic {method}", _heuristic(method), because="it was asked for by name")
-    return (*_OPENING, *METHODS.get(method, (heuristic,)))
-
-
-def check_placement_names(options: SolveOptions, plan: Plan | None) -> None:
-    """Raise RlinitError for a method or agent that does not exist for placements.
-
-    Parameters
-    ----------
-    options
-        What was asked for.
-    plan
-        A plan to refine, in place of the agent.
-    """
-    agent = options.agent if plan is None else "auto"
-    check_names(options.method, agent, (*METHODS, *PLACEMENT_HEURISTICS), PLACEMENT_HEURISTICS, "latency")
+    return (*_OPENING, *PLACEMENT_METHODS.get(method, (heuristic,)))
 
 
 def solve_placement(

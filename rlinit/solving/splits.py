@@ -294,7 +294,7 @@ _NO_PLAN: Condition[SplitSearch] = Condition("no plan to refine was given", lamb
 
 _CONTIGUOUS: Strategy[StageSearch] = (
     Phase("coarse schedule", stage_phases.first_schedule),
-    Phase("few ideals", stage_phases.few_ideals),
+    Phase("few ideals", partial(stage_phases.exact_ideals, most=stage_phases.FEW_IDEALS)),
     Phase("annealing", stage_phases.anneal, 0.5),
 )
 """What makes the contiguous start."""

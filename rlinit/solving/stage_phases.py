@@ -42,11 +42,9 @@ __all__ = [
     "chosen_windows",
     "coarse",
     "exact_ideals",
-    "few_ideals",
     "fill",
     "first_schedule",
     "full_program",
-    "many_ideals",
     "named_start",
     "natural",
     "neighbours",
@@ -346,26 +344,17 @@ def all_bounds(search: StageSearch) -> None:
             bound_phase(search.incumbent, name)
 
 
-def few_ideals(search: StageSearch) -> None:
-    """Solve by dynamic programming over ideals, if they are few."""
-    exact_ideals(search.incumbent, FEW_IDEALS)
-
-
-def many_ideals(search: StageSearch) -> None:
-    """Solve by dynamic programming over ideals, if there are not too many for memory and time."""
-    exact_ideals(search.incumbent, search.limits.ideal_cap)
-
-
-def exact_ideals(incumbent: StageIncumbent, ideal_cap: int) -> bool:
-    """Solve the full problem by dynamic programming over its ideals; False if there are more than `ideal_cap`.
+def exact_ideals(search: StageSearch, most: int | None = None) -> bool:
+    """Solve by dynamic programming over ideals; False if there are more than `most`, or than fit memory and time.
 
     Parameters
     ----------
-    incumbent
+    search
         Takes what is found and proven.
-    ideal_cap
-        Ideals to enumerate at most.
+    most
+        Ideals to enumerate at most; None: what the search's limits allow.
     """
+    incumbent, ideal_cap = search.incumbent, search.limits.ideal_cap if most is None else most
     if incumbent.finished:
         return incumbent.closed
 

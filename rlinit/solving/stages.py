@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rlinit.agent.selection import check_names
 from rlinit.budget import Budget
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.limits import closest
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
@@ -33,7 +31,7 @@ from rlinit.solving.incumbent import (
 )
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.plans import Solved, offer_baselines
-from rlinit.solving.splits import SPLIT_METHODS, bound_split, explain_split, solve_split, splits_devices
+from rlinit.solving.splits import bound_split, explain_split, solve_split, splits_devices
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch, exact_ideals
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
@@ -46,7 +44,7 @@ from rlinit.stages.training.plan_fields import training_parts
 from rlinit.stages.training.problem import training_value
 from rlinit.stages.training.rules import TrainingRules
 
-__all__ = ["METHODS", "bound_stages", "check_stage_names", "explain_stages", "solve_stages", "stage_strategy"]
+__all__ = ["STAGE_METHODS", "bound_stages", "explain_stages", "solve_stages", "stage_strategy"]
 
 _CLOSING, _MOST_CLOSING = 2.0, 0.3
 """Making and checking the plan takes so many times as long as lowering did; of the time left it is given this share at
@@ -105,7 +103,7 @@ _AUTO: Strategy[StageSearch] = (
     ),
     Phase(
         "few ideals",
-        stage_phases.few_ideals,
+        partial(exact_ideals, most=FEW_IDEALS),
         because=f"up to {FEW_IDEALS:,} ideals it proves the optimum in a fraction of a second, sooner than any bound",
     ),
     Phase(
@@ -180,7 +178,7 @@ _AUTO: Strategy[StageSearch] = (
     Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),
     Phase(
         "all ideals",
-        stage_phases.many_ideals,
+        exact_ideals,
         because="with a good schedule and bound, most ideals are left out; 2 million fit into memory",
     ),
     Phase("windows", stage_phases.small_windows, 0.1, because="few nodes are free, so each is solved in moments"),
@@ -201,7 +199,7 @@ _AUTO: Strategy[StageSearch] = (
     Phase("full program", stage_phases.full_program, because="the last resort has all the time that is left"),
 )
 
-METHODS: dict[str, Strategy[StageSearch]] = {
+STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
     "auto": _AUTO,
     "warm": (
         _COARSE,
@@ -211,7 +209,7 @@ METHODS: dict[str, Strategy[StageSearch]] = {
     "milp": (Phase("full program", stage_phases.full_program, because="it was asked for by name"),),
     "ideals": (
         Phase("coarse schedule", stage_phases.natural, because="its value leaves out ideals that cannot matter"),
-        Phase("all ideals", stage_phases.many_ideals, because="it was asked for by name"),
+        Phase("all ideals", exact_ideals, because="it was asked for by name"),
     ),
     "cp-sat": (Phase("constraint program", stage_constraint_program, because="it was asked for by name"),),
     "agent": (Phase("learned agent", stage_phases.agent_alone, because="it was asked for by name"),),
@@ -220,28 +218,13 @@ METHODS: dict[str, Strategy[StageSearch]] = {
 
 
 def stage_strategy(method: str) -> Strategy[StageSearch]:
-    """Return the phases of a method: one of `METHODS`, or a heuristic alone, with the cheapest bound before it."""
+    """Return the phases of a method: one of `STAGE_METHODS`, or a heuristic alone, after the cheapest bound."""
 
     def run(search: StageSearch) -> None:
         stage_phases.run_heuristic(search, method)
 
     heuristic = Phase(f"heuristic {method}", run, because="it was asked for by name")
-    return (*_OPENING, *METHODS.get(method, (heuristic,)))
-
-
-def check_stage_names(options: SolveOptions, plan: Plan | None) -> None:
-    """Raise RlinitError for a method or agent that does not exist for stages.
-
-    Parameters
-    ----------
-    options
-        What was asked for.
-    plan
-        A plan to refine, in place of the agent.
-    """
-    agent = options.agent if plan is None else "auto"
-    methods = tuple(SPLIT_METHODS) if splits_devices(options) else (*METHODS, *STAGE_HEURISTICS)
-    check_names(options.method, agent, methods, STAGE_HEURISTICS, "stages")
+    return (*_OPENING, *STAGE_METHODS.get(method, (heuristic,)))
 
 
 def solve_stages(
@@ -401,8 +384,8 @@ def bound_stages(graph: Graph, hardware: Hardware, options: SolveOptions, budget
     incumbent = search.incumbent
     with incumbent.part(f"bound {method}"):
         bound_phase(incumbent, method if method in BOUNDS else "simple")
-        if method == "ideals" or (method == "auto" and not exact_ideals(incumbent, FEW_IDEALS)):
-            exact_ideals(incumbent, search.limits.ideal_cap)
+        if method == "ideals" or (method == "auto" and not exact_ideals(search, FEW_IDEALS)):
+            exact_ideals(search)
     if method == "auto":
         stage_phases.all_bounds(search)
     return incumbent

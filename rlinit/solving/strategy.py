@@ -50,7 +50,7 @@ class Phase(Generic[SearchT]):
     """
 
     name: str
-    run: Callable[[SearchT], None]
+    run: Callable[[SearchT], object]
     share: float = 1.0
     when: tuple[Condition[SearchT], ...] = ()
     because: str = ""

@@ -15,8 +15,12 @@ from rlinit.solving.options import SolveOptions
 
 def test_every_phase_has_a_share_and_a_reason() -> None:
     """Shares are fractions of the time left, and each phase says why it is there."""
-    told = [(phase.share, phase.because) for method in stages.METHODS for phase in stages.stage_strategy(method)]
-    told += [(one.share, one.because) for method in placements.METHODS for one in placements.placement_strategy(method)]
+    told = [(phase.share, phase.because) for method in stages.STAGE_METHODS for phase in stages.stage_strategy(method)]
+    told += [
+        (one.share, one.because)
+        for method in placements.PLACEMENT_METHODS
+        for one in placements.placement_strategy(method)
+    ]
     assert all(0.0 < share <= 1.0 and why for share, why in told)
 
 
