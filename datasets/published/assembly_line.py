@@ -41,7 +41,7 @@ def load(path: str | Path) -> Graph:
         raise InvalidGraph(f"{source}: expected one number under <{_COUNT}>, got {len(counts)} lines")
     times = _rows(source, sections[_TIMES], 2, " ")
     n = int(counts[0][0])
-    if [int(row[0]) for row in times] != list(range(1, n + 1)):
+    if len(times) != n or any(task != at for at, (task, _) in enumerate(times, 1)):
         raise InvalidGraph(f"{source}: expected a time for each task from 1 to {n} in order under <{_TIMES}>")
     ops = [(str(int(task)), {"time_s": time, "out_bytes": 0.0, "param_bytes": 0.0}) for task, time in times]
     edges = [(str(int(u)), str(int(v))) for u, v in _rows(source, sections[_PRECEDENCE], 2, ",")]

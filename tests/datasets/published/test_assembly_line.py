@@ -86,3 +86,11 @@ def test_published_instances(tasks: int) -> None:
         graph = assembly_line.load(path)
         assert graph.num_ops == tasks
         assert 0 < graph.times["*", 1].min() <= graph.times["*", 1].max() <= 1000
+
+
+def test_a_huge_number_of_tasks_is_refused_in_a_line(tmp_path: Path) -> None:
+    """A damaged count is held against the lines there are, not counted up to."""
+    path = tmp_path / "line.alb"
+    path.write_text("<number of tasks>\n1e308\n<task times>\n1 5\n<precedence relations>\n<end>\n", encoding="utf-8")
+    with pytest.raises(InvalidGraph, match="expected a time for each task from 1 to 1"):
+        assembly_line.load(path)
