@@ -146,15 +146,16 @@ def _print_plan(found: LlmPlan) -> None:
         console.print(f"[bold]infeasible[/]: {escape_markup(found.message)}", highlight=False)
         return
     table = Table(title=f"{found.settings.objective} on {found.hardware}", title_justify="left")
-    for heading in ("device", "from", "to"):
-        table.add_column(heading)
-    for heading in ("units", "weights", "cache", "transfer before", "busy"):
-        table.add_column(heading, justify="right")
+    for heading in ("device", "units"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("weights", "cache", "received", "busy"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for span in found.spans:
+        units = span.units[0] if len(span.units) == 1 else f"{len(span.units)}: {span.units[0]} to {span.units[-1]}"
         table.add_row(
             f"{span.device} from {span.weights_on}" if span.weights_on else span.device,
-            span.units[0], span.units[-1], str(len(span.units)), format_bytes(span.weight_bytes),
-            format_bytes(span.cache_bytes), format_seconds(span.transfer_s), format_seconds(span.seconds),
+            escape_markup(units), format_bytes(span.weight_bytes), format_bytes(span.cache_bytes),
+            format_seconds(span.transfer_s), format_seconds(span.seconds),
         )  # fmt: skip
     console.print(table)
     console.print(
