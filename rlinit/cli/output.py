@@ -86,7 +86,10 @@ def _drawn(table: PlanTable) -> Table:
 
     drawn = Table(title=escape_markup(table.title), title_justify="left")
     for at, heading in enumerate(table.header):
-        drawn.add_column(heading, justify="left" if at in table.words else "right")
+        if at in table.words:
+            drawn.add_column(heading, overflow="fold")
+        else:
+            drawn.add_column(heading, justify="right", no_wrap=True)
     for at, row in enumerate(table.rows):
         drawn.add_row(*map(escape_markup, row), style="bold" if at in table.limiting else None)
     drawn.caption = table.caption or None

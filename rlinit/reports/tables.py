@@ -56,7 +56,9 @@ def plan_table(plan: Plan) -> PlanTable:
 
 def _stage_table(plan: Plan) -> PlanTable:
     piped = plan.objective == "pipeline"
-    parts = ("in", "work", "overflow", "out", "total") if piped else ("parameters", "off-cache", "sent on")
+    spills = piped and any(use.overflow_s > 0 for use in plan.stages)
+    spilled = ("overflow",) if spills else ()
+    parts = ("in", "work", *spilled, "out", "total") if piped else ("parameters", "off-cache", "sent on")
     header = ("stage", "device", "ops", *parts, *(("working",) if plan.stage_orders else ()))
     rows: list[tuple[str, ...]] = []
     limiting = set()
@@ -65,7 +67,7 @@ def _stage_table(plan: Plan) -> PlanTable:
         if use.num_ops == 0:
             continue
         if piped:
-            seconds = (use.in_s, use.work_s, use.overflow_s, use.out_s, use.time_s)
+            seconds = (use.in_s, use.work_s, *([use.overflow_s] if spills else []), use.out_s, use.time_s)
             figures = [format_seconds(part) for part in seconds]
             worst = times[use.device] >= plan.value * (1 - 1e-9)
         else:
