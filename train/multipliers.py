@@ -103,7 +103,9 @@ def fit(path: Path, how: Evolution, rounds: int) -> FlowStart:
         return float(np.mean(logs))
 
     def card(mean: FloatArray) -> dict[str, Any]:
-        return {"rounds": rounds, "start": asdict(start_of(mean))}
+        flags = f"--seed {how.seed} --generations {how.generations} --rounds {rounds}"
+        command = f"python -m rlinit.train.multipliers {flags}"
+        return {"command": command, "rounds": rounds, "start": asdict(start_of(mean))}
 
     first = point_of(PLAIN)
     spread = np.array([1.0, *[1.5] * (len(first) - 1 - _SCALED), *[0.8] * _SCALED])

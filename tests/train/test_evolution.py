@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rlinit import checkpoints
 from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidConfig
+from rlinit.exact.placements.bounds.flow import FlowStart
 from rlinit.train.evolution import Evolution, evolve
 from rlinit.train.multipliers import PLAIN, fit, point_of, start_of
 
@@ -52,3 +56,9 @@ def test_multipliers_are_fitted_from_the_command(tmp_path: Path) -> None:
     assert start_of(point_of(found)).critical == pytest.approx(found.critical)
     assert start_of(point_of(PLAIN)).share_step == pytest.approx(PLAIN.share_step)
     assert (tmp_path / "m.json").exists()
+
+
+def test_the_shipped_start_is_that_of_its_card() -> None:
+    """The defaults of the ascent are what the search wrote, to three digits."""
+    card = json.loads((Path(checkpoints.__file__).parent / "multipliers.json").read_text(encoding="utf-8"))
+    assert asdict(FlowStart()) == pytest.approx(card["start"], rel=2e-3)
