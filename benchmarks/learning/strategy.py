@@ -19,7 +19,7 @@ from benchmarks.learning.protocol import JUDGE_SEEDS, compare, primal_dual_integ
 from benchmarks.record import save
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.datasets.zoo import imagenet
-from rlinit.solving.placements import METHODS
+from rlinit.solving.placements import PLACEMENT_METHODS
 
 Case = tuple[str, rlinit.Graph, rlinit.Hardware]
 _LEAST = 1e-4
@@ -42,13 +42,13 @@ def cases(count: int) -> list[Case]:
 
 def integral(case: Case, learned: bool, seconds: float) -> float:
     """Return the primal-dual integral of one side."""
-    whole = METHODS["auto"]
+    whole = PLACEMENT_METHODS["auto"]
     try:
         if not learned:
-            METHODS["auto"] = tuple(phase for phase in whole if phase.name != "bound flow")
+            PLACEMENT_METHODS["auto"] = tuple(phase for phase in whole if phase.name != "bound flow")
         plan = rlinit.schedule(case[1], case[2], objective="latency", time_limit_s=seconds)
     finally:
-        METHODS["auto"] = whole
+        PLACEMENT_METHODS["auto"] = whole
     history = [
         (one.time_s, one.values[0] if one.values else None, one.bounds[0] if one.bounds else None)
         for one in plan.history
