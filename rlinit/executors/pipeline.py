@@ -26,7 +26,7 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PipelineExecutor"]
+__all__ = ["PipelineExecutor", "joined_group", "microbatch_sizes", "stage_ports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +82,19 @@ class PipelineExecutor:
         import torch
         import torch.distributed as dist
 
-        if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
-            raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; expected a stage plan")
+        _require_stages(plan)
         if graph is not None:
             require_graph(plan, graph)
-        mine = _joined_group(self.time_limit_s)
+        mine = joined_group(self.time_limit_s)
         try:
             rank, size = dist.get_rank(), dist.get_world_size()
             if size != plan.num_stages:
                 raise InvalidPlan(f"there are {size} processes for {plan.num_stages} stages; expected one a stage")
-            microbatch = _microbatch([*inputs, *(kwargs or {}).values()], self.microbatches)
+            microbatch = microbatch_sizes([*inputs, *(kwargs or {}).values()], self.microbatches)
             program = torch_program(
                 model,
                 inputs,
-                list(plan.assignment),
+                list(plan.assignment or {}),
                 kwargs=kwargs,
                 graph=graph,
                 dynamic_batch=microbatch and microbatch[0],
@@ -111,8 +110,8 @@ class PipelineExecutor:
                     [],
                     whole,
                 )
-            places = _devices(plan, program, devices or {})
-            stages = {op: int(stage) for op, stage in plan.assignment.items()}
+            places = stage_ports(plan, program, devices or {})
+            stages = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
             flat = program.flat_inputs(inputs, kwargs)
             part = microbatch[1] if microbatch else None
             cut = stage_modules(program, stages, size, microbatch=part, batch=program.rows(flat), devices=places)
@@ -148,8 +147,22 @@ class PipelineExecutor:
         return outputs, best
 
 
-def _joined_group(time_limit_s: float) -> bool:
-    """Join the processes that torchrun started; return whether that was done here."""
+def _require_stages(plan: Plan) -> None:
+    """Refuse a plan without stages, or that trains."""
+    if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
+        raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; expected a stage plan")
+    if plan.training is not None:
+        raise InvalidPlan("the plan is for training; run it by rlinit.executors.training.training_step")
+
+
+def joined_group(time_limit_s: float) -> bool:
+    """Join the processes that torchrun started; return whether that was done here.
+
+    Raises
+    ------
+    InvalidPlan
+        torchrun did not start this process.
+    """
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -170,8 +183,21 @@ def _has_gpus() -> bool:
     return torch.cuda.is_available()
 
 
-def _microbatch(inputs: Sequence[Any], parts: int) -> tuple[int, int] | None:
-    """Return the sizes of the batch and of a micro-batch; None for one part, which runs as it is."""
+def microbatch_sizes(inputs: Sequence[Any], parts: int) -> tuple[int, int] | None:
+    """Return the sizes of the batch and of a micro-batch; None for one part, which runs as it is.
+
+    Parameters
+    ----------
+    inputs
+        Tensors whose first dimension is the batch.
+    parts
+        Micro-batches.
+
+    Raises
+    ------
+    InvalidPlan
+        An input is no tensor, or they cannot be split into so many parts.
+    """
     import torch
 
     for value in inputs:
@@ -185,13 +211,21 @@ def _microbatch(inputs: Sequence[Any], parts: int) -> tuple[int, int] | None:
     return min(sizes), min(sizes) // parts
 
 
-def _devices(plan: Plan, program: TorchProgram, devices: Mapping[str, str]) -> list[torch.device]:
-    """Return the physical device of each place in the pipeline."""
+def stage_ports(plan: Plan, program: TorchProgram, devices: Mapping[str, str]) -> list[torch.device]:
+    """Return the physical device of each place in the pipeline.
+
+    Parameters
+    ----------
+    plan
+        A plan with stages.
+    program
+        The model's program.
+    devices
+        As for `Executor.execute`.
+    """
     from rlinit.executors.lowering.stage_modules import stage_order
     from rlinit.executors.lowering.streams import ports_of
 
-    if plan.training is not None:
-        raise InvalidPlan("the plan is for training; this executor runs forward passes only")
     names = [use.device for use in plan.stages]
     ports = ports_of(names, devices)
     stages = {op: int(stage) for op, stage in (plan.assignment or {}).items()}

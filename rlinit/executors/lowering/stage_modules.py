@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
@@ -39,6 +39,8 @@ class StageModule:
         that would take nothing takes one number that means nothing, since every stage waits for the one before.
     ops
         Ops it runs.
+    parameters
+        Name of a parameter of the module -> its name in the model, where the module trains.
     """
 
     stage: int
@@ -46,6 +48,7 @@ class StageModule:
     takes: tuple[str, ...]
     gives: tuple[str, ...]
     ops: tuple[str, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 def stage_order(program: TorchProgram, op2stage: Mapping[str, int], k: int) -> list[int]:
@@ -97,6 +100,8 @@ def stage_modules(
     microbatch: int | None = None,
     batch: int = 1,
     devices: Sequence[torch.device] | None = None,
+    trainable: bool = False,
+    recomputed: Sequence[Set[str]] = (),
 ) -> list[StageModule]:
     """Cut a program into k modules, in the order in which they run.
 
@@ -112,6 +117,10 @@ def stage_modules(
         Number of all inputs, where it is variable in the program.
     devices
         Physical device of each place in the pipeline; the CPU if not given.
+    trainable
+        Parameters of the model get gradients.
+    recomputed
+        Sets of ops of one stage whose values are made anew in the backward pass.
 
     Raises
     ------
@@ -119,8 +128,8 @@ def stage_modules(
         Stages that read each other, a value that is no tensor between stages, or an op that mixes the inputs of a batch
         where `microbatch` is given.
     """
-    cutter = _Cutter(program, stage_order(program, op2stage, k), op2stage, microbatch, batch)
-    return [cutter.cut(place, devices[place] if devices else None) for place in range(k)]
+    cutter = _Cutter(program, stage_order(program, op2stage, k), op2stage, microbatch, batch, recomputed)
+    return [cutter.cut(place, devices[place] if devices else None, trainable) for place in range(k)]
 
 
 class _Cutter:
@@ -131,8 +140,10 @@ class _Cutter:
         op2stage: Mapping[str, int],
         microbatch: int | None,
         batch: int,
+        recomputed: Sequence[Set[str]],
     ) -> None:
         self._program, self._order, self._rows = program, order, microbatch or batch
+        self._recomputed = recomputed
         place = {stage: at for at, stage in enumerate(order)}
         self._op2place = {op: place[stage] for op, stage in op2stage.items()}
         self._nodes: list[list[Node]] = [[] for _ in order]
@@ -170,8 +181,18 @@ class _Cutter:
                 continue
             last_need[node] = max(at, last_need.get(node, 0))
 
-    def cut(self, at: int, device: torch.device | None) -> StageModule:
-        """Build the module at one place of the pipeline."""
+    def cut(self, at: int, device: torch.device | None, trainable: bool) -> StageModule:
+        """Build the module at one place of the pipeline.
+
+        Parameters
+        ----------
+        at
+            The place.
+        device
+            Where its constants go.
+        trainable
+            Parameters get gradients.
+        """
         import torch
         from torch.fx import Graph as FxGraph
         from torch.fx import GraphModule
@@ -183,9 +204,12 @@ class _Cutter:
         takes = list(program.inputs) if at == 0 else self._takes[at]
         for node in takes:
             known[node] = graph.placeholder(node.name)
+        if trainable and at:
+            for node in takes:
+                known[node] = graph.call_function(_with_contiguous_gradient, (known[node],))
         if at and not takes:
             graph.placeholder("nothing")
-        writer = _Writer(program, graph, root, known, self._rows, device or torch.device("cpu"))
+        writer = _Writer(program, graph, root, known, self._rows, device or torch.device("cpu"), trainable)
         for node in self._nodes[at]:
             writer.value(node)
         gives = [output for output in program.outputs if self._is_node(output)] if last else self._takes[at + 1]
@@ -197,10 +221,35 @@ class _Cutter:
             results = [graph.call_function(torch.zeros, (1,))]
         graph.output(tuple(results))
         module = GraphModule(torch.nn.Module(), graph) if not root else GraphModule(root, graph)
+        for block in self._recomputed:
+            _recompute(module, {known[node].name for node in self._nodes[at] if program.node2op[node] in block})
         ops = tuple(dict.fromkeys(program.node2op[node] for node in self._nodes[at]))
-        return StageModule(
-            self._order[at], module, tuple(node.name for node in takes), tuple(node.name for node in gives), ops
-        )
+        names = tuple(node.name for node in takes), tuple(node.name for node in gives)
+        return StageModule(self._order[at], module, *names, ops, writer.parameters)
+
+
+def _with_contiguous_gradient(value: torch.Tensor) -> torch.Tensor:
+    """Return a value whose gradient is contiguous, since only such tensors can be sent."""
+    if not value.requires_grad:
+        return value
+    passed: Any = value.view_as(value)
+    passed.register_hook(lambda gradient: gradient.contiguous())
+    return passed  # type: ignore[no-any-return]
+
+
+def _recompute(module: GraphModule, names: Set[str]) -> None:
+    """Make nodes of a module one call whose values are not kept for the backward pass, but made anew in it."""
+    nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.name in names]
+    if not nodes:
+        return
+    from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+    from torch.utils.checkpoint import checkpoint
+
+    name = f"recomputed_{len(dict(module.named_children()))}_"
+    fuse_by_partitions(module, [dict.fromkeys(nodes)], prefix=name)
+    part = getattr(module, f"{name}0")
+    plain = part.forward
+    part.forward = lambda *given: checkpoint(plain, *given, use_reentrant=False)
 
 
 class _Writer:
@@ -214,9 +263,12 @@ class _Writer:
         known: dict[Node, Any],
         rows: int,
         device: torch.device,
+        trainable: bool,
     ) -> None:
         self._program, self._graph, self._root, self._known = program, graph, root, known
         self._rows, self._device = rows, device
+        self._names = program.exported.graph_signature.inputs_to_parameters if trainable else {}
+        self.parameters: dict[str, str] = {}
 
     def value(self, node: Node) -> Any:
         """Return what stands for a node's value in this stage."""
@@ -231,7 +283,10 @@ class _Writer:
             name = f"constant_{len(self._root)}"
             value = self._program.constants[node]
             if isinstance(value, torch.Tensor):
-                value = torch.nn.Parameter(value.detach().to(self._device), requires_grad=False)
+                learns = node.name in self._names and value.requires_grad
+                value = torch.nn.Parameter(value.detach().to(self._device), requires_grad=learns)
+                if learns:
+                    self.parameters[name] = self._names[node.name]
             self._root[name] = value
             self._known[node] = self._graph.get_attr(name)
             return self._known[node]
