@@ -21,6 +21,7 @@ from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
+from rlinit.exact.stages.remember.search import improve_and_prove
 from rlinit.heuristics.stages import STAGE_HEURISTICS, Found
 from rlinit.heuristics.stages.beam import beam_from
 from rlinit.heuristics.stages.filling import fill_from
@@ -48,6 +49,7 @@ __all__ = [
     "named_start",
     "natural",
     "neighbours",
+    "remembering",
     "run_heuristic",
     "small_windows",
 ]
@@ -332,6 +334,32 @@ def neighbours(search: StageSearch) -> None:
             budget=incumbent.budget,
         )
         incumbent.offer(moved, "boundaries")
+
+
+def remembering(search: StageSearch) -> None:
+    """Branch, bound and remember below the incumbent, and between it and the bound."""
+    incumbent = search.incumbent
+    if incumbent.assignment is None:
+        natural(search)
+    if incumbent.finished or incumbent.values is None:
+        return
+
+    def on_solution(assignment: StageAssignment) -> None:
+        incumbent.offer(assignment, "remember")
+
+    def on_bound(bound: float) -> None:
+        incumbent.raise_bound((bound,), "remember")
+
+    with incumbent.in_phase("remember"):
+        improve_and_prove(
+            incumbent.problem,
+            incumbent.bounds[0] if incumbent.bounds else 0.0,
+            incumbent.values[0],
+            quantum=incumbent.quantum,
+            budget=incumbent.budget,
+            on_solution=on_solution,
+            on_bound=on_bound,
+        )
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------

@@ -82,6 +82,12 @@ _UP_TO_FEW: Condition[StageSearch] = Condition(
     f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
 )
 
+_MOST_REMEMBERED = 200
+"""Ops of a problem up to which states of ops and devices are remembered, far beyond the lines they close."""
+
+_UP_TO_REMEMBERED: Condition[StageSearch] = Condition(
+    f"at most {_MOST_REMEMBERED} ops", lambda search: search.incumbent.problem.num_nodes <= _MOST_REMEMBERED
+)
 _FEW_CLAUSES: Condition[StageSearch] = Condition(
     f"CP-SAT is installed and needs at most {MAX_CLAUSES:,} clauses", has_stage_constraints
 )
@@ -157,6 +163,13 @@ _AUTO: Strategy[StageSearch] = (
         "where devices differ, their order decides: 20 lines of 70 and 75 tasks end 5% above the best known in 10 s "
         "(benchmarks.papers.alwabp)",
     ),
+    Phase(
+        "branch, bound and remember",
+        stage_phases.remembering,
+        0.85,
+        (_PIPELINE, _UNLIKE, _UP_TO_REMEMBERED),
+        "lines of 70 tasks with 17 unlike workers are closed in 10 to 60 s (benchmarks.papers.alwabp)",
+    ),
     Phase("annealing", stage_phases.anneal, 0.25, (_UP_TO_FEW,), "with few stages bounds close soon"),
     Phase(
         "annealing",
@@ -212,6 +225,10 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
         Phase("all ideals", exact_ideals, because="it was asked for by name"),
     ),
     "cp-sat": (Phase("constraint program", stage_constraint_program, because="it was asked for by name"),),
+    "remember": (
+        _COARSE,
+        Phase("branch, bound and remember", stage_phases.remembering, because="it was asked for by name"),
+    ),
     "agent": (Phase("learned agent", stage_phases.agent_alone, because="it was asked for by name"),),
 }
 """Methods of several phases by name."""
@@ -249,6 +266,11 @@ def solve_stages(
         When to stop.
     progress
         Called with every improvement.
+
+    Raises
+    ------
+    RlinitError
+        The method does not take the objective.
     """
     if splits_devices(options):
         return solve_split(graph, hardware, options, plan, budget, progress)
@@ -262,6 +284,8 @@ def solve_stages(
     search = StageSearch.of(for_stages(lowered.problem, budget, options.gap, progress), options, start)
     if options.method == "cp-sat":
         check_stage_constraints(search)
+    if options.method == "remember" and options.objective != "pipeline":
+        raise RlinitError("method 'remember' is for pipeline; use 'auto', 'ideals' or 'milp' for memory (--method)")
     incumbent: StageIncumbent | ActivationIncumbent = search.incumbent
     strategy = stage_strategy(options.method)
     baselines: list[Baseline[StageAssignment]] = []
