@@ -11,6 +11,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,13 +23,14 @@ from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.measurement.ops import Measuring, device_versions, figure_of, physical_device, torch_threads
+from rlinit.measurement.ops import Measuring, device_versions, figure_of, physical_device, sum_factor, torch_threads
 from rlinit.plan import Batch, Plan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from rlinit.executors.local import LocalExecutor
+    from rlinit.executors.local import LocalProgram
+
 
 __all__ = ["Calibration", "OpTiming", "calibrate", "rank_correlation"]
 
@@ -45,7 +48,8 @@ class OpTiming:
     predicted_s
         What the plan said.
     measured_s, spread_s, repeats
-        Median and interquartile range of so many measurements.
+        Median and interquartile range of so many measurements, scaled so that all ops of the device add up to a run
+        (`rlinit.measurement.ops.sum_factor`).
     """
 
     op: str
@@ -174,7 +178,7 @@ def calibrate(
 ) -> Calibration:
     """Run a plan by the local executor and compare its times with what it said.
 
-    The plan runs twice over: op by op between readings of the clock, and undisturbed for the time of the whole.
+    The plan runs by turns op by op between readings of the clock, and undisturbed for the time of the whole.
 
     Parameters
     ----------
@@ -207,15 +211,19 @@ def calibrate(
     threads = None
     if settings.threads is not None:
         threads = settings.threads * max(1, sum(device == "cpu" for device in places.values()))
-    samples, _ = _runs(
-        plan, exported, inputs, graph, devices, settings, LocalExecutor(threads, measure=True, clock=settings.clock)
-    )
-    _, walls = _runs(plan, exported, inputs, graph, devices, settings, LocalExecutor(threads, clock=settings.clock))
+    load = partial(LocalExecutor, threads, clock=settings.clock)
+    with (
+        load(measure=True).load(plan, exported, inputs, graph=graph, devices=devices) as measuring,
+        load().load(plan, exported, inputs, graph=graph, devices=devices) as plain,
+    ):
+        runs, walls = _runs(measuring, plain, inputs, settings)
+    samples = _samples(runs, plan)
+    factors = _sum_factors(runs, samples)
     ops = []
     for key, expected_s in predicted.items():
         if key[0] not in idle:
-            one = figure_of(samples[key])
-            ops.append(OpTiming(*key, expected_s, one.seconds, one.spread_s, one.repeats))
+            one, factor = figure_of(samples[key]), factors[key[1]]
+            ops.append(OpTiming(*key, expected_s, one.seconds * factor, one.spread_s * factor, one.repeats))
     whole = figure_of(walls)
     slowdowns = (
         {device.name: device.slowdown for device in hardware.devices if device.slowdown > 1.0} if hardware else {}
@@ -312,29 +320,48 @@ def _inputs(exported: ExportedProgram, plan: Plan, graph: Graph | None) -> set[s
 
 
 def _runs(
-    plan: Plan,
-    exported: ExportedProgram,
-    inputs: Sequence[Any],
-    graph: Graph | None,
-    devices: Mapping[str, str] | None,
-    settings: Measuring,
-    executor: LocalExecutor,
-) -> tuple[dict[_Key, list[float]], list[float]]:
-    """Run a plan again and again; return the seconds of each batch where those are measured, and of each run."""
-    samples: dict[_Key, list[float]] = {}
+    measuring: LocalProgram, plain: LocalProgram, inputs: Sequence[Any], settings: Measuring
+) -> tuple[list[tuple[Batch, ...]], list[float]]:
+    """Run a plan by turns with and without measuring its batches; return these of each run, and seconds of the others.
+
+    By turns, so that a machine that changes its speed meanwhile does so for both.
+    """
+    runs: list[tuple[Batch, ...]] = []
     walls: list[float] = []
     started = time.perf_counter()
-    with executor.load(plan, exported, inputs, graph=graph, devices=devices) as program:
-        for at in range(settings.warmup + settings.repeats):
-            late = settings.time_limit_s is not None and time.perf_counter() - started > settings.time_limit_s
-            if late and len(walls) >= 2:
-                break
-            result = program.run(*inputs)
-            if at >= settings.warmup:
-                walls.append(result.seconds)
-                for batch in result.batches:
-                    samples.setdefault(_key(batch, plan), []).append(max(0.0, batch.end_s - batch.start_s))
-    return samples, walls
+    for at in range(settings.warmup + settings.repeats):
+        late = settings.time_limit_s is not None and time.perf_counter() - started > 2 * settings.time_limit_s
+        if late and len(walls) >= 2:
+            break
+        measured, whole = measuring.run(*inputs), plain.run(*inputs)
+        if at >= settings.warmup:
+            runs.append(measured.batches)
+            walls.append(whole.seconds)
+    return runs, walls
+
+
+def _samples(runs: Sequence[Sequence[Batch]], plan: Plan) -> dict[_Key, list[float]]:
+    """Return the seconds of each op on each device at each batch size in all runs."""
+    samples: dict[_Key, list[float]] = {}
+    for batch in chain.from_iterable(runs):
+        samples.setdefault(_key(batch, plan), []).append(_seconds(batch))
+    return samples
+
+
+def _seconds(batch: Batch) -> float:
+    return max(0.0, batch.end_s - batch.start_s)
+
+
+def _sum_factors(runs: Sequence[Sequence[Batch]], samples: Mapping[_Key, Sequence[float]]) -> dict[str, float]:
+    """Return for each device what medians of its ops are multiplied by to add up to what it does in a run."""
+    factors = {}
+    for device in {key[1] for key in samples}:
+        totals = [math.fsum(_seconds(batch) for batch in run if batch.device == device) for run in runs]
+        medians = [
+            len(values) / len(runs) * figure_of(values).seconds for key, values in samples.items() if key[1] == device
+        ]
+        factors[device] = sum_factor(totals, medians)
+    return factors
 
 
 def _places(plan: Plan, devices: Mapping[str, str]) -> dict[str, str]:

@@ -80,7 +80,7 @@ def test_the_peak_is_what_the_allocator_sees(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", ["Bert", "GPT2", "Llama", "ViT", "ResNet", "ConvNext"])
 def test_plans_of_models_hold_what_the_allocator_sees(kind: str) -> None:
-    """Weights and the peak of live tensors are the plan's `held_bytes`; scratch memory of kernels goes to the reserve."""
+    """Weights and the peak of live tensors are `held_bytes`; scratch memory of kernels is for the reserve."""
     transformers = pytest.importorskip("transformers")
     text = {"vocab_size": 500, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     sizes = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 512}

@@ -22,7 +22,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device
 from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.cache import Figure, MeasuredCache
-from rlinit.measurement.ops import Measuring, figure_of, measure_ops
+from rlinit.measurement.ops import Measuring, figure_of, measure_ops, sum_factor
 from tests.executors.models import Chain, TinyTransformer
 
 FAST = Measuring(warmup=1, repeats=3, threads=1)
@@ -206,3 +206,16 @@ def test_figures_are_median_and_quartiles() -> None:
     assert figure_of([5.0, 1.0, 4.0, 2.0, 3.0]) == Figure(3.0, 2.0, 5)
     assert figure_of([7.0]) == Figure(7.0, 0.0, 1)
     assert np.isfinite(figure_of([0.0, 1e-9, 1e12]).spread_s)
+
+
+def test_figures_add_up_to_a_pass() -> None:
+    """Ops that are interrupted now and then, one of them in each pass, add up to what a pass takes all the same."""
+    rng = np.random.default_rng(0)
+    passes = rng.uniform(1.0, 1.1, (31, 8))
+    passes[np.arange(31), rng.integers(0, 8, 31)] += 2.0
+    medians = np.median(passes, axis=0)
+    total = float(np.median(passes.sum(axis=1)))
+    assert medians.sum() < 0.9 * total
+    assert medians.sum() * sum_factor(passes.sum(axis=1).tolist(), medians.tolist()) == pytest.approx(total)
+    assert sum_factor([1.0], [2.0]) == 1.0
+    assert sum_factor([], []) == sum_factor([0.0], [0.0]) == 1.0
