@@ -65,9 +65,10 @@ def accelerate_splits(config: dict[str, Any], model: llm.LanguageModel, hardware
     from accelerate.utils import CustomDtype
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    causal: Any = AutoModelForCausalLM
     logging.getLogger("accelerate").setLevel(logging.ERROR)  # which misses the GPUs
     with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float16)
+        module = causal.from_config(AutoConfig.for_model(**config), dtype=torch.float16)
     module.tie_weights()
     dtype = {"int4": CustomDtype.INT4, "int8": torch.int8}.get(model.weights, torch.float16)
     names = {"cpu" if one.kind == "cpu" else at: at for at, one in enumerate(hardware.devices)}
