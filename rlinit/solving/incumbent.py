@@ -18,7 +18,7 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import InvalidPlan, RlinitError, SolverFailure
-from rlinit.exact.placements.bounds.rounding import makespan_quantum
+from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan

@@ -17,6 +17,7 @@ from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.agent import decode_placement
 from rlinit.arrays import IntArray
 from rlinit.errors import RlinitError
+from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.lagrangian_primal import assemble
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, memory_chain
 from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
@@ -30,6 +31,7 @@ from rlinit.heuristics.placements.local_search import earliest_finish_start, mem
 from rlinit.heuristics.placements.peak_memory import PeakMemory
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.timeline import placement_of
 from rlinit.placements.window import placement_windows
 from rlinit.solving.incumbent import PlacementIncumbent
 from rlinit.solving.options import SolveOptions
@@ -50,6 +52,7 @@ __all__ = [
     "search_from_assembled",
     "single_op_blocks",
     "split_blocks",
+    "trials",
     "unordered_program",
     "windows",
 ]
@@ -80,6 +83,9 @@ _TRIES = 3
 _SEED_STRIDE = 7919
 """Between the seeds of runs side by side."""
 
+_TRIAL_CHOICES = 500
+"""Choices of devices and orders between two looks at what trials found."""
+
 _UNLIMITED = 1 << 62
 """More work than any clock allows."""
 
@@ -96,6 +102,8 @@ class PlacementLimits:
         Ops placed in partial choices of devices in a round with multipliers on memory, and such rounds.
     split_work
         Partial schedules extended in blocks.
+    trial_choices
+        Choices of devices and orders by which makespans are refuted.
     rounds
         Times that all windows are gone through.
     """
@@ -105,6 +113,7 @@ class PlacementLimits:
     multiplier_rounds: int = 5
     full_nodes: int | None = 20_000
     split_work: int = 3_000_000
+    trial_choices: int = 20_000
     rounds: int = 1
 
 
@@ -164,7 +173,9 @@ class PlacementSearch:
         peak = None if live is None else PeakMemory(incumbent.problem, live)
         if peak is not None:
             incumbent.value_of, incumbent.repair = peak.value_of, peak.repaired
-        timed = PlacementLimits(full_nodes=None, multiplier_rounds=1 << 30, split_work=_UNLIMITED, rounds=1 << 30)
+        timed = PlacementLimits(
+            full_nodes=None, multiplier_rounds=1 << 30, split_work=_UNLIMITED, trial_choices=_UNLIMITED, rounds=1 << 30
+        )
         limits = timed if options.timed else PlacementLimits()
         return cls(incumbent, options, start, limits, peak, "none" if start is None else "plan")
 
@@ -444,6 +455,25 @@ def branch(search: PlacementSearch) -> None:
         return
     with incumbent.in_phase("branch and bound"):
         _take(incumbent, branch_and_bound(incumbent.problem, budget=incumbent.budget), "branch-and-bound")
+
+
+def trials(search: PlacementSearch) -> None:
+    """Refute makespans below the incumbent's by propagation and branching; take what stands where it is better."""
+    incumbent = search.incumbent
+    if incumbent.finished or incumbent.values is None:
+        return
+    problem = incumbent.problem
+    with incumbent.in_phase("destructive"):
+        trying = DestructiveSearch(problem, upper=incumbent.values[0])
+        if incumbent.bounds is not None:
+            trying.raise_bound(incumbent.bounds[0])
+        while not (incumbent.finished or trying.exhausted or trying.nodes >= search.limits.trial_choices):
+            trying.run(_TRIAL_CHOICES, incumbent.budget)
+            if trying.standing is not None:
+                incumbent.offer(placement_of(problem, *trying.standing), "destructive")
+                trying.standing = None
+                trying.cut(incumbent.values[0])
+            incumbent.raise_bound((trying.bound_s,), "destructive")
 
 
 def full_program(search: PlacementSearch) -> None:

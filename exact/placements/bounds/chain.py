@@ -25,12 +25,21 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import in_words, lengths_between, reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
+from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["ChainBound", "best_chain", "segment_problem"]
 
-_STRIDE = 12
+_STRIDE, _CHOICES = 12, 1_000
+"""Relaxations that one search for the devices of a segment solves at a turn, or choices that the other looks at."""
+
+_RELAXATION_WORK = 100
+"""Choices that take about as long as a relaxation."""
+
+_LEAST_SHARE = 0.15
+"""Of all work, what each of the two searches gets at least."""
+
 _ROWS_A_LOOK = 256
 """Ops whose distances to all others are found between two looks at the clock: a few milliseconds for 3,000 ops."""
 
@@ -156,21 +165,95 @@ def segment_problem(
     return segment, ops
 
 
+class _Gains:
+    """What two ways to search gained for their work in all segments of a chain; tells which to go on with."""
+
+    def __init__(self) -> None:
+        self._gain_s, self._work = np.zeros(2), np.zeros(2)
+
+    def choose(self) -> int:
+        """Return the way that gained most for its work, or the one that had too little of it."""
+        poorest = int(self._work.argmin())
+        if self._work[poorest] <= _LEAST_SHARE * self._work.sum():
+            return poorest
+        return int((self._gain_s / self._work).argmax())
+
+    def add(self, way: int, gain_s: float, work: int) -> None:
+        """Note a gain."""
+        self._gain_s[way] += gain_s
+        self._work[way] += max(1, work)
+
+
+class _Pair:
+    """Bounds of a segment with devices of its ends by two searches: with trial makespans, and with linear relaxations.
+
+    Relaxations know better what fractions of ops cost, trials what whole ones do; what gains more depends on the graph.
+    """
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        upper: float,
+        allowed: NDArray[np.bool_],
+        weight: FloatArray | None,
+        gains: _Gains,
+    ) -> None:
+        self.upper, self._gains, self._begun = upper, gains, False
+        self.trials = DestructiveSearch(problem, upper=upper, allowed=allowed, weight=weight)
+        self.relaxations = DeviceSearch(problem, upper=upper, allowed=allowed)
+
+    @property
+    def work(self) -> int:
+        """Choices looked at, and for relaxations as many as take their time."""
+        return self.trials.nodes + _RELAXATION_WORK * self.relaxations.nodes
+
+    @property
+    def bound_s(self) -> float:
+        """The better bound."""
+        return max(self.relaxations.bound_s, self.trials.bound_s)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether neither search gets further."""
+        return self.relaxations.exhausted and self.trials.exhausted
+
+    def run(self, budget: Budget) -> float:
+        """Propagate at first, then go on with the search that gains more; return the bound."""
+        if not self._begun:
+            self._begun = True
+            return self.trials.run(0, budget)
+        way = 0 if self.relaxations.exhausted else 1 if self.trials.exhausted else self._gains.choose()
+        before, done = self.bound_s, self.work
+        if way == 0:
+            self.trials.raise_bound(self.relaxations.bound_s)
+            self.trials.run(_CHOICES, budget)
+        else:
+            self.relaxations.run(1 if self.relaxations.nodes == 0 else _STRIDE, budget)
+        self._gains.add(way, self.bound_s - before, self.work - done)
+        return self.bound_s
+
+
 class _Segment:
     """Bounds of one segment for each pair of devices of its ends (device 0 stands for the start and for the end)."""
 
     def __init__(
-        self, problem: PlacementProblem, window: ShardWindows, reach: NDArray[np.bool_], before: int, after: int
+        self,
+        problem: PlacementProblem,
+        window: ShardWindows,
+        reach: NDArray[np.bool_],
+        before: int,
+        after: int,
+        gains: _Gains,
     ) -> None:
-        self.before, self.after = before, after
+        self.before, self.after, self._gains = before, after, gains
         self.problem, self.ops = segment_problem(problem, window, reach, before, after)
         d = problem.num_devices
         rows = np.isfinite(window.least_s[before]) if before >= 0 else np.arange(d) == 0
         columns = np.isfinite(window.least_s[after]) if after >= 0 else np.arange(d) == 0
         self.bound_s = np.where(rows[:, None] & columns[None, :], 0.0, np.inf)
-        self.searches: dict[tuple[int, int], DeviceSearch] = {}
+        self.searches: dict[tuple[int, int], _Pair] = {}
 
-    def search(self, pair: tuple[int, int], upper: float) -> DeviceSearch:
+    def search(self, pair: tuple[int, int], upper: float) -> _Pair:
         """Return the search for devices of the ends, making it if need be."""
         if pair not in self.searches:
             allowed = np.isfinite(self.problem.time_s)
@@ -181,7 +264,8 @@ class _Segment:
                     only = np.zeros_like(allowed[at])
                     only[device] = allowed[at, device]
                     allowed[at] = only
-            self.searches[pair] = DeviceSearch(self.problem, upper=upper, allowed=allowed)
+            known = next((search.trials.weight for search in self.searches.values()), None)
+            self.searches[pair] = _Pair(self.problem, upper, allowed, known, self._gains)
         return self.searches[pair]
 
 
@@ -202,13 +286,14 @@ class ChainBound:
         reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         ends = [-1, *chain, -1]
         self.upper = upper
-        self.segments = [_Segment(problem, window, reach, a, b) for a, b in itertools.pairwise(ends)]
+        gains = _Gains()
+        self.segments = [_Segment(problem, window, reach, a, b, gains) for a, b in itertools.pairwise(ends)]
         self.bound_s = 0.0
 
     @property
-    def nodes(self) -> int:
-        """Relaxations solved so far."""
-        return sum(search.nodes for segment in self.segments for search in segment.searches.values())
+    def work(self) -> int:
+        """Choices looked at so far, and relaxations solved as so many as take their time."""
+        return sum(search.work for segment in self.segments for search in segment.searches.values())
 
     @property
     def gaps(self) -> list[tuple[int, int, FloatArray]]:
@@ -223,23 +308,23 @@ class ChainBound:
         self.bound_s = max(self.bound_s, min(self.upper, total))
         return total
 
-    def run(self, nodes: int, budget: Budget) -> float:
-        """Solve at most about `nodes` more relaxations and return the bound.
+    def run(self, work: int, budget: Budget) -> float:
+        """Look at about `work` more choices, or solve relaxations for as long, and return the bound.
 
-        Each round improves the segment on the shortest path that had the fewest nodes.
+        Each round improves the segment on the shortest path that had the least work.
 
         Parameters
         ----------
-        nodes
+        work
             At least 1.
         budget
-            Ends the search between two relaxations.
+            Ends the search between two relaxations, and between some choices.
         """
-        last = self.nodes + nodes
+        last = self.work + work
         while True:
             forward, backward, path = self._shortest()
             self.bound_s = max(self.bound_s, min(self.upper, float(forward[-1].min())))
-            if self.bound_s >= self.upper or self.nodes >= last or budget.expired:
+            if self.bound_s >= self.upper or self.work >= last or budget.expired:
                 return self.bound_s
             chosen = self._weakest(path)
             if chosen is None:
@@ -248,7 +333,7 @@ class ChainBound:
             segment = self.segments[k]
             others = float(forward[k][pair[0]] + backward[k + 1][pair[1]])
             search = segment.search(pair, self.upper - others if self.upper < np.inf else np.inf)
-            segment.bound_s[pair] = search.run(1 if search.nodes == 0 else _STRIDE, budget)
+            segment.bound_s[pair] = search.run(budget)
 
     def _shortest(self) -> tuple[list[FloatArray], list[FloatArray], list[tuple[int, int]]]:
         """Return least sums up to and from each op of the chain by device, and the pairs of a shortest path."""
@@ -274,6 +359,6 @@ class ChainBound:
             search = segment.searches.get(pair)
             if search is not None and (search.exhausted or search.bound_s >= search.upper):
                 continue
-            key = (search.nodes if search is not None else 0, k)
+            key = (search.work if search is not None else -1, k)
             best = key if best is None else min(best, key)
         return None if best is None else (best[1], path[best[1]])

@@ -141,7 +141,7 @@ class DeviceSearch:
                 return
             settled = not self._children(window.allowed, counts, program.shares())
             # Rows found last are for the children.
-            if program.separate() == 0 or done >= (_ROOT_ROUNDS if settled else rounds) or budget.expired:
+            if program.separate(budget) == 0 or done >= (_ROOT_ROUNDS if settled else rounds) or budget.expired:
                 break
         if rounds == _ROOT_ROUNDS:
             program.forget_slack()

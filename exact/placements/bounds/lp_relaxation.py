@@ -34,6 +34,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
@@ -44,6 +45,7 @@ __all__ = ["CutPool", "PlacementLP"]
 _VIOLATION = 1e-4
 _MEMORY_ROOM = 1.0 + 1e-9
 _PER_OP = 1
+_ROWS_A_LOOK = 256  # Ops of a product of (n, n) numbers between two looks at the clock: some 20 ms for 2,000 ops.
 _FEWEST, _ENDS = 20, 0.1  # Rows from the start and to the end of each round and device.
 _INTERVALS = 4
 _THRESHOLDS = 48
@@ -371,14 +373,20 @@ class PlacementLP:
         self._pooled = [row for row, wanted in zip(self._pooled, used.tolist(), strict=True) if wanted]
         self.pool.keep(np.append(used, np.ones(len(self.pool.rows) - len(used), np.bool_)))
 
-    def separate(self) -> int:
-        """Add rows that the last point violates; return how many."""
+    def separate(self, budget: Budget) -> int:
+        """Add rows that the last point violates; return how many.
+
+        Parameters
+        ----------
+        budget
+            Ends the search for them.
+        """
         if self.solution is None or self.solution.point is None:
             return 0
         point = self.solution.point
         added = self._separate_transfers(point) + self._separate_intervals(point)
         if self.reach is not None:
-            added += self._separate_between(point)
+            added += self._separate_between(point, budget)
         return added
 
     def _mean_time(self, point: FloatArray) -> FloatArray:
@@ -387,18 +395,25 @@ class PlacementLP:
         np.add.at(mean, (self.entry_op, self.entry_device), self.entry_mean * point[self.entry_column])
         return mean
 
-    def _separate_between(self, point: FloatArray) -> int:
+    def _separate_between(self, point: FloatArray, budget: Budget) -> int:
         """Add for each device and op at most `_PER_OP` of the rows from it, and as many to it."""
         assert self.reach is not None
         mean = self._mean_time(point)
         start, total = point[self.start], mean.sum(axis=1)
-        reach = self.reach.astype(np.float64)
+        reach = self.reach.astype(np.float32)
         least = _VIOLATION * point[self.end]
         n, added = len(start), 0
+        slack = np.where(self.reach, start[None, :] - (start + total)[:, None], np.inf).astype(np.float32)
         for device in range(mean.shape[1]):
             weight = mean[:, device]
-            slack = start[None, :] - (start + total)[:, None]
-            over = np.where(self.reach, (reach * weight) @ reach - slack, 0.0)
+            busy = np.flatnonzero(weight)
+            over = np.empty((n, n), np.float32)
+            for first in range(0, n, _ROWS_A_LOOK):
+                if budget.expired:
+                    return added
+                rows = slice(first, first + _ROWS_A_LOOK)
+                loads = (reach[rows, busy] * weight[busy].astype(np.float32)) @ reach[busy]
+                over[rows] = loads - slack[rows]
             pairs = np.argwhere(over > least)
             pairs = pairs[np.argsort(-over[pairs[:, 0], pairs[:, 1]], kind="stable")]
             uses = np.zeros((2, n), np.int64)
@@ -407,9 +422,9 @@ class PlacementLP:
                     uses[0, a] += 1
                     uses[1, b] += 1
                     added += self.pool.add(device, a, b)
-            for b in _largest(weight @ reach - start, least):
+            for b in _largest(weight.astype(np.float32) @ reach - start, least):
                 added += self.pool.add(device, -1, b)
-            for a in _largest(start + total + reach @ weight - point[self.end], least):
+            for a in _largest(start + total + reach @ weight.astype(np.float32) - point[self.end], least):
                 added += self.pool.add(device, a, -1)
         return added
 

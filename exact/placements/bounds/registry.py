@@ -14,6 +14,7 @@ relaxation         the linear relaxation with rows for what lies between ops: `l
 chain              branch and bound over the devices of segments of the network: `chain`
 memory             devices of the segments of a chain, searched with multipliers on memory: `lagrangian_chain`
 joined             the relaxation with what the chain proves
+destructive        trial makespans refuted by propagation, and by branching over devices and orders: `destructive`
 =================  ================================================================================================
 """
 
@@ -31,6 +32,7 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
 from rlinit.exact.placements.bounds.chain import ChainBound, best_chain
+from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.flow import FlowBound
 from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lagrangian_chain
 from rlinit.exact.placements.bounds.load import load_lagrangian
@@ -43,6 +45,7 @@ __all__ = [
     "PlacementBound",
     "around_bound",
     "chain_bound",
+    "destructive_bound",
     "flow_bound",
     "flow_problem",
     "joined_bound",
@@ -59,10 +62,11 @@ _LP_SIZE = 40_000
 _SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
 _FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
-_CHAIN_NODES = 400
+_CHAIN_WORK = 40_000
 _CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
 _NO_LIMIT = 1 << 40
 _MEMORY_NODES = 5_000_000
+_TRIAL_CHOICES = 20_000
 _RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
 _LAST_ROUNDS, _TURNS = 3, 3
 _OUT_OF_REACH = 1.0 + 1e-6
@@ -227,7 +231,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
     if bound < upper and not limited.expired:
         search = _chain(problem, start.window, start, upper, limited)
         if search is not None:
-            bound = max(bound, search.run(_CHAIN_NODES if limited.remaining_s == np.inf else _NO_LIMIT, limited))
+            bound = max(bound, search.run(_CHAIN_WORK if limited.remaining_s == np.inf else _NO_LIMIT, limited))
     return min(bound, upper)
 
 
@@ -285,6 +289,30 @@ def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bu
     return _with_relaxation(problem, upper, budget, with_chain=problem.num_shards == 1)
 
 
+def destructive_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
+    """Return the largest trial makespan that is refuted, or what `load_bound` returns where that is better.
+
+    Only for problems of one shard.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the search; without a time limit it looks at some 20,000 choices of devices and orders.
+    """
+    limited = budget or Budget()
+    start = _start(problem, upper, limited)
+    if start is None:
+        return upper
+    bound = start.bound_s
+    if problem.num_shards == 1 and bound < upper and not limited.expired:
+        search = DestructiveSearch(problem, upper=upper, allowed=start.window.allowed, weight=start.weight)
+        search.raise_bound(bound)
+        bound = search.run(_TRIAL_CHOICES if limited.remaining_s == np.inf else _NO_LIMIT, limited)
+    return min(bound, upper)
+
+
 def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | None, with_chain: bool) -> float:
     """Return the best of `around`, of the relaxation, and of the relaxation with the gaps of a chain."""
     limited = budget or Budget()
@@ -306,7 +334,7 @@ def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | N
         turns -= 1
         # Where the chain is behind, too much of the problem is beside it to catch up soon.
         share = limited.share(limited.remaining_s * (_CHAIN_SHARE if search.bound_s >= bound else _BEHIND_SHARE))
-        bound = max(bound, search.run(_CHAIN_NODES if counted else _NO_LIMIT, share))
+        bound = max(bound, search.run(_CHAIN_WORK if counted else _NO_LIMIT, share))
         if bound < upper:
             bound = max(bound, _cut_relaxation(problem, tight, bound, upper, limited, pool, _LAST_ROUNDS, search.gaps))
     return min(bound, upper)
@@ -384,7 +412,7 @@ def _cut_relaxation(
     for _ in range(rounds):
         bound = max(bound, program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS))
         program.forget_slack()
-        if bound >= upper or budget.expired or program.separate() == 0:
+        if bound >= upper or budget.expired or program.separate(budget) == 0:
             break
     return upper if bound > horizon * _OUT_OF_REACH else bound
 
@@ -399,6 +427,7 @@ PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
         "chain": chain_bound,
         "memory": memory_bound,
         "joined": joined_bound,
+        "destructive": destructive_bound,
     }
 )
 """The bounds by name, cheapest first."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rlinit.exact.placements.bounds.rounding import makespan_quantum
+from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.placements.problem import PlacementProblem
 
 __all__ = ["IntegerTimes"]

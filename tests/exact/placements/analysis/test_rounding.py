@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rlinit
-from rlinit.exact.placements.bounds.rounding import makespan_quantum
+from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement

@@ -1,0 +1,387 @@
+"""Compiled propagation of what a trial makespan leaves: windows, loads of ancestors, intervals, orders, memory.
+
+Let L be the trial, and for op v on device i, with p its time there, ``head`` and ``tail`` as in
+:mod:`~rlinit.exact.placements.analysis.time_windows`: in a placement of makespan at most L the op starts in
+``[head, L - tail - p]``. Multipliers ``lambda >= 0`` of the devices have the sum 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.exact.placements.analysis.propagation import DataFlow, carry_open
+from rlinit.kernels.compiled import njit
+
+__all__ = ["CHANGED", "REFUTED", "ROUNDING", "SETTLED", "Trial", "is_before", "tighten"]
+
+SETTLED, REFUTED, CHANGED = 0, 1, 2
+"""What a round of propagation comes to."""
+
+ROUNDING = 1e-12
+"""Relative room for the rounding of sums of some thousand seconds."""
+
+_WORK, _FEWEST = 4_000_000, 8
+"""Overlaps of ops with intervals of one device in a round, about, and the fewest ops whose windows bound intervals."""
+
+_NOTABLE = 1e-3
+"""Part of the trial by which a head or tail has to rise for windows to be looked at once more."""
+
+
+class Trial(NamedTuple):
+    """What does not change while makespans are tried: n ops, d devices, g groups.
+
+    ``least`` (n, d) seconds, ``weight`` (d,) multipliers, ``ancestors`` and ``descendants`` (n, words) as bits, 32 a
+    word, or (0, 0) where they are not looked at, ``indptr`` (g + 1,) and ``members`` (n,) the ops of each group,
+    ``held`` (n,) bytes of an op, ``capacity`` (d,) with room for rounding, ``kind`` (d,) the first of the devices alike
+    to each, and ``most_ends`` of intervals on each side.
+    """
+
+    least: FloatArray
+    weight: FloatArray
+    ancestors: IntArray
+    descendants: IntArray
+    indptr: IntArray
+    members: IntArray
+    held: FloatArray
+    capacity: FloatArray
+    kind: IntArray
+    most_ends: int
+
+
+@njit(cache=True, nogil=True)
+def is_before(ancestors: IntArray, u: int, v: int) -> bool:
+    """Return whether op u leads to op v, as far as is known.
+
+    Parameters
+    ----------
+    ancestors
+        As in `Trial`.
+    u, v
+        Ops.
+    """
+    return len(ancestors) > 0 and (ancestors[v, u >> 5] >> (u & 31)) & 1 != 0
+
+
+@njit(cache=True, nogil=True)
+def _drop_beyond(
+    able: BoolArray, least: FloatArray, head: FloatArray, tail: FloatArray, group: IntArray, limit: float
+) -> int:
+    """Forbid what cannot end within the limit, in all of a group: -1 if nothing is left of an op, else how many."""
+    n, d = able.shape
+    most = limit * (1.0 + ROUNDING)
+    dropped = 0
+    for v in range(n):
+        for i in range(d):
+            if able[v, i] and not head[v, i] + least[v, i] + tail[v, i] <= most:
+                able[v, i] = False
+                dropped += 1
+                able[group[v], i] = False
+    for v in range(n):
+        left = False
+        for i in range(d):
+            able[v, i] = able[v, i] and able[group[v], i]
+            left |= able[v, i]
+        if not left:
+            return -1
+    return dropped
+
+
+@njit(cache=True, nogil=True)
+def _lift(
+    known: IntArray, able: BoolArray, weight: FloatArray, least: FloatArray, window: FloatArray, step: float
+) -> bool:
+    """Raise heads by what leads to each op, or tails by what it leads to; return whether one rose by a step.
+
+    ``head(v) >= h + sum of min_i lambda_i p(u, i)`` over the ancestors u of v that start at h or later, for every h.
+    """
+    n, d = able.shape
+    floor, load = np.full(n, np.inf), np.full(n, np.inf)
+    for v in range(n):
+        for i in range(d):
+            if able[v, i]:
+                floor[v] = min(floor[v], window[v, i])
+                load[v] = min(load[v], weight[i] * least[v, i] * (1.0 - ROUNDING))
+    order = np.argsort(-floor)
+    notable = False
+    for v in range(n):
+        total, row, best = 0.0, known[v], floor[v]
+        for u in order:
+            if (row[u >> 5] >> (u & 31)) & 1:
+                total += load[u]
+                best = max(best, floor[u] + total)
+        if best > floor[v]:
+            notable |= best > floor[v] + step
+            for i in range(d):
+                window[v, i] = max(window[v, i], best)
+    return notable
+
+
+@njit(cache=True, nogil=True)
+def _inside(begin: float, end: float, seconds: float, head: float, latest: float) -> float:
+    """Return the least seconds in which [begin, end] holds what starts in [head, latest]."""
+    inside = min(min(seconds, end - begin), head + seconds - begin)
+    return max(0.0, min(inside, end - latest))
+
+
+@njit(cache=True, nogil=True)
+def _needs(
+    begin: float,
+    end: float,
+    weight: FloatArray,
+    able: BoolArray,
+    least: FloatArray,
+    head: FloatArray,
+    latest: FloatArray,
+    members: IntArray,
+    need: FloatArray,
+) -> float:
+    """Fill (d,) the weighted seconds that ops which share a device need in an interval; return the least of them."""
+    best = np.inf
+    for i in range(len(need)):
+        need[i] = np.inf
+        if not able[members[0], i]:
+            continue
+        total = 0.0
+        for v in members:
+            total += _inside(begin, end, least[v, i], head[v, i], latest[v, i])
+        need[i] = weight[i] * total
+        best = min(best, need[i])
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _ends(window: FloatArray, able: BoolArray, most: int) -> FloatArray:
+    """Return 0 and the distinct least heads (or tails) of ops, sorted; some of them, spread evenly, where too many."""
+    n, d = able.shape
+    floor = np.zeros(n + 1)
+    for v in range(n):
+        floor[v] = np.inf
+        for i in range(d):
+            if able[v, i]:
+                floor[v] = min(floor[v], window[v, i])
+    floor = np.unique(floor)
+    if len(floor) <= most:
+        return floor
+    picked = np.empty(most)
+    for k in range(most):
+        picked[k] = floor[k * (len(floor) - 1) // (most - 1)]
+    return picked
+
+
+@njit(cache=True, nogil=True)
+def _widest(trial: Trial, able: BoolArray) -> float:
+    """Return the most that the choice of a device changes of the weighted seconds of a group."""
+    widest = 0.0
+    for g in range(len(trial.indptr) - 1):
+        for i in range(able.shape[1]):
+            total = 0.0
+            for v in trial.members[trial.indptr[g] : trial.indptr[g + 1]]:
+                if able[v, i]:
+                    total += trial.least[v, i]
+            widest = max(widest, trial.weight[i] * total)
+    return widest
+
+
+@njit(cache=True, nogil=True)
+def _energy(trial: Trial, able: BoolArray, head: FloatArray, tail: FloatArray, limit: float) -> int:
+    """Hold the energy of intervals against their length: -1 if one needs more, else how many devices were forbidden.
+
+    In ``[a, b]`` device i is busy at most ``b - a``, and an op of it at least what both of its extreme starts have
+    inside, so ``sum over groups of min over i of lambda_i overlap <= b - a``. Where the least sum with op v on device i
+    instead is above that, v is not there.
+    """
+    least, indptr, members, weight = trial.least, trial.indptr, trial.members, trial.weight
+    latest = limit - tail - least
+    ends = limit - _ends(tail, able, trial.most_ends)
+    widest = _widest(trial, able)
+    need = np.empty(len(weight))
+    forbidden = 0
+    for a in _ends(head, able, trial.most_ends):
+        for b in ends:
+            if b <= a:
+                continue
+            total = 0.0
+            for g in range(len(indptr) - 1):
+                own = members[indptr[g] : indptr[g + 1]]
+                total += _needs(a, b, weight, able, least, head, latest, own, need)
+            room = (b - a) + ROUNDING * (limit + total) - total
+            if room < 0.0:
+                return -1
+            if room >= widest:
+                continue
+            for g in range(len(indptr) - 1):
+                own = members[indptr[g] : indptr[g + 1]]
+                lowest = _needs(a, b, weight, able, least, head, latest, own, need)
+                for i in range(len(need)):
+                    if need[i] < np.inf and need[i] - lowest > room:
+                        forbidden += 1
+                        for v in own:
+                            able[v, i] = False
+    return forbidden
+
+
+@njit(cache=True, nogil=True)
+def _order(ops: IntArray, i: int, least: FloatArray, head: FloatArray, tail: FloatArray, limit: float) -> int:
+    """Put ops of device i in the only order that their windows leave: -1 if there is none, 1 if a window changed."""
+    most, changed = limit * (1.0 + ROUNDING), 0
+    for a in range(len(ops)):
+        v = ops[a]
+        for b in range(a):
+            w = ops[b]
+            both = least[v, i] + least[w, i]
+            v_first = head[v, i] + both + tail[w, i] <= most
+            w_first = head[w, i] + both + tail[v, i] <= most
+            if v_first and w_first:
+                continue
+            if not v_first and not w_first:
+                return -1
+            first, second = (v, w) if v_first else (w, v)
+            ready, rest = head[first, i] + least[first, i], least[second, i] + tail[second, i]
+            if ready > head[second, i] or rest > tail[first, i]:
+                head[second, i], tail[first, i] = max(head[second, i], ready), max(tail[first, i], rest)
+                changed = 1
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _of_device(i: int, able: BoolArray, least: FloatArray) -> tuple[IntArray, IntArray]:
+    """Return the ops with a time that only device i may run, and those that another may run as well."""
+    n, d = able.shape
+    only, free = np.empty(n, np.int64), np.empty(n, np.int64)
+    k, f = 0, 0
+    for v in range(n):
+        if able[v, i] and least[v, i] > 0.0:
+            number = 0
+            for j in range(d):
+                number += able[v, j]
+            if number == 1:
+                only[k] = v
+                k += 1
+            else:
+                free[f] = v
+                f += 1
+    return only[:k], free[:f]
+
+
+@njit(cache=True, nogil=True)
+def _one_device(
+    i: int, able: BoolArray, least: FloatArray, head: FloatArray, tail: FloatArray, group: IntArray, limit: float
+) -> int:
+    """Hold the ops that only device i may run against its intervals; forbid it those that do not fit beside them.
+
+    -1 if they do not fit themselves, else how many windows and devices changed.
+    """
+    only, free = _of_device(i, able, least)
+    changed = _order(only, i, least, head, tail, limit)
+    if changed < 0:
+        return -1
+    widest = 0.0
+    for v in free:
+        widest = max(widest, least[v, i])
+    stride = 1 + len(only) // max(_FEWEST, int((_WORK / max(1, len(only) + len(free))) ** 0.5))
+    for a in only[::stride]:
+        begin = head[a, i]
+        for b in only[::stride]:
+            end = limit - tail[b, i]
+            if end <= begin:
+                continue
+            room = (end - begin) + ROUNDING * limit
+            for v in only:
+                room -= _inside(begin, end, least[v, i], head[v, i], limit - tail[v, i] - least[v, i])
+            if room < 0.0:
+                return -1
+            if room >= widest:
+                continue
+            for v in free:
+                latest = limit - tail[v, i] - least[v, i]
+                if able[v, i] and _inside(begin, end, least[v, i], head[v, i], latest) > room:
+                    able[v, i] = able[group[v], i] = False
+                    changed += 1
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _memory(trial: Trial, able: BoolArray) -> int:
+    """Hold what is certain to be on each device against its capacity: -1 if it is too much, else how many fell."""
+    indptr, members = trial.indptr, trial.members
+    fell, left = 0, 0.0
+    for i in range(able.shape[1]):
+        if trial.capacity[i] == np.inf:
+            continue
+        for certain in (True, False):
+            room = trial.capacity[i] if certain else left
+            for g in range(len(indptr) - 1):
+                own = members[indptr[g] : indptr[g + 1]]
+                if not able[own[0], i]:
+                    continue
+                alone, need = able[own[0]].sum() == 1, trial.held[own].sum()
+                if certain and alone:
+                    room -= need
+                elif not certain and not alone and need * (1.0 - ROUNDING) > room:
+                    fell += 1
+                    for v in own:
+                        able[v, i] = False
+            left = room + ROUNDING * trial.capacity[i]
+            if left < 0.0:
+                return -1
+    return fell
+
+
+@njit(cache=True, nogil=True)
+def tighten(
+    flow: DataFlow,
+    trial: Trial,
+    able: BoolArray,
+    head: FloatArray,
+    tail: FloatArray,
+    limit: float,
+    pairs: IntArray,
+) -> int:
+    """Narrow windows and forbid devices in one round of all rules.
+
+    Parameters
+    ----------
+    flow, trial
+        The problem.
+    able, head, tail
+        (n, d) which device may run an op, and its window, changed in place.
+    limit
+        Seconds.
+    pairs
+        (k, 2) ops of one device each, the first of which runs before the second; -1 for none.
+
+    Returns
+    -------
+    `REFUTED`, `CHANGED` where another round may narrow more, or `SETTLED`.
+    """
+    least, group = trial.least, flow.group
+    d = able.shape[1]
+    fell = 1
+    while fell > 0:
+        for v, w in pairs:
+            for i in range(d):
+                if v >= 0 and able[v, i] and able[w, i]:
+                    head[w, i] = max(head[w, i], head[v, i] + least[v, i])
+                    tail[v, i] = max(tail[v, i], least[w, i] + tail[w, i])
+        carry_open(flow, able, least, head, tail)
+        fell = _drop_beyond(able, least, head, tail, group, limit)
+        if fell < 0:
+            return REFUTED
+    changed = False
+    if len(trial.ancestors) > 0:
+        changed |= _lift(trial.ancestors, able, trial.weight, least, head, _NOTABLE * limit)
+        changed |= _lift(trial.descendants, able, trial.weight, least, tail, _NOTABLE * limit)
+    for i in range(d):
+        fell = _one_device(i, able, least, head, tail, group, limit)
+        if fell < 0:
+            return REFUTED
+        changed |= fell > 0
+    if _drop_beyond(able, least, head, tail, group, limit) < 0:
+        return REFUTED
+    fell, full = _energy(trial, able, head, tail, limit), _memory(trial, able)
+    if fell < 0 or full < 0 or _drop_beyond(able, least, head, tail, group, limit) < 0:
+        return REFUTED
+    return CHANGED if changed or fell + full > 0 else SETTLED
