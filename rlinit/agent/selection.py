@@ -50,8 +50,9 @@ class StageChoice:
 def checkpoint_names(problem: str | None = None) -> list[str]:
     """Return the names of the checkpoints that come with the package: all, or those for one kind of problem."""
     cards = [entry for entry in resources.files("rlinit.checkpoints").iterdir() if entry.name.endswith(".json")]
-    kinds = {Path(card.name).stem: json.loads(card.read_text(encoding="utf-8"))["problem"] for card in cards}
-    return sorted(name for name, kind in kinds.items() if problem in (None, kind))
+    kinds = {Path(card.name).stem: json.loads(card.read_text(encoding="utf-8")).get("problem") for card in cards}
+    # Cards of other learned numbers have no problem and are no agents.
+    return sorted(name for name, kind in kinds.items() if kind is not None and problem in (None, kind))
 
 
 def check_names(method: str, agent: str, methods: Collection[str], heuristics: Collection[str], problem: str) -> None:
