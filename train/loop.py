@@ -29,7 +29,7 @@ from rlinit.train.core.labels import Shards, shard_at, shards_of
 from rlinit.train.core.learner import Learner
 from rlinit.train.core.run_state import STATE_FILE, Progress, load_state, load_weights, save_state
 from rlinit.train.monitoring import Watcher
-from rlinit.train.report import training_card, write_report
+from rlinit.train.report import report_rows, training_card, write_report
 from rlinit.train.tasks.protocol import AnyTask, Batch, Labels
 from rlinit.train.validation import score, validate
 
@@ -284,6 +284,7 @@ class _Run:
             watcher.embeddings(progress.step, self.task, self.learner, self.sets[self.task.selection[0]])
             watcher.hyperparameters(self.plain, {"score": progress.best, "best_step": progress.best_step})
             write_report(self.config.run_dir, self.plain, self.command, progress)
+            watcher.table(report_rows(progress))
         self._save()
         what = "done" if ended else "stopped; resume to go on"
         watcher.say(f"{what}: step {progress.step}, best at step {progress.best_step}; see {self.config.run_dir}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -127,6 +127,15 @@ class Watcher:
     def say(self, text: str) -> None:
         """Print a line beside the progress line."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def table(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print a table, its header first."""
+        from rich.table import Table
+
+        table = Table(*rows[0])
+        for row in rows[1:]:
+            table.add_row(*row)
+        self.console.print(table)
 
     def _show(self, step: int) -> None:
         self.line.update(self.bar, completed=step, said="  |  ".join(filter(None, self.said.values())))

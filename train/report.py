@@ -10,7 +10,7 @@ from rlinit.files import write_atomically, write_json
 from rlinit.train.core.machine_info import machine
 from rlinit.train.core.run_state import Progress
 
-__all__ = ["training_card", "write_report"]
+__all__ = ["report_rows", "training_card", "write_report"]
 
 _COLUMNS = (
     ("below_reference", "below reference", "{:+.2%}"),
@@ -59,8 +59,7 @@ def write_report(folder: Path, config: Mapping[str, Any], command: str, progress
     progress
         How far it came, with every validation.
     """
-    first = progress.history[0]
-    best = next(entry for entry in progress.history if entry["step"] == progress.best_step)
+    header, *rows = report_rows(progress)
     card = training_card(config, command, progress)
     rate = progress.graphs / max(progress.seconds, 1e-9)
     data = {
@@ -80,19 +79,21 @@ def write_report(folder: Path, config: Mapping[str, Any], command: str, progress
         "",
         "Greedy schedules unless it says sampled. `below reference`: how much smaller than the heuristic's value.",
         "",
-        *_table(first, best),
+        *(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)),
         "",
     ]
     write_atomically(folder / "report.md", "\n".join(lines))
 
 
-def _table(first: dict[str, Any], best: dict[str, Any]) -> list[str]:
-    """Return a Markdown table with a row for each validation set at the first and, if another, at the best step."""
+def report_rows(progress: Progress) -> list[list[str]]:
+    """Return the header, and a row for each validation set at the first and, if another, at the best step."""
+    first = progress.history[0]
+    best = next(entry for entry in progress.history if entry["step"] == progress.best_step)
     known = [column for column in _COLUMNS if any(column[0] in found for found in best["measures"].values())]
-    rows = ["| set | step | " + " | ".join(title for _, title, _ in known) + " |", "|---" * (len(known) + 2) + "|"]
+    rows = [["set", "step", *(title for _, title, _ in known)]]
     for name in best["measures"]:
         for entry in [first] if first["step"] == best["step"] else [first, best]:
             found = entry["measures"][name]
             cells = [form.format(found[key]) if key in found else "" for key, _, form in known]
-            rows.append(f"| {name} | {entry['step']} | " + " | ".join(cells) + " |")
+            rows.append([name, str(entry["step"]), *cells])
     return rows

@@ -160,7 +160,7 @@ def test_cuda_that_is_absent_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / STATE_FILE).exists()
 
 
-def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path) -> None:
+def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Curves, pictures, hyperparameters, embeddings, best checkpoint with card, and report are all there."""
     config = tiny_config(tmp_path, validation=ValidationConfig(every=10, samples=4, pictures=1, small=True))
     progress: Progress = train(config, TASK, command="python train/run.py --smoke")
@@ -188,3 +188,6 @@ def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path) -> None:
     report = (tmp_path / "report.md").read_text()
     assert f"step {progress.best_step}" in report
     assert "| jobs-20 |" in report
+    printed = capsys.readouterr()
+    assert "below reference" in printed.err + printed.out
+    assert "jobs-20" in printed.err + printed.out
