@@ -22,10 +22,10 @@ from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 
 __all__ = ["improve_and_prove", "search_below"]
 
-_QUOTA = 200_000
-"""Loads between looks at the budget: some 50 ms."""
+_QUOTA = 50_000
+"""Loads between looks at the budget: some 20 to 50 ms."""
 
-_REFUTED = 100
+_REFUTED = 20
 """States between looks at the budget."""
 
 _MOST_BYTES = 2**29
