@@ -12,6 +12,7 @@ __all__ = [
     "RlinitError",
     "SolverFailure",
     "TrainingFailure",
+    "first_line",
 ]
 
 
@@ -53,3 +54,9 @@ class CheckpointError(RlinitError, ValueError):
 
 class ExecutionFailure(RlinitError, RuntimeError):
     """Running a plan failed; the message names the op and the device, or the process."""
+
+
+def first_line(problem: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says: what one line of a message has room for."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__

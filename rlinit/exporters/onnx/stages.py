@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import BackendUnavailable, InvalidPlan
+from rlinit.errors import BackendUnavailable, InvalidPlan, first_line
 from rlinit.exporters.onnx.external_data import loaded, save_onnx
 from rlinit.exporters.onnx.node_mapping import OnnxFit, fit_onnx, renamed, tensor_type
 from rlinit.exporters.op_devices import op_devices, op_stages, quotient_order
@@ -233,7 +233,7 @@ def _manifest(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
         parts = [{key: row[key] for key in ("file", "device", "takes", "gives")} for row in data["parts"]]
         outputs = [str(name) for name in data["outputs"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise InvalidPlan(f"cannot read {path} as a list of parts: {type(problem).__name__}: {problem}") from problem
+        raise InvalidPlan(f"cannot read {path} as a list of parts: {first_line(problem)}") from problem
     if not is_ours or any(Path(str(part["file"])).name != part["file"] for part in parts):
         raise InvalidPlan(f"{path} is not a list of parts in its own folder that to_onnx_stages wrote")
     return outputs, parts

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
+from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError, first_line
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.common.parameters import Sharing
@@ -158,7 +158,7 @@ def from_onnx(
     except RlinitError:
         raise
     except Exception as problem:  # a damaged message: names that are no text, missing fields, sizes beyond bounds
-        raise InvalidGraph(f"{name or 'the ONNX model'} is damaged: {type(problem).__name__}: {problem}") from problem
+        raise InvalidGraph(f"{name or 'the ONNX model'} is damaged: {first_line(problem)}") from problem
 
 
 def _assembled(prepared: Prepared, sharing: Sharing, precision: Precision) -> Assembly:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError
+from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError, first_line
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.common.parameters import Sharing
@@ -139,7 +139,7 @@ def from_tflite(
     except RlinitError:
         raise
     except Exception as problem:  # offsets that lead nowhere: struct.error, IndexError, TypeError, OverflowError, ...
-        raise InvalidGraph(f"{label} is damaged: {type(problem).__name__}: {problem}") from problem
+        raise InvalidGraph(f"{label} is damaged: {first_line(problem)}") from problem
 
 
 @dataclass(slots=True)

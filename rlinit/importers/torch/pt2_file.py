@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinit.errors import InvalidGraph
+from rlinit.errors import InvalidGraph, first_line
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype
@@ -93,7 +93,7 @@ def load_program(path: str | Path) -> ExportedProgram:
     except RecursionError:
         raise InvalidGraph(f"{path}: the program is nested more than Python allows") from None
     except Exception as problem:  # torch's reader raises AssertionError, KeyError, SerializeError, TypeError, ...
-        raise InvalidGraph(f"{path}: cannot make sense of the program: {_first_line(problem)}") from problem
+        raise InvalidGraph(f"{path}: cannot make sense of the program: {first_line(problem)}") from problem
 
 
 def _program_text(path: str | Path) -> bytes:
@@ -210,8 +210,3 @@ def _on_meta(meta: Any) -> Any:
 
     sizes = [size.as_int for size in meta.sizes]
     return torch.empty(sizes, dtype=_SERIALIZE_TO_TORCH_DTYPE[meta.dtype], device="meta")
-
-
-def _first_line(problem: Exception) -> str:
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__

@@ -451,3 +451,16 @@ def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(BackendUnavailable, match=r"pip install rlinit\[onnx\]"):
         import_onnx()
+
+
+def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Errors of packages that say several lines are cut to their first."""
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    values = [onnx.helper.make_tensor_value_info(name, 1, [2, 2]) for name in ("x", "w", "y")]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "net", values[:2], values[2:]))
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"MatMul", b"MatM\xdcl"))
+    with pytest.raises(InvalidGraph, match="net is damaged") as caught:
+        load_graph(path)
+    assert "\n" not in str(caught.value)
