@@ -59,6 +59,7 @@ __all__ = [
 _ROUNDS = 8
 _BETWEEN_OPS = 2_000
 _LP_SIZE = 40_000
+_LP_ENTRY_S = 1e-4  # Seconds that a relaxation takes for each op and device, in which HiGHS hardly looks at the clock.
 _SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
 _FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
@@ -403,7 +404,8 @@ def _cut_relaxation(
 ) -> float:
     """Return the bound of the linear relaxation after rounds of cuts."""
     n = problem.num_ops
-    if not n or n * problem.num_devices * problem.num_shards > _LP_SIZE:
+    size = n * problem.num_devices * problem.num_shards
+    if not n or size > _LP_SIZE or budget.remaining_s < _LP_ENTRY_S * size:
         return floor
     reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n <= _BETWEEN_OPS else None
     horizon = latest_end(problem, window.allowed)
