@@ -701,6 +701,7 @@ class Costs:
     def __init__(self, plan: Any, graph: Graph, hardware: Hardware, level: int, values: tuple[Fraction, ...]) -> None:
         need(plan["objective"] != "throughput", "bounds on throughput are not checked here")
         self.graph, self.hardware, self.objective = graph, hardware, plan["objective"]
+        self.expired: Callable[[], bool] = lambda: False  # who looks for a proof may end the search here
         self.level, self.values = level, values
         memory, resident = self.objective == "memory", plan.get("resident", "tensors")
         self.num_devices = len(hardware.devices)
@@ -1235,7 +1236,7 @@ class PipelineStates:
     """What a number of stages of cost below a threshold can reach, in any order of the devices."""
 
     def __init__(self, lattice: Lattice, costs: Costs, threshold: Fraction) -> None:
-        self.lattice, hardware, parts = lattice, costs.hardware, lattice.parts
+        self.lattice, hardware, parts, self.expired = lattice, costs.hardware, lattice.parts, costs.expired
         rows: list[Any] = []
         for i in range(costs.num_devices):
             rate_in, rate_out, delay_in, delay_out = hardware.io(i)
@@ -1285,7 +1286,7 @@ class PipelineStates:
             for column in zip(*(row[0] for row in self.classes), strict=True)
         ]
         figures = lattice.sets(least, self.param, *works)
-        start = (0,) * len(self.count)
+        start, alone = (0,) * len(self.count), len(self.count) == 1  # one class: what is reached need not be again
         used, seen, counts, pairs = {0: {start}}, defaultdict(set, {0: {start}}), [], 0
         for stage in range(1, k + 1):
             left = self.left(k - stage, *figures[lattice.full][0][:2])
@@ -1295,6 +1296,7 @@ class PipelineStates:
                 ranges.append((ordered, [each for each, _ in ordered], most))
             following = defaultdict(set)
             for ideal, vectors in used.items():
+                need(not self.expired(), "the search has no time left")
                 sums = figures[ideal][0]
                 spans = [
                     (rows, bisect_left(keys, own), bisect_left(keys, own + most + 1))
@@ -1304,6 +1306,8 @@ class PipelineStates:
                 pairs += high - low
                 need(pairs <= MOST_PAIRS, f"the proof compares more than {MOST_PAIRS:,} pairs of sets")
                 for _, grown in rows[low:high]:
+                    if alone and grown in seen:
+                        continue
                     if ideal & grown == ideal and ideal != grown:
                         for vector in self.extend(ideal, grown, vectors, figures):
                             if not any(all(map(le, other, vector)) for other in seen[grown]):
@@ -1370,6 +1374,7 @@ class MemoryStates:
 
     def __init__(self, lattice: Lattice, costs: Costs, threshold: Fraction) -> None:
         self.lattice, self.level, hardware, graph = lattice, costs.level, costs.hardware, costs.graph
+        self.expired = costs.expired
         param = [sum((graph.param[v] for v in ops), ZERO) for ops in lattice.parts]
         peak = [threshold, *costs.values][0 if costs.level == 0 else 1]
         limits = [hardware.capacity(i, "memory_bytes") for i in range(costs.num_devices)]
@@ -1403,6 +1408,7 @@ class MemoryStates:
             low_held = held[-1] - sum(self.most[i + 1 :])
             free = None if None in self.caches[i + 1 :] else sum(self.caches[i + 1 :])
             for ideal, streamed in reached.items():
+                need(not self.expired(), "the search has no time left")
                 low = max(bisect_left(held, low_held), bisect_left(held, figures[ideal][0][0]))
                 high = bisect_left(held, figures[ideal][0][0] + self.most[i] + 1)
                 pairs += high - low

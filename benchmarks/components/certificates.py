@@ -3,8 +3,8 @@
 Each plan, graph, hardware and certificate is written to files, and a fresh Python without packages checks them.
 
 Run as ``python -m benchmarks.components.certificates SET ... [--every N] [--seconds S]``. The sets are ``imagenet``
-(ten graphs, k = 4, 5, 6, `memory`), ``zoo`` (20 networks, k = 2 to 64, `pipeline`), ``dnn-partitioning`` and
-``assembly-lines`` (100 tasks).
+(ten graphs, k = 4, 5, 6, `memory`), ``zoo`` (20 networks, k = 2 to 64, `pipeline`), ``dnn-partitioning``,
+``assembly-lines`` (100 tasks) and ``communication`` (task graphs with delays, `latency`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import rlinit
+from benchmarks.families.task_graphs import communication
 from benchmarks.record import print_table, save, timed
 from rlinit.certificates import check, write_certificate
 from rlinit.datasets import imagenet
 from rlinit.datasets.published import assembly_line, dnn_partitioning
 from rlinit.datasets.published.location import instances_root
 from rlinit.plan import Objective
+
+SETS = ("imagenet", "zoo", "dnn-partitioning", "assembly-lines", "communication")
 
 Problem = tuple[str, rlinit.Graph, rlinit.Hardware, Objective]
 
@@ -49,6 +52,9 @@ def problems(name: str) -> Iterator[Problem]:
         for path in sorted((root / "dnn-partitioning" / "throughput").glob("*.json")):
             yield path.stem, *dnn_partitioning.load(path), "pipeline"
         return
+    if name == "communication":
+        yield from ((one.name, one.graph, one.hardware, "latency") for one in communication(root))
+        return
     for path in sorted((root / "assembly-line" / "otto-100").glob("*.alb")):
         for k in (5, 10, 20):
             yield f"{path.stem} k={k}", assembly_line.load(path), rlinit.Hardware.pipeline(k), "pipeline"
@@ -63,7 +69,7 @@ def run(problem: Problem, seconds: float) -> dict[str, Any]:
         paths = [Path(folder) / f"{what}.json" for what in ("plan", "graph", "hardware", "certificate")]
         plan.save(paths[0])
         graph.save(paths[1])
-        hardware.with_stages(plan.num_stages).save(paths[2])
+        (hardware.with_stages(plan.num_stages) if plan.num_stages else hardware).save(paths[2])
         _, row["writing_s"] = timed(partial(write_certificate, paths[3], plan, graph, hardware))
         row["bytes"] = paths[3].stat().st_size
         command = [sys.executable, "-I", "-S", check.__file__, *map(str, paths)]
@@ -74,7 +80,7 @@ def run(problem: Problem, seconds: float) -> dict[str, Any]:
 def main() -> None:
     """Certify the plans of the sets named, print and record what comes of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sets", nargs="+", choices=("imagenet", "zoo", "dnn-partitioning", "assembly-lines"))
+    parser.add_argument("sets", nargs="+", choices=SETS)
     parser.add_argument("--every", type=int, default=1, help="take every so many problems of a set")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of a schedule")
     arguments = parser.parse_args()

@@ -47,7 +47,7 @@ def write_certificate(
     graph, hardware
         What the plan is for.
     time_limit_s
-        Of the search for a tree that proves a bound on latency.
+        Of the search for proofs.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     graph, hardware
         What the plan is for.
     time_limit_s
-        Of the search for a tree that proves a bound on latency.
+        Of the search for proofs.
 
     Raises
     ------
@@ -93,6 +93,7 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
         bound = written["bounds"][level] if plan.bounds else Fraction(0)
         try:
             costs = check.Costs(written, raw_graph, raw_hardware, level, values)
+            costs.expired = lambda: budget.expired
             levels.append(None if None in levels else _proof(costs, bound, value, budget))
         except check.Refuted:  # a bound of a kind that it does not check
             levels.append(None)

@@ -131,7 +131,7 @@ def _draw_stages(plan: Plan, axes: Axes) -> None:
     for name in names:
         mine = [(j, use.num_ops) for j, use in enumerate(plan.stages) if use.device == name]
         stages, ops = ", ".join(str(j) for j, _ in mine), sum(count for _, count in mine)
-        labels.append(f"{stages}\n{printable(name)}\n{ops} ops")
+        labels.append(f"{stages}\n{printable(name)}\n{ops} {'op' if ops == 1 else 'ops'}")
     axes.set_xticks(at, labels, fontsize=8)
     if len(names) > 16:
         some = range(0, len(names), -(-len(names) // 16))

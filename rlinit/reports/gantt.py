@@ -194,9 +194,12 @@ def _joined(link: str) -> str:
 
 
 def _lane_names(plan: Plan, chart: Chart) -> list[str]:
-    what = "ops" if plan.inputs == plan.shard_inputs else "batches"
+    one, more = ("op", "ops") if plan.inputs == plan.shard_inputs else ("batch", "batches")
     end = max(plan.value, 1e-300)
-    devices = [f"{use.device}\n{use.num_batches} {what}, {use.busy_s / end:.0%} busy" for use in plan.devices]
+    devices = [
+        f"{use.device}\n{use.num_batches} {one if use.num_batches == 1 else more}, {use.busy_s / end:.0%} busy"
+        for use in plan.devices
+    ]
     return [*devices, *chart.links]
 
 

@@ -456,7 +456,8 @@ def longest_first(
         middle = 0.5 * (low + high)
         if greedy_ends(middle, chain, costs, tensors, stage_class, tried) == n:
             high = middle
-            ends[:] = tried
+            for j in range(len(ends)):  # an assignment of arrays takes two seconds more to compile
+                ends[j] = tried[j]
         else:
             low = middle
     return high
