@@ -117,7 +117,13 @@ class LocalExecutor:
         flat = program.flat_inputs(inputs, kwargs)
         batch = program.rows(flat)
         programs = lower_devices(plan, program, batch)
-        idle = {use.device for use in plan.devices} - set(programs.devices)
+        known = {use.device for use in plan.devices} | {use.device for use in plan.stages}
+        for name in devices or {}:
+            if name not in known:
+                raise InvalidPlan(
+                    f"devices names {name!r}, which the plan does not know; expected some of {sorted(known)}"
+                )
+        idle = known - set(programs.devices)
         used = {name: device for name, device in (devices or {}).items() if name not in idle}
         loaded = LocalProgram(program, programs, used, self)
         if programs.split_nodes:

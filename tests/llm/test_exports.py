@@ -58,6 +58,33 @@ def test_accelerate_runs_the_map(family: str, tmp_path: Path) -> None:
     assert sum(found.max_memory.values()) >= 4 * plan.model.num_params
 
 
+def test_accelerate_streams_what_the_plan_streams(tmp_path: Path) -> None:
+    """Modules that a plan streams from the host are offloaded there, and the outputs are the model's own."""
+    accelerate = pytest.importorskip("accelerate")
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config: dict[str, Any] = CONFIG | {"num_hidden_layers": 12}
+    torch.manual_seed(0)
+    module = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config)).eval()
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        expected = module(ids).logits
+    model = llm.load(config, prompt=300, output=5, dtype="fp32")
+    whole = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
+    devices = [
+        Device("gpu", "", 0.8 * whole, flops_per_s=1e9, bytes_per_s=1e9),
+        Device("cpu", "cpu", 10 * whole, flops_per_s=1e4, bytes_per_s=1e9),
+    ]
+    plan = llm.plan(model, Hardware.mesh(devices, 1e8), objective="prefill", contiguous=False, stream=True)
+    assert {span.weights_on for span in plan.spans} == {"", "cpu"}
+    assert {span.device for span in plan.spans} == {"gpu"}
+    found = llm.to_device_map(plan, {"gpu": "cpu", "cpu": "disk"})  # no GPU here: memory for one, a disk for the other
+    assert set(found.device_map.values()) == {"cpu", "disk"}
+    dispatched = accelerate.dispatch_model(module, found.device_map, main_device="cpu", offload_dir=str(tmp_path))
+    with torch.no_grad():
+        assert torch.equal(dispatched(ids).logits, expected)
+
+
 def write_gguf(path: Path, num_layers: int = 6, experts: int = 0) -> int:
     """Write a small Llama with FP16 matrices; return its bytes of tensors."""
     gguf = pytest.importorskip("gguf")
