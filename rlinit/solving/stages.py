@@ -168,7 +168,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.remembering,
         0.85,
         (_PIPELINE, _UNLIKE, _UP_TO_REMEMBERED),
-        "three lines of 70 tasks with 17 unlike workers: all below the best known value is refuted in 11 to 17 s",
+        "on a line of 70 tasks with 17 unlike workers all below the best known value is refuted in 17 s",
     ),
     Phase("annealing", stage_phases.anneal, 0.25, (_UP_TO_FEW,), "with few stages bounds close soon"),
     Phase(
