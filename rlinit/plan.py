@@ -430,7 +430,7 @@ class Plan:
         for key in ("format", "version"):
             del data[key]
         for key in ("values", "bounds"):
-            data[key] = None if data[key] is None else tuple(map(float, data[key]))
+            data[key] = _levels(data[key])
         data["stages"] = tuple(StageUse(**row) for row in data["stages"])
         data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))
@@ -551,4 +551,7 @@ def _training(data: Mapping[str, Any] | None) -> TrainingUse | None:
 
 
 def _levels(values: list[float] | None) -> tuple[float, ...] | None:
-    return None if values is None else tuple(map(float, values))
+    try:
+        return None if values is None else tuple(map(float, values))
+    except OverflowError:  # JSON has whole numbers of any size
+        raise InvalidPlan("a value or bound of the plan is too large to compute with") from None

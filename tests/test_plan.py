@@ -78,3 +78,14 @@ def test_pictures_are_written(tmp_path: Path, suffix: str) -> None:
         with pytest.raises(InvalidPlan, match=r"\.svg, \.png or \.pdf"):
             plan.plot(tmp_path / "plan.bmp")
     assert not (tmp_path / "plan.bmp").exists()
+
+
+def test_a_number_beyond_float64_is_refused(tmp_path: Path) -> None:
+    """JSON has whole numbers of any size; values and bounds are seconds or bytes."""
+    path = tmp_path / "plan.json"
+    solved("pipeline").save(path)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["bounds"] = [10**400]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(InvalidPlan, match="too large to compute with"):
+        Plan.load(path)
