@@ -17,7 +17,6 @@ from rlinit.llm.contiguous import ChainProblem, ChainSolution, Places, solve_cha
 from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain, lower_places
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
-from rlinit.llm.revisiting import solve_revisiting
 from rlinit.llm.simple_splits import compare_splits
 from rlinit.llm.verification import evaluate, value_of, verify
 from rlinit.units import format_bytes
@@ -128,6 +127,8 @@ def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution
 
     Contiguous spans stand in where the search found nothing better.
     """
+    from rlinit.llm.revisiting import solve_revisiting  # compiled, and so for those alone who ask for it
+
     found = solve_revisiting(places)
     source = "branch and bound over walks" if found.closed else "program of counts on HiGHS"
     if not found.places and found.bound == np.inf:

@@ -387,7 +387,9 @@ ActivationIncumbent = Incumbent[StageActivations, StageAssignment]
 TrainingIncumbent = Incumbent[StageTraining, StageAssignment]
 
 
-def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progress: Progress | None) -> StageIncumbent:
+def for_stages(
+    problem: StageProblem, budget: Budget, target_gap: float, progress: Progress | None, *, monotone: bool = True
+) -> StageIncumbent:
     """Return what is known at first about a stage problem: nothing.
 
     Parameters
@@ -396,12 +398,15 @@ def for_stages(problem: StageProblem, budget: Budget, target_gap: float, progres
         The problem.
     budget, target_gap, progress
         See `Incumbent`.
+    monotone
+        Whether no edge may lead to an earlier stage.
     """
+    value_of = _monotone_value if monotone else evaluate
     equality = _byte_equality(problem) if problem.objective == "memory" else Equality()
-    return Incumbent(problem, _stage_value, budget, target_gap, progress, equality, quantum=value_quantum(problem))
+    return Incumbent(problem, value_of, budget, target_gap, progress, equality, quantum=value_quantum(problem))
 
 
-def _stage_value(problem: StageProblem, assignment: StageAssignment) -> Value:
+def _monotone_value(problem: StageProblem, assignment: StageAssignment) -> Value:
     """Return the value of what a method found, which has to be monotone."""
     source = np.repeat(assignment.stage, np.diff(problem.succ_indptr))
     if (source > assignment.stage[problem.succ]).any():

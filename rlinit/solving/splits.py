@@ -118,7 +118,7 @@ class Loose:
         progress
             Called with each entry of the history, or None.
         """
-        return for_stages(self.problem, budget, options.gap, progress)
+        return for_stages(self.problem, budget, options.gap, progress, monotone=False)
 
     def from_plan(self, plan: Plan) -> StageAssignment:
         """Return the assignment of a plan to refine."""

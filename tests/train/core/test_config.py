@@ -125,5 +125,5 @@ def test_a_report_says_nothing_twice(tmp_path: Path) -> None:
     progress = Progress(step=6, best=0.0, best_step=0, history=history)
     write_report(tmp_path, config_to_dict(tiny_config(tmp_path)), "", progress)
     rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| ")]
-    assert len(rows) == 1 + len(measures)
+    assert len(rows) == 2 + len(measures)  # a heading and the line below it
     assert len(set(rows)) == len(rows)
