@@ -1003,6 +1003,9 @@ def crowded(jobs: list[Any]) -> Iterator[tuple[int, int, int]]:
 
 Row = tuple[dict[tuple[int, int], Any], dict[int, int], int, Any]
 
+ROW_LENGTHS = {"before": 2, "head": 1, "tail": 1, "memory": 1, "between": 3, "interval": 3}
+"""Arguments of each kind of row but ``move``, which names as many devices as it likes, each once."""
+
 
 def row_of(windows: Windows, state: State, kind: str, args: list[Any]) -> Row:
     """Return what a row says of every schedule: shares of ops on devices, starts, the end, and a number.
@@ -1029,8 +1032,10 @@ def row_of(windows: Windows, state: State, kind: str, args: list[Any]) -> Row:
         start[v] += 1
         add(v, windows.time[v], devices[v])
 
+    need(kind == "move" or len(args) == ROW_LENGTHS.get(kind), "a row is unknown, or has another number of arguments")
     if kind in ("before", "move", "head", "tail"):
-        need(all(0 <= v < n for v in args[: 1 + (kind in ("before", "move"))]), "a row is about no op")
+        need(all(0 <= v < n for v in args[:2]), "a row is about no op")
+        need(len(set(args[2:])) == len(args[2:]), "a row names a device twice")
         u, v = args[0], args[min(1, len(args) - 1)]
         if kind != "head":
             ends(u)
@@ -1061,7 +1066,7 @@ def row_of(windows: Windows, state: State, kind: str, args: list[Any]) -> Row:
             ends(a)
         start[b] -= b >= 0
     else:
-        need(kind == "interval" and a + b <= windows.floor(state), "a row is unknown, or is about too much time")
+        need(a + b <= windows.floor(state), "a row is about too much time")
         inside = [v for v in range(n) if state.head[v][i] >= a and state.tail[v][i] >= b]
     for v in inside:
         add(v, windows.time[v], [i])
@@ -1102,6 +1107,7 @@ def branches(windows: Windows, state: State, node: Any) -> Iterator[State]:
     """
     if "pair" in node:
         u, v = (int(each) for each in node["pair"])
+        need(min(u, v) >= 0, "a node is about no op")
         mine = state.devices[u]
         need(u != v and len(mine) == 1 and mine == state.devices[v], "a pair is not on one device")
         for first, second in ((u, v), (v, u)):
@@ -1111,6 +1117,7 @@ def branches(windows: Windows, state: State, node: Any) -> Iterator[State]:
             yield case
         return
     v = int(node["op"])
+    need(0 <= v < len(state.devices), "a node is about no op")
     fresh = set(range(windows.d)) - state.used
     for i in state.devices[v]:
         if i in fresh and any(j in fresh and windows.alike[j] == windows.alike[i] for j in range(i)):

@@ -276,6 +276,32 @@ def test_rows_that_hold_nowhere_are_refuted() -> None:
             check.prove({"kind": "tree", "threshold": "5", "nodes": nodes}, costs)
 
 
+def test_rows_with_more_arguments_than_they_have_prove_nothing() -> None:
+    """The head of one op is not that of another, and a transfer does not count once for each mention of a device."""
+    side = rlinit.Graph.build([("a", {"time_s": 1.0}), ("b", {"time_s": 1.0}), ("c", {"time_s": 2.0})], [("a", "b")])
+    apart = rlinit.Graph.build(
+        [
+            ("a", {"time_s": 2.0, "out_bytes": 1.0, "forbidden": ["y"]}),
+            ("b", {"time_s": 2.0, "forbidden": ["x"]}),
+        ],
+        [("a", "b")],
+    )
+    hardware = Hardware.mesh([Device("x"), Device("y")], 1.0)
+    lies: list[tuple[Any, str, list[list[Any]]]] = [
+        (side, "3", [["head", 1, 2, 1], ["tail", 2, 1]]),
+        (side, "3", [["tail", 2, 1], ["before", 0, 1, 2, 1], ["memory", 0, 0, 1]]),
+        (apart, "6", [["head", 0, 1], ["move", 0, 1, 0, 0, 1], ["tail", 1, 1]]),
+    ]
+    for graph, threshold, rows in lies:
+        costs = costs_of(fuzz.Case(0, graph, hardware, {"objective": "latency"}), 0, ())
+        with pytest.raises(check.Refuted):
+            check.prove({"kind": "tree", "threshold": threshold, "nodes": [{"rows": rows}]}, costs)
+    costs = costs_of(fuzz.Case(0, side, hardware, {"objective": "latency"}), 0, ())
+    for node in ({"op": -1}, {"pair": [-1, 2]}):
+        with pytest.raises(check.Refuted):
+            check.prove({"kind": "tree", "threshold": "3", "nodes": [node]}, costs)
+
+
 @pytest.mark.parametrize("first", [0, 1000, 2000])
 def test_what_mutated_files_claim_is_true(first: int) -> None:
     """A place changed in a plan, graph, hardware or certificate is refused, or what is accepted still holds."""
