@@ -46,7 +46,7 @@ TOLERANCE = 1e-8
 COMPLETE = ("auto", "warm", "milp", "ideals", "split", "sweep", "cp-sat", "branch-and-bound")
 """Methods that find a schedule of a small problem where there is one."""
 
-LIMITED = ("branch-and-bound", "cp-sat", "ideals", "split", "beam")
+LIMITED = ("branch-and-bound", "cp-sat", "ideals", "split", "beam", "remember")
 """Methods that say that they are not for some problems."""
 
 LATE_S = 2.0
