@@ -23,7 +23,10 @@ _SAFETY = 1e-7
 """Relative room for rounding before prices count as a refutation."""
 
 _CAP = 300_000
-"""Loads that are looked at for one class and one set of prices: some 10 ms."""
+"""Loads of up to 256 ops that are looked at for one class and one set of prices: some 10 ms. Larger ones are fewer."""
+
+_MOST_NODES = 2_000
+"""Beyond, the program alone takes longer than other bounds, and its tables are too large."""
 
 _CLOSE = 0.005
 """Prices are good enough where stages hold at most this share more than known loads do."""
@@ -131,7 +134,8 @@ class ConvexCover:
             floor = max((float(price[one].sum()) for one, cost in known if cost <= trial), default=0.0)
             chosen = np.zeros(problem.num_nodes, np.bool_)
             work = np.ascontiguousarray(problem.work_s[c, order])
-            most[c] = best_load(work, param, prices, room, self.behind, places, floor, _CAP, chosen)[0]
+            cap = 4 * _CAP // max(4, self.behind.shape[1])
+            most[c] = best_load(work, param, prices, room, self.behind, places, floor, cap, chosen)[0]
             if chosen.any():
                 member = np.zeros(problem.num_nodes, np.bool_)
                 member[order] = chosen
@@ -159,7 +163,9 @@ class ConvexCover:
         # SciPy's types know no sparse constraints, though linprog takes them.
         rows: Any = csr_array((value, (row, column)), shape=(n + problem.num_classes, m + 1))
         limits = np.concatenate([np.zeros(n), problem.class_count])
-        result = linprog(np.concatenate([np.zeros(m), [-1.0]]), A_ub=rows, b_ub=limits, method="highs")
+        left = self.budget.remaining_s
+        options: Any = {"time_limit": left} if math.isfinite(left) else {}
+        result = linprog(np.concatenate([np.zeros(m), [-1.0]]), A_ub=rows, b_ub=limits, method="highs", options=options)
         if result.fun is None:
             return 0.0, np.zeros(n)
         return -float(result.fun), np.maximum(0.0, -np.asarray(result.ineqlin.marginals[:n], np.float64))
@@ -186,6 +192,8 @@ def convex_cover_bound(
     budget
         When to stop; what is refuted by then holds.
     """
+    if problem.num_nodes > _MOST_NODES:
+        return lower
     cover = ConvexCover(problem, budget or Budget())
     finite = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
     low, high, proven = lower, min(upper, float(finite.max(axis=0, initial=0.0).sum())), lower

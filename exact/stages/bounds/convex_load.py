@@ -21,6 +21,9 @@ __all__ = ["StageRoom", "best_load", "knapsacks", "reach_bits"]
 _GRID = 128
 """Steps of the limit to which sizes are rounded down in the knapsack that bounds."""
 
+_PASSES = 64
+"""Ops passed over that take about as long as a load."""
+
 _ROUNDING = 1e-9
 """Relative room for rounding where a cost is held against the limit, and a value against the best."""
 
@@ -130,7 +133,7 @@ def best_load(
     blocked = np.zeros((n + 1, words), np.uint64)
     reached = np.zeros((n + 1, words), np.uint64)
     spent, held, worth = np.zeros(n + 1), np.zeros(n + 1), np.zeros(n + 1)
-    best, bound, looked, depth = floor, floor, 0, 0
+    best, bound, looked, passed, depth = floor, floor, 0, 0, 0
     chosen[:] = False
     while depth >= 0:
         q = at[depth]
@@ -146,6 +149,9 @@ def best_load(
         at[depth] = q + 1
         p = place[q]
         word, bit = p >> 6, np.uint64(1) << np.uint64(p & 63)
+        passed += 1
+        if passed % _PASSES == 0:
+            looked += 1
         if blocked[depth, word] & bit:
             continue
         total, bytes_held = spent[depth] + work[q], held[depth] + param[q]
