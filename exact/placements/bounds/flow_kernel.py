@@ -134,7 +134,7 @@ def _costs(
 
 
 @njit(cache=True, nogil=True)
-def _value(a: FlowArrays, flow: FloatArray, arc_flow: FloatArray, cost: FloatArray, size: float, s: FlowState) -> float:
+def _value(a: FlowArrays, cost: FloatArray, size: float, s: FlowState) -> float:
     """Return what the multipliers prove, less all that rounding may have added; see `flow.FlowBound`."""
     n, d = a.time.shape
     total, extent = 0.0, size
@@ -308,7 +308,7 @@ def ascend(
         _shares(a, s.logit, share)
         _flows(a, share, flow, arc_flow)
         size = _costs(a, flow, arc_flow, s, loads, cost)
-        value = _value(a, flow, arc_flow, cost, size, s)
+        value = _value(a, cost, size, s)
         if value > bound:
             bound = value
             best.logit[:] = s.logit

@@ -34,14 +34,11 @@ class Ideals:
         The problem whose ideals they are (its nodes are groups of the original's), and the way back.
     parent, node
         (p,) an ideal with one node less, and that node; -1 for the empty one, ideal 0. Ideal p - 1 holds every node.
-    num_transitions
-        Number of pairs of ideals that differ by one node.
     """
 
     merged: MergedProblem
     parent: IntArray
     node: IntArray
-    num_transitions: int
 
     @property
     def num_ideals(self) -> int:
@@ -99,7 +96,7 @@ def enumerate_ideals(
         count, indptr, added, _, entry = _explore(merged.problem, tried)
         if count <= tried:
             parent, node = _parents(indptr, added, entry)
-            return Ideals(merged, parent, node, len(added))
+            return Ideals(merged, parent, node)
         if tried == cap or _FACTOR * (budget.elapsed_s - began) > 0.5 * budget.remaining_s:
             return None
         tried = min(cap, _FACTOR * tried)

@@ -97,7 +97,7 @@ def slice_training_order(
     """
     n = len(order)
     whole = MergedProblem(training.problem, np.arange(n, dtype=np.int64))
-    ideals = Ideals(whole, np.arange(-1, n, dtype=np.int64), np.append(np.int64(-1), order), n)
+    ideals = Ideals(whole, np.arange(-1, n, dtype=np.int64), np.append(np.int64(-1), order))
     found = _solve(training, ideals, lower, upper, budget, None)
     return None if found is None else found.assignment
 
