@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.devices.efficiency import Efficiency, efficiencies_of
-from rlinit.devices.presets import compose, kinds
+from rlinit.devices.presets import compose, kinds, nearest
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
 from rlinit.limits import LARGEST, LARGEST_BATCH, MAX_DEVICES, check_name, check_number, closest
@@ -431,7 +431,9 @@ class Hardware:
         composed = compose(name)
         if composed is None:
             stages = name[len(name.rstrip("0123456789")) :] or "4"
-            near = closest(name, (f"edge-tpu-{stages}", "cpu-t4-a100", "gpt3-nodes", *_MOIRAI, *kinds()))
+            near = closest(name, (f"edge-tpu-{stages}", "cpu-t4-a100", "gpt3-nodes", *_MOIRAI, *kinds())) or nearest(
+                name
+            )
             raise InvalidHardware(
                 f"unknown preset {name!r}{near} (expected one of {_PRESETS}, or devices joined as in '2xrtx3090+cpu', "
                 f"of {', '.join(kinds())})"

@@ -18,7 +18,7 @@ from rlinit.errors import InvalidHardware
 from rlinit.limits import MAX_DEVICES, closest
 from rlinit.units import parse_quantity
 
-__all__ = ["compose", "kinds"]
+__all__ = ["compose", "kinds", "nearest"]
 
 _NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8}
 _PEERS = ("nvlink", "xgmi")
@@ -99,6 +99,15 @@ def compose(name: str) -> dict[str, Any] | None:
     }
 
 
+def nearest(name: str) -> str:
+    """Return ``"; did you mean 'x'?"`` for the first part of a name that is no device, "" where none is near."""
+    for token in re.split("[/+]", name.lower()):
+        plain = re.sub(r"^\d{1,4}x", "", token)
+        if token not in (*_NETWORKS, *_PEERS) and _known(plain) is None and _known(plain.rpartition("-")[0]) is None:
+            return closest(plain, [*kinds(), *(kind.removeprefix("rtx") for kind in kinds())])
+    return ""
+
+
 def _devices(token: str) -> list[dict[str, Any]] | None:
     """Return the devices of ``COUNTxKIND-VARIANT``; None where there is no such kind."""
     match = re.fullmatch(r"(?:(\d{1,4})x)?(.+)", token)
@@ -117,8 +126,8 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
     if variant:
         known = [f"{plain}-{one}" for one in figures.get("variants", ())]
         if text not in known:
-            expected = ", ".join([plain, *known])
-            raise InvalidHardware(f"there is no {token!r}{closest(text, known)}; expected one of {expected}")
+            expected = f"one of {', '.join([plain, *known])}" if known else repr(plain)
+            raise InvalidHardware(f"there is no {token!r}{closest(text, known)}; expected {expected}")
         figures |= {"memory_bytes": f"{variant[:-1]}GiB"} | figures.get("of_variant", {}).get(variant, {})
     row = {
         "kind": kind,

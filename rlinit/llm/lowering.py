@@ -250,8 +250,8 @@ def _check_devices(model: LanguageModel, hardware: Hardware, settings: Settings)
         disk = settings.stream and device.flops_per_s is None and device.bytes_per_s is not None
         if not disk and (device.rate(model.compute_dtype) is None or device.bytes_per_s is None):
             raise InvalidHardware(
-                f"device {device.name!r} has no flops_per_s for {model.compute_dtype} or no bytes_per_s; costs come "
-                "from both, but for a disk in plans that stream from it (stream=True, --stream)"
+                f"device {device.name!r} has no flops_per_s for {model.compute_dtype} or no bytes_per_s, so "
+                "it cannot compute; a disk is for plans that stream weights from it (stream=True, --stream)"
             )
 
 

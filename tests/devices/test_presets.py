@@ -75,6 +75,9 @@ def test_rates_are_widened_where_there_are_no_units() -> None:
         ("0xt4", "expected a count"),
         ("abacus+t4", "unknown preset"),
         ("10gbe", "unknown preset"),
+        ("2x3091+cpu", "did you mean '3090'"),
+        ("t4+a10/10gbe", "did you mean 'a100'"),
+        ("rtx4090-2g", "there is no 'rtx4090-2g'; expected 'rtx4090'"),
     ],
 )
 def test_wrong_names_are_told(name: str, said: str) -> None:
