@@ -143,7 +143,7 @@ class SolveOptions(ProblemOptions):
 
     method: str = "auto"
     """auto, warm (coarse start, windows, SCIP), milp (full SCIP), agent (the learned one alone), or a heuristic's
-    name. For stages also ideals and cp-sat; for placements also sweep, split, cp-sat and branch-and-bound. An
+    name. For stages also ideals, cp-sat and remember; for placements also sweep, split, cp-sat and branch-and-bound. An
     unknown name lists them all."""
     agent: str = "auto"
     """Where the coarse schedule comes from: auto, a heuristic's name, a learned agent (a checkpoint's name or a path

@@ -137,8 +137,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("convex-cover"),
         0.15,
         (_PIPELINE, _UNLIKE),
-        "five lines of 70 and 75 tasks: 80 to 90% of the best known value within a second, where bounds without "
-        "precedence reach half of it",
+        "three lines of 70 tasks: 86 to 90% of the best known value within 2 s, where bounds without precedence "
+        "reach half of it; lines of 75 tasks take longer",
     ),
     Phase(
         "filling",
@@ -168,7 +168,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.remembering,
         0.85,
         (_PIPELINE, _UNLIKE, _UP_TO_REMEMBERED),
-        "on a line of 70 tasks with 17 unlike workers all below the best known value is refuted in 17 s",
+        "on a line of 70 tasks with 17 unlike workers all below the best known value is refuted in half a minute",
     ),
     Phase("annealing", stage_phases.anneal, 0.25, (_UP_TO_FEW,), "with few stages bounds close soon"),
     Phase(
@@ -227,6 +227,8 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
     "cp-sat": (Phase("constraint program", stage_constraint_program, because="it was asked for by name"),),
     "remember": (
         _COARSE,
+        Phase("bound convex-cover", _bound("convex-cover"), 0.5, because="no trial below it needs to be refuted"),
+        Phase("beam", stage_phases.beam, 0.2, (_UNLIKE,), "the closer the value, the fewer states are below it"),
         Phase("branch, bound and remember", stage_phases.remembering, because="it was asked for by name"),
     ),
     "agent": (Phase("learned agent", stage_phases.agent_alone, because="it was asked for by name"),),
