@@ -76,6 +76,9 @@ _BELOW = 1.0 - 1e-9
 _FINE = 1e-6
 """Quanta below this part of the largest trial are as good as none."""
 
+_OF_QUANTUM = 1e-3
+"""Part of a quantum by which a multiple may be off: three times 0.2 is more than 0.6, and is not tried again."""
+
 
 class DestructiveSearch:
     """Trials of makespans of a problem of one shard; :attr:`bound_s` is a lower bound at all times.
@@ -166,7 +169,7 @@ class DestructiveSearch:
         else:
             limit = min(high * _BELOW if high >= self._top else 0.5 * (low + high), low + self._step * high)
         if self._quantum > 0.0:
-            least, most = round(low / self._quantum), math.ceil(high / self._quantum) - 1
+            least, most = round(low / self._quantum), math.ceil(high / self._quantum - _OF_QUANTUM) - 1
             return None if most < least else self._quantum * min(max(least, limit // self._quantum), most)
         return None if high - low <= _CLOSE * self._top else limit
 

@@ -54,6 +54,10 @@ _POINTS = 512
 """Ops of the chain at most."""
 
 
+_LEAST_LENGTH = 1e-9
+"""Part of the longest way, with heads and tails, that slacks are at least held against: ops may take no time at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlowStart:
     """Where the ascent begins and how large its steps are: fitted by ``python -m rlinit.train.multipliers``.
@@ -302,7 +306,7 @@ def _first_logits(a: FlowArrays, weight: FloatArray, interval_size: FloatArray, 
     device = np.log(np.maximum(weight[item[load] % d] * d, 1e-3))
     logit[load] = device + np.where(whole, start.whole, start.load + start.level * np.log2(spans))
     way, longest = _ways(a, own)
-    slack = (longest - way) / max(longest, 1e-300)
+    slack = (longest - way) / max(longest, _LEAST_LENGTH * float(way.max(initial=0.0)), 1e-300)
     path = ~load
     logit[path] -= start.critical * slack[path]
     logit[kind == HEAD] += start.head

@@ -262,7 +262,7 @@ def _reprice(a: FlowArrays, s: FlowState, step: float, mean_cost: FloatArray, bo
             s.potential[e, i] += step * mean_cost[e] * (s.place[u, i] - s.place[w, i])
         _allow(a.cost[e], s.potential[e])
     for i in range(d):
-        if a.capacity[i] < np.inf:
+        if 0.0 < a.capacity[i] < np.inf:
             amount = 0.0
             for v in range(len(a.held)):
                 amount += a.held[v] * s.place[v, i]

@@ -69,6 +69,18 @@ def test_bounds_step_over_quanta() -> None:
     assert found > 5
 
 
+@pytest.mark.parametrize("scale", [0.1, 0.2, 1 / 3, 0.7e-9])
+def test_trials_end_where_multiples_of_the_quantum_round(scale: float) -> None:
+    """A trial that was not refuted is not tried again, though its quotient by the quantum rounds upwards."""
+    for seed in range(30):
+        problem = random_placement_problem(seed, 5, 2, transfer=0.0, scale=scale, integer=True, identical=True)
+        search = DestructiveSearch(problem)
+        for _ in range(60):
+            search.run(200, Budget(5.0))
+        assert search.nodes < 60 * 400, seed
+        assert search.bound_s <= brute_force_placement(problem) * CLOSE, seed
+
+
 def test_more_choices_never_lower_the_bound() -> None:
     """The bound of a continued search grows, also past bounds that it is told of."""
     problem = random_placement_problem(5, 12, 3)
