@@ -128,8 +128,7 @@ def best_load(
     limit = room.limit * (1.0 + _ROUNDING)
     most = knapsacks(work, value, limit)
     steps = _GRID / limit if limit > 0.0 else 0.0
-    stack = np.empty(n + 1, np.int64)
-    at = np.zeros(n + 1, np.int64)
+    stack, at = np.empty(n + 1, np.int64), np.zeros(n + 1, np.int64)
     blocked = np.zeros((n + 1, words), np.uint64)
     reached = np.zeros((n + 1, words), np.uint64)
     spent, held, worth = np.zeros(n + 1), np.zeros(n + 1), np.zeros(n + 1)
@@ -150,8 +149,7 @@ def best_load(
         p = place[q]
         word, bit = p >> 6, np.uint64(1) << np.uint64(p & 63)
         passed += 1
-        if passed % _PASSES == 0:
-            looked += 1
+        looked += passed % _PASSES == 0
         if blocked[depth, word] & bit:
             continue
         total, bytes_held = spent[depth] + work[q], held[depth] + param[q]
