@@ -19,10 +19,10 @@ _SUM_ROUNDING = Fraction(1, 10**6)
 
 
 def exact_quantum(values: FloatArray) -> float:
-    """Return the largest number of which all values are whole multiples, 0 where sums of them are not exact in floats.
+    """Return the largest number of which all values are whole multiples, 0 where it is too small to tell sums apart.
 
     Every float is a whole number times a power of two, so their common divisor is a matter of integers and no
-    tolerance is involved. Sums of some of the values are multiples of the result as well, and exact.
+    tolerance is involved. Sums of some of the values are multiples of the result as well, and are rounded in floats.
 
     Parameters
     ----------

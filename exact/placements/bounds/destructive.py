@@ -176,7 +176,8 @@ class DestructiveSearch:
     def _try(self, limit: float, budget: Budget) -> None:
         """Try to refute a limit and take what comes of it."""
         self.nodes += 1
-        answer = self._answer(limit, budget)
+        # A part of a quantum above the limit no makespan lies, but room for the rounding of long sums does.
+        answer = self._answer(limit + _OF_QUANTUM * self._quantum, budget)
         if answer == REFUTED:
             self.bound_s = max(self.bound_s, min(self.upper, limit + self._quantum))
             self._step *= 2.0

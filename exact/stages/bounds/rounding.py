@@ -17,7 +17,7 @@ def value_quantum(problem: StageProblem) -> float:
     """Return a number of which every bottleneck of the problem is a whole multiple, 0 where none is known.
 
     A stage without overflow costs a sum of times of nodes and of tensors, so the exact common divisor of these divides
-    it, and in floats such sums are exact (`exact_quantum`). Where overflow may cost something there is none.
+    it (`exact_quantum`). Where overflow may cost something there is none.
 
     Parameters
     ----------
