@@ -6,10 +6,8 @@ from rlinit.errors import BackendUnavailable, RlinitError
 from rlinit.exact.placements.constraint.solve import solve_constraints
 from rlinit.exact.solvers.cp_sat import ConstraintSettings, is_available
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
-from rlinit.placements.problem import Placement
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.stage_phases import StageSearch, natural
-from rlinit.stages.problem import StageAssignment
 
 __all__ = [
     "MAX_CLAUSES",
@@ -74,13 +72,7 @@ def constraint_program(search: PlacementSearch) -> None:
         run_heuristic(search, "heft")
     if incumbent.finished or incumbent.assignment is None:
         return
-
-    def on_solution(placement: Placement) -> None:
-        incumbent.offer(placement, "cp-sat")
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), "cp-sat")
-
+    on_solution, on_bound = incumbent.listeners("cp-sat")
     with incumbent.in_phase("cp-sat"):
         result = solve_constraints(
             incumbent.problem,
@@ -124,13 +116,7 @@ def stage_constraint_program(search: StageSearch) -> None:
         natural(search)
     if incumbent.finished or incumbent.assignment is None:
         return
-
-    def on_solution(assignment: StageAssignment) -> None:
-        incumbent.offer(assignment, "cp-sat")
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), "cp-sat")
-
+    on_solution, on_bound = incumbent.listeners("cp-sat")
     with incumbent.in_phase("cp-sat"):
         solve_constraint_program(
             incumbent.problem,

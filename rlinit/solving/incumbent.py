@@ -236,6 +236,17 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         self._record()
         return True
 
+    def listeners(self, source: str) -> tuple[Callable[[ScheduleT], None], Callable[[float], None]]:
+        """Return what a solver calls with each schedule that it finds, and with each bound on the first level."""
+
+        def on_solution(assignment: ScheduleT) -> None:
+            self.offer(assignment, source)
+
+        def on_bound(bound: float) -> None:
+            self.raise_bound((bound,), source)
+
+        return on_solution, on_bound
+
     def raise_bound(self, bounds: Value, source: str) -> bool:
         """Take proven lower bounds on the full problem where they are better; return whether any was.
 

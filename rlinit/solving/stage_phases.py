@@ -343,13 +343,7 @@ def remembering(search: StageSearch) -> None:
         natural(search)
     if incumbent.finished or incumbent.values is None:
         return
-
-    def on_solution(assignment: StageAssignment) -> None:
-        incumbent.offer(assignment, "remember")
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), "remember")
-
+    on_solution, on_bound = incumbent.listeners("remember")
     with incumbent.in_phase("remember"):
         improve_and_prove(
             incumbent.problem,
