@@ -135,7 +135,8 @@ class BottleneckSearch:
         self.all_out = np.stack([table.crossing_sums(row) for row in costs.out_cost])
         # Where tensors cost nothing, no pair needs a look at them.
         free = not (costs.in_cost.any() or costs.out_cost.any())
-        self.cross_indptr = np.zeros_like(table.cross_indptr) if free else table.cross_indptr
+        crossings = table.crossings
+        self.crossings = crossings._replace(cross_indptr=np.zeros_like(crossings.cross_indptr)) if free else crossings
 
     def reach(self, threshold: float) -> IntArray:
         """Return (c,) the largest weight of a stage of each class that costs at most `threshold`.
@@ -228,11 +229,10 @@ class BottleneckSearch:
         fillings = Fillings(reach, floor, states.step, states.fewer)
         sums = Sums(table.weight, work, held, barred, self.all_in, self.all_out)
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, costs.in_cost, costs.out_cost)
-        crossings = table.crossings._replace(cross_indptr=self.cross_indptr)
 
         def call(first: int, quota: int) -> tuple[int, int]:
             next_first, met = bottleneck_pass(
-                limit, first, quota, states.ordered, fillings, sums, rates, crossings, label, back, back_class
+                limit, first, quota, states.ordered, fillings, sums, rates, self.crossings, label, back, back_class
             )
             return int(next_first), int(met)
 

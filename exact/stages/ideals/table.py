@@ -47,26 +47,14 @@ class IdealTable:
         (p,) an ideal with one node less (earlier in the table), and that node; -1 for the empty one, ideal 0.
     weight
         (p,) whole number; an ideal within another weighs no more and comes earlier.
-    bits
-        (p, w) members, node v at bit `bit_of`[v]; bits are numbered in a topological order.
-    first_open
-        (p,) first word of `bits` that is not full.
-    cross_indptr, cross
-        (p + 1,), tensors made in each ideal and still needed outside it.
-    source_bit, consumer_indptr, consumer_bit
-        (m,), (m + 1,), bits of each tensor's producer and consumers.
+    crossings
+        Members of each ideal, as bits that are numbered in a topological order, and the tensors that leave it.
     """
 
     parent: IntArray
     node: IntArray
     weight: IntArray
-    bits: WordArray
-    first_open: IntArray
-    cross_indptr: IntArray
-    cross: NodeArray
-    source_bit: IntArray
-    consumer_indptr: IntArray
-    consumer_bit: IntArray
+    crossings: Crossings
 
     @staticmethod
     def build(ideals: Ideals, weight: IntArray) -> IdealTable:
@@ -93,31 +81,9 @@ class IdealTable:
         bits, first_open, cross_indptr, cross = _members(
             parent, node, bit_of, problem.tensor_indptr, consumer_bit, *_node_tensors(problem)
         )
-        return IdealTable(
-            parent,
-            node,
-            total[order],
-            bits,
-            first_open,
-            cross_indptr,
-            cross,
-            bit_of[problem.tensor_src],
-            problem.tensor_indptr,
-            consumer_bit,
-        )
-
-    @property
-    def crossings(self) -> Crossings:
-        """Members and tensors of the ideals, as compiled passes take them."""
-        return Crossings(
-            self.bits,
-            self.first_open,
-            self.cross_indptr,
-            self.cross,
-            self.source_bit,
-            self.consumer_indptr,
-            self.consumer_bit,
-        )
+        source_bit = bit_of[problem.tensor_src]
+        crossings = Crossings(bits, first_open, cross_indptr, cross, source_bit, problem.tensor_indptr, consumer_bit)
+        return IdealTable(parent, node, total[order], crossings)
 
     @property
     def num_ideals(self) -> int:
@@ -130,7 +96,7 @@ class IdealTable:
 
     def crossing_sums(self, weight: FloatArray) -> FloatArray:
         """Return (p,) the sum of a tensor weight, (m,), over the tensors that leave each ideal."""
-        return np.asarray(_segment_sums(self.cross_indptr, self.cross, weight))
+        return np.asarray(_segment_sums(self.crossings.cross_indptr, self.crossings.cross, weight))
 
     def stages(self, chain: list[int]) -> IntArray:
         """Return (n,) the stage of each node, for a chain of ideals: what the first 1, 2, ... stages hold."""

@@ -146,7 +146,7 @@ class _Search:
         bit_of[problem.order] = np.arange(problem.num_nodes)
         links, rules = training.links, training.rules
         src, dst = bit_of[links.src], bit_of[links.dst]
-        cut = crossing_links(table.parent, table.node, table.bits, src, links.indptr, dst, bit_of)
+        cut = crossing_links(table.parent, table.node, table.crossings.bits, src, links.indptr, dst, bit_of)
         self.links = LinkArrays(src, links.indptr, dst, links.in_s, links.out_s, *cut)
         width = np.empty(problem.num_nodes)
         width[bit_of] = training.width_bytes
@@ -161,7 +161,7 @@ class _Search:
             rules.microbatches,
         )
         self.blocks = BlockArrays(
-            _bits(training.blocks.of_node, bit_of, len(training.blocks.names), table.bits.shape[1]),
+            _bits(training.blocks.of_node, bit_of, len(training.blocks.names), table.crossings.bits.shape[1]),
             training.blocks.saved_bytes,
             training.blocks.seconds,
             np.argsort(training.blocks.seconds / training.blocks.saved_bytes, axis=1, kind="stable"),
@@ -209,7 +209,7 @@ class _Search:
         bars = problem.work_s > limit
         ideals = IdealArrays(
             table.weight,
-            table.bits,
+            table.crossings.bits,
             np.stack([table.sums(row) for row in np.where(bars, 0.0, problem.work_s)]),
             np.stack([table.sums(row) for row in bars.astype(np.float64)]).astype(np.int64),
             table.sums(problem.param_bytes),
