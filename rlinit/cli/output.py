@@ -59,7 +59,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:
-    """Print the phases of a strategy as a table.
+    """Print the phases of a strategy: those that run with their reasons, then those passed over with what they need.
 
     Parameters
     ----------
@@ -71,13 +71,21 @@ def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("phase", "runs", "of the time left", "where", "because", title=title, title_justify="left")
+    runs = Table(
+        "phase", "share", title=title, title_justify="left", show_lines=True, caption="share: of the time left"
+    )
+    runs.add_column("why", overflow="fold")
+    passed_over = Table("passed over here", "it needs", show_edge=False, style="dim")
     for row in rows:
-        where = "\n".join(f"{'' if held else 'not: '}{text}" for text, held in row.conditions) or "always"
-        share = f"{row.share:.0%}" if row.runs else "-"
-        style = None if row.runs else "dim"
-        table.add_row(row.name, "yes" if row.runs else "no", share, where, row.because, style=style)
-    Console().print(table)
+        if row.runs:
+            where = ", ".join(text for text, _ in row.conditions)
+            runs.add_row(row.name, f"{row.share:.0%}", row.because + (f"\n[dim]where {where}[/]" if where else ""))
+        else:
+            passed_over.add_row(row.name, "; ".join(text for text, held in row.conditions if not held), style="dim")
+    console = Console()
+    console.print(runs)
+    if passed_over.row_count:
+        console.print(passed_over)
 
 
 def _drawn(table: PlanTable) -> Table:
