@@ -11,7 +11,16 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-__all__ = ["AnnealingState", "anneal_moves", "annealing_state", "move_node"]
+__all__ = [
+    "AnnealingState",
+    "accepts_energy",
+    "anneal_moves",
+    "annealing_state",
+    "draw_node",
+    "draw_stage_between",
+    "energy",
+    "move_node",
+]
 
 _POWER = 12.0
 """Stages weigh in by this power of their cost: near the bottleneck, but not blind to the stages just below it."""
@@ -124,12 +133,21 @@ def move_node(v: int, target: int, costs: CostArrays, tensors: TensorArrays, sta
 
 
 @njit(cache=True, nogil=True)
-def _energy(cost: FloatArray, reference: float) -> float:
-    """Return the sum of the powers of the stage costs relative to the reference."""
+def energy(cost: FloatArray, reference: float) -> float:
+    """Return the sum of the twelfth powers of the costs relative to the reference.
+
+    Parameters
+    ----------
+    cost
+        (k,) seconds of each stage or device.
+    reference
+        Seconds, above 0.
+    """
     total = 0.0
-    for c in cost:
-        if c > 0.0:
-            total += (c / reference) ** _POWER
+    for value in cost:
+        fourth = (value / reference) ** 2
+        fourth *= fourth
+        total += fourth * fourth * fourth
     return total
 
 
@@ -189,25 +207,36 @@ def annealing_state(
     state.now[_BEST] = state.now[_REFERENCE] = state.cost.max()
     state.now[_TEMPERATURE] = hot
     if state.now[_REFERENCE] > 0.0:
-        state.now[_ENERGY] = _energy(state.cost, state.now[_REFERENCE])
+        state.now[_ENERGY] = energy(state.cost, state.now[_REFERENCE])
     return state
 
 
 @njit(cache=True, nogil=True)
-def _node(rng: np.random.Generator, of_the_worst: bool, stage: IntArray, cost: FloatArray) -> int:
-    """Return a random node; if asked for, one of the costliest stage where eight draws find one."""
+def draw_node(rng: np.random.Generator, stage: IntArray, owner: IntArray, wanted: int) -> int:
+    """Return a random node; one of the owner that is wanted, where eight draws find one.
+
+    Parameters
+    ----------
+    rng
+        Draws the node.
+    stage
+        (n,) stage of each node.
+    owner
+        (k,) whose each stage is: its device, or the stage itself.
+    wanted
+        An owner, or -1 for any.
+    """
     v = int(rng.integers(0, len(stage)))
-    if of_the_worst:
-        worst = np.argmax(cost)
+    if wanted >= 0:
         for _ in range(8):
-            if stage[v] == worst:
+            if owner[stage[v]] == wanted:
                 break
             v = int(rng.integers(0, len(stage)))
     return v
 
 
 @njit(cache=True, nogil=True)
-def _target(
+def draw_stage_between(
     rng: np.random.Generator,
     v: int,
     num_stages: int,
@@ -217,7 +246,21 @@ def _target(
     pred_indptr: IntArray,
     pred: IntArray,
 ) -> int:
-    """Return a random other stage between those of the node's producers and consumers, -1 where there is none."""
+    """Return a random other stage between those of the node's producers and consumers, -1 where there is none.
+
+    Parameters
+    ----------
+    rng
+        Draws the stage.
+    v
+        The node.
+    num_stages
+        Number of stages.
+    stage
+        (n,) stage of each node.
+    succ_indptr, succ, pred_indptr, pred
+        Consumers and producers of each node, as CSR.
+    """
     low = 0
     for e in range(pred_indptr[v], pred_indptr[v + 1]):
         low = max(low, int(stage[pred[e]]))
@@ -250,10 +293,19 @@ def _cost_on(at: int, c: int, costs: CostArrays, tensors: TensorArrays, state: A
 
 
 @njit(cache=True, nogil=True)
-def _accepted(rng: np.random.Generator, tried: float, now: FloatArray) -> bool:
+def accepts_energy(rng: np.random.Generator, tried: float, now: FloatArray) -> bool:
     """Return whether a move to the energy `tried` is taken; if so, it is the energy from now on.
 
     The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
+
+    Parameters
+    ----------
+    rng
+        Draws where the energy rises.
+    tried
+        Energy after the move.
+    now
+        `AnnealingState.now`.
     """
     rise = (tried / now[_ENERGY]) ** (1.0 / _POWER) - 1.0 if now[_ENERGY] > 0.0 else 0.0
     if rise <= 0.0 or rng.random() < np.exp(-rise / now[_TEMPERATURE]):
@@ -275,7 +327,7 @@ def _exchange(rng: np.random.Generator, costs: CostArrays, tensors: TensorArrays
         return False
     before = cost[i], cost[j]
     cost[i], cost[j] = first, second
-    if _accepted(rng, _energy(cost, state.now[_REFERENCE]), state.now):
+    if accepts_energy(rng, energy(cost, state.now[_REFERENCE]), state.now):
         classes[i], classes[j] = classes[j], classes[i]
         return True
     cost[i], cost[j] = before
@@ -325,6 +377,7 @@ def anneal_moves(
     succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
     if reference <= 0.0 or len(classes) == 1:
         return
+    itself = np.arange(len(classes))
     exchanges = min(_EXCHANGES, _EXCHANGE_WORK / (len(stage) + len(tensors.src))) if exchange else 0.0
     for step in range(first, last):
         now[_TEMPERATURE] *= cooling
@@ -334,13 +387,13 @@ def anneal_moves(
                 best[:] = stage
                 state.best_classes[:] = classes
             continue
-        v = _node(rng, step & 1 == 1, stage, cost)
-        target = _target(rng, v, len(classes), stage, succ_indptr, succ, pred_indptr, pred)
+        v = draw_node(rng, stage, itself, int(np.argmax(cost)) if step & 1 == 1 else -1)
+        target = draw_stage_between(rng, v, len(classes), stage, succ_indptr, succ, pred_indptr, pred)
         if target < 0 or held[target] + param[v] > memory[classes[target]] or work[classes[target], v] == np.inf:
             continue
         origin = int(stage[v])
         move_node(v, target, costs, tensors, state)
-        if _accepted(rng, _energy(cost, reference), now):
+        if accepts_energy(rng, energy(cost, reference), now):
             value = cost.max()
             if value < now[_BEST]:
                 now[_BEST] = value

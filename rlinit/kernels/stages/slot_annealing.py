@@ -12,13 +12,17 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.stages.annealing import AnnealingState, move_node
+from rlinit.kernels.stages.annealing import (
+    AnnealingState,
+    accepts_energy,
+    draw_node,
+    draw_stage_between,
+    energy,
+    move_node,
+)
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
 __all__ = ["Slots", "anneal_slots"]
-
-_POWER = 12.0
-"""Devices weigh in by this power of their cost (`_energy`): near the bottleneck, not blind to those just below it."""
 
 _ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
 """Places in `AnnealingState.now`."""
@@ -57,32 +61,6 @@ def _weigh(cost: FloatArray, held: FloatArray, slots: Slots) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _energy(load: FloatArray, reference: float) -> float:
-    """Return the sum of the twelfth powers of the loads relative to the reference."""
-    total = 0.0
-    for value in load:
-        fourth = (value / reference) ** 2
-        fourth *= fourth
-        total += fourth * fourth * fourth
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _between(rng: np.random.Generator, v: int, num_stages: int, stage: IntArray, order: Precedence) -> int:
-    """Return a random other stage between those of the node's producers and consumers, -1 where there is none."""
-    low = 0
-    for e in range(order.pred_indptr[v], order.pred_indptr[v + 1]):
-        low = max(low, int(stage[order.pred[e]]))
-    high = num_stages - 1
-    for e in range(order.succ_indptr[v], order.succ_indptr[v + 1]):
-        high = min(high, int(stage[order.succ[e]]))
-    if low >= high:
-        return -1
-    target = low + int(rng.integers(0, high - low))
-    return target + 1 if target >= stage[v] else target
-
-
-@njit(cache=True, nogil=True)
 def _anywhere(rng: np.random.Generator, v: int, num_stages: int, stage: IntArray, order: Precedence) -> int:
     """Return a random other stage, that of a neighbour in half of the draws; -1 where that is the node's own."""
     before = order.pred_indptr[v + 1] - order.pred_indptr[v]
@@ -93,19 +71,6 @@ def _anywhere(rng: np.random.Generator, v: int, num_stages: int, stage: IntArray
         return int(stage[u]) if stage[u] != stage[v] else -1
     target = int(rng.integers(0, num_stages - 1))
     return target + 1 if target >= stage[v] else target
-
-
-@njit(cache=True, nogil=True)
-def _node(rng: np.random.Generator, of_the_worst: bool, stage: IntArray, slots: Slots) -> int:
-    """Return a random node; if asked for, one of the costliest slot where eight draws find one."""
-    v = int(rng.integers(0, len(stage)))
-    if of_the_worst:
-        worst = np.argmax(slots.load)
-        for _ in range(8):
-            if slots.slot[stage[v]] == worst:
-                break
-            v = int(rng.integers(0, len(stage)))
-    return v
 
 
 @njit(cache=True, nogil=True)
@@ -151,13 +116,15 @@ def anneal_slots(
     reference = now[_REFERENCE]
     if not 0.0 < reference < np.inf or num_stages == 1:
         return
-    now[_ENERGY] = _energy(slots.load, reference)
+    now[_ENERGY] = energy(slots.load, reference)
     for step in range(moves):
         now[_TEMPERATURE] *= cooling
-        v = _node(rng, step & 1 == 1, stage, slots)
+        v = draw_node(rng, stage, slots.slot, int(np.argmax(slots.load)) if step & 1 == 1 else -1)
         other, origin = -1, int(stage[v])
         if monotone:
-            target = _between(rng, v, num_stages, stage, order)
+            target = draw_stage_between(
+                rng, v, num_stages, stage, order.succ_indptr, order.succ, order.pred_indptr, order.pred
+            )
         elif rng.random() < _SWAPS:
             other = int(rng.integers(0, len(stage)))
             target = int(stage[other]) if stage[other] != origin else -1
@@ -171,11 +138,7 @@ def anneal_slots(
             move_node(other, origin, costs, tensors, state)
         move_node(v, target, costs, tensors, state)
         _weigh(cost, held, slots)
-        tried = _energy(slots.load, reference)
-        # The 12-norm rises by the factor (tried / energy)^(1/12); its relative rise is what the temperature is held to.
-        rise = (tried / now[_ENERGY]) ** (1.0 / _POWER) - 1.0 if now[_ENERGY] > 0.0 else 0.0
-        if rise <= 0.0 or rng.random() < np.exp(-rise / now[_TEMPERATURE]):
-            now[_ENERGY] = tried
+        if accepts_energy(rng, energy(slots.load, reference), now):
             value = slots.load.max()
             if value < now[_BEST]:
                 now[_BEST] = value
