@@ -11,4 +11,5 @@ os.environ.setdefault("RLINIT_STRICT", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
+settings.register_profile("few", derandomize=True, deadline=None, max_examples=5)
 settings.load_profile("repeatable")

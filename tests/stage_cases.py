@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import IntArray
-from rlinit.stages.problem import MemoryValue, StageProblem, memory_value, stage_value
+from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, memory_value, stage_costs
 
 __all__ = ["brute_force_memory", "brute_force_pipeline", "monotone_assignments", "random_problem"]
 
@@ -96,12 +96,15 @@ def monotone_assignments(problem: StageProblem) -> Iterator[IntArray]:
 
 def brute_force_pipeline(problem: StageProblem) -> float:
     """Return the optimal bottleneck over every monotone assignment and every order of the stage classes."""
-    orders = sorted(set(itertools.permutations(problem.stage_class.tolist())))
-    return min(
-        stage_value(problem, stage, np.array(classes, np.int64))
-        for stage in monotone_assignments(problem)
-        for classes in orders
-    )
+    k, classes = problem.num_stages, sorted(set(problem.stage_class.tolist()))
+    orders = np.array(sorted(set(itertools.permutations(problem.stage_class.tolist()))))
+    best = np.inf
+    for stage in monotone_assignments(problem):
+        cost = np.full((problem.num_classes, k), np.inf)
+        for c in classes:
+            cost[c] = stage_costs(problem, StageAssignment(stage, np.full(k, c)))
+        best = min(best, cost[orders, np.arange(k)].max(axis=1).min())
+    return float(best)
 
 
 def brute_force_memory(problem: StageProblem) -> MemoryValue:
