@@ -249,7 +249,7 @@ def attack(case: Case, plans: list[Plan]) -> str:
         except RlinitError as problem:
             return "" if _fits_not(case, problem) else f"schedule: {type(problem).__name__}: {problem}"
         spent = time.process_time() - began
-        if spent <= limit + LATE_S:
+        if spent <= limit * case.options["jobs"] + LATE_S:
             break
         if last:
             return f"{spent:.1f} s of processor time under a limit of {limit} s, twice"

@@ -44,6 +44,10 @@ _BITS = 2**27
 """Bytes that the children of one level may take; the width is smaller where ops are many."""
 
 
+_OVERHEAD = 400
+"""What a search costs beside the loads that it looks at, in loads; it ends searches of a few ops that find no more."""
+
+
 class Beam:
     """Searches from one end at a time; one call is one attempt of a `ThresholdSearch`.
 
@@ -100,7 +104,7 @@ class Beam:
         levels = [new_states(1, n, num_classes)]
         children = new_states(width * num_classes * _DIVES, n, num_classes)
         args = (self.rng, settings.arrays, self.state, self.loads, rule, urgency, blend, threshold * (1 + _ROUNDING))
-        total = n
+        total = _OVERHEAD + n
         for j in range(k):
             at = j if forward else k - 1 - j
             count = np.array([problem.class_count, problem.class_count])
