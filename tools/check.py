@@ -77,20 +77,14 @@ OP_KEYS = frozenset(
     + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "tracer", "view")
     + ("precision", "label", "note")
 )
-NUMBERS = {"param_bytes", "out_bytes", "flops", "memory_bytes", "cache_bytes", "bytes_per_s", "launch_s"}
-NUMBERS |= {"reserve_bytes", "slowdown"}
-DEVICE_KEYS = NUMBERS - OP_KEYS | {
-    "name",
-    "kind",
-    "flops_per_s",
-    "io_bandwidth",
-    "batch_sizes",
-    "node",
-    "cost_per_hour",
-}
-DEVICE_KEYS |= {"efficiency", "shares"}
-LINK_KEYS = {"from", "to", "bandwidth", "latency_s", "one_way"}
-"""What ops, devices and links may have, and which are numbers: a misspelt key is no limit that is not there."""
+DEVICE_KEYS = frozenset(
+    ("name", "kind", "node", "memory_bytes", "cache_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s")
+    + ("io_bandwidth", "batch_sizes", "slowdown", "efficiency", "shares", "cost_per_hour")
+)
+LINK_KEYS = frozenset(("from", "to", "bandwidth", "latency_s", "one_way"))
+GRAPH_KEYS = frozenset(("format", "version", "name", "int_names", "ops", "edges"))
+HARDWARE_KEYS = frozenset(("format", "name", "device", "bandwidth", "latency_s", "link", "sharing"))
+"""What files, ops, devices and links may have: a misspelt key is no limit that is not there."""
 
 INF: Any = math.inf
 
@@ -131,6 +125,26 @@ def decimal(text: str) -> Fraction:
     return Fraction(text)
 
 
+def amount(text: str) -> Fraction:
+    """Return a decimal of a graph or hardware: none is negative, or larger than anything there is."""
+    value = decimal(text)
+    need(0 <= value <= LARGEST, f"{text[:40]} stands for no bytes, seconds or rate")
+    return value
+
+
+def ratio(text: Any) -> Fraction:
+    """Return a number of a proof, which is text such as ``"1/3"``."""
+    need(isinstance(text, str) and re.fullmatch(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?", text), "a number is no ratio")
+    return Fraction(text)
+
+
+def whole(value: Any, what: str, least: int = 0) -> int:
+    """Return a whole number of a file."""
+    sound = isinstance(value, Fraction) and value.denominator == 1 and value >= least
+    need(sound, f"{what} is {str(value)[:40]!r}; expected a whole number of at least {least}")
+    return int(value)
+
+
 def constant(text: str) -> NoReturn:
     """Refuse what JSON has no number for."""
     raise Refuted(f"{text} is no number")
@@ -154,56 +168,39 @@ def read(path: str, form: str) -> Any:
 
 def parse(text: str, form: str, name: str) -> Any:
     """Return the contents of JSON of a known form."""
-    data = json.loads(text, parse_float=decimal, parse_int=decimal, parse_constant=constant, object_pairs_hook=unique)
+    kind = amount if form in ("rlinit-graph", "rlinit-hardware") else decimal
+    data = json.loads(text, parse_float=kind, parse_int=kind, parse_constant=constant, object_pairs_hook=unique)
     need(isinstance(data, dict) and data.get("format", form) == form, f"{name} is no {form} file")
     return data
 
 
-def number(row: Any, key: str, default: Any = None, least: int = 0) -> Any:
+def number(row: Any, key: str, default: Any = None) -> Any:
     """Return a number of a row; `default` where there is none."""
-    value = row.get(key, default)
-    if value is default:
-        return default
-    sound = isinstance(value, Fraction) and least <= value <= LARGEST
-    need(sound, f"{key} is {str(value)[:40]!r}; expected a number from {least} to {LARGEST:g}")
-    return value
+    need(key not in row or isinstance(row[key], Fraction), f"{key} is {str(row.get(key))[:40]!r}; expected a number")
+    return row.get(key, default)
 
 
-def named(data: Any, kind: str, keys: Any) -> dict[str, int]:
-    """Return the place of each name among the ops or devices of a file, whose keys and numbers must make sense."""
-    at = {row["name"]: place for place, row in enumerate(data[kind])}
-    need(len(at) == len(data[kind]), f"two of {kind} have one name")
-    need(
-        all(isinstance(name, str) for name in (*at, data.get("name", None if kind == "ops" else ""))),
-        "a name is no text",
-    )
-    for row in data[kind]:
-        need(row.keys() <= keys, f"{row['name']!r} has unknown keys: {sorted(row.keys() - keys)}")
-        for key in row.keys() & NUMBERS:
-            need(number(row, key) is not None, f"{key} of {row['name']!r} is no number")
-        for given in leaves(row.get("time_s", {}), 2):
-            need(number({"time_s": given}, "time_s") is not None, f"a time of {row['name']!r} is no number")
-        sizes = row.get("batch_sizes")
-        whole = sizes is None or (sizes and all(isinstance(size, Fraction) and size == int(size) > 0 for size in sizes))
-        need(whole, f"the batch sizes of {row['name']!r} are {str(sizes)[:40]}")
+def known(row: Any, keys: Any, what: str) -> None:
+    """Refute keys that mean nothing."""
+    need(row.keys() <= keys, f"{what} has unknown keys: {sorted(row.keys() - keys)}")
+
+
+def named(rows: Any, keys: Any) -> dict[str, int]:
+    """Return the place of each name among ops or devices, whose keys must make sense."""
+    at = {row["name"]: place for place, row in enumerate(rows)}
+    need(len(at) == len(rows) and all(isinstance(name, str) for name in at), "names are no text, or not unique")
+    for row in rows:
+        known(row, keys, f"{row['name']!r}")
     return at
-
-
-def leaves(data: Any, depth: int) -> Iterator[Any]:
-    """Yield what stands at the ends of nested objects."""
-    if isinstance(data, dict) and depth:
-        for each in data.values():
-            yield from leaves(each, depth - 1)
-    else:
-        yield data
 
 
 class Graph:
     """Ops in the order of the file, their costs, tensors and who reads them."""
 
     def __init__(self, data: Any) -> None:
+        known(data, GRAPH_KEYS, "the graph")
         self.ops = data["ops"]
-        self.at = named(data, "ops", OP_KEYS)
+        self.at = named(self.ops, OP_KEYS)
         self.names = list(self.at)
         self.param = [number(row, "param_bytes", ZERO) for row in self.ops]
         self.group = [row.get("colocate") for row in self.ops]
@@ -228,6 +225,10 @@ class Graph:
                 label = f"-> {entry[1]}"
             self.edges.append((u, v, row_of[u, label]))
             self.readers[row_of[u, label]].append(v)
+        need(all(isinstance(size, Fraction) for _, _, size in self.tensors), "the bytes of a tensor are no number")
+        banned = [row.get("forbidden", []) for row in self.ops]
+        need(all(isinstance(each, str) for row in banned for each in row), "a forbidden device is no text")
+        need(all(isinstance(row, list) for row in banned), "forbidden devices are no list")
         self.order = topological(len(self.ops), [(u, v) for u, v, _ in self.edges])
         self.held = [ZERO] * len(self.ops)  # bytes of all tensors that an op reads and makes
         for u, _, size in self.tensors:
@@ -249,7 +250,7 @@ class Graph:
             if str(batch) in entry:
                 return number(entry, str(batch)) * number(device, "slowdown", ONE)
         rate = rate_for(device.get("flops_per_s"), compute_type(row))
-        need(not sizes and rate, f"op {row['name']!r} has no time on {device['name']!r}")
+        need(not sizes and isinstance(rate, Fraction), f"op {row['name']!r} has no time on {device['name']!r}")
         if row.get("view"):
             return ZERO
         need("flops" in row, f"op {row['name']!r} has no time on {device['name']!r}")
@@ -293,9 +294,10 @@ def counted(points: Any, size: Fraction) -> Fraction:
     """Return size / share: linear between points of (size, share), the end points' shares outside."""
     if not points:
         return size
-    if not isinstance(points, list):
-        return Fraction(size / points)
-    (below, count), rows = (ZERO, ZERO), [(Fraction(at), Fraction(at) / Fraction(share)) for at, share in points]
+    if isinstance(points, Fraction):
+        return size / points
+    below = count = ZERO
+    rows: list[tuple[Fraction, Fraction]] = [(at, at / share) for at, share in points]
     for at, more in rows:
         if size <= at:
             return count + (more - count) * (size - below) / (at - below)
@@ -339,8 +341,9 @@ class Hardware:
     """Devices, and rate and delay from each to each; a missing link is the widest path."""
 
     def __init__(self, data: Any) -> None:
+        known(data, HARDWARE_KEYS, "the hardware")
         self.devices, self.sharing = data["device"], data.get("sharing", {})
-        self.at = named(data, "device", DEVICE_KEYS)
+        self.at = named(self.devices, DEVICE_KEYS)
         d = len(self.devices)
         everywhere = rate_of(data["bandwidth"]) if "bandwidth" in data else ZERO if "link" in data else INF
         self.rate = [[INF if i == j else everywhere for j in range(d)] for i in range(d)]
@@ -348,12 +351,14 @@ class Hardware:
         self.delay = [[0 if i == j else everywhere for j in range(d)] for i in range(d)]
         for link in data.get("link", ()):
             i, j = self.at[link["from"]], self.at[link["to"]]
-            need(link.keys() <= LINK_KEYS, f"a link has unknown keys: {sorted(link.keys() - LINK_KEYS)}")
+            known(link, LINK_KEYS, "a link")
             for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
                 self.rate[a][b] = rate_of(link["bandwidth"])
                 self.delay[a][b] = number(link, "latency_s", ZERO)
         for device in self.devices:
             rate_of(device.get("io_bandwidth", "unlimited"))
+            sizes = device.get("batch_sizes")
+            need(sizes is None or [whole(size, "a batch size", 1) for size in sizes], "a device takes no batch")
         need(all(all(row) for row in self.rate), "a pair of devices has no link; write the widest path out for it")
 
     def transfer(self, i: int, j: int, size: Fraction) -> Fraction:
@@ -448,7 +453,9 @@ def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
         not plan.get("stage_orders") and not any(row.get("activation_bytes") for row in stages),
         "peaks of activation memory are not checked here",
     )
-    assignment = {name: int(stage) for name, stage in plan["assignment"].items()}
+    need(not any("backward_of" in row for row in graph.ops), "backward ops are of training pipelines")
+    need(not any(plan.get(key) for key in ("batches", "transfers", "devices", "start_s")), "stages have no timeline")
+    assignment = {name: whole(stage, f"the stage of {name!r}") for name, stage in plan["assignment"].items()}
     need(set(assignment) == set(graph.names), "the plan does not assign exactly the ops of the graph")
     devices: list[Any] = [hardware.at.get(row["device"]) for row in stages]
     need(None not in devices and len(set(devices)) == len(devices), "the stages are not on distinct known devices")
@@ -490,8 +497,10 @@ class Batches:
 
     def __init__(self, plan: Any, graph: Graph, hardware: Hardware) -> None:
         self.plan, self.graph, self.hardware = plan, graph, hardware
-        self.shard = int(plan.get("shard_inputs", 1))
-        self.num_shards = int(plan.get("inputs", 1)) // self.shard
+        self.shard, inputs = (whole(plan.get(key, ONE), key, 1) for key in ("shard_inputs", "inputs"))
+        self.num_shards = inputs // self.shard
+        need(inputs % self.shard == 0, "the inputs cannot be dealt in shards of that size")
+        need(not plan["stages"], "a placement has no stages")
         self.jobs: list[Any] = []  # (seconds, start as written, what it is)
         self.lanes = defaultdict[Any, list[int]](list)
         self.where = defaultdict[int, dict[Any, int]](dict)
@@ -509,7 +518,9 @@ class Batches:
         graph, op = self.graph, f"op {row['op']!r}"
         need(row["op"] in graph.at and row["device"] in self.hardware.at, f"{op} on {row['device']!r} is unknown")
         v, i = graph.at[row["op"]], self.hardware.at[row["device"]]
-        size, device = len(row["shards"]) * self.shard, self.hardware.devices[i]
+        shards = [whole(each, f"a shard of {op}") for each in row["shards"]]
+        size, device = len(shards) * self.shard, self.hardware.devices[i]
+        need(shards, f"a batch of {op} is empty")
         need(device.get("batch_sizes") is None or size in device["batch_sizes"], f"{op} runs {size} at once")
         seconds = graph.time(v, device, size)
         need(seconds is not None, f"{op} is on {row['device']!r}, where it is forbidden")
@@ -519,8 +530,8 @@ class Batches:
         self.lanes["device", i].append(len(self.jobs))
         self.rows[v].append(row)
         self.jobs.append((seconds, row["start_s"], op))
-        for each in row["shards"]:
-            need(each not in self.where[v] and 0 <= each < self.num_shards, f"shard {each} of {op}")
+        for each in shards:
+            need(each not in self.where[v] and each < self.num_shards, f"shard {each} of {op}")
             self.where[v][each] = i
         tensors = self.plan.get("resident", "tensors") == "tensors"
         self.held[i] += graph.param[v] + (graph.held[v] * size if tensors else 0)
@@ -672,23 +683,26 @@ def most_at_once(copies: list[Any], i: int, used: Any, late: Fraction) -> Fracti
 
 
 def run(jobs: list[Any], lanes: Any, waits: list[tuple[int, int, Fraction]]) -> list[Fraction]:
-    """Return when each job ends if it starts as soon as those before it allow; none may be later than written."""
+    """Return when each job ends if it starts as soon as those before it allow; as written, none may start sooner."""
     rank = {job: at for at, job in enumerate(topological(len(jobs), [(a, b) for a, b, _ in waits]))}
     chained = list(waits)
     for lane in lanes.values():
         lane.sort(key=lambda job: (jobs[job][1], jobs[job][1] + jobs[job][0], rank[job]))
         chained += [(a, b, ZERO) for a, b in pairwise(lane)]
-    before = defaultdict(list)
+    ends = [jobs[job][0] for job in range(len(jobs))]
+    after = defaultdict(list)
     for a, b, seconds in chained:
-        before[b].append((a, seconds))
-    ends = [ZERO] * len(jobs)
-    for job in topological(len(jobs), [(a, b) for a, b, _ in chained]):
-        start = max((ends[a] + seconds for a, seconds in before[job]), default=ZERO)
-        need(
-            start <= jobs[job][1] + ROUNDING * start,
-            f"{jobs[job][2]} starts at {float(jobs[job][1])} s; what it waits for is there at {float(start)} s",
-        )
-        ends[job] = start + jobs[job][0]
+        after[a].append((b, seconds))
+    for a in topological(len(jobs), [(a, b) for a, b, _ in chained]):
+        seconds, written, what = jobs[a]
+        need(written >= 0, f"{what} starts before 0")
+        for b, between in after[a]:
+            there = written + seconds + between
+            need(
+                jobs[b][1] >= there * (1 - ROUNDING),
+                f"{jobs[b][2]} starts at {float(jobs[b][1])} s; what it waits for is there at {float(there)} s",
+            )
+            ends[b] = max(ends[b], ends[a] + between + jobs[b][0])
     return ends
 
 
@@ -747,8 +761,8 @@ def prove_op(proof: Any, costs: Costs) -> Fraction:
 def prove_load(proof: Any, costs: Costs) -> Fraction:
     """Return sum_v min_d y_d time(v, d) for the multipliers y of the proof."""
     y = proof["multipliers"]
-    need(len(y) == costs.num_devices and all(isinstance(each, str) for each in y), "one multiplier a device")
-    y = [Fraction(each) for each in y]
+    need(len(y) == costs.num_devices, "there is one multiplier a device")
+    y = [ratio(each) for each in y]
     need(min(y) >= 0 and sum(y) <= 1, "multipliers must be >= 0 and sum to at most 1")
     return sum(
         (min(a * seconds for a, seconds in zip(y, row, strict=True) if seconds is not None) for row in costs.times),
@@ -763,7 +777,7 @@ def prove_packing(proof: Any, costs: Costs) -> Fraction:
     ops from e to threshold - e share what devices those large ones leave.
     """
     need(all(len(set(row)) == 1 for row in costs.times), "packing needs equal devices")
-    threshold, small = Fraction(proof["threshold"]), Fraction(proof["small"])
+    threshold, small = ratio(proof["threshold"]), ratio(proof["small"])
     need(0 <= small <= threshold / 2, "the small items' size must be at most half the threshold")
     sizes = [row[0] for row in costs.times]
     large = sum(1 for each in sizes if each > threshold - small)
@@ -1132,7 +1146,7 @@ def branches(windows: Windows, state: State, node: Any) -> Iterator[State]:
 def prove_tree(proof: Any, costs: Costs) -> Fraction:
     """Return the threshold of the proof if all cases of its tree are refuted; nodes stand in the order of a search."""
     need(costs.objective == "latency", "trees prove bounds of latency alone")
-    threshold = Fraction(proof["threshold"])
+    threshold = ratio(proof["threshold"])
     need(threshold > 0, "the threshold must be positive")
     windows, nodes = Windows(costs, threshold), iter(proof["nodes"])
     stack = [windows.root.copy()]
@@ -1226,7 +1240,7 @@ def reachable(start: int, after: dict[int, set[int]]) -> set[int]:
 def prove_states(proof: Any, costs: Costs) -> Fraction:
     """Return the threshold of the proof if whole stages below it do not reach the set of all ops."""
     need(costs.objective in ("pipeline", "memory"), "states prove bounds of stages alone")
-    threshold = Fraction(proof["threshold"])
+    threshold = ratio(proof["threshold"])
     reached = reached_states(costs, threshold)
     need(reached is not None, "stages below the threshold reach the set of all ops")
     need(proof["reached"] == reached, f"the proof counts {proof['reached']} sets by stages; there are {reached}")
@@ -1475,9 +1489,8 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
     need(not plan.get("training"), "training pipelines are not checked here")
     need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
-    counts = (plan.get("inputs", 1), plan.get("shard_inputs", 1))
-    need(plan["objective"] == "throughput" or counts == (1, 1), "only a throughput plan is for several inputs")
-    need(counts[1] >= 1 and counts[0] % counts[1] == 0, "the inputs cannot be dealt in shards of that size")
+    need(plan["objective"] == "throughput" or plan.get("inputs", 1) == 1, "only throughput is of several inputs")
+    need(plan.get("resident", "peak") in ("peak", "tensors", "weights"), "unknown rule of what memory holds")
     values = (check_stages if stages else check_placement)(plan, graph, hardware)
     need(len(values) == len(plan["values"]), "the plan has not as many values as its objective")
     for level, (said, true) in enumerate(zip(plan["values"], values, strict=True)):
@@ -1513,22 +1526,27 @@ def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any) -> str:
     return f"VERIFIED (exact) value {shown}; bound {told}{'; optimal' * (plan['status'] == 'optimal')}"
 
 
+def answer(read: Callable[[], tuple[Any, Any, Any, Any]]) -> str:
+    """Return the one line that is said of a plan, a graph, hardware and a certificate or None, as they are read."""
+    try:
+        plan, graph, hardware, certificate = read()
+        line = check(plan, Graph(graph), Hardware(hardware), certificate)
+    except Refuted as problem:
+        line = f"REFUTED: {problem}"
+    except MALFORMED as problem:
+        line = f"REFUTED: malformed file ({type(problem).__name__}: {problem})"
+    return "".join(each if each.isprintable() else "?" for each in line)
+
+
 def main(arguments: list[str]) -> int:
     """Check the files named on the command line; return the exit code."""
     if len(arguments) not in (3, 4):
         print(__doc__)
         return 2
-    try:
-        plan, graph, hardware = map(read, arguments[:3], ("rlinit-plan", "rlinit-graph", "rlinit-hardware"))
-        certificate = read(arguments[3], "rlinit-certificate") if len(arguments) == 4 else None
-        print(check(plan, Graph(graph), Hardware(hardware), certificate))
-    except Refuted as problem:
-        print(f"REFUTED: {problem}")
-        return 1
-    except MALFORMED as problem:
-        print(f"REFUTED: malformed file ({type(problem).__name__}: {problem})")
-        return 1
-    return 0
+    forms = ("rlinit-plan", "rlinit-graph", "rlinit-hardware", "rlinit-certificate")
+    line = answer(lambda: tuple([*map(read, arguments, forms), None][:4]))
+    print(line)
+    return int(line.startswith("REFUTED"))
 
 
 if __name__ == "__main__":

@@ -46,12 +46,13 @@ def verify_plan(command: Verify) -> int:
         hardware = hardware.with_stages(plan.num_stages // plan.chunks)
     rlinit.verify(plan, graph, hardware)
     form = json.dumps(hardware.to_dict())
-    try:
-        raw = check.Graph(check.read(str(command.graph), "rlinit-graph"))
-        devices = check.Hardware(check.parse(form, "rlinit-hardware", command.hardware))
-        proof = None if command.certificate is None else check.read(str(command.certificate), "rlinit-certificate")
-        print(check.check(check.read(str(command.plan), "rlinit-plan"), raw, devices, proof))
-    except check.Refuted as problem:
-        print(f"REFUTED: {problem}")
-        return 1
-    return 0
+    line = check.answer(
+        lambda: (
+            check.read(str(command.plan), "rlinit-plan"),
+            check.read(str(command.graph), "rlinit-graph"),
+            check.parse(form, "rlinit-hardware", command.hardware),
+            None if command.certificate is None else check.read(str(command.certificate), "rlinit-certificate"),
+        )
+    )
+    print(line)
+    return int(line.startswith("REFUTED"))

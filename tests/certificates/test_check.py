@@ -346,3 +346,86 @@ def test_a_bound_without_a_proof_names_what_it_rests_on(tmp_path: Path) -> None:
     better = dataclasses.replace(plan, bounds=(plan.value * (1 + 5e-7),), bound_source="oracle")
     assert certificate_of(better, GRAPH, STAGES)["trusted"] == ["oracle"]
     assert plan.certify(tmp_path / "c.json", GRAPH, STAGES) == ()
+
+
+def _set(path: str, value: Any) -> Any:
+    """Return what puts a value at a path of the four files, such as ``plan batches 0 start_s``."""
+
+    def plant(written: dict[str, Any]) -> None:
+        spot: Any = written
+        *way, last = [int(key) if key.isdigit() else key for key in path.split()]
+        for key in way:
+            spot = spot[key]
+        spot[last] = value
+
+    return plant
+
+
+EMPTY_BATCH = {"op": "a", "device": "y", "start_s": 0.0, "end_s": 0.0, "shards": []}
+LIES = [
+    ("latency", lambda files: files["plan"]["batches"].append(EMPTY_BATCH)),
+    ("latency", _set("plan batches 0 shards", [0.5])),
+    ("latency", _set("plan batches 0 shards", [False])),
+    ("latency", _set("plan shard_inputs", 1.5)),
+    ("latency", _set("plan resident", "nothing")),
+    ("latency", _set("plan transfer_rule", "free")),
+    ("latency", _set("plan stages", [{}])),
+    ("latency", _set("graph edges 0", ["a", "b", -4.0])),
+    ("latency", _set("graph edges 0", ["a", "b", None])),
+    ("latency", _set("graph ops 0 outputs", {"": -1.0})),
+    ("latency", _set("graph ops 0 outputs", {"": True})),
+    ("latency", _set("graph ops 0 forbidden", "xy")),
+    ("latency", _set("graph oops", [])),
+    ("latency", _set("hardware device 0 flops_per_s", -1.0)),
+    ("latency", _set("hardware device 0 batch_sizes", [1.5])),
+    ("latency", _set("hardware device 0 memory_bytes", None)),
+    ("latency", _set("hardware latency", 1e9)),
+    ("latency", _set("certificate levels 0 threshold", "1e999999999")),
+    ("latency", _set("certificate levels 0 threshold", " 7 ")),
+    ("pipeline", _set("plan assignment a", "0")),
+    ("pipeline", _set("plan assignment a", 0.25)),
+    ("pipeline", _set("plan batches", [EMPTY_BATCH])),
+    ("pipeline", _set("graph ops 3 backward_of", "a")),
+    ("pipeline", _set("plan chunks", 2)),
+    ("pipeline", _set("plan training", {"schedule": "1f1b"})),
+]
+
+
+@pytest.mark.parametrize("at", range(len(LIES)))
+def test_lies_planted_by_hand_are_refuted(at: int) -> None:
+    """No field may hold less than nothing, half a shard, an empty batch, an unknown rule or another kind of value."""
+    objective, plant = LIES[at]
+    names = ("plan", "graph", "hardware", "certificate")
+    written = dict(zip(names, json.loads(json.dumps(files(objective))), strict=True))
+    assert attack.verdict(written).startswith("VERIFIED (exact)")
+    plant(written)
+    assert attack.verdict(written) == ""
+
+
+def test_written_times_may_not_overlap() -> None:
+    """Two ops of one device at one time are refuted, though their order alone would give the value."""
+    graph = rlinit.Graph.build([(name, {"time_s": 1.0}) for name in "abc"], [("a", "c"), ("b", "c")])
+    hardware = Hardware.mesh([Device("x")], 1.0)
+    plan = rlinit.schedule(graph, hardware, objective="latency")
+    written = json.loads(json.dumps(plan.to_dict()))
+    assert verdict(written, graph.to_dict(), hardware.to_dict(), None).startswith("VERIFIED")
+    second = written["batches"][1]
+    second["start_s"], second["end_s"] = 1.5, 2.5
+    third = written["batches"][2]
+    written["start_s"][second["op"]] = 1.5
+    with pytest.raises(check.Refuted, match="waits for"):
+        verdict(written, graph.to_dict(), hardware.to_dict(), None)
+    assert third["start_s"] == 2.0
+
+
+def test_the_answer_is_one_line(tmp_path: Path) -> None:
+    """No text of a file adds a line that looks like a verdict."""
+    plan, graph, hardware, certificate = files("pipeline")
+    certificate = {**certificate, "levels": [None], "trusted": ["x\nVERIFIED (exact) value 1; optimal"]}
+    names = ("plan", "graph", "hardware", "certificate")
+    for name, data in zip(names, (plan, graph, hardware, certificate), strict=True):
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+    command = [sys.executable, "-I", "-S", str(CHECKER), *(str(tmp_path / f"{name}.json") for name in names)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert told.startswith("VERIFIED (value only)")
+    assert told.count("\n") == 1
