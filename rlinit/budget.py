@@ -1,13 +1,26 @@
-"""How long a computation may go on: a wall-clock limit and a switch anyone may throw."""
+"""How long a computation may go on, and how much memory it may take."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 
-__all__ = ["Budget"]
+from rlinit.errors import OutOfMemory
+from rlinit.units import format_bytes
+
+__all__ = ["Budget", "free_bytes", "limited_memory", "memory_left", "memory_watched", "reserve", "resident_bytes"]
+
+_FREE_SHARE = 0.8
+"""Of the memory that is free at first, what a computation may take where no limit is set."""
+
+_WATCH_S = 0.05
+"""Seconds between two looks at the memory that the process has."""
 
 
 class Budget:
@@ -19,13 +32,14 @@ class Budget:
         Seconds from now, or None for no limit.
     """
 
-    __slots__ = ("_cancelled", "_clock", "_deadline", "_started")
+    __slots__ = ("_cancelled", "_clock", "_deadline", "_given_up", "_started")
 
     def __init__(self, time_limit_s: float | None = None) -> None:
         self._clock = _Clock()
         self._started = self._clock.now()
         self._deadline = float("inf") if time_limit_s is None else self._started + time_limit_s
         self._cancelled = threading.Event()
+        self._given_up: tuple[threading.Event, ...] = (threading.Event(),)
 
     @property
     def elapsed_s(self) -> float:
@@ -34,8 +48,8 @@ class Budget:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds left: 0 once cancelled, ``inf`` without a limit."""
-        return 0.0 if self._cancelled.is_set() else max(0.0, self._deadline - self._clock.now())
+        """Seconds left: 0 once stopped, ``inf`` without a limit."""
+        return 0.0 if self.stopped else max(0.0, self._deadline - self._clock.now())
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -56,14 +70,32 @@ class Budget:
         """Whether somebody asked to stop, as opposed to time running out."""
         return self._cancelled.is_set()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it is cancelled or given up, whatever time is left."""
+        return self._cancelled.is_set() or any(each.is_set() for each in self._given_up)
+
     def cancel(self) -> None:
         """Ask everything that watches this budget to stop soon."""
         self._cancelled.set()
 
-    def share(self, time_limit_s: float) -> Budget:
-        """Return a budget of at most `time_limit_s` within this one, cancelled together with it."""
+    def give_up(self) -> None:
+        """Ask the phase that this budget is for, and all within it, to stop soon; others go on."""
+        self._given_up[-1].set()
+
+    def share(self, time_limit_s: float, *, phase: bool = False) -> Budget:
+        """Return a budget of at most `time_limit_s` within this one, cancelled together with it.
+
+        Parameters
+        ----------
+        time_limit_s
+            Seconds from now.
+        phase
+            Whether it can be given up by itself.
+        """
         part = Budget()
         part._clock, part._cancelled = self._clock, self._cancelled
+        part._given_up = (*self._given_up, threading.Event()) if phase else self._given_up
         part._started = self._clock.now()
         part._deadline = min(part._started + time_limit_s, self._deadline)
         return part
@@ -97,3 +129,122 @@ class _Clock:
             self._stops -= 1
             if self._stops == 0:
                 self._left_out_s += time.monotonic() - self._stopped_at
+
+
+_CEILING: ContextVar[tuple[float, float] | None] = ContextVar("memory", default=None)
+"""Bytes that this process may have, and how many of them are the limit; None: no limit."""
+
+
+def resident_bytes() -> float:
+    """Return the bytes of memory that this process has; its peak, or 0, where a system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return float(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1.0 if sys.platform == "darwin" else 1024.0)
+
+
+def free_bytes() -> float:
+    """Return the bytes that this process could still take: of the machine and of its container; inf if unknown."""
+    free = _figures(Path("/proc/meminfo")).get("MemAvailable:", float("inf")) * 1024
+    folder = Path("/sys/fs/cgroup")
+    try:
+        most, used = (float((folder / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no such group, or "max"
+        return free
+    cached = _figures(folder / "memory.stat").get("inactive_file", 0.0)
+    return max(0.0, min(free, most - used + cached))
+
+
+def _figures(path: Path) -> dict[str, float]:
+    """Return the figures of a file with a name and a number on each line; none where there is no such file."""
+    try:
+        rows = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return {}
+    return {row[0]: float(row[1]) for row in rows}
+
+
+@contextmanager
+def limited_memory(limit_bytes: float | None = None) -> Iterator[None]:
+    """Limit what `reserve` grants while the body runs, beyond what the process has at its beginning.
+
+    Parameters
+    ----------
+    limit_bytes
+        Bytes; None: 80% of what is free.
+    """
+    limit = _FREE_SHARE * free_bytes() if limit_bytes is None else limit_bytes
+    token = _CEILING.set((resident_bytes() + limit, limit))
+    try:
+        yield
+    finally:
+        _CEILING.reset(token)
+
+
+def memory_left() -> float:
+    """Return the bytes of the limit that are left; inf where there is none."""
+    ceiling = _CEILING.get()
+    return float("inf") if ceiling is None else max(0.0, ceiling[0] - resident_bytes())
+
+
+def reserve(num_bytes: float, what: str) -> None:
+    """Ask for memory before it is taken; whoever takes little need not ask.
+
+    Parameters
+    ----------
+    num_bytes
+        About how much will be taken.
+    what
+        What for.
+
+    Raises
+    ------
+    OutOfMemory
+        So much is not left of the limit.
+    """
+    left = memory_left()
+    if num_bytes > left:
+        raise OutOfMemory(f"{what} would take {format_bytes(num_bytes)}; {format_bytes(left)} of the limit are left")
+
+
+@contextmanager
+def memory_watched(budget: Budget) -> Iterator[None]:
+    """Give a budget up once the process has more memory than its limit, and say so when the body has ended.
+
+    Parameters
+    ----------
+    budget
+        That of a phase.
+
+    Raises
+    ------
+    OutOfMemory
+        The budget was given up.
+    """
+    ceiling = _CEILING.get()
+    if ceiling is None or ceiling[0] == float("inf"):
+        yield
+        return
+    over, most = threading.Event(), ceiling[0]
+
+    def watch() -> None:
+        while not over.wait(_WATCH_S):
+            if resident_bytes() > most:
+                budget.give_up()
+                return
+
+    watcher = threading.Thread(target=watch, name="memory", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+    if budget.stopped and not budget.cancelled:
+        raise OutOfMemory(f"it took more than the {format_bytes(ceiling[1])} of the limit")

@@ -9,6 +9,7 @@ __all__ = [
     "InvalidGraph",
     "InvalidHardware",
     "InvalidPlan",
+    "OutOfMemory",
     "RlinitError",
     "SolverFailure",
     "TrainingFailure",
@@ -34,6 +35,10 @@ class InvalidPlan(RlinitError, ValueError):
 
 class SolverFailure(RlinitError, RuntimeError):
     """A solver ended in a way that is neither a result, an infeasibility nor a spent budget."""
+
+
+class OutOfMemory(RlinitError, MemoryError):
+    """A part of the work would take, or took, more memory than its limit; what was found before stays."""
 
 
 class BackendUnavailable(RlinitError, ImportError):

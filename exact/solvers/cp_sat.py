@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from rlinit.budget import Budget
+from rlinit.budget import Budget, memory_left
 from rlinit.errors import SolverFailure
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class ConstraintSearch(Generic[Solution]):
         parameters.num_workers = 1
         parameters.random_seed = settings.seed % (1 << 31)
         parameters.catch_sigint_signal = False
+        if np.isfinite(memory_left()):
+            parameters.max_memory_in_mb = max(1, int(memory_left() / 2**20))
         if np.isfinite(budget.remaining_s):
             parameters.max_time_in_seconds = max(budget.remaining_s, 1e-3)
         if settings.work is not None:
@@ -139,7 +141,7 @@ class ConstraintSearch(Generic[Solution]):
             take()
             if bounds:
                 raise_bound(bounds[-1])
-            if self.budget.cancelled:
+            if self.budget.stopped:
                 solver.stop_search()
         take()
         self.work = solver.response_proto.deterministic_time

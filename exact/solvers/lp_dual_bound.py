@@ -10,11 +10,15 @@ import scipy.sparse
 from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray
+from rlinit.budget import reserve
 from rlinit.errors import SolverFailure
 
 __all__ = ["LinearProgram", "LinearSolution"]
 
 _ROUNDING = 4e-15
+
+_BYTES = 200
+"""Bytes that HiGHS takes for each entry and each variable of a linear program, its factors among them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,10 +81,14 @@ class LinearProgram:
         ------
         SolverFailure
             If a number of the program is not finite.
+        OutOfMemory
+            The memory that is left has no room for HiGHS.
         """
         if time_limit_s <= 0:
             return LinearSolution(None, None, None, -np.inf)
         self._check_finite()
+        entries = self.at_most.nnz + self.equal.nnz
+        reserve(_BYTES * (entries + len(self.cost)), f"a linear program of {entries:,} entries")
         some = len(self.value) > 0
         rows: dict[str, Any] = {"A_eq": self.equal, "b_eq": self.value} if some else {}
         box: Any = np.column_stack([self.low, self.high])

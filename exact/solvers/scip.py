@@ -23,8 +23,8 @@ from pyscipopt.scip import PY_SCIP_PARAMSETTING as SETTING
 from pyscipopt.scip import Expr, ExprCons, Term
 
 from rlinit.arrays import FloatArray
-from rlinit.budget import Budget
-from rlinit.errors import SolverFailure
+from rlinit.budget import Budget, memory_left, reserve
+from rlinit.errors import OutOfMemory, SolverFailure
 from rlinit.exact.solvers.linear_model import LinearModel
 
 __all__ = ["Run", "RunSettings", "Status", "Termination", "run_scip", "skipped_run"]
@@ -35,6 +35,9 @@ _INFINITY = 1e20
 _POLL_S = 0.05
 _INTEGRALITY = 1e-5
 _ROWS_A_LOOK = 256
+
+_BYTES = 500
+"""Bytes of an entry of a row in SCIP, as it is and presolved."""
 
 
 class Status(Enum):
@@ -195,7 +198,7 @@ def _failures() -> Iterator[None]:
     """Turn what SCIP's Python interface raises, which has no class of its own, into `SolverFailure`."""
     try:
         yield
-    except (SolverFailure, KeyboardInterrupt):
+    except (SolverFailure, OutOfMemory, KeyboardInterrupt):
         raise
     except Exception as error:
         raise SolverFailure(f"SCIP failed: {error or type(error).__name__}") from error
@@ -225,6 +228,8 @@ def _check_magnitudes(linear: LinearModel) -> None:
 
 def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[Any, list[Any]] | None:
     """Return the SCIP model of `linear` and its variables in order of their handles; None if the budget ends first."""
+    entries = sum(len(coefs) for coefs, _, _ in linear.rows)
+    reserve(_BYTES * entries, f"a program of {entries:,} entries on SCIP")
     model = Model()
     model.hideOutput()
     variables = []
@@ -255,7 +260,7 @@ def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[
             "randomization/permutationseed": settings.seed,
             "numerics/feastol": settings.feasibility_tolerance,
             "numerics/dualfeastol": settings.dual_tolerance,
-            "limits/memory": settings.memory_limit_mb,
+            "limits/memory": min(settings.memory_limit_mb, max(memory_left() / 2**20, 1.0)),
             # SCIP 10.0 replaces a binary by a sum of continuous variables and then forgets that it is one: points
             # with fractional binaries come back as optimal.
             "presolving/donotmultaggr": True,
@@ -314,6 +319,8 @@ def run_scip(
     SolverFailure
         If a number of the model is too large for SCIP, or SCIP fails, or ends with a status that none of the limits set
         here explains.
+    OutOfMemory
+        The memory that is left has no room for the model.
     """
     if linear.infeasible:
         bound = np.inf if cutoff is None else cutoff
@@ -380,7 +387,7 @@ def _wait(
             budget.cancel()
         except Exception as error:
             failure = error
-        if (budget.cancelled or failure is not None) and kind != "ended" and model.getStage() in _INTERRUPTIBLE:
+        if (budget.stopped or failure is not None) and kind != "ended" and model.getStage() in _INTERRUPTIBLE:
             model.interruptSolve()
     worker.join()
     if failure is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,6 +47,8 @@ class Schedule:
     """Draw the plan here (.svg, .png, .pdf)."""
     certify: Path | None = None
     """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify` and tools/check.py."""
+    certify_s: float = 60.0
+    """With --certify: seconds to look for a proof, beside those of the time limit."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
     explain: bool = False
@@ -83,9 +86,13 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     RlinitError
         The input is wrong, or a file could not be written in the end; nothing was solved.
     """
+    if not command.certify_s > 0:
+        raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
     if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)
-    check_targets(command.out, command.plot, command.certify and command.certify / "plan.json")
+    check_targets(
+        command.out, command.plot, command.certify and command.certify / "plan.json", command.solving.checkpoint
+    )
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     options = command.solving
@@ -117,7 +124,7 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         if command.plot is not None and plan.assignment is not None:
             plan.plot(command.plot, graph, hardware)
         if command.certify is not None and plan.assignment is not None:
-            _certify(plan, command.certify, graph, hardware, notes)
+            _certify(plan, command, graph, hardware, notes)
     except (OSError, InvalidPlan) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT
@@ -129,15 +136,23 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
     return EXIT_INTERRUPTED if plan.provenance.get("interrupted") else code
 
 
-def _certify(plan: Plan, folder: Path, graph: Graph, hardware: Hardware, notes: Console) -> None:
+def _certify(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes: Console) -> None:
     """Write what a stranger needs to check a plan, and say what the bound still rests on."""
+    folder, limit_s = command.certify, command.certify_s
+    assert folder is not None
     if plan.stages:
         hardware = hardware.with_stages(plan.num_stages // plan.chunks)
     plan.save(folder / "plan.json")
     graph.save(folder / "graph.json")
     hardware.save(folder / "hardware.json")
-    rests = plan.certify(folder / "certificate.json", graph, hardware)
-    notes.print(f"the bound is not certified: it rests on {', '.join(rests)}" if rests else "the bound is certified")
+    notes.print(f"looking for a proof of the bound, {format_seconds(limit_s)} at most (--certify-s)")
+    began = time.monotonic()
+    rests = plan.certify(folder / "certificate.json", graph, hardware, time_limit_s=limit_s)
+    if not rests:
+        notes.print("the bound is certified")
+        return
+    late = " within the time" if time.monotonic() - began >= limit_s else ""
+    notes.print(f"the bound is not certified: no proof was found{late}, and it rests on {', '.join(rests)}")
 
 
 def prove_bound(command: Bound) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from rlinit.agent.selection import check_names
-from rlinit.budget import Budget
+from rlinit.budget import Budget, limited_memory
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -19,7 +20,7 @@ from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import SolveOptions, Window, places_ops
 from rlinit.solving.placements import PLACEMENT_METHODS, bound_placement, explain_placement, solve_placement
-from rlinit.solving.plans import Solved, checked_plan
+from rlinit.solving.plans import Solved, checked_plan, saved_plan
 from rlinit.solving.sharing import bound_shared, schedule_shared, shares
 from rlinit.solving.splits import SPLIT_METHODS, splits_devices
 from rlinit.solving.stages import STAGE_METHODS, bound_stages, explain_stages, solve_stages
@@ -62,6 +63,8 @@ def schedule(
     method: str = "auto",
     gap: float = 0.0,
     time_limit_s: float | None = None,
+    memory_limit_bytes: float | None = None,
+    checkpoint: str | Path | None = None,
     seed: int = 0,
     jobs: int = 1,
     inputs: int | None = None,
@@ -112,6 +115,12 @@ def schedule(
         Stop once proven within this fraction of the best possible.
     time_limit_s
         Wall-clock seconds, not counting kernels that are compiled on first use; None: a fixed amount of work.
+    memory_limit_bytes
+        What solving may take beyond what the process has when it begins; None: 80% of what is free then. A phase that
+        would take more is given up, and named in the plan's `notes`.
+    checkpoint
+        A file that keeps the best plan so far, written atomically when it changes, every 10 seconds at most. Where it
+        is there, the search goes on from its schedule, and believes its bounds.
     seed
         Seed of everything random.
     jobs
@@ -183,6 +192,8 @@ def schedule(
         method=method,
         gap=gap,
         time_limit_s=time_limit_s,
+        memory_limit_bytes=memory_limit_bytes,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
         seed=seed,
         jobs=jobs,
         inputs=inputs,
@@ -202,24 +213,21 @@ def schedule(
     plan = agent if isinstance(agent, Plan) else None
     _check_kinds(graph, hardware)
     hardware = _prepared(hardware, options, plan)
-    budget = Budget(options.time_limit_s)
-    with interruptible(budget), compiling_paused(budget, progress):
-        return _planned(graph, hardware, options, plan, budget, progress)
+    return _planned(graph, hardware, options, plan, progress)
 
 
 def _planned(
-    graph: Graph,
-    hardware: Hardware,
-    options: SolveOptions,
-    plan: Plan | None,
-    budget: Budget,
-    progress: Progress | None,
+    graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None, progress: Progress | None
 ) -> Plan:
     """Return the plan of a problem, checked."""
-    if shares(hardware, options):
-        return schedule_shared(graph, hardware, options, plan, budget, progress)
-    solve = _refined if options.refine is not None else _solver(options)
-    return checked_plan(solve(graph, hardware, options, plan, budget, progress), graph, hardware, options)
+    budget = Budget(options.time_limit_s)
+    with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit_bytes):
+        if shares(hardware, options):
+            return schedule_shared(graph, hardware, options, plan, budget, progress)
+        saved = saved_plan(graph, hardware, options)
+        plan = saved if saved is not None and saved.assignment is not None else plan
+        solve = _refined if options.refine is not None else _solver(options)
+        return checked_plan(solve(graph, hardware, options, plan, budget, progress), graph, hardware, options)
 
 
 def _check_kinds(graph: object, hardware: object) -> None:
@@ -353,7 +361,7 @@ def bound(
     started = time.monotonic()
     budget = Budget(options.time_limit_s)
     hardware = hardware if stages is None else hardware.with_stages(stages)
-    with interruptible(budget), compiling_paused(budget, None):
+    with interruptible(budget), compiling_paused(budget, None), limited_memory():
         if shares(hardware, options):
             low, source, notes = bound_shared(graph, hardware, options, budget)
             return ProvenBound((low,), source or "nothing", time.monotonic() - started, notes)

@@ -6,7 +6,9 @@ a schedule is false: it is dropped, with a note. Where ``RLINIT_STRICT`` is set,
 
 from __future__ import annotations
 
+import copy
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +18,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from rlinit.arrays import FloatArray
-from rlinit.budget import Budget
-from rlinit.errors import InvalidPlan, RlinitError, SolverFailure
+from rlinit.budget import Budget, memory_watched
+from rlinit.errors import InvalidPlan, OutOfMemory, RlinitError, SolverFailure
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -182,6 +184,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     repair: Callable[[ProblemT, ScheduleT], ScheduleT | None] | None = None
     _proven: dict[str, Value] = field(default_factory=dict)
     _refuter: str = ""
+    _words: dict[str, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _progress_error: Exception | None = None
 
     @property
@@ -228,7 +232,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
             return False
         if self.values is not None and not self.equality.is_below(values, self.values):
             return False
-        self.assignment, self.values, self.method = assignment, values, method
+        with self._lock:
+            self.assignment, self.values, self.method = assignment, values, method
         if self.infeasible:
             self._refute("a proof that nothing fits", f"a schedule by {method} that does")
             self.infeasible = ""
@@ -276,6 +281,30 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         self._record()
         return True
 
+    def take_over(self, bounds: Value, source: str, trusted: tuple[str, ...]) -> None:
+        """Take bounds that an earlier search has proven.
+
+        Parameters
+        ----------
+        bounds
+            One for each level.
+        source
+            What proved them.
+        trusted
+            The solvers whose word they rest on.
+        """
+        name = f"{source}, earlier"
+        self._words[name] = ", ".join(trusted)
+        self.raise_bound(bounds, name)
+
+    def snapshot(self) -> Incumbent[ProblemT, ScheduleT]:
+        """Return a copy that later schedules, bounds and notes do not change."""
+        with self._lock:
+            known = copy.copy(self)
+        known.notes, known.history, known.phase_s = list(self.notes), list(self.history), dict(self.phase_s)
+        known._proven = dict(self._proven)
+        return known
+
     def prove_infeasible(self, reason: str, source: str) -> None:
         """Take a proof that there is no schedule at all.
 
@@ -309,7 +338,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         levels = [[self._refuter]] if self.infeasible else []
         for level, bound in enumerate(() if self.infeasible else self.bounds or ()):
             levels.append([source for source, bounds in self._proven.items() if bounds[level] >= bound])
-        solvers = [{_SOLVERS.get(source, "") for source in sources} for sources in levels]
+        solvers = [{(_SOLVERS | self._words).get(source, "") for source in sources} for sources in levels]
         return tuple(sorted({min(names) for names in solvers if names and "" not in names}))
 
     def _combined(self) -> Value | None:
@@ -347,6 +376,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         """
         try:
             yield
+        except OutOfMemory as refusal:
+            self.notes.append(f"{name} was given up: {refusal}")
         except Exception as failure:
             wrong_input = isinstance(failure, RlinitError) and not isinstance(failure, (SolverFailure, InvalidPlan))
             if strict() or wrong_input or failure is self._progress_error:
@@ -370,12 +401,18 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
 
     @contextmanager
     def within(self, share: float) -> Iterator[None]:
-        """Narrow the budget to a share of the time left while the body runs."""
+        """Narrow the budget to a share of the time left while the body runs, and end it where memory ends.
+
+        Raises
+        ------
+        OutOfMemory
+            Memory ended the body.
+        """
         whole = self.budget
-        if share < 1.0 and whole.remaining_s < float("inf"):
-            self.budget = whole.share(share * whole.remaining_s)
+        self.budget = whole.share(share * whole.remaining_s, phase=True)
         try:
-            yield
+            with memory_watched(self.budget):
+                yield
         finally:
             self.budget = whole
 

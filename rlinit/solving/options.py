@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
@@ -155,6 +156,11 @@ class SolveOptions(ProblemOptions):
     """Stop once the schedule is proven within this fraction of the best possible."""
     time_limit_s: float | None = None
     """Seconds to spend; without it, a fixed amount of work."""
+    memory_limit_bytes: float | None = None
+    """Bytes that solving may take beyond what the process has; without it, 80% of what is free. A phase that would take
+    more is given up."""
+    checkpoint: Path | None = None
+    """Keep the best plan so far in this file, every few seconds; where it is there, go on from it."""
     seed: int = 0
     """Seed of everything random."""
     jobs: int = 1
@@ -175,12 +181,19 @@ class SolveOptions(ProblemOptions):
             self._set(name, _whole(name, getattr(self, name), least, optional=False))
         self._set("window", _window(self.window))
         self._set("gap", _gap(self.gap))
-        self._set("time_limit_s", _time_limit(self.time_limit_s))
+        for name, expected in (("time_limit_s", "seconds > 0, or none"), ("memory_limit_bytes", "bytes > 0, or none")):
+            self._set(name, _limit(name, getattr(self, name), expected))
+        self._set("checkpoint", None if self.checkpoint is None else Path(self.checkpoint))
         for name in ("coarsen", "activations"):
             self._set(name, bool(getattr(self, name)))
         self._refuse_on_stages({"coarsen": False})
         if self.refine not in (None, "layer", "module"):
             raise _refused("refine", self.refine, "layer, module or none")
+        if self.checkpoint is not None and (self.refine is not None or self.agent == "plan"):
+            raise RlinitError(
+                f"checkpoint is {str(self.checkpoint)!r} beside refine or a plan as agent; expected one of them: all "
+                "say what to begin from (--checkpoint, --refine, --agent)"
+            )
         if self.refine is not None and self.agent != "auto":
             raise RlinitError(
                 f"refine is {self.refine!r} and agent {self.agent!r}; expected one of them, for both say what to begin "
@@ -263,12 +276,12 @@ def _gap(value: object) -> float:
     return number
 
 
-def _time_limit(value: object) -> float | None:
+def _limit(name: str, value: object, expected: str) -> float | None:
     if value is None:
         return None
-    number = _number("time_limit_s", value, "seconds > 0, or none")
+    number = _number(name, value, expected)
     if not number > 0.0:
-        raise _refused("time_limit_s", value, "seconds > 0, or none")
+        raise _refused(name, value, expected)
     return None if math.isinf(number) else number
 
 

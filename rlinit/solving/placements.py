@@ -30,7 +30,7 @@ from rlinit.solving.constraint_phase import check_constraints, constraint_progra
 from rlinit.solving.incumbent import PlacementIncumbent, Progress, for_placement
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.placement_phases import PlacementSearch, bound_phase, run_heuristic
-from rlinit.solving.plans import Solved, offer_baselines
+from rlinit.solving.plans import Solved, checkpointed, offer_baselines
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 
 __all__ = [
@@ -341,9 +341,22 @@ def solve_placement(
     search = PlacementSearch.of(for_placement(problem, budget, options.gap, progress), options, start, lowered.live)
     incumbent = search.incumbent
     baselines: list[Baseline[Placement]] = []
-    if lowered.infeasible:
-        incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
-    else:
+
+    def solved(known: PlacementIncumbent) -> Solved:
+        parts: dict[str, Any] = {
+            "inputs": options.inputs or 1,
+            "shard_inputs": problem.shard_inputs,
+            "transfer_rule": options.transfers,
+            "resident": options.resident,
+        }
+        if known.assignment is not None:
+            parts |= placement_parts(problem, known.assignment, graph, hardware, lowered.live)
+        return Solved(known, parts, search.origin, baselines)
+
+    with checkpointed(incumbent, solved, graph, hardware, options):
+        if lowered.infeasible:
+            incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
+            return solved(incumbent)
         _check_method(search)
         baselines = placement_baselines(problem, graph, hardware, budget, lowered.live)
         incumbent.offer(start, "plan")
@@ -351,15 +364,7 @@ def solve_placement(
         offer_baselines(incumbent, baselines, options)
         if search.peak is not None and search.share > 0.0 and incumbent.values is None and not incumbent.closed:
             incumbent.offer(search.peak.last_resort(options.seed, budget), "relief of memory")
-    parts: dict[str, Any] = {
-        "inputs": options.inputs or 1,
-        "shard_inputs": problem.shard_inputs,
-        "transfer_rule": options.transfers,
-        "resident": options.resident,
-    }
-    if incumbent.assignment is not None:
-        parts |= placement_parts(problem, incumbent.assignment, graph, hardware, lowered.live)
-    return Solved(incumbent, parts, search.origin, baselines)
+    return solved(incumbent)
 
 
 def _lowered(

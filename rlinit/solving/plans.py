@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
 from rlinit.comparison.advice import placement_advice, type_advice
 from rlinit.comparison.baselines import Baseline
-from rlinit.errors import InvalidPlan
+from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -27,7 +30,10 @@ from rlinit.solving.incumbent import (
 from rlinit.solving.options import SolveOptions, places_ops
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 
-__all__ = ["AnyIncumbent", "Solved", "checked_plan", "offer_baselines"]
+__all__ = ["AnyIncumbent", "Solved", "checked_plan", "checkpointed", "offer_baselines", "saved_plan"]
+
+_CHECKPOINT_S, _LOOK_S = 10.0, 0.1
+"""Seconds between two writings of a checkpoint at least, and between two looks whether there is something new."""
 
 AnyIncumbent = (
     StageIncumbent
@@ -96,6 +102,107 @@ def checked_plan(solved: Solved, graph: Graph, hardware: Hardware, options: Solv
         plan = dataclasses.replace(plan, status="feasible", bounds=None, bound_source="", notes=(*plan.notes, note))
         verify(plan, graph, hardware)
     return plan
+
+
+def saved_plan(graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan | None:
+    """Return the plan of the options' checkpoint, or None where there is none yet.
+
+    Parameters
+    ----------
+    graph, hardware, options
+        The problem.
+
+    Raises
+    ------
+    InvalidPlan
+        The file is no plan.
+    RlinitError
+        The plan is of another problem; the message says what differs.
+    """
+    if options.checkpoint is None or not options.checkpoint.exists():
+        return None
+    plan = Plan.load(options.checkpoint)
+    pairs = {
+        "graph": (plan.graph_fingerprint, graph.fingerprint()),
+        "hardware": (plan.hardware_fingerprint, hardware.fingerprint()),
+        **{name: (getattr(plan, name), getattr(options, name)) for name in ("objective", *_SPLIT)},
+        **{name: (plan.provenance.get(name), getattr(options, name)) for name in ("activations", "training")},
+    }
+    if places_ops(options.objective):
+        pairs["inputs"] = (plan.inputs, options.inputs or 1)
+        pairs["transfers"] = (plan.transfer_rule, options.transfers)
+        pairs["resident"] = (plan.resident, options.resident)
+    if options.training is not None:
+        pairs |= {name: (plan.provenance.get(name), getattr(options, name)) for name in _TRAINING}
+    different = [name for name, (saved, asked) in pairs.items() if saved != asked]
+    if different:
+        raise RlinitError(
+            f"{options.checkpoint} is a checkpoint of another problem: {', '.join(different)} differ; name another "
+            "file (--checkpoint)"
+        )
+    return plan
+
+
+@contextmanager
+def checkpointed(
+    incumbent: Incumbent[Any, Any],
+    solved: Callable[[Any], Solved],
+    graph: Graph,
+    hardware: Hardware,
+    options: SolveOptions,
+) -> Iterator[None]:
+    """Take the bounds of the options' checkpoint, if they name one, and keep it up to date while the body runs.
+
+    Parameters
+    ----------
+    incumbent
+        What is known of the problem.
+    solved
+        Gives what becomes a plan, from the incumbent as it was at one moment.
+    graph, hardware, options
+        The problem.
+    """
+    if options.checkpoint is None:
+        yield
+        return
+    path, over = options.checkpoint, threading.Event()
+    saved = saved_plan(graph, hardware, options)
+    if saved is not None and saved.bounds is not None:
+        incumbent.take_over(saved.bounds, saved.bound_source, saved.trusted)
+
+    def keep() -> None:
+        written: tuple[Any, ...] = (None, None, "")
+        last, ending = time.monotonic(), False
+        while not ending:
+            ending = over.wait(_LOOK_S)
+            known = incumbent.snapshot()
+            state = known.values, known.bounds, known.infeasible
+            first = written[0] is None and known.values is not None
+            if state != written and (first or ending or time.monotonic() - last >= _CHECKPOINT_S):
+                checked_plan(solved(known), graph, hardware, options).save(path)
+                written, last = state, time.monotonic()
+
+    failures: list[Exception] = []
+
+    def guarded() -> None:
+        try:
+            keep()
+        except Exception as failure:
+            failures.append(failure)
+
+    writer = threading.Thread(target=guarded, name="checkpoint", daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        writer.join()
+        incumbent.notes += [f"the checkpoint could not be written any more: {failure}" for failure in failures]
+
+
+_SPLIT = ("chunks", "chunk_order", "contiguous")
+_TRAINING = ("microbatches", "recompute", "optimizer")
+"""Fields of a plan, and settings of training, that decide the problem."""
 
 
 def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan:
@@ -169,6 +276,7 @@ def _provenance(solved: Solved, options: SolveOptions) -> dict[str, str | float 
         "time_limit_s",
         "coarsen",
         "activations",
+        "memory_limit_bytes",
     )
     if options.training is not None:
         names += ("training", "microbatches", "recompute", "optimizer")

@@ -58,6 +58,7 @@ def shares(hardware: Hardware, options: SolveOptions) -> bool:
         (options.training is not None, "training"),
         (options.activations, "activations"),
         (options.refine is not None, "refine"),
+        (options.checkpoint is not None, "checkpoint"),
     ):
         if said:
             raise RlinitError(

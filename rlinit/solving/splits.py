@@ -35,7 +35,7 @@ from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.plans import Solved, offer_baselines
+from rlinit.solving.plans import Solved, checkpointed, offer_baselines
 from rlinit.solving.stage_phases import StageSearch
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.stages.lowering import LoweredStages, lower_stages
@@ -378,7 +378,13 @@ def solve_split(
     search = _search(graph, hardware, options, plan, budget, progress)
     incumbent, form = search.incumbent, search.form
     baselines: list[Baseline[Any]] = []
-    if not incumbent.infeasible:
+
+    def solved(known: Incumbent[Any, Any]) -> Solved:
+        return Solved(known, form.parts(known.assignment), search.origin, baselines)
+
+    if incumbent.infeasible:
+        return solved(incumbent)
+    with checkpointed(incumbent, solved, graph, hardware, options):
         incumbent.offer(search.start, "plan")
         if not form.contiguous.infeasible:
             value_of = partial(evaluate, form.contiguous.problem)
@@ -388,7 +394,7 @@ def solve_split(
         follow(SPLIT_METHODS[options.method], search)
         baselines += [] if search.contiguous is None else [search.contiguous]
         offer_baselines(incumbent, baselines, options)
-    return Solved(incumbent, form.parts(incumbent.assignment), search.origin, baselines)
+    return solved(incumbent)
 
 
 def explain_split(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None) -> list[PlannedPhase]:

@@ -25,12 +25,13 @@ from rlinit.solving.incumbent import (
     ActivationIncumbent,
     Progress,
     StageIncumbent,
+    TrainingIncumbent,
     for_activations,
     for_stages,
     for_training,
 )
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.plans import Solved, offer_baselines
+from rlinit.solving.plans import Solved, checkpointed, offer_baselines
 from rlinit.solving.splits import bound_split, explain_split, solve_split, splits_devices
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch, exact_ideals
@@ -288,23 +289,32 @@ def solve_stages(
         check_stage_constraints(search)
     if options.method == "remember" and options.objective != "pipeline":
         raise RlinitError("method 'remember' is for pipeline; use 'auto', 'ideals' or 'milp' for memory (--method)")
-    incumbent: StageIncumbent | ActivationIncumbent = search.incumbent
     strategy = stage_strategy(options.method)
     baselines: list[Baseline[StageAssignment]] = []
+
+    def solved(known: StageIncumbent | ActivationIncumbent) -> Solved:
+        return Solved(
+            known, stage_parts(known.assignment, known.problem, lowered, graph, hardware), search.origin, baselines
+        )
+
     if lowered.infeasible:
-        incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
-    elif options.activations:
+        search.incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
+        return solved(search.incumbent)
+    if options.activations:
         problem = with_activations(lowered.problem, lowered.node_of_op, graph)
-        incumbent = priced = for_activations(problem, budget, options.gap, progress)
-        baselines = stage_baselines(lowered, graph, hardware, partial(activation_value, problem), budget)
-        solve_activations(priced, search, strategy)
-    else:
+        priced = for_activations(problem, budget, options.gap, progress)
+        with checkpointed(priced, solved, graph, hardware, options):
+            baselines = stage_baselines(lowered, graph, hardware, partial(activation_value, problem), budget)
+            solve_activations(priced, search, strategy)
+            offer_baselines(priced, baselines, options)
+        return solved(priced)
+    incumbent = search.incumbent
+    with checkpointed(incumbent, solved, graph, hardware, options):
         baselines = stage_baselines(lowered, graph, hardware, partial(evaluate, lowered.problem), budget)
-        search.incumbent.offer(start, "plan")
+        incumbent.offer(start, "plan")
         follow(strategy, search)
-    offer_baselines(incumbent, baselines, options)
-    parts = stage_parts(incumbent.assignment, incumbent.problem, lowered, graph, hardware)
-    return Solved(incumbent, parts, search.origin, baselines)
+        offer_baselines(incumbent, baselines, options)
+    return solved(incumbent)
 
 
 def _solve_training(
@@ -325,14 +335,18 @@ def _solve_training(
     incumbent = for_training(lowered.training, budget, options.gap, progress)
     search = StageSearch.of(for_stages(lowered.stages.problem, budget, options.gap, None), options, start)
     baselines: list[Baseline[StageAssignment]] = []
+
+    def solved(known: TrainingIncumbent) -> Solved:
+        return Solved(known, training_parts(known.assignment, lowered, graph, hardware), search.origin, baselines)
+
     if obstacle:
         incumbent.prove_infeasible(obstacle, "the problem's data")
-    else:
+        return solved(incumbent)
+    with checkpointed(incumbent, solved, graph, hardware, options):
         baselines = stage_baselines(lowered.stages, graph, hardware, partial(training_value, lowered.training), budget)
         solve_training(incumbent, search, stage_strategy(options.method))
-    offer_baselines(incumbent, baselines, options)
-    parts = training_parts(incumbent.assignment, lowered, graph, hardware)
-    return Solved(incumbent, parts, search.origin, baselines)
+        offer_baselines(incumbent, baselines, options)
+    return solved(incumbent)
 
 
 def _lowered(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.budget import reserve
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import bit_count
 
 __all__ = ["in_words", "lengths_between", "reachability", "reachable_sums"]
 
 
-@njit(cache=True, nogil=True)
 def reachability(order: IntArray, succ_indptr: IntArray, succ: IntArray) -> BoolArray:
     """Return (n, n) whether a path of at least one edge leads from row to column.
 
@@ -21,7 +21,18 @@ def reachability(order: IntArray, succ_indptr: IntArray, succ: IntArray) -> Bool
         (n,) topological.
     succ_indptr, succ
         Successors in CSR form.
+
+    Raises
+    ------
+    OutOfMemory
+        The memory that is left has no room for it.
     """
+    reserve(float(len(order)) ** 2, f"which of {len(order):,} ops lead to which")
+    return np.asarray(_reachability(order, succ_indptr, succ))
+
+
+@njit(cache=True, nogil=True)
+def _reachability(order: IntArray, succ_indptr: IntArray, succ: IntArray) -> BoolArray:
     n = len(order)
     reach = np.zeros((n, n), np.bool_)
     for v in order[::-1]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.exact.placements.analysis.propagation import (
     BatchState,
     DataFlow,
@@ -213,6 +213,7 @@ def batch_windows(
     least = _least_durations(problem, pinned, mask)
     empty = empty or bool((pinned[:, None] & allowed & ~np.isfinite(least)).any())
     least = np.where(allowed & np.isfinite(least), least, 0.0)
+    reserve(2.0 * n * n, f"which of {n:,} ops precede which")
     ancestors = np.zeros((n, n), np.bool_)
     if problem.num_shards == 1:
         close_orders(flow, before, ancestors)

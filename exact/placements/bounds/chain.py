@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.exact.placements.analysis.reachability import in_words, lengths_between, reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
@@ -108,6 +108,7 @@ def _between(
 ) -> FloatArray | None:
     """Return (n, n) what is known of the time between row and column, ``-inf`` where more than `most` ops lie there."""
     n, order = problem.num_ops, problem.order
+    reserve(18.0 * n * n, f"the times between {n:,} ops")
     place = np.empty(n, np.int64)
     place[order] = np.arange(n)
     ordered = reach[np.ix_(order, order)]

@@ -34,7 +34,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
@@ -400,6 +400,7 @@ class PlacementLP:
         assert self.reach is not None
         mean = self._mean_time(point)
         start, total = point[self.start], mean.sum(axis=1)
+        reserve(20.0 * len(self.reach) ** 2, f"rows between {len(self.reach):,} ops")
         reach = self.reach.astype(np.float32)
         least = _VIOLATION * point[self.end]
         n, added = len(start), 0

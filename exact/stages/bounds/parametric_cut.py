@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.cut_network import SAFETY, CutArrays, CutNetwork, CutRoom, cut_room, pinned_cut
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance, simple_bound
 from rlinit.kernels.compiled import njit
@@ -251,6 +251,7 @@ def _pairs(work: FloatArray) -> FloatArray:
 
 def reachability(problem: StageProblem) -> FloatArray:
     """Return (n, n) 0/1: whether node v is u or a descendant of u."""
+    reserve(9.0 * problem.num_nodes**2, f"which of {problem.num_nodes:,} ops lead to which")
     reach = np.zeros((problem.num_nodes, problem.num_nodes), np.bool_)
     for v in problem.order[::-1]:
         after = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageResult
@@ -143,6 +143,7 @@ class _Program:
         states = StageStates.counted(self.base.class_count, min(self.base.num_stages, self.base.num_nodes))
         step = states.step
         shape = (len(step), len(self.ideals))
+        reserve(32 * shape[0] * shape[1], f"{shape[0] * shape[1]:,} labels of ideals")
         reached, proven = np.full(shape, np.inf), np.full(shape, np.inf)
         reached[0, 0] = proven[0, 0] = 0.0
         back = np.full((*shape, 2), -1, np.int64)

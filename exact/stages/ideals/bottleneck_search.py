@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, bottleneck_pass
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
@@ -30,6 +30,7 @@ __all__ = [
     "Bottleneck",
     "BottleneckSearch",
     "StageCosts",
+    "new_labels",
     "run_in_chunks",
 ]
 
@@ -82,6 +83,24 @@ class StageCosts:
         finite = np.where(np.isfinite(self.work), self.work, 0.0)
         per_class = finite.sum(axis=1) + self.in_cost.sum(axis=1) + self.out_cost.sum(axis=1)
         return float((per_class + self.overflow * param_bytes.sum()).max()) * (1.0 + 1e-9)
+
+
+def new_labels(num_states: int, num_ideals: int) -> tuple[FloatArray, NDArray[np.int32], NDArray[np.int8]]:
+    """Return room for a label, the ideal before and the class of a stage, (num_states, num_ideals) each.
+
+    Parameters
+    ----------
+    num_states, num_ideals
+        How many.
+
+    Raises
+    ------
+    OutOfMemory
+        The memory that is left has no room for them.
+    """
+    shape = (num_states, num_ideals)
+    reserve(13 * num_states * num_ideals, f"{num_states * num_ideals:,} labels of ideals")
+    return np.empty(shape), np.empty(shape, np.int32), np.empty(shape, np.int8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,8 +215,7 @@ class BottleneckSearch:
         base = proven = min(max(lower, simple), ceiling)
         excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
         shape = (self.states.num_states, self.table.num_ideals)
-        label = np.empty(shape)
-        back, back_class = np.empty(shape, np.int32), np.empty(shape, np.int8)
+        label, back, back_class = new_labels(*shape)
         while True:
             threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
             label.fill(np.inf)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray, NodeArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, memory_left, reserve
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
@@ -22,6 +22,9 @@ __all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]
 
 _FIRST_TRY, _FACTOR = 4_000, 8
 """Ideals under a time limit: so many at first, then this many times as many; failed tries add a seventh to the work."""
+
+_BYTES = 250
+"""Bytes of an ideal while it is told apart and looked at, beside four bits of each node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,15 +85,21 @@ def enumerate_ideals(
     merge
         False where a stage costs more than the problem says, so that no node is weightless: all ideals.
 
+    Raises
+    ------
+    OutOfMemory
+        The memory that is left has no room for so many; fewer did not do.
+
     Notes
     -----
     Some 0.3 us an ideal. The bits of an ideal are only kept until the next larger ones have been told apart, so
     memory is that of the transitions, 8 bytes each, plus the ideals of two neighbouring sizes.
     """
     budget = budget or Budget()
+    each = _BYTES + problem.num_nodes / 2
     whole = MergedProblem(problem, np.arange(problem.num_nodes, dtype=np.int64))
     merged = merge_weightless(problem) if merge else whole
-    tried = min(cap, _FIRST_TRY) if budget.remaining_s < np.inf else cap
+    tried = min(cap, _FIRST_TRY) if budget.remaining_s < np.inf else int(min(cap, max(memory_left() / each, 1)))
     while True:
         began = budget.elapsed_s
         count, indptr, added, _, entry = _explore(merged.problem, tried)
@@ -99,7 +108,9 @@ def enumerate_ideals(
             return Ideals(merged, parent, node)
         if tried == cap or _FACTOR * (budget.elapsed_s - began) > 0.5 * budget.remaining_s:
             return None
-        tried = min(cap, _FACTOR * tried)
+        more = min(cap, _FACTOR * tried)
+        reserve(more * each, f"{more:,} ideals")
+        tried = more
 
 
 def _explore(problem: StageProblem, cap: int) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:

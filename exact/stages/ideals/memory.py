@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.ideals.bottleneck_search import (
     LABEL_CAP,
     ROUNDING,
@@ -145,6 +145,7 @@ class _Spill:
         reach = search.reach(self.peak)
         floor = search.weight_of.sum() - (search.states.left * reach).sum(axis=1)
         shape = (search.states.num_states, table.num_ideals)
+        reserve(20 * shape[0] * shape[1], f"{shape[0] * shape[1]:,} labels of ideals")
         off_cache, traffic = np.full(shape, np.inf), np.full(shape, np.inf)
         off_cache[0, 0] = traffic[0, 0] = 0.0
         back = np.full(shape, -1, np.int32)

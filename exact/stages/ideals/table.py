@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
+from rlinit.budget import reserve
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Crossings
 from rlinit.kernels.compiled import njit
@@ -19,6 +20,9 @@ from rlinit.stages.problem import StageProblem
 
 __all__ = ["IdealTable", "WordArray", "quantized"]
 
+
+_BYTES = 100
+"""Bytes of an ideal in the table, beside a bit of each node."""
 
 _QUANTA = 2.0**50
 """Weights are counted in whole parts of their total divided by this."""
@@ -66,8 +70,14 @@ class IdealTable:
             The ideals.
         weight
             (n,) whole numbers, none below 0.
+
+        Raises
+        ------
+        OutOfMemory
+            The memory that is left has no room for it.
         """
         problem, p = ideals.merged.problem, ideals.num_ideals
+        reserve(p * (_BYTES + problem.num_nodes / 8), f"a table of {p:,} ideals")
         total = running_sum(ideals.parent, ideals.node, weight)
         # Ideals come by size already, and a stable sort keeps that order where weights agree.
         order = np.argsort(total, kind="stable")

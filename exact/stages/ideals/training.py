@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray, WordArray
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, GROWTH, LABEL_CAP, ROUNDING, Bottleneck
+from rlinit.exact.stages.ideals.bottleneck_search import (
+    FIRST_EXCESS,
+    GROWTH,
+    LABEL_CAP,
+    ROUNDING,
+    Bottleneck,
+    new_labels,
+)
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
@@ -178,7 +185,7 @@ class _Search:
         base = proven = min(max(lower, float(problem.work_s.min(axis=0).max())), ceiling)
         excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
         shape = (self.states.num_states, self.table.num_ideals)
-        label, back, back_class = np.empty(shape), np.empty(shape, np.int32), np.empty(shape, np.int8)
+        label, back, back_class = new_labels(*shape)
         while True:
             threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
             if not self._pass(threshold, label, back, back_class):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.exact.stages.remember.expansion import Keys, expand
 from rlinit.exact.stages.remember.pricing import Line, Prices, refute_states
@@ -130,8 +130,10 @@ class _Side:
         if len(kept) <= width // 2:
             rehash(states, kept, states)
             return states
-        if 2 * width * (n // 4 + 2 * c + 48 + 8 * (n + c)) > _MOST_BYTES:
+        size = 2 * width * (n // 4 + 2 * c + 48 + 8 * (n + c))
+        if size > _MOST_BYTES:
             return None
+        reserve(size, f"{2 * width:,} remembered states")
         roomier = new_states(2 * width, n, c)
         rehash(states, kept, roomier)
         return roomier

@@ -1,0 +1,139 @@
+"""Checkpoints of a search: what is kept, what is gone on from, and what a kill loses."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit.errors import RlinitError
+from rlinit.hardware import Device, Hardware
+
+CHILD = """
+import sys, time
+import rlinit
+from rlinit.solving import plans
+from tests.solving.test_checkpoints import MESH, wide
+plans._CHECKPOINT_S = 0.5
+def told(entry):
+    if entry.values is not None:
+        print(time.time(), entry.values[0], entry.bounds[0] if entry.bounds else 0.0, flush=True)
+rlinit.schedule(wide(), MESH, objective="latency", time_limit_s=60.0, checkpoint=sys.argv[1], progress=told)
+"""
+
+_INTERVAL_S, _WRITING_S = 0.5, 0.8
+"""Between two writings, and for one on a busy machine."""
+
+MESH = Hardware.mesh([Device("x"), Device("y"), Device("z")], 1.0)
+STAGES = Hardware.pipeline(3, bandwidth=1.0)
+
+
+def wide(num_ops: int = 150) -> rlinit.Graph:
+    """Return a random graph that no search closes within seconds."""
+    rng = np.random.default_rng(3)
+    times = rng.integers(5, 50, num_ops).tolist()
+    ops = [(f"op{v}", {"time_s": {"*": {1: t, 2: 1.6 * t}}, "out_bytes": 9.0}) for v, t in enumerate(times)]
+    edges = {(u, v) for v in range(1, num_ops) for u in rng.integers(max(0, v - 30), v, 2).tolist()}
+    return rlinit.Graph.build(ops, [(f"op{u}", f"op{v}") for u, v in sorted(edges)])
+
+
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [
+        ("latency", {}),
+        ("throughput", {"inputs": 2}),
+        ("pipeline", {}),
+        ("pipeline", {"chunks": 2}),
+        ("pipeline", {"activations": True}),
+        ("pipeline", {"training": "1f1b", "microbatches": 4}),
+        ("memory", {}),
+    ],
+)
+def test_a_search_goes_on_from_its_checkpoint(objective: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    """The file is the plan that came out, and a later call begins with its schedule and bound."""
+    graph, path = wide(14), tmp_path / "saved.json"
+    hardware = MESH if objective in ("latency", "throughput") else STAGES
+    first = rlinit.schedule(graph, hardware, objective=objective, time_limit_s=1.0, checkpoint=path, **options)
+    saved = rlinit.Plan.load(path)
+    assert (saved.values, saved.bounds) == (first.values, first.bounds)
+    rlinit.verify(saved, graph, hardware)
+    again = rlinit.schedule(graph, hardware, objective=objective, time_limit_s=0.5, checkpoint=path, **options)
+    assert again.history[0].bounds == first.bounds
+    assert again.values is not None
+    assert first.values is not None
+    assert again.values[0] <= first.values[0]
+    assert (again.bounds or (0.0,))[0] >= (first.bounds or (0.0,))[0]
+
+
+def test_the_solver_that_is_trusted_is_remembered(tmp_path: Path) -> None:
+    """A bound that rests on SCIP's word rests on it after going on, too."""
+    graph, path = wide(8), tmp_path / "saved.json"
+    first = rlinit.schedule(graph, MESH, objective="latency", method="milp", checkpoint=path)
+    assert first.trusted == ("scip",)
+    again = rlinit.schedule(graph, MESH, objective="latency", method="heft", checkpoint=path)
+    assert (again.status, again.trusted) == (first.status, first.trusted)
+
+
+def test_a_checkpoint_of_another_problem_is_refused(tmp_path: Path) -> None:
+    """Bounds are believed, so the problem has to be the same one."""
+    path = tmp_path / "saved.json"
+    rlinit.schedule(wide(8), MESH, objective="latency", method="heft", checkpoint=path)
+    with pytest.raises(RlinitError, match="of another problem: graph"):
+        rlinit.schedule(wide(9), MESH, objective="latency", checkpoint=path)
+    with pytest.raises(RlinitError, match="of another problem: transfers"):
+        rlinit.schedule(wide(8), MESH, objective="latency", transfers="exclusive", checkpoint=path)
+    path.write_text("{")
+    with pytest.raises(RlinitError, match=r"saved\.json"):
+        rlinit.schedule(wide(8), MESH, objective="latency", checkpoint=path)
+
+
+def test_a_file_that_cannot_be_written_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan comes all the same, and says that its checkpoint is not there."""
+    monkeypatch.setattr(rlinit.Plan, "save", _full)
+    plan = rlinit.schedule(wide(8), MESH, objective="latency", method="heft", checkpoint=tmp_path / "saved.json")
+    assert plan.values is not None
+    assert any("no space" in note for note in plan.notes)
+
+
+def _full(*_arguments: object) -> None:
+    raise OSError("no space left on device")
+
+
+def test_a_kill_loses_the_last_interval_at_most(tmp_path: Path) -> None:
+    """Whenever the process is killed, the file holds a whole plan, as good as what was known an interval before."""
+    path, rng, looked = tmp_path / "saved.json", np.random.default_rng(), 0
+    for _ in range(2):
+        *known, (died, _, _) = _killed_after(float(rng.uniform(1.0, 2.5)), path)
+        plan = rlinit.Plan.load(path)
+        for told_at, value, bound in known:
+            if told_at < died - _INTERVAL_S - _WRITING_S:
+                rlinit.verify(plan, wide(), MESH)
+                assert plan.value <= value * (1 + 1e-9)
+                assert plan.bound >= bound * (1 - 1e-9)
+                looked += 1
+    assert looked
+    assert not list(tmp_path.glob("*.json.*"))
+
+
+def _killed_after(seconds: float, path: Path) -> list[list[float]]:
+    """Return what a search told until it was killed, so many seconds after its first schedule, and that moment."""
+    root = str(Path(__file__).parents[2])
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        while not path.exists():
+            time.sleep(0.02)
+        time.sleep(seconds)
+        child.send_signal(signal.SIGKILL)
+        died = time.time()
+        rows = [first, *child.stdout.read().splitlines()]
+    return [*([float(part) for part in row.split()] for row in rows if len(row.split()) == 3), [died, 0.0, 0.0]]
