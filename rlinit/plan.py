@@ -144,7 +144,7 @@ class TrainingUse:
     Parameters
     ----------
     schedule
-        ``gpipe``, ``1f1b`` or ``zero-bubble``.
+        ``gpipe``, ``1f1b``, ``interleaved`` or ``zero-bubble``.
     microbatches
         Parts m of a batch.
     recompute
@@ -527,6 +527,12 @@ class Plan:
         from rlinit.exporters import to_device_map
 
         return to_device_map(self, graph, devices=devices, coarsen=coarsen, hardware=hardware)
+
+    def to_megatron_layout(self, graph: Graph) -> str:
+        """Return Megatron's ``--pipeline-model-parallel-layout``; see `rlinit.exporters.to_megatron_layout`."""
+        from rlinit.exporters import to_megatron_layout
+
+        return to_megatron_layout(self, graph)
 
     def report(self, path: str | Path, graph: Graph, hardware: Hardware) -> None:
         """Write one HTML page about the plan that opens offline; see `rlinit.exporters.to_report`.

@@ -20,7 +20,7 @@ from rlinit.plan import Plan
 
 __all__ = ["Export", "export_plan"]
 
-_NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "onnx", "onnx_stages", "openvino")
+_NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx", "onnx_stages", "openvino")
 _FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
 
 
@@ -30,9 +30,11 @@ class Export:
 
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
+    made_for: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = None
+    """What the plan was made for, as for schedule; --dot, --report, --split-spec, --torchrun, --megatron, --openvino
+    and the ONNX files need it."""
     model: str | None = None
-    """What the plan was made for, as for schedule; --dot, --report, --split-spec, --openvino and the ONNX files need
-    it."""
+    """The same as MODEL."""
     hw: str | None = None
     """The hardware that the plan was made for, as for schedule; --report needs it."""
     trace: Path | None = None
@@ -54,6 +56,8 @@ class Export:
     """With --torchrun: MODULE:FUNCTION, which returns the model and a tuple of its inputs."""
     microbatches: int = 1
     """With --torchrun: parts that a batch is split into."""
+    megatron: Path | None = None
+    """Write Megatron's --pipeline-model-parallel-layout here (.txt)."""
     onnx: Path | None = None
     """Write the ONNX model with the plan in it here (.onnx)."""
     onnx_stages: Path | None = None
@@ -88,13 +92,19 @@ def export_plan(command: Export) -> int:
     if not wanted:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in targets)
         raise RlinitError(f"nothing to write; give at least one of {flags}")
+    if command.made_for is not None:
+        if command.model not in (None, command.made_for):
+            raise RlinitError(f"two models are given, {command.made_for!r} and --model {command.model!r}; expected one")
+        command = dataclasses.replace(command, model=command.made_for)
     check_folders(*wanted.values())
     plan = Plan.load(command.plan)
     graph = None if command.model is None else _graph(command, command.model, plan)
     needing = [name for name in wanted if graph is None and name in _NEED_GRAPH]
     if needing:
         flag = needing[0].replace("_", "-")
-        raise RlinitError(f"--{flag} needs the model that the plan was made for; give it with --model")
+        raise RlinitError(
+            f"--{flag} needs the model that the plan was made for; give it after the plan, or with --model"
+        )
     for name, path in wanted.items():
         if graph is not None and name in _NEED_GRAPH:
             _write_with_graph(name, path, plan, graph, command)
@@ -162,6 +172,8 @@ def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: 
         exporters.to_torchrun_script(
             plan, graph, path, factory=command.factory, devices=places, microbatches=command.microbatches
         )
+    elif name == "megatron":
+        write_atomically(path, exporters.to_megatron_layout(plan, graph) + "\n")
     elif name == "onnx":
         exporters.to_onnx_annotated(plan, graph, command.model, path)
     else:

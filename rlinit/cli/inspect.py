@@ -110,6 +110,6 @@ def _print_row(row: dict[str, Any]) -> None:
         if key == "param_bytes":
             shown = format_bytes(float(value))
         else:
-            shown = value if isinstance(value, str) else f"{value:,}"
+            shown = value if isinstance(value, str) else f"{value:,.0f}"
         table.add_row(key.replace("_", " "), shown)
     Console().print(table)

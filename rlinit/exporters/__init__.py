@@ -5,6 +5,7 @@ function                   writes
 =========================  ======================================================================
 `to_device_map`            a device map of accelerate
 `to_dot`                   Graphviz text
+`to_megatron_layout`       Megatron's ``--pipeline-model-parallel-layout``
 `to_onnx_annotated`        an ONNX model with the plan in it; `read_onnx_annotations` reads it back
 `to_onnx_stages`           an ONNX file for each stage; `run_onnx_stages` runs them
 `to_openvino_map`          affinities of OpenVINO's HETERO device
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlinit.exporters.device_map import to_device_map
     from rlinit.exporters.graphviz import to_dot
+    from rlinit.exporters.megatron import to_megatron_layout
     from rlinit.exporters.onnx.annotated import layer_assignment, read_onnx_annotations, to_onnx_annotated
     from rlinit.exporters.onnx.stages import run_onnx_stages, to_onnx_stages
     from rlinit.exporters.openvino import to_openvino_map
@@ -39,6 +41,7 @@ __all__ = [
     "run_onnx_stages",
     "to_device_map",
     "to_dot",
+    "to_megatron_layout",
     "to_onnx_annotated",
     "to_onnx_stages",
     "to_openvino_map",
@@ -55,6 +58,7 @@ _HOME = {
     "run_onnx_stages": "rlinit.exporters.onnx.stages",
     "to_device_map": "rlinit.exporters.device_map",
     "to_dot": "rlinit.exporters.graphviz",
+    "to_megatron_layout": "rlinit.exporters.megatron",
     "to_onnx_annotated": "rlinit.exporters.onnx.annotated",
     "to_onnx_stages": "rlinit.exporters.onnx.stages",
     "to_openvino_map": "rlinit.exporters.openvino",

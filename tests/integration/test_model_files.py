@@ -112,7 +112,8 @@ def test_sharing_goes_by_the_objective(folder: Path, capsys: pytest.CaptureFixtu
     ("arguments", "message"),
     [
         (["export", "PLAN"], "give at least one of --trace, --plot"),
-        (["export", "PLAN", "--dot", "FOLDER/g.dot"], "give it with --model"),
+        (["export", "PLAN", "--dot", "FOLDER/g.dot"], "give it after the plan, or with --model"),
+        (["export", "PLAN", "MODEL", "--model", "zoo:ResNet50", "--dot", "FOLDER/g.dot"], "two models are given"),
         (["export", "PLAN", "--report", "FOLDER/r.html", "--model", "MODEL"], "give it with --hw"),
         (["export", "PLAN", "--dot", "FOLDER/g.dot", "--model", "zoo:ResNet50"], "ops in the plan only"),
         (["export", "PLAN", "--dot", "FOLDER/none/g.dot"], "does not exist"),
