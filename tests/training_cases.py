@@ -10,8 +10,9 @@ import numpy as np
 
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.stages.training.schedule import held_microbatches
 
-__all__ = ["brute_force", "random_graph", "random_hardware", "random_layers", "random_workload", "value_of"]
+__all__ = ["CHUNKS", "brute_force", "random_graph", "random_hardware", "random_layers", "random_workload", "value_of"]
 
 
 def random_graph(seed: int, n: int, *, scale: float = 1.0, zeros: float = 0.2) -> Graph:
@@ -149,59 +150,85 @@ class _Definition:
 def value_of(
     d: _Definition, stage: dict[int, int], devices: list[Device], schedule: str, m: int, factor: float, recompute: str
 ) -> float:
-    """Return the bottleneck of an assignment with the best choice of blocks; inf where it does not fit."""
-    graph, k = d.graph, len(devices)
+    """Return the bottleneck of an assignment with the best choice of blocks; inf where it does not fit.
+
+    With more stages than devices, stage j is on device j mod k.
+    """
+    k, num_stages = len(devices), max(len(devices), max(stage.values()) + 1)
+    held = held_microbatches("interleaved", k, m, CHUNKS) if schedule == "interleaved" else []
     bottleneck = 0.0
-    for j in range(k):
-        ops = [v for v in range(graph.num_ops) if stage[v] == j]
-        ahead = [v for v in ops if d.partner[v] == v]
-        if not ops:
-            continue
-        device = devices[j]
-        flying = {"gpipe": m, "1f1b": len({s for s in stage.values() if s >= j}), "zero-bubble": k}[schedule]
-        flying = min(m, flying)
-        time = 0.0
-        for v in ops:
-            own = graph.times["*", 1][v]
-            given = graph.extras.get(v, {}).get("backward_time_s")
-            time += own if d.workload else own + (2 * own if given is None else given)
-        ways = 1 if d.workload else 2
-        for t in range(graph.num_ops):
-            readers = {stage[v] for v in d.reads[t]} - {stage[t]}
-            if j in readers or (stage[t] == j and readers):
-                time += ways * d.size[t] / device.io_bandwidth
-        param = sum(graph.param_bytes[v] for v in ops)
+    for s, device in enumerate(devices):
+        parts = []
+        for j in range(s, num_stages, k):
+            if j in stage.values():
+                after = len({other for other in stage.values() if other >= j})
+                flying = held[j] if held else {"gpipe": m, "1f1b": after, "zero-bubble": k}[schedule]
+                parts.append(_part(d, stage, j, device, min(m, flying), m, factor))
+        param = sum(d.graph.param_bytes[v] for v in stage if stage[v] % k == s)
+        time = sum(part[0] for part in parts)
         if param > device.cache_bytes:
             time += 2 * (param - device.cache_bytes) / device.io_bandwidth
-
-        def crossing(at: int) -> float:
-            return math.fsum(
-                d.size[t]
-                for t in d.forward
-                if stage[t] < at and any(stage[v] >= at for v in d.reads[t] if d.partner[v] == v)
-            )
-
-        made = sum(d.size[v] for v in ahead)
-        fixed = (
-            factor * param
-            + flying * made
-            + (m + 1) * crossing(j)
-            + m * crossing(j + 1)
-            + max(d.width[v] for v in ahead)
-        )
-        whole = [b for b, members in d.blocks.items() if set(members) <= set(ops) and d.saved(b) > 0]
-        choices: list[tuple[str, ...]] = [()]
-        if recompute == "all":
-            choices = [tuple(whole)]
-        elif recompute == "auto":
-            choices = [c for r in range(len(whole) + 1) for c in itertools.combinations(whole, r)]
         best = np.inf
-        for chosen in choices:
-            saved = [d.saved(b) for b in chosen]
-            if fixed - flying * sum(saved) + max(saved, default=0.0) <= device.memory_bytes * (1 + 1e-12):
-                best = min(best, sum(graph.times["*", 1][v] for b in chosen for v in d.blocks[b]))
+        for chosen in itertools.product(*(_choices(part[3], recompute) for part in parts)):
+            memory = 0.0
+            for (_, flying, fixed, _), blocks in zip(parts, chosen, strict=True):
+                saved = [d.saved(b) for b in blocks]
+                memory += fixed - flying * sum(saved) + max(saved, default=0.0)
+            if memory <= device.memory_bytes * (1 + 1e-12):
+                again = sum(d.graph.times["*", 1][v] for blocks in chosen for b in blocks for v in d.blocks[b])
+                best = min(best, again)
         bottleneck = max(bottleneck, time + best)
     return bottleneck
+
+
+CHUNKS = 2
+"""Stages of each device where they are interleaved."""
+
+
+def _choices(whole: list[str], recompute: str) -> list[tuple[str, ...]]:
+    if recompute == "none":
+        return [()]
+    if recompute == "all":
+        return [tuple(whole)]
+    return [c for r in range(len(whole) + 1) for c in itertools.combinations(whole, r)]
+
+
+def _part(
+    d: _Definition, stage: dict[int, int], j: int, device: Device, flying: int, m: int, factor: float
+) -> tuple[float, int, float, list[str]]:
+    """Return a stage's seconds, what is in flight, its bytes without recomputing, and the blocks that it may recompute.
+
+    The seconds are without overflow.
+    """
+    graph = d.graph
+    ops = [v for v in range(graph.num_ops) if stage[v] == j]
+    ahead = [v for v in ops if d.partner[v] == v]
+    time = 0.0
+    for v in ops:
+        own = graph.times["*", 1][v]
+        given = graph.extras.get(v, {}).get("backward_time_s")
+        time += own if d.workload else own + (2 * own if given is None else given)
+    ways = 1 if d.workload else 2
+    for t in range(graph.num_ops):
+        readers = {stage[v] for v in d.reads[t]} - {stage[t]}
+        if j in readers or (stage[t] == j and readers):
+            time += ways * d.size[t] / device.io_bandwidth
+
+    def crossing(at: int) -> float:
+        return math.fsum(
+            d.size[t]
+            for t in d.forward
+            if stage[t] < at and any(stage[v] >= at for v in d.reads[t] if d.partner[v] == v)
+        )
+
+    fixed = (
+        factor * sum(graph.param_bytes[v] for v in ops)
+        + flying * sum(d.size[v] for v in ahead)
+        + (m + 1) * crossing(j)
+        + m * crossing(j + 1)
+        + max(d.width[v] for v in ahead)
+    )
+    return time, flying, fixed, [b for b, members in d.blocks.items() if set(members) <= set(ops) and d.saved(b) > 0]
 
 
 def _assignments(d: _Definition, k: int) -> Iterator[dict[int, int]]:
@@ -220,10 +247,11 @@ def brute_force(
 ) -> float:
     """Return the least bottleneck over all assignments, orders of devices and choices of blocks; inf if none fits."""
     d, k = _Definition(graph, blocks), hardware.num_devices
+    num_stages = k * CHUNKS if schedule == "interleaved" else k
     alike = len({(x.memory_bytes, x.cache_bytes, x.io_bandwidth) for x in hardware.devices}) == 1
     orders = [tuple(range(k))] if alike else list(itertools.permutations(range(k)))
     best = np.inf
-    for stage in _assignments(d, k):
+    for stage in _assignments(d, num_stages):
         for order in orders:
             devices = [hardware.devices[i] for i in order]
             best = min(best, value_of(d, stage, devices, schedule, m, factor, recompute))

@@ -18,6 +18,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan, StageUse
 
 __all__ = [
+    "check_devices",
     "check_stage",
     "check_stage_rules",
     "check_stages",
@@ -55,7 +56,7 @@ def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     devices = [use.device for use in plan.stages]
     if not devices:
         raise InvalidPlan("the plan has no stages")
-    _check_devices(plan, hardware, devices)
+    check_devices(plan, hardware, devices)
     ordered = graph.edges if plan.contiguous else graph.edges[:0]
     check_stage_rules(assignment, graph, hardware, devices, ordered=ordered)
     _check_orders(plan, graph)
@@ -247,8 +248,21 @@ def io_rates(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
     return rate_in / slower, rate_out / slower, delay_in * slower, delay_out * slower
 
 
-def _check_devices(plan: Plan, hardware: Hardware, devices: list[str]) -> None:
-    """Check which device serves which stage: one each, or as many as the plan has chunks, in their order."""
+def check_devices(plan: Plan, hardware: Hardware, devices: list[str]) -> None:
+    """Check which device serves which stage: one each, or as many as the plan has chunks, in their order.
+
+    Parameters
+    ----------
+    plan, hardware
+        The plan, and what it is for.
+    devices
+        Device name of each stage.
+
+    Raises
+    ------
+    InvalidPlan
+        Another number of stages on a device, or another order.
+    """
     for name in dict.fromkeys(devices):
         if devices.count(name) != plan.chunks:
             wanted = "a device serves two stages" if plan.chunks == 1 else f"a device has not {plan.chunks} stages"

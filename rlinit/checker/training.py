@@ -7,7 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rlinit.checker.stages import check_stage, check_stage_rules, device_index, io_rates, readers_of, size_of
+from rlinit.checker.stages import (
+    check_devices,
+    check_stage,
+    check_stage_rules,
+    device_index,
+    io_rates,
+    readers_of,
+    size_of,
+)
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -44,8 +52,11 @@ def check_training(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float,
         raise InvalidPlan("the plan says nothing of training")
     assignment = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
     devices = [use.device for use in plan.stages]
-    if len(set(devices)) < len(devices) or plan.chunks > 1 or not plan.contiguous:
-        raise InvalidPlan(f"a device serves two stages in training: {', '.join(devices)}")
+    if not plan.contiguous or (training.schedule == "interleaved") != (plan.chunks > 1):
+        raise InvalidPlan(
+            f"a pipeline that trains by {training.schedule} has not {plan.chunks} chunks, or is contiguous"
+        )
+    check_devices(plan, hardware, devices)
     model = _Model(graph)
     check_stage_rules(assignment, graph, hardware, devices, ordered=model.ordered)
     for v, u in enumerate(model.partner):
@@ -55,16 +66,20 @@ def check_training(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float,
     for j, (use, trained) in enumerate(pairs):
         check_stage(j, plan.stages[j], use)
         _check_trained(j, training.stages[j], trained)
-        device = hardware.devices[device_index(hardware, use.device)]
-        if trained.memory_bytes > device.memory_bytes * (1.0 + _ROUNDING):
+    seconds = []
+    for name in dict.fromkeys(devices):
+        own = [pair for pair in pairs if pair[0].device == name]
+        device = hardware.devices[device_index(hardware, name)]
+        seconds.append(math.fsum(use.time_s for use, _ in own))
+        holds = math.fsum(trained.memory_bytes for _, trained in own)
+        if holds > device.memory_bytes * (1.0 + _ROUNDING):
             raise InvalidPlan(
-                f"stage {j} holds {trained.memory_bytes:,.0f} bytes in training; the memory of {device.name!r} has "
-                f"{device.memory_bytes:,.0f}"
+                f"device {name!r} holds {holds:,.0f} bytes in training; its memory has {device.memory_bytes:,.0f}"
             )
-    step = step_seconds(training, [use for use, _ in pairs], [trained for _, trained in pairs])
+    step = step_seconds(training, [use for use, _ in pairs], [trained for _, trained in pairs], plan.chunks)
     if abs(step - training.step_s) > _ROUNDING * step:
         raise InvalidPlan(f"training.step_s is {training.step_s} but a step takes {step}")
-    return (max(use.time_s for use, _ in pairs),)
+    return (max(seconds),)
 
 
 def _check_trained(j: int, claimed: TrainedStageUse, true: TrainedStageUse) -> None:
@@ -192,12 +207,13 @@ def trained_uses(
     stage = [assignment[name] for name in graph.names]
     traffic = _traffic(model, stage, k)
     widths = model.widths()
+    flying = _in_flight(training, stage, devices)
     pairs = []
     for j in range(k):
         device = hardware.devices[device_index(hardware, devices[j])]
         members = {v for v in range(graph.num_ops) if stage[v] == j}
-        remaining = len({at for at in stage if at >= j}) if members else 0
-        pairs.append(_stage_pair(model, members, j, device, hardware, traffic, training, remaining, widths))
+        beside = [v for v in range(graph.num_ops) if devices[stage[v]] == devices[j] and v not in members]
+        pairs.append(_stage_pair(model, members, j, device, hardware, traffic, training, flying[j], widths, beside))
     return pairs
 
 
@@ -229,8 +245,9 @@ def _stage_pair(
     hardware: Hardware,
     traffic: _Traffic,
     training: TrainingUse,
-    remaining: int,
+    flying: int,
     widths: Mapping[int, float],
+    beside: Sequence[int],
 ) -> tuple[StageUse, TrainedStageUse]:
     graph = model.graph
     seconds = op_times(graph, device)
@@ -242,13 +259,14 @@ def _stage_pair(
     sent = [(model.size[t] / rate_out + delay_out, model.size[t] / rate_in + delay_in) for t in traffic.leave[j]]
     there_and_back = 1 if model.has_backward else 2
     param = math.fsum(size_of(graph.param_bytes[v]) for v in members)
-    spare = max(0.0, param - device.cache_bytes)
+    together = math.fsum([param, *(size_of(graph.param_bytes[v]) for v in beside)])
+    spare = max(0.0, together - device.cache_bytes) * (param / together if beside and together > 0 else 1.0)
     again = training.stages[j].recomputed
     if again and training.recompute == "none":
         raise InvalidPlan(f"stage {j} recomputes {again[0]!r}, which the plan rules out")
     blocks = [model.block(name, members, j) for name in again]
     recompute = math.fsum(float(seconds[v]) for _, ops in blocks for v in ops)
-    m, flying = training.microbatches, _in_flight(training, remaining)
+    m = training.microbatches
     made = math.fsum(model.size[t] for t in model.forward_tensors() if model.maker[t] in members)
     before, after = (traffic.crossing[j], traffic.crossing[j + 1]) if members else (0.0, 0.0)
     use = StageUse(
@@ -287,14 +305,25 @@ def _backward(model: _Model, v: int, device: Device, seconds: float) -> float:
     return 2.0 * seconds if given is None else float(given)
 
 
-def _in_flight(training: TrainingUse, remaining: int) -> int:
-    if remaining == 0:
-        return 0
-    most = {"gpipe": training.microbatches, "zero-bubble": len(training.stages)}.get(training.schedule, remaining)
-    return min(training.microbatches, most)
+def _in_flight(training: TrainingUse, stage: Sequence[int], devices: Sequence[str]) -> list[int]:
+    """Return the micro-batches that each stage holds at most."""
+    count, m, k = len(devices), training.microbatches, len(set(devices))
+    if training.schedule == "interleaved":
+        most = [0] * count
+        for device in range(k):
+            now = [0] * count
+            for kind, _, j in _interleaved(k, count // k, m, device):
+                now[j] += 1 if kind == "F" else -1
+                most[j] = max(most[j], now[j])
+    else:
+        after = [len({at for at in stage if at >= j}) for j in range(count)]
+        most = {"gpipe": [m] * count, "zero-bubble": [count] * count}.get(training.schedule, after)
+    return [min(m, most[j]) if j in stage else 0 for j in range(count)]
 
 
-def step_seconds(training: TrainingUse, uses: Sequence[StageUse], trained: Sequence[TrainedStageUse]) -> float:
+def step_seconds(
+    training: TrainingUse, uses: Sequence[StageUse], trained: Sequence[TrainedStageUse], chunks: int = 1
+) -> float:
     """Return how long a step takes: the longest path through its passes.
 
     Parameters
@@ -303,9 +332,11 @@ def step_seconds(training: TrainingUse, uses: Sequence[StageUse], trained: Seque
         Schedule and micro-batches.
     uses, trained
         What each stage does.
+    chunks
+        Stages of each device.
     """
-    busy = [(use, one) for use, one in zip(uses, trained, strict=True) if use.num_ops]
-    k, m = len(busy), training.microbatches
+    busy = [(use, one) for use, one in zip(uses, trained, strict=True) if use.num_ops or chunks > 1]
+    count, m = len(busy), training.microbatches
     split = training.schedule == "zero-bubble"
     length: dict[str, list[float]] = {"F": [], "B": [], "W": []}
     for use, one in busy:
@@ -313,35 +344,53 @@ def step_seconds(training: TrainingUse, uses: Sequence[StageUse], trained: Seque
         length["F"].append(one.forward_s + half)
         length["B"].append(one.backward_s / (2 if split else 1) + one.recompute_s + half)
         length["W"].append(one.backward_s / 2)
-    queues = [_queue(training.schedule, k, m, j) for j in range(k)]
+    k = count // chunks
+    queues = [
+        _interleaved(k, chunks, m, device) if chunks > 1 else _queue(training.schedule, k, m, device)
+        for device in range(k)
+    ]
     end: dict[tuple[int, str, int], float] = {}
     now = [0.0] * k
     left = sum(map(len, queues))
     while left:
-        for j, queue in enumerate(queues):
+        for device, queue in enumerate(queues):
             while queue:
-                kind, i = queue[0]
+                kind, i, j = queue[0]
                 other = {"F": j - 1, "B": j + 1}.get(kind, -1)
-                if 0 <= other < k:
+                if 0 <= other < count:
                     if (other, kind, i) not in end:
                         break
-                    now[j] = max(now[j], end[other, kind, i])
-                now[j] += length[kind][j]
-                end[j, kind, i] = now[j]
+                    now[device] = max(now[device], end[other, kind, i])
+                now[device] += length[kind][j]
+                end[j, kind, i] = now[device]
                 queue.pop(0)
                 left -= 1
     return max(now, default=0.0)
 
 
-def _queue(schedule: str, k: int, m: int, j: int) -> list[tuple[str, int]]:
+def _queue(schedule: str, k: int, m: int, j: int) -> list[tuple[str, int, int]]:
     """Return the passes of stage j of k: with GPipe all forward ones first, else k - j of them."""
     warm = m if schedule == "gpipe" else min(m, k - j)
-    queue = [("F", i) for i in range(warm)]
+    queue = [("F", i, j) for i in range(warm)]
     for i in range(m):
-        queue.append(("B", i))
+        queue.append(("B", i, j))
         if schedule == "zero-bubble" and i >= j:
-            queue.append(("W", i - j))
+            queue.append(("W", i - j, j))
         if warm + i < m:
-            queue.append(("F", warm + i))
+            queue.append(("F", warm + i, j))
     waiting = range(max(m - j, 0), m) if schedule == "zero-bubble" else ()
-    return queue + [("W", i) for i in waiting]
+    return queue + [("W", i, j) for i in waiting]
+
+
+def _interleaved(k: int, v: int, m: int, device: int) -> list[tuple[str, int, int]]:
+    """Return the passes of a device with v chunks: groups of k micro-batches go through its chunks in turn."""
+    pairs = [(i, chunk) for i in range(m) for chunk in range(v)]
+    ahead = sorted(pairs, key=lambda pair: (pair[0] // k, pair[1], pair[0]))
+    back = sorted(pairs, key=lambda pair: (pair[0] // k, -pair[1], pair[0]))
+    forward = [("F", i, chunk * k + device) for i, chunk in ahead]
+    queue = forward[: (v - 1) * k + 2 * (k - 1 - device)]
+    rest = forward[len(queue) :]
+    for i, chunk in back:
+        queue += [*rest[:1], ("B", i, chunk * k + device)]
+        rest = rest[1:]
+    return queue

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rlinit.checker.compatibility import require_graph
@@ -26,7 +27,7 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PipelineExecutor", "joined_group", "microbatch_sizes", "stage_ports"]
+__all__ = ["PipelineExecutor", "joined_group", "microbatch_sizes", "pipeline_stage", "stage_ports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +132,9 @@ class PipelineExecutor:
     def _run(self, cut: StageModule, rank: int, size: int, device: torch.device, flat: list[Any]) -> tuple[Any, float]:
         """Stream the micro-batches through; return this process's outputs and the shortest time."""
         import torch.distributed as dist
-        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+        from torch.distributed.pipelining import ScheduleGPipe
 
-        stage = PipelineStage(cut.module, rank, size, device)
+        stage = pipeline_stage(cut.module, rank, size, device)
         schedule = ScheduleGPipe(stage, n_microbatches=self.microbatches)
         best = float("inf")
         outputs = None
@@ -209,6 +210,41 @@ def microbatch_sizes(inputs: Sequence[Any], parts: int) -> tuple[int, int] | Non
     if len(sizes) != 1 or min(sizes) % parts or not min(sizes):
         raise InvalidPlan(f"inputs have first dimensions {sorted(sizes)}, which cannot be split into {parts} parts")
     return min(sizes), min(sizes) // parts
+
+
+def pipeline_stage(module: Any, place: int, num_stages: int, device: torch.device) -> Any:
+    """Return torch's stage for a module.
+
+    Parameters
+    ----------
+    module, device
+        What it runs, and where.
+    place, num_stages
+        Its place among so many.
+    """
+    return _stage_type()(module, place, num_stages, device)
+
+
+@cache
+def _stage_type() -> Any:
+    import torch
+    from torch.distributed.pipelining import PipelineStage
+
+    class Stage(PipelineStage):
+        """A stage that works where torch's does not: on integers that are indices, and on inputs without a gradient."""
+
+        def _to_tensor(self, arg: Any) -> torch.Tensor:
+            """Return what torch tries a stage on to learn shapes, where it would take any memory as indices."""
+            value = super()._to_tensor(arg)
+            return value if value.is_floating_point() else torch.zeros_like(value)
+
+        def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+            """Run a backward as a whole where no input has a gradient to split off: torch would find no parameters."""
+            whole = not self.is_first and not any(value.requires_grad for value in self.fwd_cache[bwd_chunk_id][1])
+            self.dw_builder = (lambda: lambda: None) if whole else None
+            super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    return Stage
 
 
 def stage_ports(plan: Plan, program: TorchProgram, devices: Mapping[str, str]) -> list[torch.device]:

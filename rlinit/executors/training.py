@@ -1,7 +1,8 @@
-"""Training steps of stage plans: one process a stage, by torch.distributed.pipelining; started by torchrun.
+"""Training steps of stage plans: one process a device, by torch.distributed.pipelining; started by torchrun.
 
 Every process calls `training_step` with the same plan, model, inputs and targets. The plan says the schedule, the
-number of micro-batches, and which blocks run forward twice.
+number of micro-batches, and which blocks run forward twice. torch has a schedule for each of those of plans, with the
+passes in the same order (`rlinit.stages.training.schedule`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.compatibility import require_program
 from rlinit.executors.lowering.stage_modules import StageModule, stage_modules
 from rlinit.executors.lowering.torch_program import TorchProgram, torch_program
-from rlinit.executors.pipeline import joined_group, microbatch_sizes, stage_ports
+from rlinit.executors.pipeline import joined_group, microbatch_sizes, pipeline_stage, stage_ports
 from rlinit.graph import Graph
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan
@@ -39,8 +40,8 @@ class TrainingStep:
     loss
         Mean loss over the batch, on the last process; None elsewhere.
     gradients
-        Name of each parameter that ops of this stage read -> its gradient, the mean over the batch. A parameter that
-        several stages read has a part of its gradient on each; the sum of the parts is its gradient.
+        Name of each parameter that ops of this process read -> its gradient, the mean over the batch. A parameter that
+        several processes read has a part of its gradient on each; the sum of the parts is its gradient.
     seconds
         The shortest step of the repeats.
     """
@@ -67,7 +68,7 @@ def training_step(
     Parameters
     ----------
     plan
-        A plan of `schedule(..., training=...)`, ``gpipe`` or ``1f1b``.
+        A plan of `schedule(..., training=...)`.
     model
         The ``torch.nn.Module`` it was made for, in eval mode: without dropout and with fixed statistics.
     inputs
@@ -86,8 +87,8 @@ def training_step(
     Raises
     ------
     InvalidPlan
-        The plan does not train, its schedule is not one of these, there are not as many processes as stages, or the
-        batch cannot be split into its micro-batches.
+        The plan does not train, there are not as many processes as devices, the batch cannot be split into its
+        micro-batches, or torch's schedule does not take so many.
     ExecutionFailure
         This stage failed, or another process is gone.
     """
@@ -95,37 +96,38 @@ def training_step(
 
     if plan.training is None or plan.assignment is None:
         raise InvalidPlan("the plan is not for training; make it with schedule(..., training='1f1b')")
-    if plan.training.schedule not in ("gpipe", "1f1b"):
-        raise InvalidPlan(f"the plan trains by {plan.training.schedule}; processes run gpipe and 1f1b")
     if graph is not None:
         require_graph(plan, graph)
     mine = joined_group(time_limit_s)
     try:
         rank, size = dist.get_rank(), dist.get_world_size()
-        if size != plan.num_stages:
-            raise InvalidPlan(f"there are {size} processes for {plan.num_stages} stages; expected one a stage")
+        if size * plan.chunks != plan.num_stages:
+            needed = plan.num_stages // plan.chunks
+            raise InvalidPlan(f"there are {size} processes for {needed} devices; expected one a device")
         parts = microbatch_sizes([*inputs, targets], plan.training.microbatches)
         program = torch_program(model, inputs, list(plan.assignment), graph=graph, dynamic_batch=parts and parts[0])
         if graph is None:
             require_program(plan, program.reference)
         places = stage_ports(plan, program, devices or {})
         flat = program.flat_inputs(inputs)
+        split = plan.training.schedule == "zero-bubble"
         cut = stage_modules(
             program,
             {op: int(stage) for op, stage in plan.assignment.items()},
-            size,
+            plan.num_stages,
             microbatch=parts[1] if parts else None,
             batch=program.rows(flat),
             devices=places,
-            trainable=True,
+            trainable="split" if split else "whole",
             recomputed=_recomputed(plan, graph),
         )
+        own = {place: (cut[place], places[place]) for place in range(rank, plan.num_stages, size)}
         try:
-            return _steps(plan, program, cut[rank], rank, places[rank], flat, targets, loss, repeats)
+            return _steps(plan, program, own, flat, targets, loss, repeats)
         except (RuntimeError, ValueError) as problem:
+            names = " and ".join(str(one.stage) for one, _ in own.values())
             raise ExecutionFailure(
-                f"stage {cut[rank].stage} failed in process {rank} on {places[rank]}, or a process next to it is "
-                f"gone: {problem}"
+                f"stage {names} failed in process {rank} on {places[rank]}, or a process next to it is gone: {problem}"
             ) from problem
     finally:
         if mine:
@@ -150,42 +152,58 @@ def _recomputed(plan: Plan, graph: Graph | None) -> list[set[str]]:
 def _steps(
     plan: Plan,
     program: TorchProgram,
-    cut: StageModule,
-    rank: int,
-    device: torch.device,
+    own: Mapping[int, tuple[StageModule, torch.device]],
     flat: list[Any],
     targets: Any,
     loss: Loss,
     repeats: int,
 ) -> TrainingStep:
-    """Run the steps of one process."""
+    """Run the steps of one process; `own` are its stages, by their places, and where they are."""
     import torch.distributed as dist
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
     assert plan.training is not None
-    last = rank == plan.num_stages - 1
+    last = plan.num_stages - 1
 
     def mean_loss(outputs: Any, target: Any) -> Any:
         values = iter(outputs if isinstance(outputs, (tuple, list)) else [outputs])
         results = [next(values) if hasattr(output, "all_input_nodes") else output for output in program.outputs]
         return loss(program.structured(results), target)
 
-    stage = PipelineStage(cut.module, rank, plan.num_stages, device)
-    kind = ScheduleGPipe if plan.training.schedule == "gpipe" else Schedule1F1B
-    schedule = kind(stage, plan.training.microbatches, loss_fn=mean_loss)
-    given = [value.to(device) for value in flat] if rank == 0 else []
-    wanted: dict[str, Any] = {"target": targets.to(device), "losses": []} if last else {}
+    schedule = _schedule(plan, own, mean_loss)
+    given = [value.to(own[0][1]) for value in flat] if 0 in own else []
+    wanted: dict[str, Any] = {"target": targets.to(own[last][1]), "losses": []} if last in own else {}
     best = float("inf")
     for _ in range(repeats):
-        cut.module.zero_grad()
+        for cut, _ in own.values():
+            cut.module.zero_grad()
         wanted.get("losses", []).clear()
         dist.barrier()
         started = time.perf_counter()
         schedule.step(*given, **wanted)
         dist.barrier()
         best = min(best, time.perf_counter() - started)
-    gradients = {
-        cut.parameters[name]: value.grad for name, value in cut.module.named_parameters() if value.grad is not None
-    }
-    mean = sum(float(one.detach()) for one in wanted["losses"]) / plan.training.microbatches if last else None
+    gradients: dict[str, Any] = {}
+    for cut, _ in own.values():
+        for name, value in cut.module.named_parameters():
+            if value.grad is not None:
+                known = gradients.get(cut.parameters[name])
+                gradients[cut.parameters[name]] = value.grad if known is None else known + value.grad
+    mean = sum(float(one.detach()) for one in wanted["losses"]) / plan.training.microbatches if wanted else None
     return TrainingStep(mean, gradients, best)
+
+
+def _schedule(plan: Plan, own: Mapping[int, tuple[StageModule, torch.device]], mean_loss: Loss) -> Any:
+    """Return torch's schedule of a plan, over the stages of this process."""
+    import torch.distributed.pipelining as pipelining
+
+    assert plan.training is not None
+    stages = [pipeline_stage(cut.module, place, plan.num_stages, device) for place, (cut, device) in own.items()]
+    name, microbatches = plan.training.schedule, plan.training.microbatches
+    if name in ("gpipe", "1f1b"):
+        kind = pipelining.ScheduleGPipe if name == "gpipe" else pipelining.Schedule1F1B
+        return kind(stages[0], microbatches, loss_fn=mean_loss)
+    many = pipelining.ScheduleInterleaved1F1B if name == "interleaved" else pipelining.ScheduleInterleavedZeroBubble
+    try:
+        return many(stages, microbatches, loss_fn=mean_loss)
+    except ValueError as problem:
+        raise InvalidPlan(f"torch does not run {name} with {microbatches} micro-batches: {problem}") from None

@@ -458,13 +458,13 @@ def _changes(graph: Graph, stage: list[int]) -> int:
 
 def _simulate_training(plan: Plan, training: TrainingUse) -> Simulation:
     """Run one step: every pass as soon as the one before it on its stage, and the one it reads from, are done."""
-    busy = [j for j, use in enumerate(plan.stages) if use.num_ops]
+    busy = [j for j, use in enumerate(plan.stages) if use.num_ops or plan.chunks > 1]
     times = []
     for j in busy:
         use, one = plan.stages[j], training.stages[j]
         moved_s = use.in_s + use.out_s + use.overflow_s
         times.append(PassTimes.of(one.forward_s, one.backward_s, one.recompute_s, moved_s))
-    passes = timed_passes(schedule_named(training.schedule), training.microbatches, times)
+    passes = timed_passes(schedule_named(training.schedule), training.microbatches, times, plan.chunks)
     batches = [
         Batch(f"stage {busy[p.stage]} {p.kind}", plan.stages[busy[p.stage]].device, (p.microbatch,), p.start_s, p.end_s)
         for p in passes

@@ -6,6 +6,8 @@ Either is a problem without them, slices of orders, and ideals, which price stag
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from typing import Any
 
 import numpy as np
 
@@ -15,17 +17,19 @@ from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 from rlinit.exact.stages.ideals.training import slice_training_order, solve_training_ideals
 from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
 from rlinit.kernels.orders import kahn
-from rlinit.plan import HistoryEntry
-from rlinit.solving.incumbent import ActivationIncumbent, Progress, TrainingIncumbent, for_stages
+from rlinit.plan import HistoryEntry, Plan
+from rlinit.solving.incumbent import ActivationIncumbent, Incumbent, Progress, TrainingIncumbent, for_stages
+from rlinit.solving.options import SolveOptions
+from rlinit.solving.splits import SPLIT_METHODS, Chunks, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch
 from rlinit.solving.strategy import Strategy, follow
 from rlinit.stages.activation_problem import StageActivations
-from rlinit.stages.problem import StageAssignment
-from rlinit.stages.training.problem import StageTraining
+from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.training.problem import StageTraining, training_shortfall
 from rlinit.units import format_bytes
 
-__all__ = ["solve_activations", "solve_training"]
+__all__ = ["solve_activations", "solve_interleaved", "solve_training"]
 
 _BASE_SHARE = 0.6
 """Of the time left, what the problem without activations may take."""
@@ -39,6 +43,9 @@ _RELAXED_SHARE = 0.4
 
 _CUT_ROUNDS = 4
 """Slicings of the order of the schedule that the slicing before found, at most."""
+
+_RESTARTS = 20
+"""Descents of the cuts of interleaved stages from one schedule: each takes a hundred evaluations or more."""
 
 _MISSING_STEPS = 12
 """Halvings of the interval in which the bytes that are missing lie."""
@@ -192,7 +199,7 @@ def solve_training(incumbent: TrainingIncumbent, search: StageSearch, strategy: 
     )
     with incumbent.part("bound simple"), incumbent.in_phase("bound: simple"):
         bound_phase(base, "simple")
-        _take_bound(incumbent, search)
+        _take_bound(incumbent, base)
     if not incumbent.finished:
         with incumbent.part("slices"), incumbent.in_phase("slices"):
             _cut(incumbent, incumbent.problem.problem.order)
@@ -208,7 +215,7 @@ def solve_training(incumbent: TrainingIncumbent, search: StageSearch, strategy: 
             base.budget = incumbent.budget
             base.offer(search.start, "plan")
             follow(strategy, search)
-            _take_bound(incumbent, search)
+            _take_bound(incumbent, base)
             incumbent.offer(base.assignment, base.method)
     if not incumbent.finished and base.assignment is not None:
         with incumbent.part("slices"), incumbent.in_phase("slices"):
@@ -218,9 +225,82 @@ def solve_training(incumbent: TrainingIncumbent, search: StageSearch, strategy: 
             _solve_training_ideals(incumbent, search.limits.ideal_cap)
 
 
-def _take_bound(incumbent: TrainingIncumbent, search: StageSearch) -> None:
+def solve_interleaved(incumbent: TrainingIncumbent, form: Chunks, search: StageSearch, plan: Plan | None) -> None:
+    """Improve value and bound of a training pipeline with interleaved stages.
+
+    1. The problem without the memory of activations is one of chunks, whose bounds are bounds here; its best schedule
+       is priced with that memory.
+    2. Cuts of orders are moved, first until all fits, then for the value.
+
+    Parameters
+    ----------
+    incumbent
+        What is known of the training pipeline.
+    form
+        The relaxation.
+    search
+        How to solve it; told where the first schedule came from.
+    plan
+        A plan to refine, or None.
+    """
+    if plan is not None:
+        start = form.from_plan(plan)
+        incumbent.offer(StageAssignment(start.stage, start.classes), "plan")
+    options, search.origin = search.options, "equal chunks" if plan is None else "plan"
+    simple = form.simple_start()
+    with incumbent.part("cuts"), incumbent.in_phase("cuts"):
+        incumbent.offer(_moved_cuts(incumbent, StageAssignment(simple.stage, simple.classes), options), "cuts")
+    with incumbent.part("the problem without activations"), incumbent.in_phase("without activations"):
+        base = form.incumbent(incumbent.budget.share(0.8 * incumbent.budget.remaining_s), options, None)
+        follow(SPLIT_METHODS["auto"], SplitSearch(base, options, form, None))
+        _take_bound(incumbent, base)
+    if base.assignment is not None and not incumbent.finished:
+        with incumbent.part("cuts"), incumbent.in_phase("cuts"):
+            found = StageAssignment(base.assignment.stage, base.assignment.classes)
+            incumbent.offer(found, base.method)
+            incumbent.offer(_moved_cuts(incumbent, found, options), "cuts")
+
+
+def _moved_cuts(incumbent: TrainingIncumbent, assignment: StageAssignment, options: SolveOptions) -> StageAssignment:
+    """Return the best cuts of the order of an assignment, each moved as long as that helps: first memory, then time.
+
+    Again from cuts at random around the best ones, a few times.
+    """
+    training, rng = incumbent.problem, np.random.default_rng(options.seed)
+    order = _staged_order(training.problem, assignment.stage)
+
+    def cut(places: IntArray) -> StageAssignment:
+        stage = np.empty(len(order), np.int64)
+        stage[order] = np.searchsorted(places, np.arange(len(order)), side="right")
+        return StageAssignment(stage, assignment.classes)
+
+    width = max(1, len(order) // training.num_stages)
+    best = np.searchsorted(assignment.stage[order], np.arange(1, training.num_stages))
+    least, rounds = training_shortfall(training, cut(best)), 0
+    while rounds < _RESTARTS and not incumbent.finished:
+        shift = rng.integers(-width, width, len(best), endpoint=True) if rounds else 0
+        cuts = np.sort(np.clip(best + shift, 0, len(order)))
+        value, step = training_shortfall(training, cut(cuts)), width
+        while step and not incumbent.finished:
+            moved = False
+            for at, by in itertools.product(range(len(cuts)), (-step, step)):
+                places = cuts.copy()
+                places[at] += by
+                if places[at] < 0 or places[at] > len(order) or (np.diff(places) < 0).any():
+                    continue
+                found = training_shortfall(training, cut(places))
+                if found < value:
+                    cuts, value, moved = places, found, True
+            step = step if moved else step // 2
+        if value < least:
+            best, least = cuts, value
+            incumbent.offer(cut(best), "cuts")
+        rounds += 1
+    return cut(best)
+
+
+def _take_bound(incumbent: TrainingIncumbent, base: Incumbent[Any, Any]) -> None:
     """Take what the relaxation proved."""
-    base = search.incumbent
     incumbent.notes += [note for note in base.notes if note not in incumbent.notes]
     if base.infeasible:
         incumbent.prove_infeasible(base.infeasible, "the problem without activations")
@@ -237,15 +317,18 @@ def _cut(incumbent: TrainingIncumbent, order: IntArray) -> bool:
 
 def _cut_again(incumbent: TrainingIncumbent, assignment: StageAssignment) -> None:
     """Cut the orders in which the ops of one stage after the other come, as long as that helps."""
-    problem = incumbent.problem.problem
-    place = np.empty(problem.num_nodes)
-    place[problem.order] = np.arange(problem.num_nodes)
     for _ in range(_CUT_ROUNDS):
-        priority = -(assignment.stage * float(problem.num_nodes) + place)
-        order = kahn(priority, problem.succ_indptr, problem.succ, problem.pred_indptr)
+        order = _staged_order(incumbent.problem.problem, assignment.stage)
         if incumbent.finished or not _cut(incumbent, order) or incumbent.assignment is None:
             return
         assignment = incumbent.assignment
+
+
+def _staged_order(problem: StageProblem, stage: IntArray) -> IntArray:
+    """Return the topological order with one stage after the other, each in the natural order."""
+    place = np.empty(problem.num_nodes)
+    place[problem.order] = np.arange(problem.num_nodes)
+    return kahn(-(stage * float(problem.num_nodes) + place), problem.succ_indptr, problem.succ, problem.pred_indptr)
 
 
 def _between(incumbent: TrainingIncumbent) -> tuple[float, float]:

@@ -152,10 +152,10 @@ def schedule(
         For ``pipeline``: False lets a device hold any ops. The bottleneck is the largest sum of a device's work and of
         its tensors, each counted once for each device that it enters or leaves.
     training
-        For ``pipeline``: train by the schedule ``gpipe``, ``1f1b`` or ``zero-bubble``. Forward and
-        backward of an op are on one stage, gradients flow back, and the memory of every stage holds what training takes
-        there; `rlinit.stages.training.problem` has the formulas. Backward ops, or the times of backward passes, may be
-        given in the graph (`rlinit.stages.training.lowering`); else a backward takes twice its forward.
+        For ``pipeline``: train by the schedule ``gpipe``, ``1f1b``, ``interleaved`` (with `chunks`) or ``zero-bubble``.
+        Forward and backward of an op are on one stage, gradients flow back, and the memory of every stage holds what
+        training takes there; `rlinit.stages.training.problem` has the formulas. Backward ops, or the times of backward
+        passes, may be given in the graph (`rlinit.stages.training.lowering`); else a backward takes twice its forward.
     microbatches
         For training: parts m of a batch that follow each other through the stages. The value is the time of the busiest
         stage for one of them; `plan.training.step_s` is that of the whole step.

@@ -52,7 +52,8 @@ class ProblemOptions:
     contiguous: bool = True
     """For pipeline: stages in the order of the data. Without it a device may hold any ops."""
     training: Training | None = None
-    """For pipeline: train, by gpipe, 1f1b or zero-bubble; forward and backward of an op on one stage."""
+    """For pipeline: train, by gpipe, 1f1b, interleaved (with chunks) or zero-bubble; forward and backward of an op on
+    one stage."""
     microbatches: int | None = None
     """For training: parts of a batch that follow each other through the stages."""
     recompute: Recompute = "none"
@@ -94,7 +95,8 @@ class ProblemOptions:
         """How the pipeline trains; None where it does not."""
         if self.training is None or self.microbatches is None:
             return None
-        return TrainingRules(self.training, self.microbatches, self.recompute, optimizer_factor(self.optimizer))
+        factor = optimizer_factor(self.optimizer)
+        return TrainingRules(self.training, self.microbatches, self.recompute, factor, self.chunks)
 
     def _check_training(self) -> None:
         self._set("microbatches", _whole("microbatches", self.microbatches, 1, optional=True))
@@ -110,8 +112,11 @@ class ProblemOptions:
             return
         if self.objective != "pipeline":
             raise RlinitError(f"training is for pipeline, not for {self.objective} (--training)")
-        if self.chunks > 1 or not self.contiguous:
-            raise RlinitError("training takes one stage a device, without chunks or contiguous=False (--training)")
+        if self.chunk_order != "interleaved" or not self.contiguous:
+            raise RlinitError(
+                "training takes stages in the order of the data, without contiguous=False or chunk_order='free' "
+                "(--training)"
+            )
         if self.microbatches is None:
             raise _refused("microbatches", None, "for training the number of parts of a batch, such as 8")
         _ = self.training_rules

@@ -89,8 +89,8 @@ SPLIT_BOUNDS: Mapping[str, BoundOf] = {
 
 
 def splits_devices(options: SolveOptions) -> bool:
-    """Return whether a problem is one of this module: with several chunks a device, or loose ops."""
-    return options.chunks > 1 or not options.contiguous
+    """Return whether a problem is one of this module: with several chunks a device, or loose ops, and no training."""
+    return options.training is None and (options.chunks > 1 or not options.contiguous)
 
 
 class Loose:

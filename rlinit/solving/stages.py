@@ -14,7 +14,7 @@ from rlinit.hardware import Hardware
 from rlinit.limits import closest
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
-from rlinit.solving.activations import solve_activations, solve_training
+from rlinit.solving.activations import solve_activations, solve_interleaved, solve_training
 from rlinit.solving.constraint_phase import (
     MAX_CLAUSES,
     check_stage_constraints,
@@ -32,7 +32,7 @@ from rlinit.solving.incumbent import (
 )
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.plans import Solved, checkpointed, offer_baselines
-from rlinit.solving.splits import bound_split, explain_split, solve_split, splits_devices
+from rlinit.solving.splits import Chunks, bound_split, explain_split, solve_split, splits_devices
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch, exact_ideals
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
@@ -330,10 +330,11 @@ def _solve_training(
     if options.method != "auto" or options.activations:
         raise RlinitError("training pipelines take method='auto' and count activations as they are (--method)")
     lowered = lower_training(graph, hardware, rules)
-    obstacle = lowered.stages.infeasible
-    start = None if plan is None or obstacle else stages_from_plan(plan, lowered.stages, graph, hardware)
-    incumbent = for_training(lowered.training, budget, options.gap, progress)
-    search = StageSearch.of(for_stages(lowered.stages.problem, budget, options.gap, None), options, start)
+    obstacle, training = lowered.stages.infeasible, lowered.training
+    chunked = rules.chunks > 1
+    start = None if plan is None or obstacle or chunked else stages_from_plan(plan, lowered.stages, graph, hardware)
+    incumbent = for_training(training, budget, options.gap, progress)
+    search = StageSearch.of(for_stages(training.problem, budget, options.gap, None), options, start)
     baselines: list[Baseline[StageAssignment]] = []
 
     def solved(known: TrainingIncumbent) -> Solved:
@@ -343,8 +344,11 @@ def _solve_training(
         incumbent.prove_infeasible(obstacle, "the problem's data")
         return solved(incumbent)
     with checkpointed(incumbent, solved, graph, hardware, options):
-        baselines = stage_baselines(lowered.stages, graph, hardware, partial(training_value, lowered.training), budget)
-        solve_training(incumbent, search, stage_strategy(options.method))
+        baselines = stage_baselines(lowered.stages, graph, hardware, partial(training_value, training), budget)
+        if chunked:
+            solve_interleaved(incumbent, Chunks(lowered.stages, graph, hardware, options), search, plan)
+        else:
+            solve_training(incumbent, search, stage_strategy(options.method))
         offer_baselines(incumbent, baselines, options)
     return solved(incumbent)
 

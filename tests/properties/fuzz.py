@@ -36,7 +36,7 @@ from rlinit.plan import Objective, Plan
 from rlinit.solving.splits import SPLIT_BOUNDS, SPLIT_METHODS
 from tests.properties import mutations
 from tests.properties.brute_force import best_placement, best_split, best_stages
-from tests.training_cases import brute_force, random_graph, random_hardware, random_workload
+from tests.training_cases import CHUNKS, brute_force, random_graph, random_hardware, random_workload
 
 Edge = tuple[str, str] | tuple[str, str, float | str]
 
@@ -311,13 +311,16 @@ def attack_training(number: int, seed: int = 0) -> str:
     n, k = int(rng.integers(1, 6)), int(rng.integers(1, 4))
     draw_graph = (random_workload, random_graph)[int(rng.integers(2))]
     graph = draw_graph(int(rng.integers(1 << 30)), n, scale=scale)
-    schedule = str(rng.choice(["gpipe", "1f1b", "zero-bubble"]))
+    schedule = str(rng.choice(["gpipe", "1f1b", "zero-bubble", "interleaved"]))
     recompute = str(rng.choice(["none", "auto", "auto", "all"]))
     microbatches, factor = int(rng.integers(k, k + 6)), float(rng.choice([1.0, 4.0]))
     total = factor * np.nansum(graph.param_bytes) + microbatches * np.nansum(graph.out_bytes)
     room = max(float(np.ceil(total / scale * rng.uniform(0.3, 1.2))), 1.0) * scale
     hardware = random_hardware(int(rng.integers(1 << 30)), k, room, alike=bool(rng.random() < 0.5), scale=scale)
     asked: Any = {"training": schedule, "microbatches": microbatches, "recompute": recompute, "optimizer": factor}
+    if schedule == "interleaved":
+        microbatches *= k
+        asked |= {"microbatches": microbatches, "chunks": CHUNKS}
     try:
         plan = rlinit.schedule(graph, hardware, time_limit_s=5.0, **asked)
     except InvalidGraph as problem:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rlinit
@@ -16,10 +17,11 @@ from rlinit.datasets.published.location import instances_root
 from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan
 from rlinit.simulation.simulator import simulate
 from rlinit.stages.training.schedule import PassTimes, pass_order, timed_passes
-from tests.training_cases import random_graph, random_hardware
+from tests.training_cases import CHUNKS, brute_force, random_graph, random_hardware, random_workload
 
 
 def layers(count: int = 6) -> Graph:
@@ -49,13 +51,13 @@ def test_published_workloads_are_proven_at_the_published_optimum(name: str, opti
     assert 1e3 * plan.value == pytest.approx(optimum_ms, abs=5e-5)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble", "interleaved"])
 def test_plans_are_checked_and_survive_a_file(schedule: Any, tmp_path: Path) -> None:
     """A plan passes the checker, comes back from its file as it was, and is refused with any figure changed."""
-    graph = layers()
+    graph, chunks = layers(), 2 if schedule == "interleaved" else 1
     hardware = devices(3, 330.0)
-    plan = rlinit.schedule(graph, hardware, training=schedule, microbatches=4, recompute="auto")
-    assert plan.status == "optimal"
+    plan = rlinit.schedule(graph, hardware, training=schedule, microbatches=6, recompute="auto", chunks=chunks)
+    assert chunks == 2 or plan.status == "optimal"
     assert plan.training is not None
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
@@ -89,6 +91,31 @@ def test_random_plans_pass_the_checker() -> None:
     assert found > 5
 
 
+def test_interleaved_plans_lie_between_bound_and_brute_force() -> None:
+    """Values of interleaved plans are never below the best of all assignments, bounds never above; most are equal."""
+    met = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        k, recompute = int(rng.integers(1, 3)), str(rng.choice(["none", "auto", "all"]))
+        graph = (random_graph if seed % 3 else random_workload)(seed, 5)
+        m = k * int(rng.integers(1, 4))
+        room = float(np.ceil(rng.uniform(0.3, 2.0) * (np.nansum(graph.param_bytes) + m * np.nansum(graph.out_bytes))))
+        hardware = random_hardware(seed, k, max(room, 1.0), alike=seed % 2 == 0)
+        blocks = {
+            name: [v for v, b in enumerate(blocks_of(graph)) if b == name] for name in set(blocks_of(graph)) if name
+        }
+        asked: Any = {"training": "interleaved", "microbatches": m, "recompute": recompute, "optimizer": 1}
+        try:
+            plan = rlinit.schedule(graph, hardware, chunks=CHUNKS, time_limit_s=1.0, **asked)
+        except InvalidGraph:
+            continue
+        best = brute_force(graph, hardware, blocks, "interleaved", m, 1.0, recompute)
+        assert plan.bound <= best * (1 + 1e-9), seed
+        assert plan.value >= best * (1 - 1e-9), seed
+        met += plan.value == pytest.approx(best) or plan.status == "infeasible"
+    assert met >= 9
+
+
 def test_recomputation_pays_time_for_memory_where_it_must() -> None:
     """With less memory a plan recomputes more layers and takes longer; with none of it nothing fits."""
     values, recomputed = [], []
@@ -111,20 +138,24 @@ def test_passes_run_as_published() -> None:
         for schedule, bubble in (("gpipe", 3.0), ("1f1b", 3.0), ("zero-bubble", 1.0)):
             passes = timed_passes(schedule, m, [equal] * k)  # type: ignore[arg-type]
             assert max(one.end_s for one in passes) == 3.0 * m + bubble * (k - 1)
-    assert pass_order("1f1b", 3, 4, 1) == [
+    assert [(kind, i) for kind, i, _ in pass_order("1f1b", 3, 4, 1)] == [
         ("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("F", 3), ("B", 2), ("B", 3),
     ]  # fmt: skip
+    for k, m, v in ((2, 4, 2), (4, 8, 2), (3, 3, 4)):
+        passes = timed_passes("interleaved", m, [equal] * (k * v), v)
+        assert max(one.end_s for one in passes) == 3.0 * m * v + 3.0 * (k - 1)
 
 
 def test_a_simulated_step_is_the_planned_one() -> None:
     """The simulator plays the schedule, stages that hold nothing left out, and ends when the plan says."""
     schedule: Any
-    for schedule in ("gpipe", "1f1b", "zero-bubble"):
-        plan = rlinit.schedule(layers(2), devices(3, 1e6), training=schedule, microbatches=5)
+    for schedule, chunks in (("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2)):
+        plan = rlinit.schedule(layers(2), devices(3, 1e6), training=schedule, microbatches=6, chunks=chunks)
         run = simulate(plan, layers(2), devices(3, 1e6))
         assert plan.training is not None
         assert run.makespan_s == plan.training.step_s
-        assert {batch.op[:7] for batch in run.batches} == {f"stage {j}" for j in set((plan.assignment or {}).values())}
+        busy = {f"stage {j}" for j in set((plan.assignment or {}).values())}
+        assert {batch.op[:7] for batch in run.batches if batch.end_s > batch.start_s} == busy
 
 
 def test_activations_in_flight_follow_the_schedule() -> None:
@@ -145,6 +176,15 @@ def test_bad_input_is_refused_in_a_line() -> None:
         rlinit.schedule(graph, hardware, training="1f1b", microbatches=2)
     with pytest.raises(RlinitError, match="microbatches is None"):
         rlinit.schedule(graph, hardware, training="1f1b")
+    interleaved: Any = {"training": "interleaved", "microbatches": 4}
+    with pytest.raises(RlinitError, match="expected at least 2 for training='interleaved'"):
+        rlinit.schedule(graph, hardware, **interleaved)
+    with pytest.raises(RlinitError, match="needs a multiple of 3"):
+        rlinit.schedule(graph, hardware, chunks=2, **interleaved)
+    with pytest.raises(RlinitError, match="chunks is 2; expected 1 unless"):
+        rlinit.schedule(graph, hardware, training="1f1b", microbatches=4, chunks=2)
+    with pytest.raises(RlinitError, match="in the order of the data"):
+        rlinit.schedule(graph, hardware, chunks=2, chunk_order="free", **interleaved)
     with pytest.raises(RlinitError, match="for training only"):
         rlinit.schedule(graph, hardware, microbatches=4)
     with pytest.raises(RlinitError, match="optimizer is 'adamw'"):

@@ -10,7 +10,8 @@ import heapq
 import operator
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering.microbatches import refuse_mixing
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from torch.fx import Graph as FxGraph
     from torch.fx import GraphModule, Node
 
-__all__ = ["StageModule", "stage_modules", "stage_order"]
+__all__ = ["StageModule", "Trainable", "stage_modules", "stage_order"]
+
+Trainable = Literal["", "whole", "split"]
+"""How a module trains: not at all, by one backward pass, or by one for its inputs and one for its parameters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +104,7 @@ def stage_modules(
     microbatch: int | None = None,
     batch: int = 1,
     devices: Sequence[torch.device] | None = None,
-    trainable: bool = False,
+    trainable: Trainable = "",
     recomputed: Sequence[Set[str]] = (),
 ) -> list[StageModule]:
     """Cut a program into k modules, in the order in which they run.
@@ -118,7 +122,7 @@ def stage_modules(
     devices
         Physical device of each place in the pipeline; the CPU if not given.
     trainable
-        Parameters of the model get gradients.
+        Parameters of the model get gradients, in one backward pass or in one split in two.
     recomputed
         Sets of ops of one stage whose values are made anew in the backward pass.
 
@@ -181,7 +185,7 @@ class _Cutter:
                 continue
             last_need[node] = max(at, last_need.get(node, 0))
 
-    def cut(self, at: int, device: torch.device | None, trainable: bool) -> StageModule:
+    def cut(self, at: int, device: torch.device | None, trainable: Trainable) -> StageModule:
         """Build the module at one place of the pipeline.
 
         Parameters
@@ -191,7 +195,7 @@ class _Cutter:
         device
             Where its constants go.
         trainable
-            Parameters get gradients.
+            Whether parameters get gradients, and how.
         """
         import torch
         from torch.fx import Graph as FxGraph
@@ -209,7 +213,7 @@ class _Cutter:
                 known[node] = graph.call_function(_with_contiguous_gradient, (known[node],))
         if at and not takes:
             graph.placeholder("nothing")
-        writer = _Writer(program, graph, root, known, self._rows, device or torch.device("cpu"), trainable)
+        writer = _Writer(program, graph, root, known, self._rows, device or torch.device("cpu"), bool(trainable))
         for node in self._nodes[at]:
             writer.value(node)
         gives = [output for output in program.outputs if self._is_node(output)] if last else self._takes[at + 1]
@@ -219,6 +223,8 @@ class _Cutter:
             results = [graph.call_method("contiguous", (result,)) for result in results]
         if not results:
             results = [graph.call_function(torch.zeros, (1,))]
+        if trainable == "split" and at:
+            results = [graph.call_function(_joined, (result, *(known[node] for node in takes))) for result in results]
         graph.output(tuple(results))
         module = GraphModule(torch.nn.Module(), graph) if not root else GraphModule(root, graph)
         for block in self._recomputed:
@@ -233,8 +239,34 @@ def _with_contiguous_gradient(value: torch.Tensor) -> torch.Tensor:
     if not value.requires_grad:
         return value
     passed: Any = value.view_as(value)
-    passed.register_hook(lambda gradient: gradient.contiguous())
+    passed.register_hook(lambda gradient: None if gradient is None else gradient.contiguous())
     return passed  # type: ignore[no-any-return]
+
+
+def _joined(value: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    """Return an output as torch's split backward can take it, without a copy.
+
+    It detaches outputs in place, which views refuse, and finds parameters on ways from outputs to inputs alone: where
+    an output comes from parameters only, it seems to come from an input, too.
+    """
+    joined: torch.Tensor = _join().apply(value, next((one for one in given if one.requires_grad), None))
+    return joined
+
+
+@cache
+def _join() -> Any:
+    import torch
+
+    class Join(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, value: torch.Tensor, __: torch.Tensor | None) -> torch.Tensor:
+            return value.detach()
+
+        @staticmethod
+        def backward(_: Any, *gradients: Any) -> Any:
+            return gradients[0], None
+
+    return Join
 
 
 def _recompute(module: GraphModule, names: Set[str]) -> None:

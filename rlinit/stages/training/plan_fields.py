@@ -33,8 +33,8 @@ def training_parts(
         return {}
     training, node_of_op = lowered.training, lowered.stages.node_of_op
     stages = trained_stages(training, assignment)
-    devices = [hardware.devices[i].name for i in lowered.stages.devices_of(assignment)]
-    caches = training.problem.cache_bytes[assignment.classes]
+    chunks = training.rules.chunks
+    devices = [hardware.devices[i].name for i in lowered.stages.devices_of(assignment)] * chunks
     uses = tuple(
         StageUse(
             device=device,
@@ -44,18 +44,18 @@ def training_parts(
             out_s=stage.out_s,
             overflow_s=stage.overflow_s,
             param_bytes=stage.param_bytes,
-            off_cache_bytes=max(0.0, stage.param_bytes - float(cache)),
+            off_cache_bytes=stage.off_cache_bytes,
             out_bytes=stage.out_bytes,
         )
-        for stage, device, cache in zip(stages, devices, caches, strict=True)
+        for stage, device in zip(stages, devices, strict=True)
     )
     rules = training.rules
     times = [
         PassTimes.of(one.forward_s, one.backward_s, one.recompute_s, one.in_s + one.out_s + one.overflow_s)
         for one in stages
-        if one.member.any()
+        if one.member.any() or chunks > 1
     ]
-    passes = timed_passes(rules.schedule, rules.microbatches, times)
+    passes = timed_passes(rules.schedule, rules.microbatches, times, chunks)
     names = training.blocks.names
     trained = TrainingUse(
         schedule=rules.schedule,

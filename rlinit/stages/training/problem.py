@@ -13,6 +13,9 @@ of block b read, and which a recomputed block does not keep. x(I) and x(J) are t
 of every micro-batch that come in, those for later stages included, which the stages between relay
 (torch.distributed.pipelining keeps them all); x(I) once more for the gradients on their way out. The width of an op
 are the tensors alive around it in the natural order: what their gradients take during its backward pass.
+
+With chunks, stage j of K = k v is on the device of stage j mod k. Time and memory of a device are the sums over its
+stages, with its parameters against the cache together, and f the most micro-batches that a stage holds at once.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.recomputation import cheapest_blocks
 from rlinit.stages.problem import StageAssignment, StageProblem, Value
 from rlinit.stages.training.rules import TrainingRules, in_flight
+from rlinit.stages.training.schedule import held_microbatches
 
-__all__ = ["Blocks", "Links", "StageTraining", "TrainedStage", "trained_stages", "training_value"]
+__all__ = ["Blocks", "Links", "StageTraining", "TrainedStage", "trained_stages", "training_shortfall", "training_value"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +121,11 @@ class StageTraining:
     blocks: Blocks
     link_of: IntArray = field(init=False)
 
+    @property
+    def num_stages(self) -> int:
+        """Number of stages K: those of each device, times the devices."""
+        return self.problem.num_stages * self.rules.chunks
+
     def __post_init__(self) -> None:
         sizes = np.diff(self.links.indptr)
         object.__setattr__(self, "link_of", np.repeat(np.arange(len(sizes), dtype=np.int64), sizes))
@@ -134,8 +143,8 @@ class TrainedStage:
         Parts of its time.
     in_flight
         Micro-batches whose activations it holds.
-    param_bytes, out_bytes
-        Parameters, and what it sends to other stages.
+    param_bytes, off_cache_bytes, out_bytes
+        Parameters, its share of those of its device beyond the cache, and what it sends to other stages.
     state_bytes, kept_bytes, recomputed_bytes, buffer_bytes, working_bytes
         Parts of its memory: parameters, gradients and optimiser; activations of all micro-batches in flight; the
         largest recomputed block; buffers of tensors and gradients from other stages; gradients at work.
@@ -152,6 +161,7 @@ class TrainedStage:
     out_s: float = 0.0
     in_flight: int = 0
     param_bytes: float = 0.0
+    off_cache_bytes: float = 0.0
     out_bytes: float = 0.0
     state_bytes: float = 0.0
     kept_bytes: float = 0.0
@@ -173,16 +183,35 @@ class TrainedStage:
 
 
 def training_value(training: StageTraining, assignment: StageAssignment) -> Value:
-    """Return the bottleneck of a monotone assignment, each stage with the best choice of blocks to recompute.
+    """Return the bottleneck of a monotone assignment, each device with the best choice of blocks to recompute.
+
+    With chunks the choice is a greedy one where not all fits.
 
     Parameters
     ----------
     training
         The problem.
     assignment
-        Stage of each node and class of each stage; no edge leads to a smaller stage.
+        Stage of each node and class of each device; no edge leads to a smaller stage.
     """
-    return (max(stage.time_s for stage in trained_stages(training, assignment)),)
+    stages, k = trained_stages(training, assignment), training.problem.num_stages
+    return (max(sum(stage.time_s for stage in stages[s::k]) for s in range(k)),)
+
+
+def training_shortfall(training: StageTraining, assignment: StageAssignment) -> tuple[float, float]:
+    """Return the bytes that all devices lack together for a monotone assignment, and its bottleneck.
+
+    Parameters
+    ----------
+    training
+        The problem.
+    assignment
+        As for `training_value`.
+    """
+    stages, k = trained_stages(training, assignment), training.problem.num_stages
+    room = training.memory_bytes[assignment.classes] * CAPACITY_SLACK
+    lacks = sum(max(0.0, sum(one.memory_bytes for one in stages[s::k]) - float(room[s])) for s in range(k))
+    return lacks, max(sum(stage.time_s for stage in stages[s::k]) for s in range(k))
 
 
 def trained_stages(training: StageTraining, assignment: StageAssignment) -> list[TrainedStage]:
@@ -193,47 +222,54 @@ def trained_stages(training: StageTraining, assignment: StageAssignment) -> list
     training
         The problem.
     assignment
-        Stage of each node and class of each stage.
+        Stage of each node and class of each device.
     """
-    problem, k = training.problem, training.problem.num_stages
-    counts = np.bincount(assignment.stage, minlength=k)
+    k, rules, count = training.problem.num_stages, training.rules, training.num_stages
+    counts = np.bincount(assignment.stage, minlength=count)
     crossing = _crossing_bytes(training, assignment.stage)
-    stages = []
-    for j in range(k):
-        member = assignment.stage == j
-        if not counts[j]:
-            stages.append(TrainedStage(member))
+    if rules.chunks > 1:
+        flying = held_microbatches(rules.schedule, k, rules.microbatches, rules.chunks)
+    else:
+        flying = [in_flight(rules, k, int((counts[j:] > 0).sum())) for j in range(k)]
+    stages = [TrainedStage(assignment.stage == j) for j in range(count)]
+    for s in range(k):
+        own = [j for j in range(s, count, k) if counts[j]]
+        if not own:
             continue
-        flying = in_flight(training.rules, problem.num_stages, int((counts[j:] > 0).sum()))
-        stages.append(_stage(training, member, int(assignment.classes[j]), flying, crossing[j], crossing[j + 1]))
+        c = int(assignment.classes[s])
+        held = sum(float(training.problem.param_bytes[stages[j].member].sum()) for j in own)
+        found = [_stage(training, stages[j].member, c, flying[j], crossing[j : j + 2], held) for j in own]
+        for j, stage in zip(own, _with_recomputation(training, found, c), strict=True):
+            stages[j] = stage
     return stages
 
 
 def _crossing_bytes(training: StageTraining, stage: IntArray) -> FloatArray:
-    """Return (k + 1,) bytes of tensors made before each stage and needed in it or later."""
+    """Return (K + 1,) bytes of tensors made before each stage and needed in it or later."""
     problem = training.problem
     made = stage[problem.tensor_src]
     last = np.full(problem.num_tensors, -1, np.int64)
     if problem.num_tensors:
         last = np.maximum.reduceat(stage[problem.tensor_dst], problem.tensor_indptr[:-1])
-    bounds = range(problem.num_stages + 1)
+    bounds = range(training.num_stages + 1)
     return np.array([problem.tensor_bytes[(made < j) & (last >= j)].sum() for j in bounds])
 
 
 def _stage(
-    training: StageTraining, member: NDArray[np.bool_], c: int, flying: int, before: float, after: float
+    training: StageTraining, member: NDArray[np.bool_], c: int, flying: int, crossing: FloatArray, held: float
 ) -> TrainedStage:
-    """Return a stage that is not empty, from the bytes x(I) and x(J) around it."""
+    """Return a stage that is not empty, from the bytes x(I) and x(J) around it and the parameters of its device."""
     problem, links, rules = training.problem, training.links, training.rules
     work, forward = problem.work_s[c, member].sum(), training.forward_s[c, member].sum()
     sends, lacks = member[links.src], np.zeros(len(links.src), np.bool_)
     lacks[training.link_of[~member[links.dst]]] = True
     receives = np.zeros(len(links.src), np.bool_)
     receives[training.link_of[member[links.dst]]] = True
-    params = problem.param_bytes[member].sum()
-    over = max(0.0, float(params - problem.cache_bytes[c]))
+    params = float(problem.param_bytes[member].sum())
+    over = max(0.0, held - float(problem.cache_bytes[c]))
+    over *= params / held if held > params else 1.0
     m = rules.microbatches
-    base = TrainedStage(
+    return TrainedStage(
         member=member,
         in_s=float(links.in_s[c, ~sends & receives].sum()),
         forward_s=float(forward),
@@ -241,39 +277,79 @@ def _stage(
         overflow_s=over * float(problem.overflow_s_per_byte[c]) if over else 0.0,
         out_s=float(links.out_s[c, sends & lacks].sum()),
         in_flight=flying,
-        param_bytes=float(params),
+        param_bytes=params,
+        off_cache_bytes=over,
         out_bytes=float(links.size_bytes[sends & lacks].sum()),
         state_bytes=float(rules.state_factor * params),
-        buffer_bytes=float((m + 1) * before + m * after),
+        kept_bytes=flying * float(training.made_bytes[member].sum()),
+        buffer_bytes=float((m + 1) * crossing[0] + m * crossing[1]),
         working_bytes=float(training.width_bytes[member].max()),
     )
-    return _with_recomputation(training, base, c, float(training.made_bytes[member].sum()))
 
 
-def _with_recomputation(training: StageTraining, base: TrainedStage, c: int, made: float) -> TrainedStage:
-    """Return the stage with the blocks it recomputes; infinite where nothing fits its memory, or an op is forbidden."""
-    blocks, flying = training.blocks, base.in_flight
-    whole = blocks.whole(base.member)
-    saved, seconds = blocks.saved_bytes[whole], blocks.seconds[c, whole]
+def _with_recomputation(training: StageTraining, stages: list[TrainedStage], c: int) -> list[TrainedStage]:
+    """Return the stages of a device of class `c` with the blocks they recompute.
+
+    Infinite where nothing fits its memory, or an op is forbidden.
+    """
+    blocks, mode = training.blocks, training.rules.recompute
     room = float(training.memory_bytes[c]) * CAPACITY_SLACK
-    fixed = base.state_bytes + base.buffer_bytes + base.working_bytes + flying * made
-    if training.rules.recompute == "all":
-        chosen = whole
-    elif training.rules.recompute == "none" or fixed <= room:
-        chosen = whole[:0]
+    whole = [blocks.whole(stage.member) for stage in stages]
+    fixed = sum(stage.memory_bytes for stage in stages)
+    if mode == "none" or (mode == "auto" and fixed <= room):
+        found = stages
+    elif mode == "auto":
+        choose = _cheapest if len(stages) == 1 else _greedy
+        found = choose(training, stages, whole, c, fixed, room)
     else:
-        order = np.argsort(seconds / saved, kind="stable")
-        picked = np.zeros(len(whole), np.bool_)
-        cheapest_blocks(saved[order], seconds[order], float(flying), fixed, room, np.inf, picked)
-        chosen = np.sort(whole[order[picked]])
-    dropped = blocks.saved_bytes[chosen]
-    stage = replace(
-        base,
-        recompute_s=float(blocks.seconds[c, chosen].sum()),
-        kept_bytes=flying * (made - float(dropped.sum())),
+        found = [_recomputing(training, *pair, c) for pair in zip(stages, whole, strict=True)]
+    fits = sum(stage.memory_bytes for stage in found) <= room * CAPACITY_SLACK
+    if fits and all(np.isfinite(stage.forward_s) for stage in found):
+        return found
+    return [replace(stage, forward_s=np.inf, backward_s=0.0) for stage in found]
+
+
+def _recomputing(training: StageTraining, stage: TrainedStage, chosen: IntArray, c: int) -> TrainedStage:
+    """Return a stage that recomputes blocks, from one that recomputes none."""
+    dropped = training.blocks.saved_bytes[chosen]
+    return replace(
+        stage,
+        recompute_s=float(training.blocks.seconds[c, chosen].sum()),
+        kept_bytes=stage.kept_bytes - stage.in_flight * float(dropped.sum()),
         recomputed_bytes=float(dropped.max(initial=0.0)),
         recomputed=tuple(chosen.tolist()),
     )
-    if stage.memory_bytes > room * CAPACITY_SLACK or not np.isfinite(stage.forward_s):
-        return replace(stage, forward_s=np.inf, backward_s=0.0)
-    return stage
+
+
+def _cheapest(
+    training: StageTraining, stages: list[TrainedStage], whole: list[IntArray], c: int, fixed: float, room: float
+) -> list[TrainedStage]:
+    """Return a device's one stage with the cheapest blocks that make it fit."""
+    saved, seconds = training.blocks.saved_bytes[whole[0]], training.blocks.seconds[c, whole[0]]
+    order = np.argsort(seconds / saved, kind="stable")
+    picked = np.zeros(len(order), np.bool_)
+    cheapest_blocks(saved[order], seconds[order], float(stages[0].in_flight), fixed, room, np.inf, picked)
+    return [_recomputing(training, stages[0], np.sort(whole[0][order[picked]]), c)]
+
+
+def _greedy(
+    training: StageTraining, stages: list[TrainedStage], whole: list[IntArray], c: int, _: float, room: float
+) -> list[TrainedStage]:
+    """Return the stages of a device with blocks added, the cheapest for each byte first, and needless ones left out."""
+    blocks = training.blocks
+    pairs = [(float(blocks.seconds[c, b]), i, b) for i, own in enumerate(whole) for b in own.tolist()]
+    pairs.sort(key=lambda pair: pair[0] / (stages[pair[1]].in_flight * blocks.saved_bytes[pair[2]]))
+
+    def having(chosen: list[tuple[float, int, int]]) -> list[TrainedStage]:
+        own = [np.array(sorted(b for _, at, b in chosen if at == i), np.int64) for i in range(len(stages))]
+        return [_recomputing(training, stage, some, c) for stage, some in zip(stages, own, strict=True)]
+
+    def fits(chosen: list[tuple[float, int, int]]) -> bool:
+        return sum(stage.memory_bytes for stage in having(chosen)) <= room
+
+    count = next((n for n in range(1, len(pairs) + 1) if fits(pairs[:n])), len(pairs))
+    chosen = pairs[:count]
+    for pair in sorted(chosen, reverse=True):
+        fewer = [one for one in chosen if one is not pair]
+        chosen = fewer if fits(fewer) else chosen
+    return having(chosen)

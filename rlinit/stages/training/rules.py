@@ -10,8 +10,8 @@ from rlinit.errors import RlinitError
 
 __all__ = ["OPTIMIZERS", "Recompute", "Training", "TrainingRules", "in_flight", "optimizer_factor", "schedule_named"]
 
-Training = Literal["gpipe", "1f1b", "zero-bubble"]
-"""The order of forward and backward passes: GPipe, PipeDream-flush (1F1B), or ZB-H1."""
+Training = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+"""The order of forward and backward passes: GPipe, PipeDream-flush (1F1B), the same with chunks, or ZB-H1."""
 
 Recompute = Literal["none", "auto", "all"]
 """Which blocks of layers run forward a second time before their backward, rather than keep what is inside them."""
@@ -75,17 +75,20 @@ class TrainingRules:
         Which blocks run forward twice.
     state_factor
         Bytes held for each byte of parameters: those themselves, gradients, the optimiser's state.
+    chunks
+        Stages of each device: 1, unless the schedule is interleaved.
 
     Raises
     ------
     RlinitError
-        An unknown schedule or choice, or fewer than 1 micro-batch.
+        An unknown schedule or choice, fewer than 1 micro-batch, or chunks that the schedule does not have.
     """
 
     schedule: Training
     microbatches: int
     recompute: Recompute = "none"
     state_factor: float = OPTIMIZERS["adam"]
+    chunks: int = 1
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -96,15 +99,25 @@ class TrainingRules:
                 raise RlinitError(f"{what} is {value!r}; expected one of {', '.join(known)}")
         if self.microbatches < 1:
             raise RlinitError(f"microbatches is {self.microbatches}; expected at least 1")
+        if (self.schedule == "interleaved") != (self.chunks > 1):
+            expected = (
+                "at least 2 for training='interleaved'" if self.chunks == 1 else "1 unless training='interleaved'"
+            )
+            raise RlinitError(f"chunks is {self.chunks}; expected {expected} (--chunks, --training)")
 
     def check_stages(self, num_stages: int) -> None:
-        """Check that the schedule can run on so many stages.
+        """Check that the schedule can run on so many devices.
 
         Raises
         ------
         RlinitError
-            It cannot, with so few micro-batches.
+            It cannot, with so many micro-batches.
         """
+        if self.schedule == "interleaved" and self.microbatches % num_stages:
+            raise RlinitError(
+                f"interleaved on {num_stages} devices needs a multiple of {num_stages} micro-batches, "
+                f"but microbatches is {self.microbatches} (--microbatches)"
+            )
         if self.schedule != "gpipe" and self.microbatches < num_stages:
             raise RlinitError(
                 f"{self.schedule} on {num_stages} stages needs at least as many micro-batches, "
@@ -128,7 +141,8 @@ def in_flight(rules: TrainingRules, num_stages: int, remaining: int) -> int:
     -----
     GPipe: all m (Huang et al. 2019). 1F1B: ``min(m, remaining)`` (Narayanan et al. 2021). Zero bubble: ZB-H1 of Qi et
     al. 2023, whose stage s holds k - s micro-batches until their backward and up to s more until the gradients of its
-    parameters; both are counted in full, ``min(m, k)``, which is the most that 1F1B holds anywhere.
+    parameters; both are counted in full, ``min(m, k)``, which is the most that 1F1B holds anywhere. Interleaved stages
+    hold what `rlinit.stages.training.schedule.held_microbatches` counts, at least as many as are said here.
     """
     if rules.schedule == "gpipe":
         return rules.microbatches
