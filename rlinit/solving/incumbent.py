@@ -177,7 +177,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     note: str = ""
     notes: list[str] = field(default_factory=list)
     phase: str = ""
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     history: list[HistoryEntry] = field(default_factory=list)
     phase_s: dict[str, float] = field(default_factory=dict)
     quantum: float = 0.0

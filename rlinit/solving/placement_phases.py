@@ -24,7 +24,7 @@ from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
 from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
-from rlinit.exact.placements.split.separators import channel_cuts
+from rlinit.exact.placements.split.separators import channel_cuts, induced, without_side_outputs
 from rlinit.exact.placements.split.solve import SplitResult, solve_split
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search import earliest_finish_start, memory_binds, sweep_placements
@@ -205,7 +205,7 @@ class PlacementSearch:
         """Ops of the largest block that single ops separate; ``inf`` where blocks are not to be searched."""
         if self._largest < 0:
             searched = self.problem.num_shards == 1 and self.problem.num_ops <= _SPLIT_OPS
-            blocks = channel_cuts(self.problem, 1) if searched else []
+            blocks = channel_cuts(induced(self.problem, without_side_outputs(self.problem)), 1) if searched else []
             self._largest = max(map(len, blocks)) if searched else np.inf
         return self._largest
 

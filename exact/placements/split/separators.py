@@ -16,12 +16,26 @@ DIVIML section IV-B; Tarjan, "A note on finding the bridges of a graph" (1974), 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, placement_from_priority
 
-__all__ = ["channel_counts", "channel_cuts", "descendants", "induced", "separators"]
+__all__ = [
+    "channel_counts",
+    "channel_cuts",
+    "descendants",
+    "induced",
+    "separators",
+    "with_side_outputs",
+    "without_side_outputs",
+]
+
+_SIDE_OPS = 0.05
+"""Part of all ops that may lead to other outputs alone and be put aside; each of them is tried on every device."""
 
 
 def separators(problem: PlacementProblem) -> IntArray:
@@ -55,6 +69,69 @@ def separators(problem: PlacementProblem) -> IntArray:
     ]
     found: IntArray = problem.order[_open_spans(np.concatenate(spans), n) == 0]
     return found
+
+
+def without_side_outputs(problem: PlacementProblem) -> IntArray:
+    """Return the ops that lead to the output at the end of the longest path; all ops where too many others are left.
+
+    Outputs beside the main one keep ops before them from being separators. The problem without what leads to them alone
+    is a relaxation (`induced`), close where that is little.
+
+    Parameters
+    ----------
+    problem
+        n ops.
+
+    Returns
+    -------
+    (k,) ops, ascending.
+    """
+    outputs = np.flatnonzero(np.diff(problem.succ_indptr) == 0)
+    if len(outputs) < 2:
+        return np.arange(problem.num_ops)
+    depth, leads = np.zeros(problem.num_ops, np.int64), np.zeros(problem.num_ops, np.bool_)
+    producers = [problem.pred[a:b] for a, b in itertools.pairwise(problem.pred_indptr.tolist())]
+    for v in problem.order.tolist():
+        depth[v] = 1 + depth[producers[v]].max(initial=0)
+    leads[outputs[depth[outputs].argmax()]] = True
+    for v in problem.order[::-1].tolist():
+        leads[producers[v]] |= leads[v]
+    return np.flatnonzero(leads) if leads.sum() >= (1.0 - _SIDE_OPS) * problem.num_ops else np.arange(problem.num_ops)
+
+
+def with_side_outputs(problem: PlacementProblem, kept: IntArray, found: Placement) -> Placement:
+    """Return a placement of the ops of `without_side_outputs` with the others where they delay it least, in turn.
+
+    Parameters
+    ----------
+    problem
+        The whole problem.
+    kept
+        From `without_side_outputs`.
+    found
+        Of the problem of one shard on these ops.
+    """
+    n = problem.num_ops
+    device, place = np.zeros((n, 1), np.int64), np.full(n, float(n))
+    device[kept] = found.device
+    place[kept[found.sequence // problem.num_devices]] = np.arange(len(kept))
+    done = np.zeros(n, np.bool_)
+    done[kept] = True
+    for v in problem.order[~done[problem.order]].tolist():
+        done[v] = True
+        ops = np.flatnonzero(done)
+        part = induced(problem, ops)
+        producers = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
+        mates = ops[problem.group[ops] == problem.group[v]]
+        where = range(problem.num_devices) if len(mates) < 2 else [int(device[mates[mates != v][0], 0])]
+        ways = [(i, p) for i in where for p in (place[producers].max(initial=-1.0), float(n))]
+
+        def value(way: tuple[int, float], v: int = v, ops: IntArray = ops, part: PlacementProblem = part) -> float:
+            device[v], place[v] = way
+            return makespan(part, placement_from_priority(part, device[ops], place[ops]))
+
+        device[v], place[v] = min(ways, key=value)
+    return placement_from_priority(problem, device, place)
 
 
 def channel_counts(problem: PlacementProblem, order: IntArray) -> IntArray:

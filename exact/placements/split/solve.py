@@ -32,7 +32,7 @@ from rlinit.exact.placements.split.bounds import split_bound
 from rlinit.exact.placements.split.chain_dp import EXACT, BlockChain, BlockSolver
 from rlinit.exact.placements.split.reoptimise import resolve_blocks
 from rlinit.exact.placements.split.search import transfer_times
-from rlinit.exact.placements.split.separators import channel_cuts
+from rlinit.exact.placements.split.separators import channel_cuts, induced, with_side_outputs, without_side_outputs
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 
@@ -59,7 +59,7 @@ class SplitResult:
     exact
         Whether value is the optimum.
     blocks
-        The ops of each block.
+        The ops of each block; side outputs are in none (`without_side_outputs`).
     work
         Deterministic count of the effort spent.
     """
@@ -122,6 +122,9 @@ def solve_split(
         raise ValueError(
             f"expected a latency problem (1 shard), got {problem.num_shards} shards; use solve_split_batched"
         )
+    whole, kept = problem, without_side_outputs(problem)
+    if len(kept) < problem.num_ops:
+        problem = induced(problem, kept)
     blocks = _blocks(problem, channels, min_ops)
     best = _Best(problem, upper, max_work, budget)
     beam = BlockBeam(problem, best.comm_s, blocks)
@@ -145,7 +148,12 @@ def solve_split(
                 best.carry(beam, width)
     if beam.complete and beam.is_exact:
         best.bound = max(best.bound, best.limit)
-    if best.placement is None:
+    if whole is not problem:
+        blocks = [kept[block] for block in blocks]
+        if best.placement is not None:
+            best.placement = with_side_outputs(whole, kept, best.placement)
+            best.value = makespan(whole, best.placement)
+    if best.placement is None or best.value == np.inf:
         return SplitResult(None, None, best.bound, False, blocks, best.work)
     exact = best.value <= best.bound * EXACT
     return SplitResult(best.placement, best.value, min(best.bound, best.value), exact, blocks, best.work)

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.exact.placements.split import separators
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.exact.placements.split.solve import solve_split
 from rlinit.placements.problem import PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
+from rlinit.plan import Transfers
 from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_blocks, make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
@@ -54,6 +56,36 @@ def test_value_and_bound_enclose_the_optimum(seed: int, channels: int, chain: bo
     if channels == 1:
         # Blocks end with separators, so that the schedules carried along cover every schedule there is.
         assert result.bound == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
+def test_side_outputs_are_put_aside(transfers: Transfers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound without ops that lead to other outputs alone is one of the whole; with them it is a placement again."""
+    monkeypatch.setattr(separators, "_SIDE_OPS", 1.0)
+    aside = exact = 0
+    for seed in range(120):
+        problem = random_placement_problem(
+            seed,
+            3 + seed % 3,
+            2,
+            transfers=transfers,
+            density=(0.2, 0.5)[seed % 2],
+            scale=(1.0, 1e-9, 1e12)[seed // 2 % 3],
+            memory_fraction=(np.inf, 0.6)[seed // 3 % 2],
+            group_fraction=(0.0, 0.4)[seed // 5 % 2],
+            integer=seed % 4 == 0,
+        )
+        best = brute_force_placement(problem)
+        result = solve_split(problem, budget=Budget(), channels=1)
+        aside += sum(map(len, result.blocks)) < problem.num_ops
+        exact += result.exact
+        assert result.bound <= best * TIGHT, seed
+        if result.placement is not None:
+            assert best / TIGHT <= makespan(problem, result.placement) == result.value, seed
+            device = result.placement.device
+            assert (device == device[problem.group]).all(), seed
+    assert aside > 40
+    assert exact > 20 or transfers != "parallel"
 
 
 @settings(max_examples=40, deadline=None)
