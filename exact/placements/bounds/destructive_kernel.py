@@ -15,7 +15,7 @@ from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.exact.placements.analysis.propagation import DataFlow, carry_open
 from rlinit.kernels.compiled import njit
 
-__all__ = ["CHANGED", "REFUTED", "ROUNDING", "SETTLED", "Trial", "is_before", "tighten"]
+__all__ = ["CHANGED", "REFUTED", "ROUNDING", "SETTLED", "Trial", "is_before", "order_ops", "tighten"]
 
 SETTLED, REFUTED, CHANGED = 0, 1, 2
 """What a round of propagation comes to."""
@@ -23,8 +23,9 @@ SETTLED, REFUTED, CHANGED = 0, 1, 2
 ROUNDING = 1e-12
 """Relative room for the rounding of sums of some thousand seconds."""
 
-_WORK, _FEWEST = 4_000_000, 8
-"""Overlaps of ops with intervals of one device in a round, about, and the fewest ops whose windows bound intervals."""
+_WORK, _FEWEST = 8_000_000, 8
+"""Overlaps of ops with intervals of single devices in a round, about, and the fewest ops whose windows bound intervals;
+as many pairs of ops are put in order at most."""
 
 _NOTABLE = 1e-3
 """Part of the trial by which a head or tail has to rise for windows to be looked at once more."""
@@ -224,13 +225,39 @@ def _energy(trial: Trial, able: BoolArray, head: FloatArray, tail: FloatArray, l
 
 
 @njit(cache=True, nogil=True)
-def _order(ops: IntArray, i: int, least: FloatArray, head: FloatArray, tail: FloatArray, limit: float) -> int:
-    """Put ops of device i in the only order that their windows leave: -1 if there is none, 1 if a window changed."""
+def order_ops(
+    ops: IntArray, i: int, least: FloatArray, head: FloatArray, tail: FloatArray, limit: float, work: int
+) -> int:
+    """Put ops of device i in the only order that their windows leave: -1 if there is none, 1 if a window changed.
+
+    Where op w starts no earlier than op v ends at the latest, ``head(w) >= limit - tail(v)``, v is first and no window
+    changes, as both fit into theirs. So only ops whose windows overlap are compared.
+
+    Parameters
+    ----------
+    ops, i
+        Those that only device i may run.
+    least, head, tail
+        (n, d) seconds of each op, and its window, narrowed in place.
+    limit
+        Seconds.
+    work
+        Pairs to compare, about.
+    """
     most, changed = limit * (1.0 + ROUNDING), 0
+    earliest = np.empty(len(ops))
     for a in range(len(ops)):
-        v = ops[a]
-        for b in range(a):
-            w = ops[b]
+        earliest[a] = head[ops[a], i]
+    by_head = np.argsort(earliest)
+    for a in range(len(ops)):
+        v = ops[by_head[a]]
+        if not head[v, i] + least[v, i] + tail[v, i] <= most:
+            return -1
+        for b in range(a + 1, len(ops)):
+            w = ops[by_head[b]]
+            if earliest[by_head[b]] >= most - tail[v, i]:
+                break
+            work -= 1
             both = least[v, i] + least[w, i]
             v_first = head[v, i] + both + tail[w, i] <= most
             w_first = head[w, i] + both + tail[v, i] <= most
@@ -243,6 +270,8 @@ def _order(ops: IntArray, i: int, least: FloatArray, head: FloatArray, tail: Flo
             if ready > head[second, i] or rest > tail[first, i]:
                 head[second, i], tail[first, i] = max(head[second, i], ready), max(tail[first, i], rest)
                 changed = 1
+        if work < 0:
+            break
     return changed
 
 
@@ -275,13 +304,14 @@ def _one_device(
     -1 if they do not fit themselves, else how many windows and devices changed.
     """
     only, free = _of_device(i, able, least)
-    changed = _order(only, i, least, head, tail, limit)
+    work = _WORK // able.shape[1]
+    changed = order_ops(only, i, least, head, tail, limit, work)
     if changed < 0:
         return -1
     widest = 0.0
     for v in free:
         widest = max(widest, least[v, i])
-    stride = 1 + len(only) // max(_FEWEST, int((_WORK / max(1, len(only) + len(free))) ** 0.5))
+    stride = 1 + len(only) // max(_FEWEST, int((work / max(1, len(only) + len(free))) ** 0.5))
     for a in only[::stride]:
         begin = head[a, i]
         for b in only[::stride]:

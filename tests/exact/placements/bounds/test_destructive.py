@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
+from rlinit.exact.placements.bounds.destructive_kernel import order_ops
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import Transfers
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 CLOSE = 1.0 + 1e-9
+LIMIT = 30.0
 WAYS: tuple[Transfers, ...] = ("parallel", "exclusive", "blocking")
 
 
@@ -103,6 +110,66 @@ def test_whole_ops_do_not_split(num_devices: int) -> None:
     problem.time_s[:] = times
     search = DestructiveSearch(problem, upper=4.0)
     assert search.run(10_000, Budget()) == pytest.approx(3.0)
+
+
+def _settled(
+    pairs: Callable[[IntArray, FloatArray, FloatArray, FloatArray], int], case: int
+) -> tuple[int, FloatArray, FloatArray]:
+    """Return what a way to put ops of one device in order comes to when repeated: its last answer, heads and tails."""
+    rng = np.random.default_rng(case)
+    n = int(rng.integers(2, 12))
+    least = rng.integers(1, 5, (n, 1)).astype(float)
+    head, tail = rng.integers(0, 20, (n, 1)).astype(float), rng.integers(0, 20, (n, 1)).astype(float)
+    ops = rng.permutation(n)
+    answer = 1
+    while answer == 1:
+        answer = pairs(ops, least, head, tail)
+    return answer, head, tail
+
+
+def test_orders_of_overlapping_windows_are_all_there_are() -> None:
+    """Comparing only ops whose windows overlap comes to what comparing all pairs does, and few pairs prove less."""
+
+    def every(ops: IntArray, least: FloatArray, head: FloatArray, tail: FloatArray) -> int:
+        changed = 0
+        if (head + least + tail > LIMIT).any():
+            return -1
+        for v, w in itertools.combinations(ops.tolist(), 2):
+            both = least[v, 0] + least[w, 0]
+            forth, back = (head[a, 0] + both + tail[b, 0] <= LIMIT for a, b in ((v, w), (w, v)))
+            if not forth and not back:
+                return -1
+            if forth != back:
+                a, b = (v, w) if forth else (w, v)
+                if head[a, 0] + least[a, 0] > head[b, 0] or least[b, 0] + tail[b, 0] > tail[a, 0]:
+                    head[b, 0] = max(head[b, 0], head[a, 0] + least[a, 0])
+                    tail[a, 0] = max(tail[a, 0], least[b, 0] + tail[b, 0])
+                    changed = 1
+        return changed
+
+    ends = []
+    for case in range(300):
+        some = _settled(lambda ops, p, h, t: order_ops(ops, 0, p, h, t, LIMIT, 1_000), case)
+        few = _settled(lambda ops, p, h, t: order_ops(ops, 0, p, h, t, LIMIT, 3), case)
+        full = _settled(every, case)
+        assert some[0] == full[0], case
+        ends.append(full[0])
+        if full[0] == 0:
+            np.testing.assert_array_equal(some[1:], full[1:])
+            assert few[0] == 0
+            assert (few[1] <= full[1]).all()
+            assert (few[2] <= full[2]).all()
+    assert 30 < ends.count(0) < 270
+
+
+def test_many_ops_of_one_device_take_little_time() -> None:
+    """Windows of 60,000 ops that only one device runs are put in order within a bounded number of pairs."""
+    n = 60_000
+    least, zeros = np.full((n, 1), 1e-3), np.zeros((n, 1))
+    order_ops(np.arange(9), 0, least, zeros.copy(), zeros.copy(), 90.0, 10)
+    began = time.process_time()
+    assert order_ops(np.arange(n), 0, least, zeros.copy(), zeros.copy(), 90.0, 1_000_000) == 0
+    assert time.process_time() - began < 1.0
 
 
 def test_an_expired_budget_ends_it_at_once() -> None:
