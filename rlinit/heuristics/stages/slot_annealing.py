@@ -11,17 +11,20 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.annealing import annealing_state
-from rlinit.kernels.stages.slot_annealing import Slots, anneal_slots
+from rlinit.kernels.stages.slot_annealing import Slots, anneal_slots, balance_slots
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value
 
 __all__ = ["anneal_chunks", "anneal_loose", "packed"]
 
-_HOT, _COLD = 0.05, 1e-4
+_HOT, _COLD = 0.05, 1e-5
 """First and last temperature, relative to the 12-norm of the devices' costs."""
 
 _ROUNDS = 8
 """Times that the temperature's fall is interrupted to go on from the best assignment of the last part."""
+
+_BALANCING = 0.15
+"""Of the moves of a part, those that only lower the costliest device, where ops go anywhere."""
 
 _PARTNERS = 8
 """Devices or stages at most that each one is exchanged with, drawn anew for every part."""
@@ -125,7 +128,11 @@ def _part(
     for first in range(0, moves, _CHUNK):
         anneal_slots(rng, min(_CHUNK, moves - first), cooling, monotone, costs, tensors, order, state, slots)
         if budget is not None and budget.expired:
-            break
+            return np.asarray(state.best)
+    if not monotone:
+        state.stage[:] = state.best
+        state = annealing_state(state.stage, start.stages.classes, falls[0], costs, tensors)
+        balance_slots(rng, int(_BALANCING * moves), costs, tensors, state, slots)
     return np.asarray(state.best)
 
 

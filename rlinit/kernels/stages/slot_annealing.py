@@ -22,13 +22,17 @@ from rlinit.kernels.stages.annealing import (
 )
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-__all__ = ["Slots", "anneal_slots"]
+__all__ = ["Slots", "anneal_slots", "balance_slots"]
 
 _ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
 """Places in `AnnealingState.now`."""
 
 _SWAPS, _NEIGHBOURS = 0.3, 0.5
 """Of the moves of loose ops, the share that exchange two, and of the rest the share that join a neighbour."""
+
+
+_MOVES, _PATIENCE = 0.2, 20_000
+"""Of the tries of `balance_slots`, the share that move one node; failures in a row after which any try is taken."""
 
 
 class Slots(NamedTuple):
@@ -148,3 +152,64 @@ def anneal_slots(
             if other >= 0:
                 move_node(other, target, costs, tensors, state)
             _weigh(cost, held, slots)
+
+
+@njit(cache=True, nogil=True)
+def balance_slots(
+    rng: np.random.Generator,
+    tries: int,
+    costs: CostArrays,
+    tensors: TensorArrays,
+    state: AnnealingState,
+    slots: Slots,
+) -> None:
+    """Move nodes of the costliest slot, or exchange them with any others, where no slot then costs as much.
+
+    Annealing by the 12-norm ends near such a minimum and not in it. After `_PATIENCE` failures one try is taken as it
+    is. `state.best` and its value are brought up to date.
+
+    Parameters
+    ----------
+    rng
+        Draws the tries.
+    tries
+        How many.
+    costs, tensors
+        The problem, without caches and memories.
+    state
+        An assignment of nodes to any slots, as `annealing_state` returns it.
+    slots
+        What slots hold at most.
+    """
+    stage, classes, work, now = state.stage, state.classes, costs.work, state.now
+    _weigh(state.cost, state.held, slots)
+    now[_BEST] = top = slots.load.max()
+    failures = 0
+    for _ in range(tries):
+        v = draw_node(rng, stage, slots.slot, int(np.argmax(slots.load)))
+        origin, other = int(stage[v]), -1
+        if rng.random() < _MOVES:
+            target = int(rng.integers(0, len(slots.slot)))
+        else:
+            other = int(rng.integers(0, len(stage)))
+            target = int(stage[other])
+            if work[classes[origin], other] == np.inf:
+                continue
+        if target == origin or work[classes[target], v] == np.inf:
+            continue
+        if other >= 0:
+            move_node(other, origin, costs, tensors, state)
+        move_node(v, target, costs, tensors, state)
+        _weigh(state.cost, state.held, slots)
+        value = slots.load.max()
+        failures += 1
+        if value < top or (failures > _PATIENCE and value < np.inf):
+            top, failures = value, 0
+            if value < now[_BEST]:
+                now[_BEST] = value
+                state.best[:] = stage
+        else:
+            move_node(v, origin, costs, tensors, state)
+            if other >= 0:
+                move_node(other, target, costs, tensors, state)
+            _weigh(state.cost, state.held, slots)
