@@ -13,7 +13,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.costs.roofline import held_tensors, known_bytes, op_times
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
-from rlinit.hardware import Hardware
+from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.placements.live_tensors import LiveTensors, live_tensors, without_what_never_fits
 from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
@@ -216,7 +216,7 @@ def _obstacle(graph: Graph, hardware: Hardware, problem: PlacementProblem, input
     one = problem.num_shards == 1
     room = np.isfinite(problem.time_s[:, :, 1]) if one else np.ones(problem.time_s.shape[:2], np.bool_)
     need = problem.weight_bytes + problem.shard_bytes
-    stuck = np.flatnonzero(~(room & (need[:, None] <= problem.capacity_bytes[None, :])).any(axis=1))
+    stuck = np.flatnonzero(~(room & (need[:, None] <= problem.capacity_bytes * CAPACITY_SLACK)).any(axis=1))
     if len(stuck):
         v = stuck[0]
         return (
@@ -225,7 +225,7 @@ def _obstacle(graph: Graph, hardware: Hardware, problem: PlacementProblem, input
         )
     total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
     room_bytes = float(problem.capacity_bytes.sum())
-    if total > room_bytes:
+    if total > room_bytes * CAPACITY_SLACK:
         return f"the model needs {total:,.0f} bytes{_what(problem)}; all devices together hold {room_bytes:,.0f}"
     return ""
 
