@@ -28,6 +28,7 @@ def placement_advice(
     assignment: Mapping[str, str],
     value_s: float,
     baselines: Sequence[Baseline[Any]],
+    shard_inputs: int = 1,
 ) -> list[str]:
     """Say where a placement over several devices gains little over one of them, for what its costs are worth.
 
@@ -41,13 +42,15 @@ def placement_advice(
         Its makespan.
     baselines
         Among them the best single device.
+    shard_inputs
+        Inputs of a shard: the batches of which ops are known to have times.
     """
     best = next((one for one in baselines if one.name == BEST_DEVICE and one.value is not None), None)
     used = set(assignment.values())
     if best is None or best.value is None or len(used) < 2 or not value_s > 0.0:
         return []
     gain = max(best.value / value_s - 1.0, 0.0)
-    error = _error(graph, [device for device in hardware.devices if device.name in used], assignment)
+    error = _error(graph, [device for device in hardware.devices if device.name in used], assignment, shard_inputs)
     notes = []
     if gain < error:
         notes.append(
@@ -63,22 +66,17 @@ def placement_advice(
     return notes
 
 
-def _error(graph: Graph, devices: Sequence[Device], assignment: Mapping[str, str]) -> float:
+def _error(graph: Graph, devices: Sequence[Device], assignment: Mapping[str, str], shard_inputs: int) -> float:
     """Return the relative error of the seconds of all ops where they are, taken to err all the same way."""
     where = np.array([assignment[op] for op in graph.names])
     total_s = error_s = 0.0
     for device in devices:
         here = where == device.name
-        seconds: FloatArray = op_times(graph, device)[here] if _timed(graph, device) else np.zeros(int(here.sum()))
+        batch = min((size for size in device.batch_sizes or () if size % shard_inputs == 0), default=shard_inputs)
+        seconds: FloatArray = op_times(graph, device, batch)[here]
         total_s += float(seconds.sum())
         error_s += float((seconds * cost_errors(graph, device)[here]).sum())
     return error_s / total_s if total_s > 0.0 else 0.0
-
-
-def _timed(graph: Graph, device: Device) -> bool:
-    """Return whether ops have seconds for one input; throughput may know those of larger batches alone."""
-    keys = [key for key, batch in graph.times if batch == 1]
-    return device.flops_per_s is not None or any(key in keys for key in (device.name, device.kind, "*"))
 
 
 def _moves(graph: Graph, assignment: Mapping[str, str]) -> int:

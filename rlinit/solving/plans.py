@@ -244,7 +244,8 @@ def _advice(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOpti
         return []
     notes = type_advice(graph, hardware)
     if places_ops(options.objective) and assignment is not None and values is not None:
-        notes += placement_advice(graph, hardware, assignment, values[0], solved.baselines)
+        shard_inputs = int(solved.parts.get("shard_inputs", 1))
+        notes += placement_advice(graph, hardware, assignment, values[0], solved.baselines, shard_inputs)
     return notes
 
 

@@ -26,3 +26,15 @@ def test_edge_tpus_say_that_they_compute_in_int8(stored: str) -> None:
     other = Hardware.mesh([Device("gpu", flops_per_s=1e9)])
     assert type_advice(graph_in(stored), other) == []
     assert type_advice(graph_in(stored, time_s=1.0), Hardware.edge_tpus(2)) == []
+
+
+def test_batches_without_times_for_one_input_have_a_plan() -> None:
+    """What costs are worth is said of times that there are: here those of two and four inputs."""
+    quick, slow = {2: 1.0, 4: 1.5}, {2: 9.0, 4: 9.5}
+    ops = [("a", {"flops": 1.0, "time_s": {"cpu": quick, "gpu": slow}})]
+    ops += [("b", {"flops": 1.0, "time_s": {"cpu": slow, "gpu": quick}})]
+    graph = rlinit.Graph.build(ops, [])
+    devices = [Device(name, name, flops_per_s=1e9, bytes_per_s=1e9, batch_sizes=(2, 4)) for name in ("cpu", "gpu")]
+    limits: dict[str, Any] = {"objective": "throughput", "inputs": 4, "method": "heft"}
+    plan = rlinit.schedule(graph, Hardware.mesh(devices, 1e9), **limits)
+    assert plan.assignment == {"a": "cpu", "b": "gpu"}
