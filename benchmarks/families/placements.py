@@ -26,7 +26,7 @@ from typing import Any
 import rlinit
 from benchmarks.families.generated_placements import SHAPES, measured_network, unrelated_machines
 from benchmarks.papers.diviml import GPUS, ROWS
-from benchmarks.record import print_table, save, timed
+from benchmarks.record import count_processor_time, print_table, save, timed
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 
 NETWORKS = {
@@ -111,7 +111,10 @@ def main() -> None:
     parser.add_argument("--time-limit-s", type=float, default=60.0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     chosen = parser.parse_args()
+    if chosen.processor_time:
+        count_processor_time()
     rows: list[dict[str, Any]] = []
     for at, (graph, hardware) in enumerate(SETS[chosen.set](chosen.seed)):
         if at == 0:
@@ -125,7 +128,8 @@ def main() -> None:
         values = sorted(row[key] for row in rows)
         print(f"{key}: least {values[0]:.3f}, median {statistics.median(values):.3f}, most {values[-1]:.3f}")
     name = f"placements_{chosen.set}".replace("-", "_")
-    save(name, rows, time_limit_s=chosen.time_limit_s, every=chosen.every, seed=chosen.seed)
+    limits = {"time_limit_s": chosen.time_limit_s, "processor_time": chosen.processor_time}
+    save(name, rows, every=chosen.every, seed=chosen.seed, **limits)
 
 
 if __name__ == "__main__":

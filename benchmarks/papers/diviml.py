@@ -5,7 +5,8 @@ mainstream networks the zoo's graphs under the roofline model. The paper's figur
 like for like; all methods of one row run here, on the same graph, with the same seconds where they take any.
 
 Run as ``python -m benchmarks.papers.diviml --part table1|table3|table4|small|zoo|memory [--seeds N] [--seconds S]
-[--peer-seconds S]``. Tables I and IV take hours for ten seeds: ``--add`` keeps the rows that are there and adds others.
+[--peer-seconds S] [--processor-time]``. Tables I and IV take hours for ten seeds: ``--add`` keeps the rows that are
+there and adds others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 import rlinit
-from benchmarks.record import geometric_mean, print_table, rows_of, save, save_figure, timed
+from benchmarks.record import count_processor_time, geometric_mean, print_table, rows_of, save, save_figure, timed
 from rlinit.budget import Budget
 from rlinit.cli.warm_up import compile_kernels
 from rlinit.datasets.random.randomly_wired import rwnn
@@ -387,7 +388,10 @@ def main() -> None:
     parser.add_argument("--peer-seconds", type=float, default=60.0)
     parser.add_argument("--peers", nargs="*", default=["cp_sat"], choices=["cp_sat", "highs"])
     parser.add_argument("--rows", type=int, nargs="*", default=list(range(len(ROWS))))
+    parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     arguments = parser.parse_args()
+    if arguments.processor_time:
+        count_processor_time()
     if arguments.part in ("table1", "table4"):
         table(arguments, 1 if arguments.part == "table1" else arguments.inputs)
     else:

@@ -13,7 +13,10 @@ lost; a placement that turns out not to fit is forbidden by its own row, and the
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["solve_cp_sat"]
 
+_LOOK_S = 0.05
+"""Wall-clock seconds between looks at the processor time."""
+
 _TIME_BITS = 24
 _BYTE_BITS = 24
 
@@ -40,6 +46,7 @@ def solve_cp_sat(
     problem: PlacementProblem,
     *,
     time_limit_s: float,
+    processor_s: float = math.inf,
     workers: int = 2,
     seed: int = 0,
     hint: Placement | None = None,
@@ -52,6 +59,8 @@ def solve_cp_sat(
         ``latency`` or ``throughput``.
     time_limit_s
         Wall-clock limit of the search; building the model comes on top.
+    processor_s
+        Limit of the processor time of the search, all workers together.
     workers, seed
         Search threads, and their random seed.
     hint
@@ -85,13 +94,15 @@ def solve_cp_sat(
         cp_model.INFEASIBLE: "infeasible",
         cp_model.UNKNOWN: "no_solution",
     }
-    bound_s = 0.0
+    bound_s, processor_end = 0.0, time.process_time() + processor_s
     while True:
         solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.0, time_limit_s - (time.perf_counter() - built))
+        if math.isfinite(time_limit_s):
+            solver.parameters.max_time_in_seconds = max(0.0, time_limit_s - (time.perf_counter() - built))
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
-        outcome = solver.solve(model.cp)
+        with _stopped_at(solver, processor_end):
+            outcome = solver.solve(model.cp)
         seconds = time.perf_counter() - began
         if outcome not in known:
             raise SolverFailure(f"CP-SAT ended with {solver.status_name(outcome)}: {model.cp.validate()}")
@@ -102,8 +113,31 @@ def solve_cp_sat(
         if status == "no_solution":
             return judged(problem, None, None, bound_s, status, seconds)
         device, start_s = model.schedule(solver)
-        if not model.forbid_overfull(device) or seconds > time_limit_s:
+        over = seconds > time_limit_s or time.process_time() > processor_end
+        if not model.forbid_overfull(device) or over:
             return judged(problem, device, start_s, bound_s, status, seconds)
+
+
+@contextmanager
+def _stopped_at(solver: cp_model.CpSolver, processor_end: float) -> Iterator[None]:
+    """Stop what the solver does in the body once the processor time of this process reaches a number."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            if time.process_time() > processor_end:
+                solver.stop_search()
+
+    if not math.isfinite(processor_end):
+        yield
+        return
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 @dataclass(frozen=True, slots=True)
