@@ -24,6 +24,7 @@ from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
 from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
+from rlinit.exact.placements.split.load_splits import load_placement
 from rlinit.exact.placements.split.separators import channel_cuts, induced, without_side_outputs
 from rlinit.exact.placements.split.solve import SplitResult, solve_split
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
@@ -45,6 +46,7 @@ __all__ = [
     "closing_bounds",
     "full_program",
     "learned",
+    "load_splits",
     "local_search",
     "memory_multipliers",
     "named_start",
@@ -279,6 +281,18 @@ def learned(search: PlacementSearch) -> None:
     if incumbent.values is None:
         run_heuristic(search, "heft")
         search.origin = f"heft: {why}"
+
+
+def load_splits(search: PlacementSearch) -> None:
+    """Split every op as the multipliers of the load bound have it; by evolution where that fits nowhere."""
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    with incumbent.in_phase("load splits"):
+        found = load_placement(search.searched(), incumbent.budget)
+        incumbent.offer(found, "load splits")
+    if found is None:
+        run_heuristic(search, "ea")
 
 
 # -- search ----------------------------------------------------------------------------------------------------

@@ -143,10 +143,6 @@ def _heuristic(name: str) -> Callable[[PlacementSearch], None]:
     return run
 
 
-def _evolve(search: PlacementSearch) -> None:
-    run_heuristic(search, "ea")
-
-
 _OPENING: Strategy[PlacementSearch] = (
     Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is"),
     Phase("bound load", _bound("load"), because="milliseconds; closes the gap where devices are busy all the time"),
@@ -195,11 +191,12 @@ _AUTO: Strategy[PlacementSearch] = (
         "1 s (benchmarks.learning.multipliers)",
     ),
     Phase(
-        "evolution",
-        _evolve,
+        "splits by loads",
+        phases.load_splits,
         0.4,
         (_BINDS, _SHARDS),
-        "moves of single shards stall where devices are full; evolution changes many ops at once",
+        "moves of single shards stall where devices are full; multipliers price their memory "
+        "(benchmarks.papers.diviml --part table4 --inputs 128)",
     ),
     Phase("local search", phases.local_search, 0.05, (_EASY,), "blocks will be searched to the end"),
     Phase(

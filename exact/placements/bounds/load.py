@@ -23,7 +23,7 @@ from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["LoadBound", "load_lagrangian"]
+__all__ = ["LoadBound", "load_lagrangian", "of_groups"]
 
 _ROUNDS = 60
 _CLOSE = 1e-5
@@ -40,10 +40,13 @@ class LoadBound:
         Lower bound on the makespan.
     weight
         (d,) lambda, of sum 1.
+    toll
+        (d,) mu, seconds a byte.
     """
 
     bound_s: float
     weight: FloatArray
+    toll: FloatArray
 
 
 def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budget: Budget) -> LoadBound:
@@ -59,8 +62,8 @@ def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     n, d = problem.num_ops, problem.num_devices
     capped = np.flatnonzero(np.isfinite(problem.capacity_bytes) & (problem.capacity_bytes > 0))
     if not n:
-        return LoadBound(0.0, np.full(d, 1.0 / d))
-    seconds, held = _of_groups(problem, allowed)
+        return LoadBound(0.0, np.full(d, 1.0 / d), np.zeros(d))
+    seconds, held = of_groups(problem, allowed)
     capacity = problem.capacity_bytes[capped] * CAPACITY_SLACK
     held = held[:, capped] / capacity[:, None]
     useful = np.isfinite(seconds[:, :, 1:])
@@ -69,8 +72,8 @@ def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     weight = (
         multiplier / multiplier.sum() if multiplier.sum() > 0 and np.isfinite(multiplier.sum()) else np.full(d, 1.0 / d)
     )
-    best = LoadBound(0.0, weight)
-    toll = np.zeros(len(capped))
+    toll, priced = np.zeros(len(capped)), np.zeros(d)
+    best = LoadBound(0.0, weight, priced)
     most = max(float(np.where(useful, seconds[:, :, 1:], 0.0).max(axis=(1, 2)).sum()), 1e-300)
     rows: list[FloatArray] = []
     for _ in range(_ROUNDS):
@@ -81,7 +84,9 @@ def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
         total = float(least.sum())
         value = total - float(toll.sum()) - _ROUNDING * (abs(total) + float(toll.sum()))
         if value > best.bound_s:
-            best = LoadBound(value, weight)
+            priced = np.zeros(d)
+            priced[capped] = toll / capacity
+            best = LoadBound(value, weight, priced)
         op, device = np.nonzero(count)
         load = np.bincount(device, weights=seconds[op, device, count[op, device]], minlength=d)
         over = np.array([held[op[device == i], k, count[op[device == i], i]].sum() for k, i in enumerate(capped)]) - 1.0
@@ -99,8 +104,16 @@ def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     return best
 
 
-def _of_groups(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-    """Return (groups, d, s + 1) seconds and bytes of the batches of a whole group."""
+def of_groups(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """Return (groups, d, s + 1) seconds, inf where not allowed, and bytes of the batches of a whole group.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    allowed
+        (n, d, s + 1) batches to choose from.
+    """
     n, s = problem.num_ops, problem.num_shards
     leaders, member = np.unique(problem.group, return_inverse=True)
     size = problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
