@@ -38,6 +38,10 @@ __all__ = [
 ]
 
 
+_JOINED = 64
+"""Producers of an op on its own device, or consumers, up to which they are put one after another."""
+
+
 class DataFlow(NamedTuple):
     """What passes between the batches of a problem: n ops, m edges, d devices.
 
@@ -282,8 +286,89 @@ def _soonest(
 
 
 @njit(cache=True, nogil=True)
+def _beside(
+    near: IntArray,
+    v: int,
+    i: int,
+    group: IntArray,
+    size: FloatArray,
+    ends: tuple[FloatArray, IntArray, IntArray],
+    s_per_byte: FloatArray,
+    delay_s: FloatArray,
+    who: IntArray,
+    away: FloatArray,
+) -> tuple[float, int]:
+    """Return when the tensors of some ops can be on device i, each by itself, and how many come soonest from i itself.
+
+    These are written into `who`, those with the latest arrival from elsewhere, which goes into `away`, first. `size`
+    (n,) are bytes of what each op passes; `ends` are the ends of the batches of each op, its devices by these, and how
+    many may run it.
+    """
+    end, order, count = ends
+    earliest, number = 0.0, 0
+    for u in near:
+        here, together = end[u, i], group[u] == group[v]
+        at = here if together else _soonest(end[u], order[u, : count[u]], i, size[u], s_per_byte, delay_s)
+        earliest = max(earliest, at)
+        if at == here and at < np.inf:
+            who[number % len(who)] = u
+            number += 1
+    if number < 2 or number > len(who):
+        return earliest, 0
+    for k in range(number):
+        u, far = who[k], np.inf
+        if group[u] != group[v]:
+            for j in order[u, : count[u]]:
+                if end[u, j] >= far:
+                    break
+                if j != i:
+                    far = min(far, end[u, j] + (delay_s[j, i] + size[u] * s_per_byte[j, i]))
+        at = k
+        while at > 0 and away[at - 1] < far:
+            who[at], away[at] = who[at - 1], away[at - 1]
+            at -= 1
+        who[at], away[at] = u, far
+    return earliest, number
+
+
+@njit(cache=True, nogil=True)
+def _joined(
+    earliest: float,
+    number: int,
+    i: int,
+    who: IntArray,
+    away: FloatArray,
+    start: FloatArray,
+    least: FloatArray,
+) -> float:
+    """Return when the tensors of all of `who` can be on device i, which runs one op at a time.
+
+    The ops that others send later than that ran on i, one after another: the least time for which they can have. In
+    the order of their starts they are done soonest.
+    """
+    best = max(earliest, away[0])
+    for k in range(1, number + 1):
+        at = k - 1  # `who` up to here is put in the order of starts.
+        u = who[at]
+        while at > 0 and start[who[at - 1], i] > start[u, i]:
+            who[at] = who[at - 1]
+            at -= 1
+        who[at] = u
+        done = 0.0
+        for x in range(k):
+            done = max(done, start[who[x], i]) + least[who[x], i]
+        if done >= best:
+            break
+        best = min(best, max(earliest, done, away[k] if k < number else 0.0))
+    return float(best)
+
+
+@njit(cache=True, nogil=True)
 def carry_open(flow: DataFlow, able: BoolArray, least: FloatArray, head: FloatArray, tail: FloatArray) -> None:
     """Carry heads forward and tails backward along data as `carry` does, where nothing is fixed but what may run.
+
+    Producers of an op that are on its device run one after another there, all others send their tensors: the head is
+    the least time for which that can be; tails alike, by the consumers.
 
     Parameters
     ----------
@@ -297,29 +382,33 @@ def carry_open(flow: DataFlow, able: BoolArray, least: FloatArray, head: FloatAr
     Devices are tried by when they can be done, so that mostly few of them are: some ``m d`` steps instead of ``m d^2``.
     """
     n, d = able.shape
-    end, order, count = np.empty((n, d)), np.empty((n, d), np.int64), np.empty(n, np.int64)
+    end, order, count = np.empty((n, d)), np.empty((n, d), np.int64), np.zeros(n, np.int64)
     rate, delay = np.ascontiguousarray(flow.s_per_byte.T), np.ascontiguousarray(flow.delay_s.T)
+    who, away, size = np.empty(_JOINED, np.int64), np.empty(_JOINED), flow.tensor_bytes
     for v in flow.visit:
-        for u in flow.pred[flow.pred_indptr[v] : flow.pred_indptr[v + 1]]:
-            together, size = flow.group[u] == flow.group[v], flow.tensor_bytes[u]
-            for i in range(d):
-                if not able[v, i]:
-                    continue
-                at = end[u, i]
-                if not together:
-                    at = _soonest(end[u], order[u, : count[u]], i, size, flow.s_per_byte, flow.delay_s)
-                head[v, i] = max(head[v, i], at)
+        near = flow.pred[flow.pred_indptr[v] : flow.pred_indptr[v + 1]]
+        for i in range(d):
+            if not able[v, i]:
+                continue
+            at, number = _beside(
+                near, v, i, flow.group, size, (end, order, count), flow.s_per_byte, flow.delay_s, who, away
+            )
+            if number > 0:
+                at = _joined(at, number, i, who, away, head, least)
+            head[v, i] = max(head[v, i], at)
         count[v] = _by_end(able[v], head[v], least[v], end[v], order[v])
+    same = np.empty(n)
     for v in flow.visit[::-1]:
-        for w in flow.succ[flow.succ_indptr[v] : flow.succ_indptr[v + 1]]:
-            together, size = flow.group[v] == flow.group[w], flow.tensor_bytes[v]
-            for i in range(d):
-                if not able[v, i]:
-                    continue
-                at = end[w, i]
-                if not together:
-                    at = _soonest(end[w], order[w, : count[w]], i, size, rate, delay)
-                tail[v, i] = max(tail[v, i], at)
+        near = flow.succ[flow.succ_indptr[v] : flow.succ_indptr[v + 1]]
+        for w in near:
+            same[w] = size[v]
+        for i in range(d):
+            if not able[v, i]:
+                continue
+            at, number = _beside(near, v, i, flow.group, same, (end, order, count), rate, delay, who, away)
+            if number > 0:
+                at = _joined(at, number, i, who, away, tail, least)
+            tail[v, i] = max(tail[v, i], at)
         count[v] = _by_end(able[v], tail[v], least[v], end[v], order[v])
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.propagation import BatchState, carry, carry_open, data_flow
 from rlinit.exact.placements.analysis.time_windows import (
@@ -118,12 +122,10 @@ def test_a_start_is_needed_for_a_window() -> None:
         batch_windows(random_placement_problem(1, 3, 2), 10.0, None, np.array([True, False, True]))
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32 - 1))
-def test_carrying_by_ends_is_carrying(seed: int) -> None:
-    """Where nothing is fixed, trying devices by when they can be done gives the same heads and tails, bit by bit."""
-    problem, rng = any_problem(seed), np.random.default_rng(seed)
+def _carried(problem: PlacementProblem, seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return least times, some missing, and what `carry` and `carry_open` make of them: (2, n, d) heads and tails."""
     n, d = problem.num_ops, problem.num_devices
+    rng = np.random.default_rng(seed)
     least = np.where(rng.random((n, d)) < 0.2, np.inf, problem.time_s[:, :, -1])
     able, none = np.isfinite(least), np.full((n, d), -1)
     found = np.zeros((2, 2, n, d))
@@ -132,4 +134,53 @@ def test_carrying_by_ends_is_carrying(seed: int) -> None:
     state = BatchState(free, able, unknown, least, head, tail, none, none, np.zeros((0, 0), np.bool_))
     carry(data_flow(problem), state)
     carry_open(data_flow(problem), able, least, found[1, 0], found[1, 1])
-    assert np.array_equal(found[0], found[1])
+    return least, found[0], found[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_carrying_by_ends_is_carrying(seed: int) -> None:
+    """Where no op has two producers or two consumers, devices tried by their ends give the same, bit by bit."""
+    problem = any_problem(seed)
+    first = {u: w for u, w in reversed(problem.edges.tolist())}
+    single = {w: u for u, w in first.items()}
+    edges = np.array(sorted((u, w) for w, u in single.items()), np.int64).reshape(-1, 2)
+    _, plain, found = _carried(dataclasses.replace(problem, edges=edges), seed)
+    assert np.array_equal(plain, found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_neighbours_on_the_device_of_an_op_follow_one_another(seed: int) -> None:
+    """Heads and tails are the least over all sets of neighbours on the op's device, in all orders of each set."""
+    problem = any_problem(seed)
+    least, plain, found = _carried(problem, seed)
+    n, d = least.shape
+    assert (found >= plain).all()
+    for side, value in enumerate(found):
+        for v in range(n):
+            near = (problem.succ_of(v) if side else problem.pred_of(v)).tolist()
+            for i in np.flatnonzero(np.isfinite(least[v])).tolist():
+                away = {}
+                for u in near:
+                    links = [
+                        (value[u, j] + least[u, j])
+                        + (problem.transfer_s(v, i, j) if side else problem.transfer_s(u, j, i))
+                        for j in range(d)
+                        if j != i and np.isfinite(least[u, j]) and problem.group[u] != problem.group[v]
+                    ]
+                    away[u] = min(links, default=np.inf)
+                expected = min(
+                    max([*(away[u] for u in near if u not in own), _in_a_row(own, i, value, least)], default=0.0)
+                    for size in range(len(near) + 1)
+                    for own in itertools.permutations(near, size)
+                )
+                assert value[v, i] == pytest.approx(expected, rel=1e-12)
+
+
+def _in_a_row(ops: tuple[int, ...], i: int, start: FloatArray, least: FloatArray) -> float:
+    """Return when the last of some ops ends, run on a device in this order."""
+    end = 0.0
+    for u in ops:
+        end = max(end, start[u, i]) + least[u, i]
+    return end
