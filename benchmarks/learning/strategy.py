@@ -1,84 +1,229 @@
-"""The primal-dual integral of `auto` for `latency` with the learned dual ascent among its phases, and without it.
+"""`auto` with a learned part and without it, or with another in its place, on problems that it was not trained on.
 
-Both sides solve the same problem for as many seconds, in turns; which goes first changes from problem to problem. The
-clock is the one on the wall, since that is what phases are given shares of.
-Run as ``python -m benchmarks.learning.strategy [--seconds S]``.
+All sides solve the same problem, in turns within one run; the order changes from problem to problem. Limits count
+seconds of the processor, which other work on the machine does not lengthen (other packages' solvers look at the wall
+clock). Run as ``python -m benchmarks.learning.strategy QUESTION [--seconds S] [--count N]``.
+
+==============  ==================================================================================================
+question        sides
+==============  ==================================================================================================
+flow            the dual ascent among the phases for `latency`, and without it
+opening         a schedule by quick heuristics before the bound by loads, and after it
+latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead
+stage-agent     the shipped agent; none; its decoders with a network that says nothing
+==============  ==================================================================================================
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
+from unittest.mock import patch
+
+import numpy as np
 
 import rlinit
-from benchmarks.families.generated_placements import measured_network, unrelated_machines
-from benchmarks.learning.protocol import JUDGE_SEEDS, compare, primal_dual_integral, print_comparisons
+from benchmarks.learning.families import FAMILIES, Case
+from benchmarks.learning.protocol import compare, primal_dual_integral, print_comparisons
 from benchmarks.record import save
-from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
-from rlinit.datasets.zoo import imagenet
+from rlinit.agent.latency_selection import LatencyChoice, choose_for_latency
+from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint, shipped
+from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.oneshot_numpy import OneShotWeights
+from rlinit.agent.placements.agent import LatencyAgent
+from rlinit.agent.selection import StageChoice, choose_for_stages
+from rlinit.agent.stages.agent import OneShotStageAgent
+from rlinit.solving import placement_phases, stage_phases
 from rlinit.solving.placements import PLACEMENT_METHODS
 
-Case = tuple[str, rlinit.Graph, rlinit.Hardware]
+Side = Callable[[], AbstractContextManager[object]]
+History = list[tuple[float, float | None, float | None]]
+
 _LEAST = 1e-4
-"""Integrals below this count as this: a problem that both sides close at once says nothing."""
+"""Integrals below this count as this: a problem that all sides close at once says nothing."""
+
+MOMENTS = (0.1, 0.3, 1.0, 3.0)
+"""Seconds at which values are compared."""
 
 
-def cases(count: int) -> list[Case]:
-    """Return so many problems of each family."""
-    found: list[Case] = []
-    for seed in islice(JUDGE_SEEDS, count):
-        found.append(("cells", *measured_network((200, 490, 1_000)[seed % 3], seed=seed)))
-        shape = ("lu", "gauss", "fft")[seed % 3]
-        found.append(("task graphs", *unrelated_machines(shape, (0.1, 1.0)[seed % 2], seed=seed, machines=8)))
-        wired = rwnn(WIRINGS[seed % 3], seed=seed, channels=1 + seed % 3, dependence=("weak", "strong")[seed % 2])  # type: ignore[arg-type]
-        found.append(("DIVIML", wired, rlinit.Hardware.preset("cpu-t4-a100")))
-    for name in islice(("densenet121", "inceptionv3", "resnet101", "xception", "resnet152", "densenet201"), count):
-        found.append(("zoo", imagenet.load(name), rlinit.Hardware.preset("moirai-inter")))
-    return found
-
-
-def integral(case: Case, learned: bool, seconds: float) -> float:
-    """Return the primal-dual integral of one side."""
+@contextmanager
+def without_phase(name: str) -> Iterator[None]:
+    """Leave a phase of `auto` for `latency` out."""
     whole = PLACEMENT_METHODS["auto"]
-    try:
-        if not learned:
-            PLACEMENT_METHODS["auto"] = tuple(phase for phase in whole if phase.name != "bound flow")
-        plan = rlinit.schedule(case[1], case[2], objective="latency", time_limit_s=seconds)
-    finally:
-        PLACEMENT_METHODS["auto"] = whole
+    with patch.dict(PLACEMENT_METHODS, {"auto": tuple(phase for phase in whole if phase.name != name)}):
+        yield
+
+
+def silenced(name: str) -> Checkpoint:
+    """Return a shipped checkpoint with its last layers set to zero: what an untrained one proposes."""
+    path = shipped(name)
+    assert path is not None
+    whole = load_checkpoint(path)
+    arrays = {key: array * np.float32(not _is_last(key)) for key, array in whole.arrays.items()}
+    return Checkpoint(arrays, whole.card)
+
+
+def _is_last(key: str) -> bool:
+    return key in ("key_out.weight", "key_out.bias", "devices.out.weight", "devices.out.bias")
+
+
+def _latency_side(change: Callable[[LatencyChoice], LatencyChoice]) -> Side:
+    """Return the side on which another choice of an agent is made."""
+    return lambda: patch.object(
+        placement_phases, "choose_for_latency", lambda p, name: change(choose_for_latency(p, name))
+    )
+
+
+def _stage_side(change: Callable[[StageChoice], StageChoice]) -> Side:
+    return lambda: patch.object(stage_phases, "choose_for_stages", lambda p, name: change(choose_for_stages(p, name)))
+
+
+def _untrained_latency(choice: LatencyChoice) -> LatencyChoice:
+    return replace(choice, agent=choice.agent and LatencyAgent(silenced("latency")))
+
+
+def _untrained_stages(choice: StageChoice) -> StageChoice:
+    checkpoint = silenced("stages")
+    weights = OneShotWeights(OneShotConfig.from_dict(dict(checkpoint.card.config)), checkpoint.arrays)
+    return replace(choice, agent=choice.agent and OneShotStageAgent(weights))
+
+
+def _no_lookahead() -> AbstractContextManager[object]:
+    def nothing(arrays: Any, *_: object) -> tuple[float, Any, Any]:
+        ops = int(arrays.ptr[-1])
+        return np.inf, np.zeros(ops, np.int64), np.zeros(ops)
+
+    return patch("rlinit.agent.placements.agent.play_ahead", nothing)
+
+
+@contextmanager
+def loads_first() -> Iterator[None]:
+    """Compute the loads of devices before the first schedule is made."""
+    whole = PLACEMENT_METHODS["auto"]
+    loads = next(phase for phase in whole if phase.name == "bound load")
+    with patch.dict(PLACEMENT_METHODS, {"auto": (loads, *(phase for phase in whole if phase is not loads))}):
+        yield
+
+
+QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
+    "flow": ("latency", {"with": nullcontext, "without": lambda: without_phase("bound flow")}),
+    "opening": ("latency", {"schedule first": nullcontext, "loads first": loads_first}),
+    "latency-agent": (
+        "latency",
+        {
+            "agent": nullcontext,
+            "none": _latency_side(lambda choice: replace(choice, agent=None)),
+            "untrained": _latency_side(_untrained_latency),
+            "no look-ahead": _no_lookahead,
+        },
+    ),
+    "stage-agent": (
+        "stages",
+        {
+            "agent": nullcontext,
+            "none": _stage_side(lambda choice: replace(choice, agent=None)),
+            "untrained": _stage_side(_untrained_stages),
+        },
+    ),
+}
+"""Kind of problem and sides by question; the first side is held against each of the others."""
+
+
+def run(case: Case, side: Side, objective: str, seconds: float) -> tuple[History, dict[str, float]]:
+    """Return the history of one side on the processor's clock, and the seconds of its phases."""
+    with side():
+        told: dict[str, Any] = {"objective": objective} | dict(case.options)
+        plan = rlinit.schedule(case.graph, case.hardware, time_limit_s=seconds, **told)
     history = [
         (one.time_s, one.values[0] if one.values else None, one.bounds[0] if one.bounds else None)
         for one in plan.history
     ]
-    return max(_LEAST, primal_dual_integral(history, seconds))
+    return history, dict(plan.phase_s)
+
+
+def value_at(history: History, moment: float) -> float | None:
+    """Return the value at a moment, None where there is none yet."""
+    found = [value for time_s, value, _ in history if value is not None and time_s <= moment]
+    return min(found) if found else None
+
+
+def measures(histories: dict[str, History], seconds: float) -> dict[str, dict[str, float]]:
+    """Return, by side, the integrals, and the values at some moments over the best of all sides."""
+    best = min((v for h in histories.values() for _, v, _ in h if v is not None), default=0.0)
+    found: dict[str, dict[str, float]] = {}
+    for name, history in histories.items():
+        found[name] = {
+            "primal-dual integral": max(_LEAST, primal_dual_integral(history, seconds)),
+            "primal integral": max(_LEAST, primal_dual_integral(history, seconds, best=best)),
+        }
+        for moment in MOMENTS:
+            value = value_at(history, moment)
+            if moment <= seconds and value is not None and best > 0:
+                found[name][f"value at {moment:g} s"] = value / best
+    return found
+
+
+def measured(case: Case, sides: dict[str, Side], objective: str, seconds: float, at: int) -> dict[str, Any]:
+    """Return what all sides reach on a problem, the first of them `at` places on, and the phases of the first side."""
+    names = list(sides)
+    ran = {
+        name: run(case, sides[name], objective, seconds) for name in names[at % len(names) :] + names[: at % len(names)]
+    }
+    row: dict[str, Any] = {"graph": case.graph.name, "hardware": case.hardware.name, "ops": case.graph.num_ops}
+    row["phases"] = sorted(ran[names[0]][1])
+    return row | measures({name: ran[name][0] for name in names}, seconds)
+
+
+def judge(rows: list[dict[str, Any]], sides: list[str]) -> list[dict[str, Any]]:
+    """Return the comparisons of the first side with each other one, by family and over all."""
+    found = []
+    for rival in sides[1:]:
+        for measure in dict.fromkeys(key for row in rows for key in row[sides[0]]):
+            for family in [*dict.fromkeys(row["family"] for row in rows), "all"]:
+                mine = [row for row in rows if family in (row["family"], "all")]
+                mine = [row for row in mine if measure in row[sides[0]] and measure in row[rival]]
+                if mine:
+                    ours, theirs = ([row[side][measure] for row in mine] for side in (sides[0], rival))
+                    found.append(compare(family, f"{measure}, {sides[0]} / {rival}", ours, theirs))
+    print_comparisons("; ".join(sides), found)
+    return [asdict(one) for one in found]
 
 
 def main() -> None:
     """Judge, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("question", choices=QUESTIONS)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--count", type=int, default=5, help="problems of each family")
+    parser.add_argument("--families", nargs="+", help="of those of the question, these; all")
+    parser.add_argument("--rivals", nargs="+", help="sides to hold the first against; all")
     chosen = parser.parse_args()
+    time.monotonic = time.perf_counter = time.process_time
+    kind, known = QUESTIONS[chosen.question]
+    first, *others = known
+    sides = {name: known[name] for name in (first, *(chosen.rivals or others))}
+    objective = "latency" if kind == "latency" else "pipeline"
     rows: list[dict[str, Any]] = []
-    for at, case in enumerate(cases(chosen.count)):
-        if at == 0:
-            integral(case, True, 2.0)  # compiles
-        row: dict[str, Any] = {"family": case[0], "graph": case[1].name, "load": os.getloadavg()[0]}
-        for learned in (True, False) if at % 2 else (False, True):
-            row["with" if learned else "without"] = integral(case, learned, chosen.seconds)
-        rows.append(row)
-        print({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-    found = []
-    for family in [*dict.fromkeys(row["family"] for row in rows), "all"]:
-        mine = [row for row in rows if family in (row["family"], "all")]
-        sides = [[row[side] for row in mine] for side in ("with", "without")]
-        found.append(compare(family, f"primal-dual integral, {chosen.seconds:g} s", *sides))
-    print_comparisons("auto with the learned ascent over auto without it", found)
-    settings = {"seconds": chosen.seconds, "count": chosen.count}
-    save("learning_strategy", rows, **settings, comparisons=[asdict(one) for one in found])
+    for family in chosen.families or FAMILIES[kind]:
+        for at, case in enumerate(islice(FAMILIES[kind][family](), chosen.count)):
+            if at == 0:
+                for side in sides.values():
+                    run(case, side, objective, 1.0)  # compiles
+            row = measured(case, sides, objective, chosen.seconds, at)
+            if "agent" in chosen.question and "agent" not in row["phases"]:
+                print(f"{family}, {case.graph.name}: no agent is asked", flush=True)
+                continue
+            rows.append({"family": family} | row)
+            brief = {name: [float(f"{v:.4g}") for v in row[name].values()] for name in sides}
+            print(family, case.graph.name, case.graph.num_ops, brief, flush=True)
+    comparisons = judge(rows, list(sides))
+    settings = {"seconds": chosen.seconds, "count": chosen.count, "clock": "processor"}
+    save(f"learning_{chosen.question}_{chosen.seconds:g}s".replace("-", "_"), rows, **settings, comparisons=comparisons)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from rlinit.solving.options import SolveOptions
 __all__ = [
     "PlacementLimits",
     "PlacementSearch",
+    "auto_agent",
     "bound_phase",
     "branch",
     "check_branching",
@@ -242,20 +243,25 @@ def run_heuristic(search: PlacementSearch, name: str) -> None:
 
 
 def named_start(search: PlacementSearch) -> None:
-    """Phase 1: a named heuristic, a named agent, or all quick ones, the best of them."""
+    """Phase 1: a named heuristic, a named agent, or all quick heuristics, the best of them."""
     name = search.options.agent
-    if name in PLACEMENT_HEURISTICS:
-        run_heuristic(search, name)
-        search.origin = name
-        return
-    if name != "auto":
-        learned(search)
-        return
-    for start in _STARTS:
+    for start in _STARTS if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
         with search.incumbent.part(start):
             run_heuristic(search, start)
-    learned(search)
-    search.origin = f"{', '.join(_STARTS)}; {search.origin}"
+        search.origin = ", ".join(_STARTS) if name == "auto" else name
+    if search.origin == "none":
+        learned(search)
+
+
+def auto_agent(search: PlacementSearch) -> None:
+    """Phase 1 by the agent that comes with the package, after the quick heuristics and where there is time for it."""
+    before = search.origin
+    agent = choose_for_latency(search.problem, "auto").agent
+    if agent is not None and search.incumbent.budget.remaining_s < agent.sampling_s * search.problem.num_ops:
+        search.origin = "no agent: heuristics and search are ahead of it in so short a time"
+    else:
+        learned(search)
+    search.origin = f"{before}; {search.origin}"
 
 
 def learned(search: PlacementSearch) -> None:
@@ -265,9 +271,8 @@ def learned(search: PlacementSearch) -> None:
         search.origin = "no agent: done before"
         return
     choice = choose_for_latency(incumbent.problem, search.options.agent)
-    why = choice.reason
+    samples, why = choice.samples, choice.reason
     if choice.agent is not None:
-        samples = choice.samples
         if incumbent.budget.remaining_s < choice.agent.sampling_s * incumbent.problem.num_ops:
             samples, why = 0, f"{why}; only the greedy one, for want of time"
         with incumbent.in_phase("agent"):

@@ -79,6 +79,9 @@ def _easy(search: PlacementSearch) -> bool:
 
 
 _NO_PLAN: Condition[PlacementSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+_FREE_AGENT: Condition[PlacementSearch] = Condition(
+    "the agent is not named", lambda search: search.options.agent == "auto"
+)
 _TIMED: Condition[PlacementSearch] = Condition("there is a time limit", lambda search: search.options.timed)
 _ONE_SHARD: Condition[PlacementSearch] = Condition("no op is split", lambda search: search.problem.num_shards == 1)
 _SHARDS: Condition[PlacementSearch] = Condition(
@@ -143,22 +146,29 @@ def _heuristic(name: str) -> Callable[[PlacementSearch], None]:
     return run
 
 
-_OPENING: Strategy[PlacementSearch] = (
-    Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is"),
-    Phase("bound load", _bound("load"), because="milliseconds; closes the gap where devices are busy all the time"),
-)
+_PATH = Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is")
 """What every method begins with."""
 
-_COARSE = Phase(
-    "coarse schedule",
-    phases.named_start,
-    when=(_NO_PLAN,),
-    because="the best of five quick heuristics and of the learned agent, 8% better than HEFT alone "
-    "(benchmarks.components.agent_latency)",
+_LOAD = Phase("bound load", _bound("load"), because="closes the gap where devices are busy all the time")
+
+_COARSE: Strategy[PlacementSearch] = (
+    Phase(
+        "coarse schedule",
+        phases.named_start,
+        when=(_NO_PLAN,),
+        because="the best of five quick heuristics, a few milliseconds; before the loads, which take 50 to 200",
+    ),
+    _LOAD,
+    Phase(
+        "learned agent",
+        phases.auto_agent,
+        when=(_NO_PLAN, _FREE_AGENT),
+        because="0.9% better after 1 and 3 s; where there is less time it is behind (benchmarks.learning.strategy)",
+    ),
 )
 
 _AUTO: Strategy[PlacementSearch] = (
-    _COARSE,
+    *_COARSE,
     Phase(
         "trial makespans",
         phases.trials,
@@ -280,9 +290,9 @@ _AUTO: Strategy[PlacementSearch] = (
 PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
     "auto": _AUTO,
     "agent": (Phase("learned agent", phases.learned, because="it was asked for by name"),),
-    "sweep": (_COARSE, Phase("local search", phases.local_search, because="it was asked for by name")),
+    "sweep": (*_COARSE, Phase("local search", phases.local_search, because="it was asked for by name")),
     "warm": (
-        _COARSE,
+        *_COARSE,
         Phase("windows", phases.windows, because="Inc-ILP's second and third phase"),
         Phase("bounds around and joined", phases.closing_bounds, because="a window proves nothing of the whole"),
     ),
@@ -300,7 +310,8 @@ PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
 def placement_strategy(method: str) -> Strategy[PlacementSearch]:
     """Return the phases of a method: one of `PLACEMENT_METHODS`, or a heuristic alone, after the cheapest bounds."""
     heuristic = Phase(f"heuristic {method}", _heuristic(method), because="it was asked for by name")
-    return (*_OPENING, *PLACEMENT_METHODS.get(method, (heuristic,)))
+    chosen = PLACEMENT_METHODS.get(method, (heuristic,))
+    return (_PATH, *(() if _LOAD in chosen else (_LOAD,)), *chosen)
 
 
 def solve_placement(
@@ -417,7 +428,8 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
 
     return (
         Phase("search of the coarse problem", search_coarse, 0.6, because="it has a fraction of the ops"),
-        *_OPENING,
+        _PATH,
+        _LOAD,
         Phase("bounds around and joined", phases.closing_bounds, because="nothing proven of the coarse problem holds"),
     )
 
