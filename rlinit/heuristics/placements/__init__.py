@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlinit.heuristics.placements.baechi import m_etf, m_topo
+from rlinit.heuristics.placements.balance import balance
 from rlinit.heuristics.placements.common import PlacementHeuristic
 from rlinit.heuristics.placements.contiguous import segments
 from rlinit.heuristics.placements.getf import getf
@@ -27,5 +28,6 @@ PLACEMENT_HEURISTICS: Mapping[str, PlacementHeuristic] = {
     "ea": evolve,
     "tabu": tabu,
     "segments": segments,
+    "balance": balance,
 }
 """name -> call(problem, seed=, evaluations=, budget=) -> placement, or None where it finds no feasible one."""
