@@ -14,7 +14,7 @@ from rlinit.coarsening.contraction import coarsen, contract_problem, expand_plac
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.placements import placement_baselines
 from rlinit.errors import RlinitError
-from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
+from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -59,6 +59,9 @@ _CONSTRAINT_PAIRS = 3_000
 _CLOSING_S, _MOST_CLOSING = 2e-5, 0.3
 """Seconds that making and checking the plan takes for each batch there may be, and the share of the time left that is
 kept for it at most (`benchmarks.components.time_limits`)."""
+
+_PATH_SHARE = 0.25
+"""Of the mean load of devices, the longest path up to which loads decide, and precedence hardly."""
 
 _BRANCHING_OPS = 12
 """Ops up to which branch and bound over all schedules comes first."""
@@ -127,6 +130,17 @@ _MIDDLING: Condition[PlacementSearch] = Condition(
 )
 
 
+def _work_outweighs(search: PlacementSearch) -> bool:
+    problem = search.problem
+    work = float(problem.op_time_s.min(axis=1, initial=np.inf).sum())
+    return path_bound(problem) * problem.num_devices <= _PATH_SHARE * work
+
+
+_LOADED: Condition[PlacementSearch] = Condition(
+    f"no path longer than {_PATH_SHARE:.0%} of the work of a device", _work_outweighs
+)
+
+
 def _bound(name: str, late: bool = False) -> Callable[[PlacementSearch], None]:
     """Return the phase of one bound."""
 
@@ -144,6 +158,10 @@ def _heuristic(name: str) -> Callable[[PlacementSearch], None]:
         search.origin = name
 
     return run
+
+
+def _balance(search: PlacementSearch) -> None:
+    run_heuristic(search, "balance")
 
 
 _PATH = Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is")
@@ -169,6 +187,13 @@ _COARSE: Strategy[PlacementSearch] = (
 
 _AUTO: Strategy[PlacementSearch] = (
     *_COARSE,
+    Phase(
+        "balanced loads",
+        _balance,
+        0.1,
+        (_NO_PLAN, _LOADED),
+        "300 jobs on 16 unrelated machines: 294 in 0.6 s, where HEFT has 345 and local search 309 after 5 s",
+    ),
     Phase(
         "trial makespans",
         phases.trials,

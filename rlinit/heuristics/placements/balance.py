@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.common import placed_in_order
 from rlinit.heuristics.stages.slot_annealing import anneal_loose, packed
@@ -32,7 +33,8 @@ def balance(
         return None
     nodes = loads.num_nodes
     moves = evaluations or min(_MOST_MOVES, max(_FEWEST_MOVES, _MOVES_AN_OP * nodes))
-    device = anneal_loose(loads, start, seed=seed, moves=moves, budget=budget).stage[group]
+    found = anneal_loose(loads, start, seed=seed, moves=moves, budget=budget) if nodes else start
+    device = found.classes[found.stage][group]
     mask = np.zeros((problem.num_ops, problem.num_devices), np.int64)
     mask[np.arange(problem.num_ops), device] = (1 << problem.num_shards) - 1
     rank = np.empty(problem.num_ops, np.int64)
@@ -40,14 +42,17 @@ def balance(
     return placed_in_order(problem, mask, np.lexsort((rank, -upward_ranks(problem))))
 
 
-def _loads(problem: PlacementProblem) -> tuple[StageProblem, np.ndarray]:
-    """Return the groups of ops as nodes of stages without tensors, one stage a device, and the node of each op."""
+def _loads(problem: PlacementProblem) -> tuple[StageProblem, IntArray]:
+    """Return the groups of ops as nodes of stages without tensors, and the node of each op.
+
+    Each device is a stage and a class of its own; annealing may exchange the devices of two stages.
+    """
     leaders, group = np.unique(problem.group, return_inverse=True)
     n, d = len(leaders), problem.num_devices
     work = np.zeros((d, n))
     held = np.zeros(n)
     for i in range(d):
-        np.add.at(work[i], group, problem.time_s[:, i, -1])
+        np.add.at(work[i], group, problem.op_time_s[:, i])
     np.add.at(held, group, problem.weight_bytes + problem.num_shards * problem.shard_bytes)
     none = np.zeros(0, np.int64)
     nothing = np.zeros((d, 0))
