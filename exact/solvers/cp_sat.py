@@ -94,8 +94,6 @@ class ConstraintSearch(Generic[Solution]):
         parameters.catch_sigint_signal = False
         if np.isfinite(memory_left()):
             parameters.max_memory_in_mb = max(1, int(memory_left() / 2**20))
-        if np.isfinite(budget.remaining_s):
-            parameters.max_time_in_seconds = max(budget.remaining_s, 1e-3)
         if settings.work is not None:
             parameters.max_deterministic_time = max(settings.work - spent, 1e-3)
 
@@ -141,7 +139,7 @@ class ConstraintSearch(Generic[Solution]):
             take()
             if bounds:
                 raise_bound(bounds[-1])
-            if self.budget.stopped:
+            if self.budget.expired:
                 solver.stop_search()
         take()
         self.work = solver.response_proto.deterministic_time

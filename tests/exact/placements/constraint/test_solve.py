@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from rlinit.heuristics.placements.local_search import earliest_finish_start
 from rlinit.placements.problem import PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, obstacle
 from tests.exact.placements.test_milp import small_latency
-from tests.placement_cases import brute_force_placement
+from tests.placement_cases import brute_force_placement, random_placement_problem
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -89,3 +90,19 @@ def test_times_without_a_quantum_are_rounded_down() -> None:
     assert times.floor(1.0) == 3  # a discount for rounding errors takes exact multiples down by one
     assert times.floor(1.1) == 4
     assert IntegerTimes(unit_s=0.25, exact=True).floor(1.0) == 4
+
+
+@needs_cp_sat
+def test_time_that_a_budget_leaves_out_does_not_end_it() -> None:
+    """While the clock of its budget stands still, CP-SAT goes on, however little time is left."""
+    problem = random_placement_problem(7, 12, 3, density=0.2, forbidden_fraction=0.0)
+    start = earliest_finish_start(problem)
+    assert start is not None
+    with ExitStack() as stack:
+        budget = Budget(0.0)
+        while budget.expired:
+            budget = Budget(1e-3)
+            stack.enter_context(budget.paused())
+        result = solve_constraints(problem, budget=budget, start=start, settings=ConstraintSettings())
+    assert result.value is not None
+    assert result.bound >= result.value * (1 - 1e-5)
