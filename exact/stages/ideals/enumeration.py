@@ -109,8 +109,10 @@ def enumerate_ideals(
         if tried == cap or _FACTOR * (budget.elapsed_s - began) > 0.5 * budget.remaining_s:
             return None
         more = min(cap, _FACTOR * tried)
-        reserve(more * each, f"{more:,} ideals")
-        tried = more
+        room = int(min(memory_left() / each, more))
+        if room <= tried:
+            reserve(more * each, f"{more:,} ideals")
+        tried = room
 
 
 def _explore(problem: StageProblem, cap: int) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:
@@ -129,6 +131,17 @@ def _hashed(sign: NDArray[np.uint64], first: int, size: int) -> IntArray:
             slot = (slot + 1) & mask
         table[slot] = first + j
     return table
+
+
+@njit(cache=True, nogil=True)
+def _add_sources(pred_indptr: IntArray, added: NodeArray) -> int:
+    """Write down the nodes that wait for none; return how many. An assignment of arrays compiles for two seconds."""
+    size = 0
+    for v in range(len(pred_indptr) - 1):
+        if pred_indptr[v + 1] == pred_indptr[v]:
+            added[size] = v
+            size += 1
+    return size
 
 
 @njit(cache=True, nogil=True)
@@ -151,11 +164,9 @@ def _grow(
     one = np.uint64(1)
     indptr = np.zeros(1024, np.int64)
     entry = np.full(1024, -1, np.int64)
-    sources = np.flatnonzero(pred_indptr[1:] == pred_indptr[:-1])
-    size = len(sources)  # transitions
     added = np.empty(4096 + n, np.int32)
     target = np.empty(4096 + n, np.int32)
-    added[:size] = sources
+    size = _add_sources(pred_indptr, added)  # transitions
     indptr[1] = size
     count = 1
     bits = np.zeros((1, words), np.uint64)
