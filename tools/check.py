@@ -229,6 +229,7 @@ class Graph:
         banned = [row.get("forbidden", []) for row in self.ops]
         need(all(isinstance(each, str) for row in banned for each in row), "a forbidden device is no text")
         need(all(isinstance(row, list) for row in banned), "forbidden devices are no list")
+        need(all(isinstance(each, Fraction) for row in self.ops for each in times_of(row)), "a time is no number")
         self.order = topological(len(self.ops), [(u, v) for u, v, _ in self.edges])
         self.held = [ZERO] * len(self.ops)  # bytes of all tensors that an op reads and makes
         for u, _, size in self.tensors:
@@ -264,6 +265,13 @@ class Graph:
             seconds = max(seconds, moved / number(device, "bytes_per_s"))
         seconds += number(one, "launch_s", number(device, "launch_s", ZERO))
         return seconds * number(device, "slowdown", ONE)
+
+
+def times_of(row: Any) -> Iterator[Any]:
+    """Yield the times of an op, whatever device and batch they are for."""
+    given = row.get("time_s", {})
+    for entry in given.values() if isinstance(given, dict) else [given]:
+        yield from entry.values() if isinstance(entry, dict) else [entry]
 
 
 CLASSES = (
