@@ -119,7 +119,6 @@ def test_a_kill_loses_the_last_interval_at_most(tmp_path: Path) -> None:
                 assert plan.bound >= bound * (1 - 1e-9)
                 looked += 1
     assert looked
-    assert not list(tmp_path.glob("*.json.*"))
 
 
 def _killed_after(seconds: float, path: Path) -> list[list[float]]:
