@@ -10,7 +10,7 @@ question        sides
 flow            the dual ascent among the phases for `latency`, and without it
 opening         a schedule by quick heuristics before the bound by loads, and after it
 latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead
-stage-agent     the shipped agent; none; its decoders with a network that says nothing
+stage-agent     the shipped agent, asked after few ideals; none; its decoders with a network that says nothing
 ==============  ==================================================================================================
 """
 
@@ -40,6 +40,9 @@ from rlinit.agent.selection import StageChoice, choose_for_stages
 from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.solving import placement_phases, stage_phases
 from rlinit.solving.placements import PLACEMENT_METHODS
+from rlinit.solving.stage_phases import StageSearch
+from rlinit.solving.stages import STAGE_METHODS
+from rlinit.solving.strategy import Phase
 
 Side = Callable[[], AbstractContextManager[object]]
 History = list[tuple[float, float | None, float | None]]
@@ -79,8 +82,22 @@ def _latency_side(change: Callable[[LatencyChoice], LatencyChoice]) -> Side:
     )
 
 
-def _stage_side(change: Callable[[StageChoice], StageChoice]) -> Side:
-    return lambda: patch.object(stage_phases, "choose_for_stages", lambda p, name: change(choose_for_stages(p, name)))
+@contextmanager
+def asked(change: Callable[[StageChoice], StageChoice] = lambda choice: choice) -> Iterator[None]:
+    """Ask the stage agent in `auto` after few ideals, on graphs like real networks."""
+
+    def ask(search: StageSearch) -> None:
+        if choose_for_stages(search.incumbent.problem, "auto").agent is not None:
+            stage_phases.agent_alone(search)
+
+    whole = list(STAGE_METHODS["auto"])
+    place = 1 + [phase.name for phase in whole].index("few ideals")
+    whole.insert(place, Phase("learned agent", ask))
+    with (
+        patch.dict(STAGE_METHODS, {"auto": tuple(whole)}),
+        patch.object(stage_phases, "choose_for_stages", lambda p, name: change(choose_for_stages(p, name))),
+    ):
+        yield
 
 
 def _untrained_latency(choice: LatencyChoice) -> LatencyChoice:
@@ -125,9 +142,9 @@ QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
     "stage-agent": (
         "stages",
         {
-            "agent": nullcontext,
-            "none": _stage_side(lambda choice: replace(choice, agent=None)),
-            "untrained": _stage_side(_untrained_stages),
+            "agent": asked,
+            "none": nullcontext,
+            "untrained": lambda: asked(_untrained_stages),
         },
     ),
 }

@@ -38,7 +38,6 @@ __all__ = [
     "agent_alone",
     "all_bounds",
     "anneal",
-    "auto_agent",
     "beam",
     "chosen_windows",
     "coarse",
@@ -212,19 +211,9 @@ def first_schedule(search: StageSearch) -> None:
     """Make the schedule that the agent option asks for; the natural order sliced where it leaves the choice."""
     name = search.options.agent
     if name == "auto":
-        run_heuristic(search, "natural", "the dynamic program over ideals needs no better start")
+        run_heuristic(search, "natural", "neither ideals nor annealing needs a better start")
     else:
         named_start(search)
-
-
-def auto_agent(search: StageSearch) -> None:
-    """Ask the agent that was measured to help on graphs like this one, if there is one; annealing follows anyway."""
-    choice = choose_for_stages(search.incumbent.problem, "auto")
-    if choice.agent is None:
-        search.origin = f"natural, then anneal: {choice.reason}"
-        return
-    search.origin = choice.reason
-    search.doubt = _decode(search, choice.agent, choice.decoding)
 
 
 def agent_alone(search: StageSearch) -> None:

@@ -73,7 +73,6 @@ def _stages_over(count: int) -> Condition[StageSearch]:
 
 
 _NO_PLAN: Condition[StageSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
-_FREE_AGENT: Condition[StageSearch] = Condition("the agent is not named", lambda search: search.options.agent == "auto")
 _PIPELINE: Condition[StageSearch] = Condition("the objective is pipeline", _pipeline)
 _ALIKE: Condition[StageSearch] = Condition(
     "devices are alike", lambda search: search.incumbent.problem.num_classes == 1
@@ -112,12 +111,6 @@ _AUTO: Strategy[StageSearch] = (
         "few ideals",
         partial(exact_ideals, most=FEW_IDEALS),
         because=f"up to {FEW_IDEALS:,} ideals it proves the optimum in a fraction of a second, sooner than any bound",
-    ),
-    Phase(
-        "learned agent",
-        stage_phases.auto_agent,
-        when=(_NO_PLAN, _FREE_AGENT),
-        because="on graphs like real networks as good as annealing, in 11.5 ms (benchmarks.components.agent_stages)",
     ),
     Phase(
         "bound bin-packing",
