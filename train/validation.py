@@ -16,6 +16,9 @@ from rlinit.train.tasks.protocol import AnyTask, Batch
 
 __all__ = ["score", "validate"]
 
+_EQUAL = 1e-9
+"""Excess over the optimum up to which a value counts as optimal."""
+
 
 def validate(
     task: AnyTask, learner: Learner, sets: Mapping[str, Batch], samples: int, seed: int
@@ -23,8 +26,9 @@ def validate(
     """Return the measures of each validation set by name.
 
     Greedy ones: ``reward`` (mean), ``below_reference`` (how much smaller than the heuristic's the value is, mean),
-    ``gap_to_optimum`` and ``gap_to_bound`` (means over problems where known; left out where none is), ``entropy``,
-    ``ms`` a problem. With ``sampled_`` before: the best of the greedy one and `samples` draws.
+    ``gap_to_optimum`` and ``gap_to_bound`` (means over problems where known; left out where none is), ``at_optimum``
+    (share of those with a known optimum), ``entropy``, ``ms`` a problem. With ``sampled_`` before: the best of the
+    greedy one and `samples` draws.
 
     Parameters
     ----------
@@ -62,6 +66,9 @@ def _compare(batch: Batch, value: FloatArray, reward: FloatArray) -> dict[str, f
         known = np.isfinite(least)
         if known.any():
             found[name] = _mean(excess(value[known], least[known]))
+    known = np.isfinite(batch.optimum)
+    if known.any():
+        found["at_optimum"] = float((excess(value[known], batch.optimum[known]) <= _EQUAL).mean())
     return found
 
 

@@ -174,6 +174,7 @@ def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path, capsys: pytest
         "train/learning_rate",
         "speed/graphs_per_s",
         "validation_gap_to_optimum/jobs-8",
+        "validation_at_optimum/jobs-8",
         "validation_gap_to_bound/jobs-20",
     ):
         assert name in tags["scalars"], name
