@@ -1,6 +1,6 @@
 """Assembly lines with unlike workers (ALWABP): values and bounds against the best known ones.
 
-Run as ``python -m benchmarks.papers.alwabp [--families NAME ...] [--numbers N ...] [--seconds S]``.
+Run as ``python -m benchmarks.papers.alwabp [--families NAME ...] [--numbers N ...] [--seconds S] [--processor-time]``.
 
 References
 ----------
@@ -15,7 +15,7 @@ import statistics
 from typing import Any
 
 import rlinit
-from benchmarks.record import print_table, save, timed
+from benchmarks.record import count_processor_time, print_table, save, timed
 from rlinit.datasets.published import alwabp
 from rlinit.datasets.published.location import instances_root
 
@@ -48,9 +48,13 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--numbers", nargs="+")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     arguments = parser.parse_args()
+    if arguments.processor_time:
+        count_processor_time()
     rows = measure(arguments.families, arguments.numbers, arguments.seconds)
-    save("alwabp", rows, seconds=arguments.seconds, families=arguments.families, numbers=arguments.numbers)
+    settings = {"seconds": arguments.seconds, "processor_time": arguments.processor_time}
+    save("alwabp", rows, **settings, families=arguments.families, numbers=arguments.numbers)
     columns = ["instance", "workers", "value", "bound", "known lower", "known", "above", "source", "status", "seconds"]
     print_table(f"{arguments.seconds:g} s each", columns, [[row[c] for c in columns] for row in rows])
     reached = sum(row["value"] <= row["known"] for row in rows)

@@ -3,7 +3,8 @@
 The file's tasks are ops without bytes, its cycle time is not used. For 1,000 tasks the least cycle time nearly always
 equals the trivial bound, the larger of the rounded-up average and the longest task, which is printed beside.
 
-Run as ``python -m benchmarks.papers.assembly_lines [--tasks 100|1000] [--stations K ...] [--seconds S] [--files N]``.
+Run as ``python -m benchmarks.papers.assembly_lines [--tasks 100|1000] [--stations K ...] [--seconds S] [--files N]
+[--processor-time]``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from typing import Any
 
 import rlinit
-from benchmarks.record import print_table, save, timed
+from benchmarks.record import count_processor_time, print_table, save, timed
 from rlinit.datasets.published import assembly_line
 from rlinit.datasets.published.location import instances_root
 
@@ -45,9 +46,13 @@ def main() -> None:
     parser.add_argument("--stations", type=int, nargs="+", default=[5, 10, 20, 40, 60])
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--files", type=int, default=13)
+    parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     arguments = parser.parse_args()
+    if arguments.processor_time:
+        count_processor_time()
     rows = measure(arguments.tasks, arguments.stations, arguments.seconds, arguments.files)
-    save(f"assembly_lines_{arguments.tasks}", rows, seconds=arguments.seconds, files=arguments.files)
+    settings = {"seconds": arguments.seconds, "processor_time": arguments.processor_time}
+    save(f"assembly_lines_{arguments.tasks}", rows, **settings, files=arguments.files)
     columns = ["file", "k", "value", "bound", "trivial", "source", "gap", "status", "seconds"]
     print_table(f"{arguments.tasks} tasks, {arguments.seconds:g} s", columns, [[r[c] for c in columns] for r in rows])
     proven = sum(row["status"] == "optimal" for row in rows)

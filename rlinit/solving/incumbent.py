@@ -156,6 +156,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         Makes a feasible schedule of one that is not, or None.
     quantum
         What every value of the first level is a whole multiple of, 0 where nothing is known; bounds are raised to it.
+    kept
+        What phases leave for later ones, by name.
     note
         What limited the search, for the plan's message.
     notes
@@ -181,6 +183,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     history: list[HistoryEntry] = field(default_factory=list)
     phase_s: dict[str, float] = field(default_factory=dict)
     quantum: float = 0.0
+    kept: dict[str, object] = field(default_factory=dict)
     repair: Callable[[ProblemT, ScheduleT], ScheduleT | None] | None = None
     _proven: dict[str, Value] = field(default_factory=dict)
     _refuter: str = ""

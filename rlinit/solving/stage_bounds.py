@@ -10,7 +10,7 @@ import numpy as np
 
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
-from rlinit.exact.stages.bounds.convex_cover import convex_cover_bound
+from rlinit.exact.stages.bounds.convex_cover import MOST_COVERED, ConvexCover, convex_cover_bound
 from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
 from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import simple_bound
@@ -21,7 +21,7 @@ from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.stages.problem import Value
 
-__all__ = ["BOUNDS", "NOTHING_FITS", "bound_phase", "fits_scip", "stage_bounds"]
+__all__ = ["BOUNDS", "NOTHING_FITS", "bound_phase", "fits_scip", "shared_cover", "stage_bounds"]
 
 NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
 
@@ -82,10 +82,28 @@ def _trial_load(incumbent: StageIncumbent) -> Value:
     return (trial_load_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
+def shared_cover(incumbent: StageIncumbent) -> ConvexCover | None:
+    """Return the cover that the phases of a search share, with what budget there is; None where it would be too large.
+
+    Parameters
+    ----------
+    incumbent
+        Of a `pipeline` problem.
+    """
+    if incumbent.problem.num_nodes > MOST_COVERED:
+        return None
+    cover = incumbent.kept.get("cover")
+    if not isinstance(cover, ConvexCover):
+        incumbent.kept["cover"] = cover = ConvexCover(incumbent.problem, incumbent.budget)
+    cover.budget = incumbent.budget
+    return cover
+
+
 def _convex_cover(incumbent: StageIncumbent) -> Value:
-    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
-    problem, upper = incumbent.problem, _upper(incumbent)
-    return (convex_cover_bound(problem, lower=lower, upper=upper, quantum=incumbent.quantum, budget=incumbent.budget),)
+    lower, cover = incumbent.bounds[0] if incumbent.bounds else 0.0, shared_cover(incumbent)
+    if cover is None:
+        return (lower,)
+    return (convex_cover_bound(cover, lower=lower, upper=_upper(incumbent), quantum=incumbent.quantum),)
 
 
 def _parametric(incumbent: StageIncumbent) -> Value:

@@ -6,8 +6,10 @@ closed or when the budget is spent. Phases know nothing of graphs, files or plan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import joblib
 import numpy as np
@@ -17,6 +19,7 @@ from rlinit.agent.selection import SHIPPED_STAGES, choose_for_stages
 from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
 from rlinit.exact.stages.boundaries import improve_at_boundaries
+from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
@@ -27,7 +30,7 @@ from rlinit.heuristics.stages.beam import beam_from
 from rlinit.heuristics.stages.filling import fill_from
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
-from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds
+from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, shared_cover, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.window import free_nodes
 
@@ -275,8 +278,9 @@ def fill(search: StageSearch) -> None:
 
 
 def beam(search: StageSearch) -> None:
-    """Search a beam over what is placed and which devices are used, between bound and incumbent."""
-    _fill_by(search, "beam", beam_from)
+    """Search a beam over what is placed and which devices are used, by prices of a cover, below the incumbent."""
+    cover = shared_cover(search.incumbent)
+    _fill_by(search, "beam", partial(beam_from, prices=None if cover is None else cover.guide))
 
 
 def _fill_by(search: StageSearch, name: str, method: Callable[..., Found]) -> None:
@@ -325,21 +329,28 @@ def neighbours(search: StageSearch) -> None:
         incumbent.offer(moved, "boundaries")
 
 
-def remembering(search: StageSearch) -> None:
-    """Branch, bound and remember below the incumbent, and between it and the bound."""
+def remembering(search: StageSearch, most_gap: float = math.inf) -> None:
+    """Branch, bound and remember below the incumbent, and between it and the bound.
+
+    Parameters
+    ----------
+    search
+        Takes what is found and proven.
+    most_gap
+        Nothing is done where value and bound are further apart.
+    """
     incumbent = search.incumbent
     if incumbent.assignment is None:
         natural(search)
-    if incumbent.finished or incumbent.values is None:
+    if incumbent.finished or incumbent.values is None or incumbent.gap > most_gap:
         return
     on_solution, on_bound = incumbent.listeners("remember")
     with incumbent.in_phase("remember"):
         improve_and_prove(
-            incumbent.problem,
+            shared_cover(incumbent) or ConvexCover(incumbent.problem, incumbent.budget),
             incumbent.bounds[0] if incumbent.bounds else 0.0,
             incumbent.values[0],
             quantum=incumbent.quantum,
-            budget=incumbent.budget,
             on_solution=on_solution,
             on_bound=on_bound,
         )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
+from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.heuristics.stages import Found
 from rlinit.heuristics.stages.beam import beam, beam_from
 from rlinit.heuristics.stages.filling import FillSettings, fill, fill_from, quick_lower_bound
@@ -54,19 +57,26 @@ def test_never_worse_than_its_start_and_stops_at_the_bound() -> None:
     assert again[0] is found[0]
 
 
-def test_the_beam_takes_weights_from_outside() -> None:
-    """Handed-in weights steer every run, and the result is as good as it says."""
-    problem = random_problem(5, 8, 3, num_classes=2)
-    found = beam_from(problem, None, seed=0, loads=5_000, weights=[0.0, 1.0, 0.0, 0.0, 0.5, 0.0])
-    assert found is not None
-    assert evaluate(problem, found[0]) == found[1]
+def _constant(prices: tuple[FloatArray, FloatArray], _: float) -> tuple[FloatArray, FloatArray]:
+    return prices
 
 
-def test_weights_must_match_the_features() -> None:
-    """Priorities handed in from outside have a weight for each feature."""
-    with pytest.raises(ValueError, match="expected 6 numbers"):
-        FillSettings(random_problem(0), [1.0, 2.0])
-    assert np.isfinite(FillSettings(random_problem(0), [1.0] * 6).features[0]).all()
+def test_the_beam_takes_prices() -> None:
+    """Prices of a cover, and prices that mean nothing, lead to assignments that are as good as they say."""
+    for seed in range(30):
+        problem = random_problem(
+            seed, 6, 3, num_classes=3, density=0.3, io=(0.0, 0.3)[seed % 2], scale=10.0 ** (seed - 9)
+        )
+        cover = ConvexCover(problem, Budget())
+        optimum = brute_force_pipeline(problem)
+        nothing = np.zeros(problem.num_nodes), np.zeros(problem.num_classes)
+        found = beam_from(problem, None, seed=0, loads=50_000, prices=cover.guide)
+        assert found is not None
+        assert evaluate(problem, found[0]) == found[1]
+        assert found[1][0] == pytest.approx(optimum, rel=1e-9)
+        found = beam_from(problem, None, seed=0, loads=5_000, prices=partial(_constant, nothing))
+        assert found is not None
+        assert found[1][0] >= optimum * (1 - 1e-9)
 
 
 def test_an_op_placed_from_one_end_is_not_placed_again_from_the_other() -> None:

@@ -17,7 +17,7 @@ from rlinit.exact.stages.bounds.convex_load import StageRoom, best_load, reach_b
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["ConvexCover", "convex_cover_bound"]
+__all__ = ["MOST_COVERED", "ConvexCover", "convex_cover_bound"]
 
 _SAFETY = 1e-7
 """Relative room for rounding before prices count as a refutation."""
@@ -25,14 +25,20 @@ _SAFETY = 1e-7
 _CAP = 300_000
 """Loads of up to 256 ops that are looked at for one class and one set of prices: some 10 ms. Larger ones are fewer."""
 
-_MOST_NODES = 2_000
-"""Beyond, the program alone takes longer than other bounds, and its tables are too large."""
+MOST_COVERED = 2_000
+"""Nodes of a problem at most; beyond, the program alone takes longer than other bounds, its tables are too large."""
 
 _CLOSE = 0.005
 """Prices are good enough where stages hold at most this share more than known loads do."""
 
 _ROUNDS = 60
 """Sets of prices that are tried for one trial."""
+
+_ENOUGH = 1.3
+"""Where stages hold this much of the prices, these guide a search well enough."""
+
+_NEAR = 0.3
+"""Prices of one trial guide a search under another that is away from it by at most this share."""
 
 _SMOOTHING = 0.6
 """Share of the best prices so far in the prices that are tried next, against those of the program."""
@@ -67,6 +73,7 @@ class ConvexCover:
     behind: NDArray[np.uint64] = field(init=False)
     _loads: list[list[NDArray[np.bool_]]] = field(init=False)
     _costs: list[list[float]] = field(init=False)
+    _guides: dict[float, tuple[FloatArray, FloatArray]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -110,7 +117,25 @@ class ConvexCover:
             price = _SMOOTHING * best + (1 - _SMOOTHING) * dual / dual.sum()
             price = price / price.sum()
         self.price, self.worth = best, worth
+        self._guides[trial] = best, worth
         return least
+
+    def guide(self, trial: float) -> tuple[FloatArray, FloatArray]:
+        """Return (n,) prices of ops and (c,) what a stage holds at most, those of a trial near by where there are some.
+
+        Parameters
+        ----------
+        trial
+            Seconds that a stage may cost.
+        """
+        if trial not in self._guides:
+            near = min(self._guides, key=lambda other: abs(other - trial), default=math.inf)
+            if abs(near - trial) <= _NEAR * trial:
+                price = self._guides[near][0]
+                self._guides[trial] = price, self._dearest(price, trial)
+            else:
+                self.held(trial, enough=_ENOUGH)
+        return self._guides[trial]
 
     def rooms(self, trial: float) -> list[StageRoom]:
         """Return what a stage of each class may hold."""
@@ -171,9 +196,7 @@ class ConvexCover:
         return -float(result.fun), np.maximum(0.0, -np.asarray(result.ineqlin.marginals[:n], np.float64))
 
 
-def convex_cover_bound(
-    problem: StageProblem, *, lower: float, upper: float, quantum: float = 0.0, budget: Budget | None = None
-) -> float:
+def convex_cover_bound(cover: ConvexCover, *, lower: float, upper: float, quantum: float = 0.0) -> float:
     """Return the largest bottleneck between two that halving finds refuted, `lower` where there is none.
 
     In an assignment of bottleneck at most T, each stage is a convex set of ops whose work and overflow on its device
@@ -183,18 +206,14 @@ def convex_cover_bound(
 
     Parameters
     ----------
-    problem
-        A `pipeline` problem.
+    cover
+        Of a `pipeline` problem; when its budget is over, what is refuted by then holds.
     lower, upper
         A proven bound, and a value that need not be refuted.
     quantum
         Every bottleneck is a whole multiple of it; 0: not known. Trials lie between two multiples then.
-    budget
-        When to stop; what is refuted by then holds.
     """
-    if problem.num_nodes > _MOST_NODES:
-        return lower
-    cover = ConvexCover(problem, budget or Budget())
+    problem = cover.problem
     finite = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
     low, high, proven = lower, min(upper, float(finite.max(axis=0, initial=0.0).sum())), lower
     for _ in range(_STEPS):

@@ -1,8 +1,8 @@
 """The children of states: every load of the next stage that can matter, on every device that is left.
 
 A load is left out where another op fits into it that pays for itself, since the state with that op is as good (see
-`states`), and where what it leaves is worth more than what the devices that are then left can hold at the prices of the
-state (see `pricing`). An op that no other device can take is in the load, or the state leads nowhere.
+`dominance`), and where what it leaves is worth more than what the devices that are then left can hold at the prices of
+the state (see `pricing`). An op that no other device can take is in the load, or the state leads nowhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.stages.bounds.convex_load import knapsacks
 from rlinit.exact.stages.remember.pricing import Prices
-from rlinit.exact.stages.remember.states import States, remember
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
 from rlinit.kernels.stages.stage_state import (
@@ -30,6 +29,7 @@ from rlinit.kernels.stages.stage_state import (
     remove,
     reset,
 )
+from rlinit.kernels.stages.states import States, remember
 
 __all__ = ["Keys", "expand"]
 

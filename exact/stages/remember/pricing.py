@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.stages.bounds.convex_load import StageRoom, best_load
-from rlinit.exact.stages.remember.states import States
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.stages.states import States
 
 __all__ = ["Line", "Prices", "refute_states"]
 

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
+from rlinit.exact.stages.remember.dominance import keep_undominated, pays_for_itself
 from rlinit.exact.stages.remember.expansion import Keys, expand
 from rlinit.exact.stages.remember.pricing import Line, Prices, refute_states
-from rlinit.exact.stages.remember.states import States, keep_undominated, new_states, pays_for_itself, rehash
 from rlinit.kernels.stages.stage_state import FillRule, new_state
+from rlinit.kernels.stages.states import States, chosen_states, new_states, rehash
 from rlinit.stages.kernel_arrays import kernel_arrays
+from rlinit.stages.levels import read_levels
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 
 __all__ = ["improve_and_prove", "search_below"]
@@ -114,14 +116,14 @@ class _Side:
                 a, state, rule, self.keys, self.trial, level.states, level.prices, children, first, _QUOTA
             )
             if children.now[1] >= 0:
-                self.levels.append(_Level(_chosen(children, children.now[1:]), level.prices))
+                self.levels.append(_Level(chosen_states(children, children.now[1:]), level.prices))
                 return "done"
             if first == before and work <= _QUOTA:
                 roomier = self._thinned(children)
                 if roomier is None:
                     return "stopped"
                 children = roomier
-        return self._close(_chosen(children, self._undominated(children)), level)
+        return self._close(chosen_states(children, self._undominated(children)), level)
 
     def _thinned(self, states: States) -> States | None:
         """Return the states that are not dominated with room for at least as many, or None where that is too much."""
@@ -149,7 +151,7 @@ class _Side:
             kept.append(refute_states(self.line, states, before.prices, prices, at, min(count, at + _REFUTED)))
         rest = np.concatenate(kept)
         self.levels[-1] = _Level(before.states, Prices(before.prices.price[:0], before.prices.worth[:0]))
-        self.levels.append(_Level(_chosen(states, rest), Prices(prices.price[rest], prices.worth[rest])))
+        self.levels.append(_Level(chosen_states(states, rest), Prices(prices.price[rest], prices.worth[rest])))
         return "on" if len(rest) else "refuted"
 
     def _undominated(self, states: States) -> IntArray:
@@ -161,16 +163,7 @@ class _Side:
 
     def read(self) -> StageAssignment:
         """Return the assignment that led to the only state of the last level."""
-        problem, n, k = self.problem, self.problem.num_nodes, self.problem.num_stages
-        stage, used, row = np.zeros(n, np.int64), [], 0
-        for j in range(len(self.levels) - 1, 0, -1):
-            states, before = self.levels[j].states, self.levels[j - 1].states
-            parent = int(states.parent[row])
-            stage[_ops(states, row, n) & ~_ops(before, parent, n)] = j - 1 if self.forward else k - j
-            used.append(int(states.last[row]))
-            row = parent
-        classes = problem.completed_classes(used[::-1])
-        return StageAssignment(stage, classes if self.forward else np.ascontiguousarray(classes[::-1]))
+        return read_levels(self.problem, [level.states for level in self.levels], self.forward)
 
 
 def search_below(
@@ -184,7 +177,7 @@ def search_below(
 
     States are sets of ops placed from one end and the devices used, a level for each number of devices. All loads of
     the next stage are tried, but for those that other ones make needless (`expansion`). Left out are states that others
-    with the same devices dominate (`states`), and those whose rest is worth more than what is left can hold
+    with the same devices dominate (`dominance`), and those whose rest is worth more than what is left can hold
     (`pricing`). The end is the one with fewer first states.
 
     Parameters
@@ -218,12 +211,11 @@ def search_below(
 
 
 def improve_and_prove(
-    problem: StageProblem,
+    cover: ConvexCover,
     lower: float,
     upper: float,
     *,
     quantum: float = 0.0,
-    budget: Budget,
     on_solution: Callable[[StageAssignment], None],
     on_bound: Callable[[float], None],
 ) -> None:
@@ -233,18 +225,16 @@ def improve_and_prove(
 
     Parameters
     ----------
-    problem
-        A `pipeline` problem.
+    cover
+        Convex loads of a `pipeline` problem; its budget says when to stop.
     lower, upper
         A proven bound, and the value of an assignment.
     quantum
         Every bottleneck is a whole multiple of it; 0: not known. Trials lie between two multiples then.
-    budget
-        When to stop.
     on_solution, on_bound
         Told of every assignment below `upper`, and of every bound above `lower`.
     """
-    cover = ConvexCover(problem, budget)
+    problem, budget = cover.problem, cover.budget
     values: list[float] = [upper]
 
     def take(found: StageAssignment) -> None:
@@ -281,22 +271,3 @@ def _silent(problem: StageProblem, forward: bool) -> NDArray[np.bool_]:
     tensor = problem.out_tensor if forward else problem.in_tensor
     owner = np.repeat(np.arange(problem.num_nodes), np.diff(indptr))
     return np.asarray(np.bincount(owner, weights=dear[tensor], minlength=problem.num_nodes) == 0)
-
-
-def _chosen(states: States, rows: IntArray) -> States:
-    """Return copies of some states."""
-    return States(
-        states.bits[rows],
-        states.used[rows],
-        states.parent[rows],
-        states.last[rows],
-        states.sign[rows],
-        np.zeros(0, np.int32),
-        np.array([len(rows), -1]),
-    )
-
-
-def _ops(states: States, row: int, num_nodes: int) -> NDArray[np.bool_]:
-    """Return (n,) whether a state has placed each op."""
-    bits = np.unpackbits(states.bits[row].view(np.uint8), bitorder="little")
-    return bits[:num_nodes].astype(np.bool_)

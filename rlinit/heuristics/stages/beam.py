@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.filling import FillSettings, quick_lower_bound
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.heuristics.stages.threshold_search import ThresholdSearch
-from rlinit.kernels.stages.beam import BeamStates, expand_states, new_states
+from rlinit.kernels.stages.beam import BeamGuide, expand_states
 from rlinit.kernels.stages.filling import new_loads
 from rlinit.kernels.stages.stage_state import FillRule, new_state
+from rlinit.kernels.stages.states import States, chosen_states, new_states
+from rlinit.stages.levels import read_levels
 from rlinit.stages.problem import StageAssignment, StageProblem
 
 __all__ = ["Beam", "beam", "beam_from"]
+
+Prices = Callable[[float], tuple[FloatArray, FloatArray]]
 
 _WORK = 5_000_000
 """Loads looked at by default: some ten seconds of compiled work."""
@@ -30,6 +33,15 @@ _DIVES = 3
 
 _NOISES = (0.05, 0.2, 0.5)
 """Standard deviations of what is added to the logarithm of priorities."""
+
+_PRICED, _DENSE = 0.7, 0.7
+"""Share of searches that go by prices, and in these of fillings that prefer ops of high price for their time."""
+
+_PRICE_NOISE = 0.1
+"""Standard deviation of what is added to the logarithm of prices in a search."""
+
+_FREE = 1e-3
+"""Prices below this share of the mean, and times below this share of the limit, count as this share."""
 
 _STEEPNESS = (0.0, 0.5, 1.0, 1.0)
 """Powers of the relative speed in a priority."""
@@ -54,15 +66,18 @@ class Beam:
     Parameters
     ----------
     settings
-        What is known of the problem, and the weights of its ops' priority.
+        What is known of the problem.
     seed
         Of everything random.
     budget
         When to stop.
+    prices
+        Gives the prices of ops, and what a stage of each class holds of them at most, under a threshold; or None.
     """
 
-    def __init__(self, settings: FillSettings, seed: int, budget: Budget) -> None:
+    def __init__(self, settings: FillSettings, seed: int, budget: Budget, prices: Prices | None = None) -> None:
         self.settings = settings
+        self.prices = prices
         self.budget = budget
         self.rng = np.random.default_rng(seed)
         self.state = new_state(settings.arrays)
@@ -86,24 +101,26 @@ class Beam:
     def _search(self, threshold: float, effort: int, forward: bool) -> tuple[StageAssignment | None, int]:
         settings, problem = self.settings, self.settings.problem
         n, k, num_classes = problem.num_nodes, problem.num_stages, problem.num_classes
-        urgency = self._urgencies(forward)
+        guide = self._guide(threshold, forward)
         near = self.settings.arrays.out_s if forward else self.settings.arrays.in_s
+        rate = float(guide.worth.mean()) / max(threshold, 1e-300) if guide.blend < 0 else 1.0
         rule = FillRule(
             forward=forward,
             value=np.zeros(n),
             priority=np.zeros(n),
-            toll=near.min(axis=0) * (0.0, 0.5, 1.0)[int(self.rng.integers(3))],
+            toll=near.min(axis=0) * (0.0, 0.5, 1.0)[int(self.rng.integers(3))] * rate,
             cap=0,
             dives=_DIVES,
             noise=_NOISES[int(self.rng.integers(len(_NOISES)))],
             full=1.0,
         )
-        blend = float(self.rng.random())
         child_bytes = num_classes * _DIVES * (n // 8 + 2 * num_classes + 40)
         width = max(1, min(_WIDTH * effort, _MOST_WIDTH, _BITS // child_bytes))
         levels = [new_states(1, n, num_classes)]
+        levels[0].now[0] = 1
         children = new_states(width * num_classes * _DIVES, n, num_classes)
-        args = (self.rng, settings.arrays, self.state, self.loads, rule, urgency, blend, threshold * (1 + _ROUNDING))
+        limit = threshold * (1 + _ROUNDING)
+        args = (self.rng, settings.arrays, self.state, self.loads, rule)
         total = _OVERHEAD + n
         for j in range(k):
             at = j if forward else k - 1 - j
@@ -111,18 +128,33 @@ class Beam:
             if len(settings.fixed):
                 count[1] = np.arange(num_classes) == settings.fixed[at]
             children.now[:] = 0, -1
+            children.table[:] = -1
             first = 0
             while first < levels[-1].now[0]:
                 if self.budget.expired:
                     return None, total
-                first, work = expand_states(*args, levels[-1], children, count, first)
+                first, work = expand_states(*args, guide, limit, levels[-1], children, count, first)
                 total += work
             levels.append(_best(children, width))
             if levels[-1].now[1] >= 0:
-                return _read(problem, levels, 0, forward), total
+                return read_levels(problem, levels, forward), total
             if levels[-1].now[0] == 0:
                 break
         return None, total
+
+    def _guide(self, threshold: float, forward: bool) -> BeamGuide:
+        """Return what the next search goes by: times, or prices where there are some, more often than not."""
+        n, c = self.settings.problem.num_nodes, self.settings.problem.num_classes
+        urgency, blend = self._urgencies(forward), float(self.rng.random())
+        if self.prices is None or self.rng.random() >= _PRICED:
+            return BeamGuide(urgency, blend, np.ones(n), np.ones(c))
+        price, worth = self.prices(threshold)
+        price = price * np.exp(_PRICE_NOISE * self.rng.standard_normal(n))
+        floor = _FREE * max(float(price.mean()), 1e-300), _FREE * max(threshold, 1e-300)
+        density = np.log(np.maximum(price, floor[0])) - np.log(np.maximum(self.settings.arrays.work, floor[1]))
+        for i in np.flatnonzero(self.rng.random(_DIVES) < _DENSE).tolist():
+            urgency[:, i] = np.maximum(density, -_STEEPEST) + self.rng.random() * urgency[:, i]
+        return BeamGuide(urgency, -1.0, price, worth)
 
     def _urgencies(self, forward: bool) -> FloatArray:
         """Return (c, `_DIVES`, n) logarithms of priorities, the more the quicker a class is on an op, drawn anew."""
@@ -130,9 +162,7 @@ class Beam:
         features = settings.features[0 if forward else 1]
         urgency = np.empty((len(self.speed), _DIVES, settings.problem.num_nodes))
         for i in range(_DIVES):
-            weights = settings.weights
-            if weights is None:
-                weights = self.rng.dirichlet(np.full(features.shape[1], 0.3))
+            weights = self.rng.dirichlet(np.full(features.shape[1], 0.3))
             urgency[:, i] = np.log(np.maximum(features @ weights, 1e-9)) + self.rng.choice(_STEEPNESS) * self.speed
         return urgency
 
@@ -146,54 +176,13 @@ def _log_speeds(work: FloatArray, class_count: IntArray) -> FloatArray:
     return np.asarray(np.clip(np.nan_to_num(ratio, nan=0.0), -_STEEPEST, _STEEPEST), np.float64)
 
 
-def _best(children: BeamStates, width: int) -> BeamStates:
-    """Return copies of the best `width` states, none twice; of the one that has placed everything if there is one."""
+def _best(children: States, width: int) -> States:
+    """Return copies of the best `width` states; of the one that has placed everything if there is one."""
     count, done = int(children.now[0]), int(children.now[1])
-    kept: list[int] = [done] if done >= 0 else []
-    seen: set[tuple[int, bytes]] = set()
-    ranked = np.argsort(children.rank[:count], kind="stable") if done < 0 else np.zeros(0, np.int64)
-    for i in ranked.tolist():
-        if len(kept) == width or children.rank[i] == np.inf:
-            break
-        state = (int(children.sign[i]), children.used[i].tobytes())
-        if state not in seen:
-            seen.add(state)
-            kept.append(i)
-    now = np.array([len(kept), 0 if done >= 0 else -1])
-    return BeamStates(
-        children.bits[kept],
-        children.used[kept],
-        children.parent[kept],
-        children.last[kept],
-        children.sign[kept],
-        children.rank[kept],
-        children.toll[kept],
-        now,
-    )
-
-
-def _read(problem: StageProblem, levels: Sequence[BeamStates], row: int, forward: bool) -> StageAssignment:
-    """Return the assignment that led to a state of the last level."""
-    n, k = problem.num_nodes, problem.num_stages
-    last = len(levels) - 1
-    stage = np.zeros(n, np.int64)
-    used: list[int] = []
-    for j in range(last, 0, -1):
-        level = levels[j]
-        before = _ops(levels[j - 1], int(level.parent[row]), n)
-        stage[_ops(level, row, n) & ~before] = j - 1 if forward else k - j
-        used.append(int(level.last[row]))
-        row = int(level.parent[row])
-    classes = problem.completed_classes(used[::-1])
-    if problem.objective == "memory":
-        return StageAssignment(stage, problem.stage_class)
-    return StageAssignment(stage, classes if forward else np.ascontiguousarray(classes[::-1]))
-
-
-def _ops(states: BeamStates, row: int, num_nodes: int) -> NDArray[np.bool_]:
-    """Return (n,) whether a state has placed each op."""
-    bits = np.unpackbits(states.bits[row].view(np.uint8), bitorder="little")
-    return bits[:num_nodes].astype(np.bool_)
+    rows = np.argsort(children.rank[:count], kind="stable")[:width] if done < 0 else np.array([done])
+    best = chosen_states(children, rows)
+    best.now[1] = min(done, 0)
+    return best
 
 
 def beam(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
@@ -225,7 +214,7 @@ def beam_from(
     lower: float = 0.0,
     quantum: float = 0.0,
     budget: Budget | None = None,
-    weights: Sequence[float] | None = None,
+    prices: Prices | None = None,
 ) -> Found:
     """Return the best assignment found, never worse than `start`; None where there is none at all.
 
@@ -245,15 +234,15 @@ def beam_from(
         Every bottleneck is a whole multiple of it; 0: not known.
     budget
         When to stop.
-    weights
-        Weights of `priorities.FEATURES` in the priority of ops, for instance learned ones; None: drawn at random.
+    prices
+        As for `Beam`.
     """
-    settings = FillSettings(problem, weights)
+    settings = FillSettings(problem)
     if not np.isfinite(settings.cheapest).all():
         return None
     clock = budget or Budget()
     search = ThresholdSearch(
-        problem, Beam(settings, seed, clock), max(lower, quick_lower_bound(settings)), clock, quantum
+        problem, Beam(settings, seed, clock, prices), max(lower, quick_lower_bound(settings)), clock, quantum
     )
     if start is not None:
         search.offer(start)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rlinit.arrays import FloatArray
@@ -47,18 +45,11 @@ class FillSettings:
     ----------
     problem
         The problem.
-    weights
-        Weights of `FEATURES` in the priority of an op, for instance learned ones; None: fillings draw their own.
     """
 
-    def __init__(self, problem: StageProblem, weights: Sequence[float] | None = None) -> None:
+    def __init__(self, problem: StageProblem) -> None:
         self.problem = problem
         self.arrays = kernel_arrays(problem)
-        self.weights = None if weights is None else np.array(weights, np.float64)
-        if self.weights is not None and self.weights.shape != (len(FEATURES),):
-            raise ValueError(
-                f"weights: expected {len(FEATURES)} numbers ({', '.join(FEATURES)}), got {len(self.weights)}"
-            )
         work = self.arrays.work
         self.cheapest = work.min(axis=0)
         rounds = max(_PRICE_ROUNDS // 30, min(_PRICE_ROUNDS, _MOST_PAIRS // max(1, work.size)))
@@ -100,12 +91,10 @@ class FillSettings:
             mixed = price * rng.uniform(0.3, 1.0)
             price = (mixed + price.mean() - mixed.mean()) * np.exp(0.2 * rng.standard_normal(len(price)))
         value = self.value_of_ops(price)
-        weights = self.weights
-        if weights is None:
-            weights = rng.dirichlet(np.full(len(FEATURES), 0.5))
-            if run % 4 < 2:
-                weights = np.zeros(len(FEATURES))
-                weights[2 * (run % 2)] = 1.0
+        weights = rng.dirichlet(np.full(len(FEATURES), 0.5))
+        if run % 4 < 2:
+            weights = np.zeros(len(FEATURES))
+            weights[2 * (run % 2)] = 1.0
         near = self.arrays.in_s.min(axis=0), self.arrays.out_s.min(axis=0)
         share = (0.0, 0.5, 1.0)[int(rng.integers(3))] * float(price.mean())
         slack = max(0.0, 1.0 - float(value.sum()) / max(float(self.problem.class_count @ price) * threshold, 1e-300))

@@ -18,8 +18,9 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
 from rlinit.kernels.stages.filling import Loads, dive
 from rlinit.kernels.stages.stage_state import FillRule, StageState, place, reset
+from rlinit.kernels.stages.states import States, remember
 
-__all__ = ["BeamStates", "expand_states", "new_states", "rest_times", "times_after"]
+__all__ = ["BeamGuide", "expand_states", "rest_times", "times_after"]
 
 _ROUNDING = 1e-9
 """Relative room before a state is given up because its rest does not fit."""
@@ -37,58 +38,23 @@ _QUOTA = 100_000
 """Loads after which a call returns, so that the budget can be looked at: some 20 to 50 ms."""
 
 
-class BeamStates(NamedTuple):
-    """States of one level, w at most.
+class BeamGuide(NamedTuple):
+    """What a beam goes by.
 
     Parameters
     ----------
-    bits
-        (w, words) ops that are placed.
-    used
-        (w, c) stages used of each class.
-    parent, last
-        (w,) state of the level before, and class of the last stage.
-    sign
-        (w,) exclusive or of the keys of the ops that are placed.
-    rank
-        (w,) what the rest is estimated to fill of the devices that are left; small is good.
-    toll
-        (w,) what the tensors that are cut take off the rank.
-    now
-        (2,) number of states, and the one that has placed everything, or -1.
+    urgency
+        (c, r, n) priorities by which a stage of each class is filled, one load each.
+    blend
+        As in `times_after`; below 0, prices take the place of times.
+    price, worth
+        (n,) prices of ops, and (c,) what a stage of each class holds of them at most; of no meaning, and 1, with times.
     """
 
-    bits: NDArray[np.uint64]
-    used: NDArray[np.int16]
-    parent: IntArray
-    last: IntArray
-    sign: NDArray[np.uint64]
-    rank: FloatArray
-    toll: FloatArray
-    now: IntArray
-
-
-@njit(cache=True, nogil=True)
-def new_states(width: int, num_nodes: int, num_classes: int) -> BeamStates:
-    """Return room for states of which the first is the empty one.
-
-    Parameters
-    ----------
-    width
-        How many states.
-    num_nodes, num_classes
-        Sizes of the problem.
-    """
-    return BeamStates(
-        np.zeros((width, (num_nodes + 63) // 64), np.uint64),
-        np.zeros((width, num_classes), np.int16),
-        np.full(width, -1, np.int64),
-        np.full(width, -1, np.int64),
-        np.zeros(width, np.uint64),
-        np.zeros(width),
-        np.zeros(width),
-        np.array([1, -1]),
-    )
+    urgency: FloatArray
+    blend: float
+    price: FloatArray
+    worth: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -210,22 +176,14 @@ def _rest(
 
 
 @njit(cache=True, nogil=True)
-def _append(children: BeamStates, states: BeamStates, i: int, c: int, loads: Loads, j: int) -> int:
-    """Append state i with load j on a device of class c to the children; return where."""
-    at = children.now[0]
-    for w in range(children.bits.shape[1]):
-        children.bits[at, w] = states.bits[i, w]
+def _append(children: States, states: States, i: int, c: int, loads: Loads, j: int) -> int:
+    """Append state i with load j on a device of class c to the children; return where, -1 where it is there already."""
+    bits, used = states.bits[i].copy(), states.used[i].copy()
     for q in range(loads.size[j]):
         v = loads.member[j, q]
-        children.bits[at, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
-    for d in range(children.used.shape[1]):
-        children.used[at, d] = states.used[i, d]
-    children.used[at, c] += 1
-    children.parent[at] = i
-    children.last[at] = c
-    children.sign[at] = states.sign[i] ^ loads.sign[j]
-    children.now[0] += 1
-    return int(at)
+        bits[v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+    used[c] += 1
+    return int(remember(children, states.sign[i] ^ loads.sign[j], bits, used, i, c))
 
 
 @njit(cache=True, nogil=True)
@@ -263,11 +221,10 @@ def expand_states(
     s: StageState,
     loads: Loads,
     rule: FillRule,
-    urgency: FloatArray,
-    blend: float,
+    guide: BeamGuide,
     limit: float,
-    states: BeamStates,
-    children: BeamStates,
+    states: States,
+    children: States,
     class_count: IntArray,
     first: int,
 ) -> tuple[int, int]:
@@ -285,10 +242,8 @@ def expand_states(
         Room to work in.
     rule
         Side, tolls and noise; its values and priorities are room to work in.
-    urgency
-        (c, r, n) priorities by which a stage of each class is filled, one load each.
-    blend
-        As in `times_after`.
+    guide
+        What states are ranked and stages filled by.
     limit
         Seconds that a stage may cost.
     states, children
@@ -299,23 +254,29 @@ def expand_states(
         Where to begin.
     """
     n, num_classes, work = len(a.param), class_count.shape[1], 0
+    floor = max(_LEAST * guide.worth.max(), 1e-300)
     room, times, value, must = np.empty(num_classes, np.int64), np.empty((4, n)), rule.value, rule.priority
     for i in range(first, states.now[0]):
         if work > _QUOTA:
             return i, work
         ops = _restore(a, s, rule.forward, states.bits[i])
-        left = 0
+        left, capacity = 0, 0.0
         for c in range(num_classes):
             room[c] = class_count[0, c] - states.used[i, c]
             left += room[c]
+            capacity += room[c] * guide.worth[c]
         rest_times(a.work, s.placed, room, limit, times)
         work += 2 * n * num_classes // _PAIRS
         for c in range(num_classes):
             if room[c] <= 0 or class_count[1, c] == 0:
                 continue
-            times_after(a.work, s.placed, c, left, limit, blend, times, value)
+            if guide.blend >= 0.0:
+                times_after(a.work, s.placed, c, left, limit, guide.blend, times, value)
+            else:
+                for v in range(n):
+                    value[v] = guide.price[v] if _least_after(times, v, c) < np.inf else np.inf
             total, bound, musts = _rest(s.placed, c, times, value, must)
-            work += _fill(rng, a, s, loads, rule, urgency[c], c, limit)
+            work += _fill(rng, a, s, loads, rule, guide.urgency[c], c, limit)
             for j in range(len(loads.score)):
                 if loads.score[j] == -np.inf:
                     continue
@@ -330,9 +291,11 @@ def expand_states(
                 if forced < musts or bound - least > (left - 1) * limit * (1.0 + _ROUNDING) + _ROUNDING * bound:
                     continue
                 at = _append(children, states, i, c, loads, j)
+                if at < 0:
+                    continue
                 if loads.size[j] == ops:
                     children.now[1] = at
                     return states.now[0], work
                 children.toll[at] = states.toll[i] + taken - loads.score[j]
-                children.rank[at] = (total - taken + children.toll[at]) / max(left - 1, 1)
+                children.rank[at] = (total - taken + children.toll[at]) / max(capacity - guide.worth[c], floor)
     return states.now[0], work

@@ -86,7 +86,7 @@ def test_never_above_the_optimum(problem: StageProblem) -> None:
     if problem.objective == "memory":
         return
     optimum = brute_force_pipeline(problem)
-    assert convex_cover_bound(problem, lower=0.0, upper=np.inf) <= optimum * (1 + 1e-9)
+    assert convex_cover_bound(ConvexCover(problem, Budget()), lower=0.0, upper=np.inf) <= optimum * (1 + 1e-9)
     cover = ConvexCover(problem, Budget())
     assert not np.isfinite(optimum) or not cover.refutes(optimum)
 
@@ -98,7 +98,9 @@ def test_never_above_the_optimum_of_unlike_devices(seed: int) -> None:
     problem = unlike(seed, 6, 3, scale=scale, density=(0.0, 0.3, 0.7)[seed // 3 % 3])
     optimum = brute_force_pipeline(problem)
     for quantum in (0.0, scale if scale == 1.0 else 0.0):
-        assert convex_cover_bound(problem, lower=0.0, upper=np.inf, quantum=quantum) <= optimum * (1 + 1e-9)
+        assert convex_cover_bound(
+            ConvexCover(problem, Budget()), lower=0.0, upper=np.inf, quantum=quantum
+        ) <= optimum * (1 + 1e-9)
 
 
 def test_it_knows_of_what_lies_between() -> None:
@@ -106,6 +108,6 @@ def test_it_knows_of_what_lies_between() -> None:
     problem = random_problem(0, 3, 2, num_classes=2, density=1.0, io=0.0)
     problem = dataclasses.replace(problem, work_s=np.array([[1.0, 9.0, 1.0], [9.0, 1.0, 9.0]]))
     optimum = brute_force_pipeline(problem)
-    bound = convex_cover_bound(problem, lower=0.0, upper=optimum)
+    bound = convex_cover_bound(ConvexCover(problem, Budget()), lower=0.0, upper=optimum)
     assert optimum == 10.0
     assert trial_load_bound(problem, upper=optimum) < 7.0 < 8.9 < bound <= optimum

@@ -1,4 +1,4 @@
-"""States of one level of branch, bound and remember, and which of them are kept.
+"""Which states of a level of branch, bound and remember are kept.
 
 A state is a set of ops placed from one end, closed under what must come before them there, and the devices used for
 them. Of two states with the same devices the one that has placed a superset is as good, where the ops that it has more
@@ -10,68 +10,18 @@ where its work is at least all these costs together, and anywhere if all that mu
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
+from rlinit.kernels.stages.states import States
 
-__all__ = ["States", "keep_undominated", "new_states", "pays_for_itself", "rehash", "remember"]
+__all__ = ["keep_undominated", "pays_for_itself"]
 
 _COMPARED = 1_500
 """Kept states of the same devices that a state is compared with, those that have placed most."""
-
-
-class States(NamedTuple):
-    """States of one level, w at most.
-
-    Parameters
-    ----------
-    bits
-        (w, words) ops that are placed.
-    used
-        (w, c) stages used of each class.
-    parent, last
-        (w,) state of the level before, and class of the last stage.
-    sign
-        (w,) hash of ops and devices.
-    table
-        (2^x,) open addressing by `sign`: index of a state, or -1.
-    now
-        (2,) number of states, and the one that has placed everything, or -1.
-    """
-
-    bits: NDArray[np.uint64]
-    used: NDArray[np.int16]
-    parent: IntArray
-    last: IntArray
-    sign: NDArray[np.uint64]
-    table: NDArray[np.int32]
-    now: IntArray
-
-
-def new_states(width: int, num_nodes: int, num_classes: int) -> States:
-    """Return room for `width` states, none of them there yet.
-
-    Parameters
-    ----------
-    width
-        How many.
-    num_nodes, num_classes
-        Sizes of the problem.
-    """
-    return States(
-        np.zeros((width, (num_nodes + 63) // 64), np.uint64),
-        np.zeros((width, num_classes), np.int16),
-        np.full(width, -1, np.int64),
-        np.full(width, -1, np.int64),
-        np.zeros(width, np.uint64),
-        np.full(1 << (2 * width - 1).bit_length(), -1, np.int32),
-        np.array([0, -1]),
-    )
 
 
 @njit(cache=True, nogil=True)
@@ -102,54 +52,6 @@ def pays_for_itself(a: StageArrays, forward: bool, class_count: IntArray) -> NDA
             if class_count[c] > 0 and cost > 0.0 and cost * (1.0 + 1e-9) > a.work[c, v]:
                 pays[v] = False
     return pays
-
-
-@njit(cache=True, nogil=True)
-def _slot(states: States, sign: np.uint64, bits: NDArray[np.uint64], used: NDArray[np.int16]) -> int:
-    """Return the slot of a state that is there, or the free one that it belongs to, as -1 - slot."""
-    mask = len(states.table) - 1
-    at = np.int64((sign ^ (sign >> np.uint64(29))) & np.uint64(mask))
-    while states.table[at] >= 0:
-        i = states.table[at]
-        if states.sign[i] == sign:
-            same = True
-            for w in range(len(bits)):
-                same &= states.bits[i, w] == bits[w]
-            for c in range(len(used)):
-                same &= states.used[i, c] == used[c]
-            if same:
-                return int(at)
-        at = (at + 1) & mask
-    return int(-1 - at)
-
-
-@njit(cache=True, nogil=True)
-def remember(
-    states: States, sign: np.uint64, bits: NDArray[np.uint64], used: NDArray[np.int16], parent: int, last: int
-) -> int:
-    """Append a state unless it is there already, and return its index, or -1 where it was there.
-
-    Parameters
-    ----------
-    states
-        The level; has room for another one.
-    sign, bits, used
-        The state.
-    parent, last
-        Where it came from, and the class of its last stage.
-    """
-    slot = _slot(states, sign, bits, used)
-    if slot >= 0:
-        return -1
-    i = states.now[0]
-    states.table[-1 - slot] = i
-    states.bits[i] = bits
-    states.used[i] = used
-    states.sign[i] = sign
-    states.parent[i] = parent
-    states.last[i] = last
-    states.now[0] += 1
-    return int(i)
 
 
 @njit(cache=True, nogil=True)
@@ -231,23 +133,3 @@ def keep_undominated(
             kept[count] = i
             count += 1
     return kept[:count]
-
-
-@njit(cache=True, nogil=True)
-def rehash(states: States, kept: IntArray, into: States) -> None:
-    """Put some states alone into a level.
-
-    Parameters
-    ----------
-    states
-        Where they are.
-    kept
-        Which; their order is given up.
-    into
-        Where they go, which may be where they are.
-    """
-    into.table[:] = -1
-    into.now[0] = 0
-    for j in np.sort(kept):
-        bits, used = states.bits[j].copy(), states.used[j].copy()
-        remember(into, states.sign[j], bits, used, states.parent[j], states.last[j])
