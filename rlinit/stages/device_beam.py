@@ -13,7 +13,7 @@ from rlinit.kernels.stages.slicing import Chain
 from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, whole_cost
 
-__all__ = ["on_one_device", "slice_by_beam"]
+__all__ = ["is_narrow", "on_one_device", "slice_by_beam"]
 
 _SLOWEST = 10.0
 """A class counts as at most this much slower on a node than the fastest; so do nodes that it may not run."""
@@ -41,7 +41,9 @@ _ENTRIES = 20_000_000
 """Counts of stages kept at most (prefixes times entries times classes); 2 bytes each."""
 
 
-def slice_by_beam(problem: StageProblem, chain: Chain, budget: Budget) -> StageAssignment | None:
+def slice_by_beam(
+    problem: StageProblem, chain: Chain, budget: Budget, start: StageAssignment | None = None
+) -> StageAssignment | None:
     """Return a good slicing of an order into stages of several classes; None where the beam finds none.
 
     Parameters
@@ -52,16 +54,25 @@ def slice_by_beam(problem: StageProblem, chain: Chain, budget: Budget) -> StageA
         The order.
     budget
         When to stop, with the best so far.
+    start
+        A slicing to improve, or None.
 
     Notes
     -----
     Not exact. Work is counted: a narrow beam first, then the widest whose passes stay within `_OFFERS` comparisons.
     """
     best = on_one_device(problem)
+    if start is not None and (best is None or evaluate(problem, start) < evaluate(problem, best)):
+        best = start
     for width in (_GREEDY, _affordable(problem)):
         if not budget.expired:
             best = _Beam(problem, chain, width, budget).bisect(best)
     return best
+
+
+def is_narrow(problem: StageProblem) -> bool:
+    """Return whether a beam can only keep one entry of each prefix."""
+    return _affordable(problem) is _GREEDY
 
 
 def on_one_device(problem: StageProblem) -> StageAssignment | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.solve import solve_ideals
-from rlinit.stages.device_beam import slice_by_beam
+from rlinit.stages.device_beam import is_narrow, slice_by_beam
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, stage_cost
 from rlinit.stages.slicing import _Slicing, slice_order
 from tests.exact.stages.cases import any_problem, small_problems
@@ -213,6 +213,16 @@ def test_many_unlike_devices_take_a_beam(num_nodes: int, num_devices: int) -> No
     assert found is not None
     assert found[1] == evaluate(problem, found[0])
     assert found[1][0] < 5.0 * max(problem.work_s.min(axis=0).sum() / num_devices, problem.work_s.min(axis=0).max())
+
+
+def test_so_many_nodes_that_a_beam_is_narrow_are_cut_in_the_order_of_the_devices() -> None:
+    """Without time for the beam the bottleneck is near that of stages in proportion to their speeds."""
+    problem, budget = unlike_devices(800, 40), Budget()
+    assert is_narrow(problem)
+    budget.cancel()
+    found = slice_order(problem, problem.order, budget=budget)
+    assert found is not None
+    assert found[1][0] < 1.3 / (1.0 / problem.work_s.sum(axis=1)).sum()
 
 
 @settings(max_examples=60, deadline=None)
