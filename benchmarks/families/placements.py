@@ -1,7 +1,9 @@
 """Latency on graphs by their descriptions: value, bound and HEFT's value of each, and what was found when.
 
 Run as ``python -m benchmarks.families.placements unrelated|randomly-wired|imported|large``; ``--every K`` takes every
-K-th graph only. Imported networks need pytorchcv and transformers, as in `rlinit[bench]`.
+K-th graph only, ``--only TEXT`` those whose name or hardware has the text. ``--processor-time`` keeps limits by the
+processor time of the process, which other work on the machine does not lengthen. Imported networks need pytorchcv and
+transformers, as in `rlinit[bench]`.
 
 =================  ================================================================================
 set                graphs
@@ -30,12 +32,17 @@ from benchmarks.record import count_processor_time, print_table, save, timed
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 
 NETWORKS = {
-    "pytorchcv": ("inceptionv4", "inceptionresnetv2", "nasnet_4a1056", "pnasnet5large", "densenet201"),
     "transformers": ("Swin-B", "GPT2"),
+    "pytorchcv": ("inceptionv4", "inceptionresnetv2", "nasnet_4a1056", "pnasnet5large", "densenet201"),
 }
+"""Those of transformers first: what stands in for torchvision where that is absent keeps it from being imported."""
+
 MACHINES = ("moirai-inter", "cpu-t4-a100")
 MOMENTS = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds at which the value so far is noted."""
+
+NOTABLE = 1e-3
+"""Part of a value or bound by which it moves notably."""
 
 Case = tuple[rlinit.Graph, rlinit.Hardware]
 
@@ -62,10 +69,10 @@ def imported(_seed: int) -> Iterator[Case]:
     folder.mkdir(exist_ok=True)
     for family, names in NETWORKS.items():
         for name in names:
-            path = folder / f"{name}.json.gz"
+            path = folder / f"{name}.json"
             if not path.exists():
                 model, arguments, keywords = (image_model if family == "pytorchcv" else hub_model)(name)
-                rlinit.Graph.from_torch(model.eval(), arguments, keywords, granularity="op").save(path)
+                rlinit.Graph.from_torch(model.eval(), arguments, keywords, granularity="op", name=name).save(path)
             for machine in MACHINES:
                 yield rlinit.load_graph(path), rlinit.Hardware.preset(machine)
 
@@ -77,6 +84,26 @@ def large(seed: int) -> Iterator[Case]:
 
 
 SETS = {"unrelated": unrelated, "randomly-wired": randomly_wired, "imported": imported, "large": large}
+
+
+def by_phase(plan: rlinit.Plan) -> dict[str, Any]:
+    """Return when value and bound last moved notably, and for each phase its seconds and what both gained in it."""
+    phases: dict[str, dict[str, float]] = {
+        name: {"seconds": round(seconds, 3), "value": 0.0, "bound": 0.0} for name, seconds in plan.phase_s.items()
+    }
+    value, bound = float("inf"), 0.0
+    row: dict[str, Any] = {"value_moved_s": 0.0, "bound_moved_s": 0.0}
+    for entry in plan.history:
+        gains = phases.setdefault(entry.phase, {"seconds": 0.0, "value": 0.0, "bound": 0.0})
+        if entry.values and entry.values[0] < value:
+            gains["value"] += value / plan.value - entry.values[0] / plan.value if value < float("inf") else 0.0
+            row["value_moved_s"] = entry.time_s if entry.values[0] < value * (1 - NOTABLE) else row["value_moved_s"]
+            value = entry.values[0]
+        if entry.bounds and entry.bounds[0] > bound:
+            gains["bound"] += (entry.bounds[0] - bound) / plan.value
+            row["bound_moved_s"] = entry.time_s if entry.bounds[0] > bound * (1 + NOTABLE) else row["bound_moved_s"]
+            bound = entry.bounds[0]
+    return row | {"phases": phases}
 
 
 def measure(graph: rlinit.Graph, hardware: rlinit.Hardware, time_limit_s: float) -> dict[str, Any]:
@@ -96,6 +123,7 @@ def measure(graph: rlinit.Graph, hardware: rlinit.Hardware, time_limit_s: float)
         "proof": plan.bound_source,
         "load": os.getloadavg()[0],
     }
+    row |= by_phase(plan)
     found = [(entry.time_s, entry.values[0]) for entry in plan.history if entry.values]
     for moment in MOMENTS:
         so_far = [value for time_s, value in found if time_s <= moment]
@@ -111,6 +139,7 @@ def main() -> None:
     parser.add_argument("--time-limit-s", type=float, default=60.0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="take graphs whose name or hardware has this text; stores nothing")
     parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     chosen = parser.parse_args()
     if chosen.processor_time:
@@ -119,17 +148,18 @@ def main() -> None:
     for at, (graph, hardware) in enumerate(SETS[chosen.set](chosen.seed)):
         if at == 0:
             measure(graph, hardware, 5.0)  # compiles
-        if at % chosen.every == 0:
+        if at % chosen.every == 0 and (chosen.only or "") in f"{graph.name} {hardware.name}":
             rows.append(measure(graph, hardware, chosen.time_limit_s))
             print({key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in rows[-1].items()}, flush=True)
-    header = list(rows[0])
+    header = [key for key in rows[0] if key != "phases"]
     print_table(f"{chosen.set}, {chosen.time_limit_s:g} s", header, ([row.get(k, "") for k in header] for row in rows))
     for key in ("under_heft", "gap"):
         values = sorted(row[key] for row in rows)
         print(f"{key}: least {values[0]:.3f}, median {statistics.median(values):.3f}, most {values[-1]:.3f}")
     name = f"placements_{chosen.set}".replace("-", "_")
     limits = {"time_limit_s": chosen.time_limit_s, "processor_time": chosen.processor_time}
-    save(name, rows, every=chosen.every, seed=chosen.seed, **limits)
+    if chosen.only is None:
+        save(name, rows, every=chosen.every, seed=chosen.seed, **limits)
 
 
 if __name__ == "__main__":
