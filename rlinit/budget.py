@@ -1,4 +1,4 @@
-"""How long a computation may go on, and how much memory it may take."""
+"""How long a computation may go on, how much memory it may take, and which of several ways goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from pathlib import Path
 from rlinit.errors import OutOfMemory
 from rlinit.units import format_bytes
 
-__all__ = ["Budget", "free_bytes", "limited_memory", "memory_left", "memory_watched", "reserve", "resident_bytes"]
+__all__ = [
+    "Budget",
+    "WorkShares",
+    "free_bytes",
+    "limited_memory",
+    "memory_left",
+    "memory_watched",
+    "reserve",
+    "resident_bytes",
+]
 
 _FREE_SHARE = 0.8
 """Of the memory that is free at first, what a computation may take where no limit is set."""
@@ -248,3 +257,45 @@ def memory_watched(budget: Budget) -> Iterator[None]:
         watcher.join()
     if budget.stopped and not budget.cancelled:
         raise OutOfMemory(f"it took more than the {format_bytes(ceiling[1])} of the limit")
+
+
+class WorkShares:
+    """Shares work among ways to get on: some to each, the rest to the one that gained most for its work of late.
+
+    Parameters
+    ----------
+    ways
+        How many there are.
+    least
+        Of all work, what each way gets at least.
+    memory
+        What counts of gains and work, a turn later; 1: all of it.
+    """
+
+    __slots__ = ("_all", "_gain", "_least", "_memory", "_work")
+
+    def __init__(self, ways: int, least: float, memory: float = 1.0) -> None:
+        self._least, self._memory = least, memory
+        self._gain, self._work, self._all = [0.0] * ways, [0.0] * ways, [0.0] * ways
+
+    def choose(self) -> int:
+        """Return the number of the way to go on with."""
+        ways = range(len(self._all))
+        poorest = min(ways, key=self._all.__getitem__)
+        if self._all[poorest] <= self._least * sum(self._all):
+            return poorest
+        return max(ways, key=lambda way: self._gain[way] / self._work[way])
+
+    def reward(self, way: int, gain: float, work: float) -> None:
+        """Note what a way gained for its work.
+
+        Parameters
+        ----------
+        way
+            From `choose`.
+        gain, work
+            At least 0, and more than 0, each in one unit for all ways.
+        """
+        self._gain[way] = self._memory * self._gain[way] + gain
+        self._work[way] = self._memory * self._work[way] + work
+        self._all[way] += work

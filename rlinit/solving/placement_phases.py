@@ -7,6 +7,7 @@ closed or when the budget is spent. Phases know nothing of graphs, files or plan
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,10 +17,11 @@ from joblib import Parallel, delayed
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.agent import decode_placement
 from rlinit.arrays import IntArray
+from rlinit.budget import WorkShares
 from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.lagrangian_primal import assemble
-from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, memory_chain
+from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, JoinedBound, memory_chain
 from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
 from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
 from rlinit.exact.placements.split.batched import solve_split_batched
@@ -38,11 +40,13 @@ from rlinit.solving.incumbent import PlacementIncumbent
 from rlinit.solving.options import SolveOptions
 
 __all__ = [
+    "WINDOW_PROGRAM_OPS",
     "PlacementLimits",
     "PlacementSearch",
     "auto_agent",
     "bound_phase",
     "branch",
+    "by_turns",
     "check_branching",
     "closing_bounds",
     "full_program",
@@ -79,6 +83,21 @@ _GUARANTEE_SHARE = 0.3
 
 _SERVED_SHARE = 0.5
 """Of the time left, what the program first come, first served may take before that of any order of transfers."""
+
+WINDOW_PROGRAM_OPS = 5_000
+"""Ops up to which windows of the whole are solved on SCIP, unless they are asked for by name."""
+
+_TURN_SHARE, _LEAST_TURN_S = 0.12, 0.5
+"""Of the time left, what a turn of search or proof takes, and seconds that it may take in any case."""
+
+_IDLE_S, _IDLE_TURNS = 0.01, 20
+"""Seconds below which a turn did nothing, and turns of that kind after which no more are made."""
+
+_LEAST_SHARE, _MEMORY = 0.3, 0.7
+"""Of all turns' time, what search and proof get at least each; what counts of gains and time, a turn later."""
+
+_WINDOW_TURNS = 4
+"""Every so many turns of the search are windows."""
 
 _TRIES = 3
 """Times that a heuristic is run, as long as what it finds has too much alive at once."""
@@ -448,6 +467,38 @@ def _pass_of_windows(search: PlacementSearch, size: int) -> None:
                 settings=PlacementMilpSettings(node_limit=search.limits.window_nodes),
             )
             incumbent.offer(result.placement, "window")
+
+
+def by_turns(search: PlacementSearch) -> None:
+    """Search from other seeds, now and then in windows on SCIP, and raise the bound by turns: what gains more, more."""
+    incumbent = search.incumbent
+    if incumbent.finished or incumbent.values is None:
+        return
+    problem = incumbent.problem
+    joined = JoinedBound(problem, incumbent.values[0], incumbent.budget, with_chain=problem.num_shards == 1)
+    turns = itertools.count(1)
+
+    def prove() -> None:
+        with incumbent.in_phase("bound: joined"):
+            incumbent.raise_bound((joined.run(incumbent.budget),), "joined")
+
+    def improve() -> None:
+        turn = next(turns)
+        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS:
+            windows(search)
+        else:
+            local_search(search, turn)
+
+    ways = (prove, improve)
+    shares = WorkShares(len(ways), _LEAST_SHARE, _MEMORY)
+    idle = 0
+    while not incumbent.finished and idle < _IDLE_TURNS:
+        way, gap, began = shares.choose(), incumbent.gap, incumbent.budget.elapsed_s
+        with incumbent.within(max(_TURN_SHARE, _LEAST_TURN_S / max(incumbent.budget.remaining_s, _LEAST_TURN_S))):
+            ways[way]()
+        seconds = incumbent.budget.elapsed_s - began
+        idle = idle + 1 if seconds < _IDLE_S and incumbent.gap == gap else 0
+        shares.reward(way, max(0.0, gap - incumbent.gap), max(seconds, _LEAST_TURN_S))
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------

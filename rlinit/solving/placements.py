@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from rlinit.solving.constraint_phase import MAX_OPS as MAX_CONSTRAINT_OPS
 from rlinit.solving.constraint_phase import check_constraints, constraint_program, has_constraints
 from rlinit.solving.incumbent import PlacementIncumbent, Progress, for_placement
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.placement_phases import PlacementSearch, bound_phase, run_heuristic
+from rlinit.solving.placement_phases import WINDOW_PROGRAM_OPS, PlacementSearch, bound_phase, run_heuristic
 from rlinit.solving.plans import Solved, checkpointed, offer_baselines
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 
@@ -46,9 +45,6 @@ _PROGRAM_OPS = 60
 
 _EASY_BLOCK_OPS = 24
 """Ops of the largest block up to which blocks are mostly searched to the end, which leaves nothing to do."""
-
-_WINDOW_PROGRAM_OPS = 5_000
-"""Ops up to which windows of the whole are solved on SCIP, unless it is asked for by name."""
 
 _SMALL_CONSTRAINT_OPS = 60
 """Ops up to which CP-SAT goes first."""
@@ -86,6 +82,7 @@ _FREE_AGENT: Condition[PlacementSearch] = Condition(
     "the agent is not named", lambda search: search.options.agent == "auto"
 )
 _TIMED: Condition[PlacementSearch] = Condition("there is a time limit", lambda search: search.options.timed)
+_UNTIMED: Condition[PlacementSearch] = Condition("there is no time limit", lambda search: not search.options.timed)
 _ONE_SHARD: Condition[PlacementSearch] = Condition("no op is split", lambda search: search.problem.num_shards == 1)
 _SHARDS: Condition[PlacementSearch] = Condition(
     "ops are split into shards", lambda search: search.problem.num_shards > 1
@@ -116,6 +113,9 @@ _SMALL_PROGRAM: Condition[PlacementSearch] = Condition(
     lambda search: search.problem.num_ops * search.problem.num_shards <= _PROGRAM_OPS,
 )
 
+_UNTIMED_OR_SMALL: Condition[PlacementSearch] = Condition(
+    f"{_UNTIMED.text}, or {_SMALL_PROGRAM.text}", lambda search: _UNTIMED.holds(search) or _SMALL_PROGRAM.holds(search)
+)
 
 _CONSTRAINTS: Condition[PlacementSearch] = Condition(
     f"OR-Tools is there, no op is split, at most {_CONSTRAINT_PAIRS:,} pairs of op and device",
@@ -285,30 +285,23 @@ _AUTO: Strategy[PlacementSearch] = (
         "program without orders",
         phases.unordered_program,
         0.4,
-        (_TIGHT, _ops_up_to(_WINDOW_PROGRAM_OPS)),
+        (_TIGHT, _ops_up_to(WINDOW_PROGRAM_OPS)),
         "where memory decides, who holds what matters more than the order",
     ),
-    Phase("bounds around and joined", phases.closing_bounds, 0.45, because="they hold all others"),
+    Phase("bounds around and joined", phases.closing_bounds, 0.45, (_UNTIMED_OR_SMALL,), "they hold all others"),
     Phase("full program", phases.full_program, when=(_SMALL_PROGRAM,), because="closes only on few ops"),
     Phase(
-        "local search, another seed",
-        partial(phases.local_search, seed=1),
-        0.7,
-        (_TIMED,),
-        "what is not proven by now seldom is; a better schedule is worth more",
+        "search and bounds by turns",
+        phases.by_turns,
+        when=(_TIMED,),
+        because="which of value and bound is weak depends on the graph: networks with cells of two inputs, and "
+        "randomly wired ones, need most of the time for the bound (benchmarks.families.placements imported)",
     ),
     Phase(
         "windows",
         phases.windows,
-        0.3,
-        (_ops_up_to(_WINDOW_PROGRAM_OPS),),
-        "programs of few ops find what no single move does",
-    ),
-    Phase(
-        "local search, a third seed",
-        partial(phases.local_search, seed=2),
-        when=(_TIMED,),
-        because="uses up what is left",
+        when=(_UNTIMED, _ops_up_to(WINDOW_PROGRAM_OPS)),
+        because="programs of few ops find what no single move does",
     ),
 )
 

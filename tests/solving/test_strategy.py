@@ -41,9 +41,9 @@ def test_conditions_tell_problems_apart() -> None:
     shares = {(row.name, row.share) for row in explain(graph, ample, SolveOptions(objective="latency")) if row.runs}
     assert ("local search", 0.05) in shares
     assert ("blocks", 0.7) in shares
-    assert "local search, another seed" not in {name for name, _ in shares}
+    assert "search and bounds by turns" not in {name for name, _ in shares}
     timed = explain(graph, ample, SolveOptions(objective="latency", time_limit_s=5))
-    assert "local search, another seed" in {row.name for row in timed if row.runs}
+    assert "search and bounds by turns" in {row.name for row in timed if row.runs}
     queued = explain(graph, ample, SolveOptions(objective="latency", transfers="exclusive"))
     assert "memory multipliers" in {row.name for row in queued if row.runs}
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget, reserve
+from rlinit.budget import Budget, WorkShares, reserve
 from rlinit.exact.placements.analysis.reachability import in_words, lengths_between, reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
@@ -166,25 +166,6 @@ def segment_problem(
     return segment, ops
 
 
-class _Gains:
-    """What two ways to search gained for their work in all segments of a chain; tells which to go on with."""
-
-    def __init__(self) -> None:
-        self._gain_s, self._work = np.zeros(2), np.zeros(2)
-
-    def choose(self) -> int:
-        """Return the way that gained most for its work, or the one that had too little of it."""
-        poorest = int(self._work.argmin())
-        if self._work[poorest] <= _LEAST_SHARE * self._work.sum():
-            return poorest
-        return int((self._gain_s / self._work).argmax())
-
-    def add(self, way: int, gain_s: float, work: int) -> None:
-        """Note a gain."""
-        self._gain_s[way] += gain_s
-        self._work[way] += max(1, work)
-
-
 class _Pair:
     """Bounds of a segment with devices of its ends by two searches: with trial makespans, and with linear relaxations.
 
@@ -197,7 +178,7 @@ class _Pair:
         upper: float,
         allowed: NDArray[np.bool_],
         weight: FloatArray | None,
-        gains: _Gains,
+        gains: WorkShares,
     ) -> None:
         self.upper, self._gains, self._begun = upper, gains, False
         self.trials = DestructiveSearch(problem, upper=upper, allowed=allowed, weight=weight)
@@ -230,27 +211,27 @@ class _Pair:
             self.trials.run(_CHOICES, budget)
         else:
             self.relaxations.run(1 if self.relaxations.nodes == 0 else _STRIDE, budget)
-        self._gains.add(way, self.bound_s - before, self.work - done)
+        self._gains.reward(way, self.bound_s - before, max(1, self.work - done))
         return self.bound_s
 
 
 class _Segment:
-    """Bounds of one segment for each pair of devices of its ends (device 0 stands for the start and for the end)."""
+    """Bounds of one segment for each pair of devices of its ends (device 0 stands for the start and for the end).
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        window: ShardWindows,
-        reach: NDArray[np.bool_],
-        before: int,
-        after: int,
-        gains: _Gains,
-    ) -> None:
-        self.before, self.after, self._gains = before, after, gains
-        self.problem, self.ops = segment_problem(problem, window, reach, before, after)
-        d = problem.num_devices
-        rows = np.isfinite(window.least_s[before]) if before >= 0 else np.arange(d) == 0
-        columns = np.isfinite(window.least_s[after]) if after >= 0 else np.arange(d) == 0
+    Parameters
+    ----------
+    problem
+        Of the segment.
+    ends
+        Which of its ops are the first and the last, -1 for the start and the end.
+    gains
+        What all segments tell of the two ways to search, by seconds gained for work.
+    """
+
+    def __init__(self, problem: PlacementProblem, ends: tuple[int, int], gains: WorkShares) -> None:
+        self.problem, self._ends, self._gains = problem, ends, gains
+        start = np.arange(problem.num_devices) == 0
+        rows, columns = (np.isfinite(problem.op_time_s[end]) if end >= 0 else start for end in ends)
         self.bound_s = np.where(rows[:, None] & columns[None, :], 0.0, np.inf)
         self.searches: dict[tuple[int, int], _Pair] = {}
 
@@ -259,9 +240,8 @@ class _Segment:
         if pair not in self.searches:
             allowed = np.isfinite(self.problem.time_s)
             allowed[:, :, 0] = False
-            for op, device in zip((self.before, self.after), pair, strict=True):
-                if op >= 0:
-                    at = int(np.searchsorted(self.ops, op))
+            for at, device in zip(self._ends, pair, strict=True):
+                if at >= 0:
                     only = np.zeros_like(allowed[at])
                     only[device] = allowed[at, device]
                     allowed[at] = only
@@ -270,8 +250,17 @@ class _Segment:
         return self.searches[pair]
 
 
+def _key(problem: PlacementProblem, ends: tuple[int, ...]) -> bytes:
+    """Return what bounds of a segment depend on; equal for segments that are copies of each other."""
+    numbers = [np.array([problem.num_ops, len(problem.edges), *ends]), problem.edges, problem.order, problem.group]
+    sizes = [problem.time_s, problem.tensor_bytes, problem.weight_bytes, problem.shard_bytes]
+    return b"".join(array.tobytes() for array in (*numbers, *sizes))
+
+
 class ChainBound:
     """The bound of a chain, made better segment by segment; :attr:`bound_s` is a lower bound at all times.
+
+    Segments that are copies of each other, as of repeated layers, are searched once.
 
     Parameters
     ----------
@@ -287,27 +276,26 @@ class ChainBound:
         reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         ends = [-1, *chain, -1]
         self.upper = upper
-        gains = _Gains()
-        self.segments = [_Segment(problem, window, reach, a, b, gains) for a, b in itertools.pairwise(ends)]
+        self.ends = list(itertools.pairwise(ends))
+        self.segments: list[_Segment] = []
+        gains, alike = WorkShares(2, _LEAST_SHARE), dict[bytes, _Segment]()
+        for before, after in self.ends:
+            part, ops = segment_problem(problem, window, reach, before, after)
+            first, last = (int(np.searchsorted(ops, op)) if op >= 0 else -1 for op in (before, after))
+            key = _key(part, (first, last))
+            alike[key] = alike.get(key) or _Segment(part, (first, last), gains)
+            self.segments.append(alike[key])
         self.bound_s = 0.0
 
     @property
     def work(self) -> int:
         """Choices looked at so far, and relaxations solved as so many as take their time."""
-        return sum(search.work for segment in self.segments for search in segment.searches.values())
+        return sum(search.work for segment in dict.fromkeys(self.segments) for search in segment.searches.values())
 
     @property
     def gaps(self) -> list[tuple[int, int, FloatArray]]:
         """Bounds on the time between neighbours by their devices, for a `PlacementLP`."""
-        return [(segment.before, segment.after, segment.bound_s) for segment in self.segments]
-
-    def outlook(self, budget: Budget) -> float:
-        """Return the bound from one relaxation a segment with free devices, to compare chains by."""
-        total = 0.0
-        for segment in self.segments:
-            total += DeviceSearch(segment.problem).run(1, budget)
-        self.bound_s = max(self.bound_s, min(self.upper, total))
-        return total
+        return [(*ends, segment.bound_s) for ends, segment in zip(self.ends, self.segments, strict=True)]
 
     def run(self, work: int, budget: Budget) -> float:
         """Look at about `work` more choices, or solve relaxations for as long, and return the bound.
@@ -330,11 +318,12 @@ class ChainBound:
             chosen = self._weakest(path)
             if chosen is None:
                 return self.bound_s
-            k, pair = chosen
+            k, (i, j) = chosen
             segment = self.segments[k]
-            others = float(forward[k][pair[0]] + backward[k + 1][pair[1]])
-            search = segment.search(pair, self.upper - others if self.upper < np.inf else np.inf)
-            segment.bound_s[pair] = search.run(budget)
+            copies = [c for c, other in enumerate(self.segments) if other is segment]
+            others = min(float(forward[c][i] + backward[c + 1][j]) for c in copies)
+            search = segment.search((i, j), self.upper - others if self.upper < np.inf else np.inf)
+            segment.bound_s[i, j] = search.run(budget)
 
     def _shortest(self) -> tuple[list[FloatArray], list[FloatArray], list[tuple[int, int]]]:
         """Return least sums up to and from each op of the chain by device, and the pairs of a shortest path."""

@@ -42,6 +42,7 @@ from rlinit.placements.problem import PlacementProblem
 __all__ = [
     "PLACEMENT_BOUNDS",
     "FlowProblem",
+    "JoinedBound",
     "PlacementBound",
     "around_bound",
     "chain_bound",
@@ -64,7 +65,10 @@ _SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
 _FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
 _CHAIN_WORK = 40_000
-_CHAINS = ((40, 1.0), (60, 0.25))  # Most ops between neighbours, and what a further op must gain.
+_CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))  # Most ops between neighbours, and what a further op must gain.
+_TRIED_SHARE, _TRIED_WORK = 0.08, 1_500
+"""Of the time left, or in choices, what each chain may take before all but the best are given up: neither the first
+relaxations nor the ops beside a chain tell how far its segments get."""
 _NO_LIMIT = 1 << 40
 _MEMORY_NODES = 5_000_000
 _TRIAL_CHOICES = 20_000
@@ -317,28 +321,73 @@ def destructive_bound(problem: PlacementProblem, *, upper: float = np.inf, budge
 def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | None, with_chain: bool) -> float:
     """Return the best of `around`, of the relaxation, and of the relaxation with the gaps of a chain."""
     limited = budget or Budget()
-    counted = limited.remaining_s == np.inf  # Where no clock ends it, work does.
-    start = _start(problem, upper, limited)
-    if start is None or start.bound_s >= upper or limited.expired:
-        return upper if start is None else min(start.bound_s, upper)
-    bound = start.bound_s
-    tight = _tightened(problem, start, upper)
-    if tight is None:
-        return upper
-    bound = max(bound, tight.floor_s)
-    pool = CutPool()
-    share = limited.share(limited.remaining_s * _RELAXATION_SHARE) if with_chain else limited
-    bound = max(bound, _cut_relaxation(problem, tight, bound, upper, share, pool, _ROUNDS, ()))
-    search = _chain(problem, tight, start, upper, limited) if with_chain and bound < upper else None
-    turns = 0 if search is None else 1 if counted else _TURNS
-    while turns > 0 and search is not None and bound < upper and not limited.expired:
-        turns -= 1
+    joined = JoinedBound(problem, upper, limited, with_chain=with_chain)
+    for _ in range(_TURNS if with_chain and limited.remaining_s < np.inf else 1):
+        joined.run(limited)
+    return joined.bound_s
+
+
+class JoinedBound:
+    """The relaxation and a chain by turns, which can be continued; :attr:`bound_s` is a lower bound at all times.
+
+    Parameters
+    ----------
+    problem, upper
+        As for `path_bound`.
+    budget
+        Ends the search for weights early.
+    with_chain
+        Whether there is a chain, too.
+    """
+
+    def __init__(self, problem: PlacementProblem, upper: float, budget: Budget, *, with_chain: bool = True) -> None:
+        self._problem, self._upper, self._with_chain = problem, upper, with_chain
+        self._pool = CutPool()
+        self._chain: ChainBound | None = None
+        self._begun = False
+        self._start = _start(problem, upper, budget)
+        self._window: ShardWindows | None = None
+        self.bound_s = upper if self._start is None else min(self._start.bound_s, upper)
+        if self._start is not None and self.bound_s < upper and not budget.expired:
+            self._window = _tightened(problem, self._start, upper)
+            self.bound_s = upper if self._window is None else max(self.bound_s, min(self._window.floor_s, upper))
+
+    def run(self, budget: Budget) -> float:
+        """Go on until the budget ends, or for a turn of counted work where it has no limit; return the bound.
+
+        Parameters
+        ----------
+        budget
+            Of this turn.
+        """
+        if self._window is None or self._start is None or self.bound_s >= self._upper or budget.expired:
+            return self.bound_s
+        if not self._begun:
+            self._begun = True
+            share = budget.share(budget.remaining_s * _RELAXATION_SHARE) if self._with_chain else budget
+            self._relax(share, _ROUNDS)
+            if self._with_chain and self.bound_s < self._upper:
+                self._chain = _chain(self._problem, self._window, self._start, self._upper, budget)
+        if self._chain is None or self.bound_s >= self._upper or budget.expired:
+            return self.bound_s
         # Where the chain is behind, too much of the problem is beside it to catch up soon.
-        share = limited.share(limited.remaining_s * (_CHAIN_SHARE if search.bound_s >= bound else _BEHIND_SHARE))
-        bound = max(bound, search.run(_CHAIN_WORK if counted else _NO_LIMIT, share))
-        if bound < upper:
-            bound = max(bound, _cut_relaxation(problem, tight, bound, upper, limited, pool, _LAST_ROUNDS, search.gaps))
-    return min(bound, upper)
+        ahead = self._chain.bound_s >= self.bound_s
+        share = budget.share(budget.remaining_s * (_CHAIN_SHARE if ahead else _BEHIND_SHARE))
+        counted = budget.remaining_s == np.inf  # Where no clock ends it, work does.
+        self._raise(self._chain.run(_CHAIN_WORK if counted else _NO_LIMIT, share))
+        if self.bound_s < self._upper:
+            self._relax(budget, _LAST_ROUNDS)
+        return self.bound_s
+
+    def _relax(self, budget: Budget, rounds: int) -> None:
+        """Solve the relaxation with cuts, and with the gaps of the chain where there is one."""
+        if self._window is not None:
+            gaps = () if self._chain is None else self._chain.gaps
+            floor, upper = self.bound_s, self._upper
+            self._raise(_cut_relaxation(self._problem, self._window, floor, upper, budget, self._pool, rounds, gaps))
+
+    def _raise(self, bound: float) -> None:
+        self.bound_s = max(self.bound_s, min(bound, self._upper))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -364,7 +413,7 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
 def _chain(
     problem: PlacementProblem, window: ShardWindows, start: _Start, upper: float, budget: Budget
 ) -> ChainBound | None:
-    """Return the chain of a problem that is not too large, if it has one."""
+    """Return the chain of a problem that is not too large, if it has one: of several, the one that got furthest."""
     if not 0 < problem.num_ops <= _CHAIN_OPS:
         return None
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
@@ -374,7 +423,10 @@ def _chain(
     candidates = [ChainBound(problem, window, chain, upper) for chain in dict.fromkeys(map(tuple, chains)) if chain]
     if len(candidates) < 2:
         return candidates[0] if candidates else None
-    return max(candidates, key=lambda candidate: candidate.outlook(budget))
+    slice_s = _TRIED_SHARE * budget.remaining_s
+    for candidate in candidates:
+        candidate.run(_TRIED_WORK if slice_s == np.inf else _NO_LIMIT, budget.share(slice_s))
+    return max(candidates, key=lambda candidate: candidate.bound_s)
 
 
 def _surrogate(window: ShardWindows, weight: FloatArray) -> FloatArray:

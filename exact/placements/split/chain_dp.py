@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from joblib import Parallel, delayed
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.split.search import (
     Frontier,
     SearchModel,
@@ -26,7 +28,7 @@ from rlinit.exact.placements.split.search import (
 )
 from rlinit.exact.placements.split.separators import induced, separators
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
-from rlinit.placements.timeline import placement_from_priority, timeline
+from rlinit.placements.timeline import makespan, placement_from_priority, placement_of, timeline
 
 __all__ = ["EXACT", "BlockChain", "BlockSolver"]
 
@@ -35,7 +37,19 @@ BlockSolver = Callable[[PlacementProblem, float, Budget], PlacementResult]
 
 EXACT = 1.0 + 1e-9
 """Bound and value this close are one and the same sum, rounded in different orders."""
-_LEVELS: tuple[tuple[int, ...], ...] = ((16,), (16, 256), (16, 256, 4096), (256, 4096, 32768, 131072))
+_LEVELS: tuple[tuple[int, ...] | int, ...] = (
+    (16,),
+    (16, 256),
+    1_000,
+    (16, 256, 4096),
+    10_000,
+    (256, 4096, 32768, 131072),
+)
+"""Widths of the search by level of effort, or for trial makespans, which close blocks of long branches at once, choices
+of devices and orders looked at for a pair of devices."""
+
+_TRIAL_WORK = 3
+"""Partial schedules that a choice takes the time of, for each op of the block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -226,10 +240,13 @@ class BlockChain:
             closed = segment.lower[u] * EXACT >= segment.value[u]
             limit = np.minimum(cutoffs[id(segment)][u] * EXACT, segment.value[u])
             limit = np.where(closed | (segment.lower[u] >= limit), -np.inf, limit)
+            level = _LEVELS[effort]
             if self.block_solver is not None:
-                return self._solve_block(segment, u, limit, budget)
+                return self._solve_block(segment, u, limit, budget, self.block_solver)
+            if isinstance(level, int):
+                return self._solve_block(segment, u, limit, budget, partial(_by_trials, choices=level))
             left = self.max_work - self.work
-            return search(segment.models[u], segment.starts[u], limit, budget, widths=_LEVELS[effort], max_work=left)
+            return search(segment.models[u], segment.starts[u], limit, budget, widths=level, max_work=left)
 
         if self.jobs == 1:
             results = [one(segment, u) for segment, u in todo]
@@ -244,8 +261,10 @@ class BlockChain:
                 segment.solution[u, int(v)] = (result.device[v], result.rank[v])
             segment.lower[u] = np.minimum(segment.lower[u], segment.value[u])
 
-    def _solve_block(self, segment: _Segment, u: int, limit: FloatArray, budget: Budget) -> SearchResult:
-        """Solve a row by the given solver: one problem for each sink device, with the source as an op of no time."""
+    def _solve_block(
+        self, segment: _Segment, u: int, limit: FloatArray, budget: Budget, solver: BlockSolver
+    ) -> SearchResult:
+        """Solve a row by a solver of problems: one for each sink device, with the source as an op of no time."""
         head = [segment.source] if segment.source >= 0 else []
         ops = np.array([*head, *segment.inner.tolist(), *([segment.sink] if segment.sink >= 0 else [])], np.int64)
         columns, inner = len(limit), len(segment.inner)
@@ -254,7 +273,7 @@ class BlockChain:
         work = 0
         d = self.problem.num_devices
         for v in range(columns):
-            if not limit[v] > -np.inf or self.block_solver is None:
+            if not limit[v] > -np.inf:
                 continue
             block = induced(self.problem, ops)
             time_s = block.time_s.copy()
@@ -262,7 +281,7 @@ class BlockChain:
                 time_s[0, :, 1] = np.where(np.arange(d) == u, 0.0, np.inf)
             if segment.sink >= 0:
                 time_s[-1, np.arange(d) != v, 1] = np.inf
-            result = self.block_solver(dataclasses.replace(block, time_s=time_s), float(limit[v]), budget)
+            result = solver(dataclasses.replace(block, time_s=time_s), float(limit[v]), budget)
             work += result.work + 1
             bound[v] = limit[v] if result.status == "infeasible" else min(result.bound, limit[v])
             if result.placement is not None and result.value is not None:
@@ -293,3 +312,19 @@ class BlockChain:
                 device[sink, 0], rank[sink] = v, done
             done += 1
         return bound, placement_from_priority(self.problem, device, rank)
+
+
+def _by_trials(problem: PlacementProblem, limit: float, budget: Budget, *, choices: int) -> PlacementResult:
+    """Solve a block by refuted trial makespans: what the last one leaves standing mostly is a schedule."""
+    trying = DestructiveSearch(problem, upper=limit)
+    best, value = None, limit
+    while not trying.exhausted and trying.bound_s < value and trying.nodes < choices and not budget.expired:
+        trying.run(choices - trying.nodes, budget)
+        found = None if trying.standing is None else placement_of(problem, *trying.standing)
+        trying.standing = None
+        if found is None or not makespan(problem, found) < value:
+            break
+        best, value = found, makespan(problem, found)
+        trying.cut(value)
+    work = _TRIAL_WORK * problem.num_ops * trying.nodes
+    return PlacementResult(best, None if best is None else value, trying.bound_s, "feasible", work)

@@ -128,14 +128,20 @@ def solve_split(
     blocks = _blocks(problem, channels, min_ops)
     best = _Best(problem, upper, max_work, budget)
     beam = BlockBeam(problem, best.comm_s, blocks)
-    best.carry(beam, _BEAM_WIDTHS[0])
-    best.resolve(*_SUBSEQUENCES[0])
+    # Where the chain of blocks is exact and knows what to beat, it needs no schedule to begin with.
+    first = channels == 1 and upper < np.inf and problem.transfers == "parallel"
+    if not first:
+        best.carry(beam, _BEAM_WIDTHS[0])
+        best.resolve(*_SUBSEQUENCES[0])
     chain = BlockChain(problem, best.comm_s, block_solver, jobs, max_work - best.work)
     if best.placement is not None:
         chain.adopt(best.placement)
     best.bound, found = chain.solve(best.limit, budget)
     best.work += chain.work
     best.offer(found)
+    if first and not best.closed:
+        best.carry(beam, _BEAM_WIDTHS[0])
+        best.resolve(*_SUBSEQUENCES[0])
     if not best.closed and len(blocks) > 1 and problem.num_ops <= _RECURSION_OPS and not beam.is_exact:
         share = budget.share(0.5 * min(budget.remaining_s, 1e9))
         best.bound = max(best.bound, split_bound(problem, blocks, budget=share))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rlinit.arrays import IntArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, WorkShares
 from rlinit.heuristics.placements.window_passes import (
     BatchPasses,
     OpPasses,
@@ -250,7 +250,7 @@ class _Search:
         self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
         if problem.num_shards == 1:
             self._ways += [self._critical_paths, self._from_other]
-        self._shares = _Shares(len(self._ways))
+        self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
         self.rate = _FIRST_RATE
 
     @property
@@ -266,7 +266,7 @@ class _Search:
         made, work = self._ways[way](limit, budget)
         self.rate = made / max(time.perf_counter() - began, 1e-6)
         better = self._best.value < before
-        self._shares.reward(way, 1.0 - self._best.value / before if better else 0.0, work)
+        self._shares.reward(way, 1.0 - self._best.value / before if better else 0.0, max(work, 1))
         return made, better
 
     def _windows(self, limit: int, budget: Budget | None) -> tuple[int, int]:
@@ -297,26 +297,6 @@ class _Search:
         value = makespan(self._problem, tried)
         if value < self._best.value:
             self._best.restart(tried, value)
-
-
-class _Shares:
-    """Shares work among ways to search: some to each, the rest to the one that gained most for its work of late."""
-
-    def __init__(self, arms: int) -> None:
-        self._gain, self._work, self._all = np.zeros(arms), np.zeros(arms), np.zeros(arms)
-
-    def choose(self) -> int:
-        """Return the number of the way to search next."""
-        poorest = int(self._all.argmin())
-        if self._all[poorest] <= _LEAST_SHARE * self._all.sum():
-            return poorest
-        return int((self._gain / self._work).argmax())
-
-    def reward(self, arm: int, gain: float, work: int) -> None:
-        """Note what a way to search gained, as a part of the value, for its work."""
-        self._gain[arm] = _MEMORY * self._gain[arm] + gain
-        self._work[arm] = _MEMORY * self._work[arm] + max(work, 1)
-        self._all[arm] += max(work, 1)
 
 
 def memory_binds(problem: PlacementProblem) -> bool:
