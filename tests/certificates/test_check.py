@@ -166,7 +166,7 @@ def numbers_in(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] if isinstance(data, int | float) and not isinstance(data, bool) else []
 
 
-UNREAD = {"history", "phase_s", "provenance", "version", "graph_figures", "baselines", "shard_inputs", "reserve_bytes"}
+UNREAD = {"history", "phase_s", "provenance", "version", "graph_figures", "baselines", "reserve_bytes"}
 """Fields of a plan that claim nothing of the schedule or its bound."""
 
 
@@ -384,6 +384,7 @@ LIES = [
     ("latency", _set("certificate levels 0 threshold", " 7 ")),
     ("pipeline", _set("plan assignment a", "0")),
     ("pipeline", _set("plan assignment a", 0.25)),
+    ("pipeline", _set("plan shard_inputs", "auto")),
     ("pipeline", _set("plan batches", [EMPTY_BATCH])),
     ("pipeline", _set("graph ops 3 backward_of", "a")),
     ("pipeline", _set("plan chunks", 2)),
