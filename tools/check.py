@@ -268,10 +268,10 @@ class Graph:
 
 
 def times_of(row: Any) -> Iterator[Any]:
-    """Yield the times of an op, whatever device and batch they are for."""
+    """Yield the times of an op, whatever device and batch they are for; None for a device without any."""
     given = row.get("time_s", {})
     for entry in given.values() if isinstance(given, dict) else [given]:
-        yield from entry.values() if isinstance(entry, dict) else [entry]
+        yield from (entry.values() or [None]) if isinstance(entry, dict) else [entry]
 
 
 CLASSES = (

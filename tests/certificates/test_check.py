@@ -375,6 +375,7 @@ LIES = [
     ("latency", _set("graph ops 0 outputs", {"": -1.0})),
     ("latency", _set("graph ops 0 outputs", {"": True})),
     ("latency", _set("graph ops 0 forbidden", "xy")),
+    ("latency", _set("graph ops 0 time_s", {"x": 2.0, "y": 3.5, "stage": {}})),
     ("latency", _set("graph oops", [])),
     ("latency", _set("hardware device 0 flops_per_s", -1.0)),
     ("latency", _set("hardware device 0 batch_sizes", [1.5])),
