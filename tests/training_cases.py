@@ -162,8 +162,10 @@ def value_of(
         for j in range(s, num_stages, k):
             if j in stage.values():
                 after = len({other for other in stage.values() if other >= j})
-                flying = held[j] if held else {"gpipe": m, "1f1b": after, "zero-bubble": k}[schedule]
-                parts.append(_part(d, stage, j, device, min(m, flying), m, factor))
+                flying = min(m, held[j] if held else {"gpipe": m, "1f1b": after, "zero-bubble": k}[schedule])
+                drops = min(m, after) if schedule == "zero-bubble" else flying
+                flying += min(m, k - after) if schedule == "zero-bubble" else 0
+                parts.append(_part(d, stage, j, device, (flying, drops), m, factor))
         param = sum(d.graph.param_bytes[v] for v in stage if stage[v] % k == s)
         time = sum(part[0] for part in parts)
         if param > device.cache_bytes:
@@ -171,9 +173,9 @@ def value_of(
         best = np.inf
         for chosen in itertools.product(*(_choices(part[3], recompute) for part in parts)):
             memory = 0.0
-            for (_, flying, fixed, _), blocks in zip(parts, chosen, strict=True):
+            for (_, drops, fixed, _), blocks in zip(parts, chosen, strict=True):
                 saved = [d.saved(b) for b in blocks]
-                memory += fixed - flying * sum(saved) + max(saved, default=0.0)
+                memory += fixed - drops * sum(saved) + max(saved, default=0.0)
             if memory <= device.memory_bytes * (1 + 1e-12):
                 again = sum(d.graph.times["*", 1][v] for blocks in chosen for b in blocks for v in d.blocks[b])
                 best = min(best, again)
@@ -194,13 +196,13 @@ def _choices(whole: list[str], recompute: str) -> list[tuple[str, ...]]:
 
 
 def _part(
-    d: _Definition, stage: dict[int, int], j: int, device: Device, flying: int, m: int, factor: float
+    d: _Definition, stage: dict[int, int], j: int, device: Device, held: tuple[int, int], m: int, factor: float
 ) -> tuple[float, int, float, list[str]]:
-    """Return a stage's seconds, what is in flight, its bytes without recomputing, and the blocks that it may recompute.
+    """Return a stage's seconds, micro-batches that recomputing drops, bytes without it, and blocks that may be so.
 
     The seconds are without overflow.
     """
-    graph = d.graph
+    graph, (flying, drops) = d.graph, held
     ops = [v for v in range(graph.num_ops) if stage[v] == j]
     ahead = [v for v in ops if d.partner[v] == v]
     time = 0.0
@@ -228,7 +230,7 @@ def _part(
         + m * crossing(j + 1)
         + max(d.width[v] for v in ahead)
     )
-    return time, flying, fixed, [b for b, members in d.blocks.items() if set(members) <= set(ops) and d.saved(b) > 0]
+    return time, drops, fixed, [b for b, members in d.blocks.items() if set(members) <= set(ops) and d.saved(b) > 0]
 
 
 def _assignments(d: _Definition, k: int) -> Iterator[dict[int, int]]:

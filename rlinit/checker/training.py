@@ -208,12 +208,17 @@ def trained_uses(
     traffic = _traffic(model, stage, k)
     widths = model.widths()
     flying = _in_flight(training, stage, devices)
+    after = [len({at for at in stage if at >= j}) for j in range(k)]
+    split = training.schedule == "zero-bubble"
+    dropped = [min(training.microbatches, after[j]) if split else flying[j] for j in range(k)]
     pairs = []
     for j in range(k):
         device = hardware.devices[device_index(hardware, devices[j])]
         members = {v for v in range(graph.num_ops) if stage[v] == j}
         beside = [v for v in range(graph.num_ops) if devices[stage[v]] == devices[j] and v not in members]
-        pairs.append(_stage_pair(model, members, j, device, hardware, traffic, training, flying[j], widths, beside))
+        pairs.append(
+            _stage_pair(model, members, j, device, hardware, traffic, training, (flying[j], dropped[j]), widths, beside)
+        )
     return pairs
 
 
@@ -245,7 +250,7 @@ def _stage_pair(
     hardware: Hardware,
     traffic: _Traffic,
     training: TrainingUse,
-    flying: int,
+    counts: tuple[int, int],
     widths: Mapping[int, float],
     beside: Sequence[int],
 ) -> tuple[StageUse, TrainedStageUse]:
@@ -266,7 +271,7 @@ def _stage_pair(
         raise InvalidPlan(f"stage {j} recomputes {again[0]!r}, which the plan rules out")
     blocks = [model.block(name, members, j) for name in again]
     recompute = math.fsum(float(seconds[v]) for _, ops in blocks for v in ops)
-    m = training.microbatches
+    m, (flying, dropped) = training.microbatches, counts
     made = math.fsum(model.size[t] for t in model.forward_tensors() if model.maker[t] in members)
     before, after = (traffic.crossing[j], traffic.crossing[j + 1]) if members else (0.0, 0.0)
     use = StageUse(
@@ -286,7 +291,7 @@ def _stage_pair(
         recompute_s=recompute,
         in_flight=flying,
         state_bytes=training.state_factor * param,
-        kept_bytes=flying * (made - math.fsum(saved for saved, _ in blocks)),
+        kept_bytes=flying * made - dropped * math.fsum(saved for saved, _ in blocks),
         recomputed_bytes=max((saved for saved, _ in blocks), default=0.0),
         buffer_bytes=(m + 1) * before + m * after,
         working_bytes=max((widths[v] for v in ahead), default=0.0),
@@ -302,7 +307,7 @@ def _backward(model: _Model, v: int, device: Device, seconds: float) -> float:
     given = model.graph.extras.get(v, {}).get("backward_time_s")
     if isinstance(given, Mapping):
         given = next((given[key] for key in (device.name, device.kind, "*") if key in given), None)
-    return 2.0 * seconds if given is None else float(given)
+    return 2.0 * seconds if given is None else float(given) * device.slowdown
 
 
 def _in_flight(training: TrainingUse, stage: Sequence[int], devices: Sequence[str]) -> list[int]:
@@ -317,7 +322,9 @@ def _in_flight(training: TrainingUse, stage: Sequence[int], devices: Sequence[st
                 most[j] = max(most[j], now[j])
     else:
         after = [len({at for at in stage if at >= j}) for j in range(count)]
-        most = {"gpipe": [m] * count, "zero-bubble": [count] * count}.get(training.schedule, after)
+        most = {"gpipe": [m] * count}.get(training.schedule, after)
+    if training.schedule == "zero-bubble":  # those that wait for the gradients of parameters count twice
+        return [min(m, count) + min(m, count - after[j]) if j in stage else 0 for j in range(count)]
     return [min(m, most[j]) if j in stage else 0 for j in range(count)]
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -93,6 +93,7 @@ def measure_together(
     rounds: int = 7,
     seconds: float = 0.3,
     threads: int = 1,
+    clock: Literal["wall", "processor"] = "wall",
 ) -> MeasuredSharing:
     """Run a model in 1, 2, ..., `count` processes at once, and hand tensors from one to another.
 
@@ -108,6 +109,8 @@ def measure_together(
         Of running, for each count in each round.
     threads
         CPU threads of each process.
+    clock
+        What runs of the model are timed by; the processor's does not count when other work has the cores.
 
     Raises
     ------
@@ -129,7 +132,7 @@ def measure_together(
         torch.save(tuple(inputs), Path(folder) / "inputs.pt")
         pipes = [context.Pipe() for _ in range(count)]
         workers = [
-            context.Process(target=_serve, args=(far, folder, rank, count, threads), daemon=True)
+            context.Process(target=_serve, args=(far, folder, rank, count, threads, clock), daemon=True)
             for rank, (_, far) in enumerate(pipes)
         ]
         for worker in workers:
@@ -169,7 +172,7 @@ def _ask(pipes: Sequence[Connection], what: str, figure: float) -> list[float]:
     return answers
 
 
-def _serve(pipe: Connection, folder: str, rank: int, count: int, threads: int) -> None:
+def _serve(pipe: Connection, folder: str, rank: int, count: int, threads: int, clock: str) -> None:
     """Do what is asked for until the pipe is closed; in a process of its own."""
     import torch
     import torch.distributed as dist
@@ -187,11 +190,12 @@ def _serve(pipe: Connection, folder: str, rank: int, count: int, threads: int) -
             if what == "hand over":
                 answer = _hand_over(rank, int(figure))
             else:
-                started, runs = time.perf_counter(), 0
-                while not runs or time.perf_counter() - started < figure:
+                now = time.process_time if clock == "processor" else time.perf_counter
+                started, runs = now(), 0
+                while not runs or now() - started < figure:
                     model(*inputs)
                     runs += 1
-                answer = (time.perf_counter() - started) / runs
+                answer = (now() - started) / runs
             pipe.send(answer)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 from rlinit.exact.stages.ideals.training import slice_training_order, solve_training_ideals
 from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
@@ -249,7 +250,11 @@ def solve_interleaved(incumbent: TrainingIncumbent, form: Chunks, search: StageS
     options, search.origin = search.options, "equal chunks" if plan is None else "plan"
     simple = form.simple_start()
     with incumbent.part("cuts"), incumbent.in_phase("cuts"):
+        incumbent.raise_bound((simple_bound(incumbent.problem.problem)[0],), "simple")
+        incumbent.offer(StageAssignment(simple.stage, simple.classes), "equal chunks")
         incumbent.offer(_moved_cuts(incumbent, StageAssignment(simple.stage, simple.classes), options), "cuts")
+    if incumbent.finished:
+        return
     with incumbent.part("the problem without activations"), incumbent.in_phase("without activations"):
         base = form.incumbent(incumbent.budget.share(0.8 * incumbent.budget.remaining_s), options, None)
         follow(SPLIT_METHODS["auto"], SplitSearch(base, options, form, None))
@@ -291,10 +296,10 @@ def _moved_cuts(incumbent: TrainingIncumbent, assignment: StageAssignment, optio
                 found = training_shortfall(training, cut(places))
                 if found < value:
                     cuts, value, moved = places, found, True
+                    if value < least:
+                        best, least = cuts, value
+                        incumbent.offer(cut(best), "cuts")
             step = step if moved else step // 2
-        if value < least:
-            best, least = cuts, value
-            incumbent.offer(cut(best), "cuts")
         rounds += 1
     return cut(best)
 

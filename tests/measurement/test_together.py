@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +94,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(folder: Path) -> 
             measure_model(command)
     assert not out.exists()
     program = torch.export.load(model)
-    for wrong in ({"count": 1}, {"count": 2, "rounds": 0}, {"count": 2, "threads": 0}):
+    cases_of: list[dict[str, Any]] = [{"count": 1}, {"count": 2, "rounds": 0}, {"count": 2, "threads": 0}]
+    for wrong in cases_of:
         with pytest.raises(InvalidPlan, match="expected >= 2, 1, 1, > 0"):
             measure_together(program, (), **wrong)

@@ -34,7 +34,7 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageAssignment, StageResult
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 from rlinit.stages.training.problem import StageTraining, training_value
-from rlinit.stages.training.rules import in_flight
+from rlinit.stages.training.rules import droppable, in_flight
 
 __all__ = ["slice_training_order", "solve_training_ideals"]
 
@@ -177,6 +177,7 @@ class _Search:
         self.filled = (problem.class_count - states.left).sum(axis=1)
         flying = [in_flight(rules, problem.num_stages, r) for r in range(int(self.filled.max()) + 1)]
         self.in_flight = np.array(flying, np.float64)
+        self.droppable = np.array([droppable(rules, f, r) for r, f in enumerate(flying)], np.float64)
 
     def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
         """Return the smallest bottleneck of at most `upper`; see `BottleneckSearch.run`."""
@@ -224,7 +225,7 @@ class _Search:
         most = int(np.floor(limit * (1 + ROUNDING) / self.unit)) if limit < self.unit * 2.0**60 else 2**60
         reach = np.full(problem.num_classes, min(most, int(self.weight_of.sum())), np.int64)
         rest = (states.left * reach).sum(axis=1)
-        arrays = StateArrays(states.step, self.filled, rest, self.in_flight)
+        arrays = StateArrays(states.step, self.filled, rest, self.in_flight, self.droppable)
         label.fill(np.inf)
         label[0, -1] = 0.0
         last, labels = table.num_ideals - 1, LabelArrays(label, back, back_class)

@@ -76,13 +76,14 @@ class BlockArrays(NamedTuple):
 
 class StateArrays(NamedTuple):
     """States: that after one more stage of a class (S, c), stages filled (S,), the most weight that the stages left can
-    take (S,), and micro-batches in flight by stages filled.
+    take (S,), and by stages filled the micro-batches in flight, and those that recomputed blocks hold nothing of.
     """
 
     step: IntArray
     used: IntArray
     most_weight: IntArray
     in_flight: FloatArray
+    droppable: FloatArray
 
 
 class LabelArrays(NamedTuple):
@@ -286,7 +287,7 @@ def _stages_ending(
     weight, bits, work, barred, params = ideals
     src, indptr, dst, in_s, out_s, cut_indptr, cut = links
     state, made, crossing, width, room_of, cache, overflow, m = memory
-    step, used, most_weight, in_flight = states
+    step, used, most_weight, in_flight, droppable = states
     label, back, back_class = labels
     extra = np.empty(len(in_flight))
     exact, i = True, j
@@ -315,7 +316,7 @@ def _stages_ending(
             u, whole = used[after], made[j] - made[i]
             if extra[u] < 0.0:
                 bytes_held = fixed + in_flight[u] * whole
-                extra[u], sure = _recomputing(bits[i], bits[j], blocks, c, in_flight[u], bytes_held, room_of[c], slack)
+                extra[u], sure = _recomputing(bits[i], bits[j], blocks, c, droppable[u], bytes_held, room_of[c], slack)
                 exact = exact and sure
             reached = max(cost + extra[u], label[s, j])
             if reached <= limit and reached < label[after, i] and weight[i] <= most_weight[after]:

@@ -194,7 +194,7 @@ def _backward_times(graph: Graph, device: Device, forward_s: FloatArray) -> Floa
             found = [given[key] for key in (device.name, device.kind, ANY_DEVICE) if key in given]
             given = found[0] if found else None
         if given is not None and np.isfinite(forward_s[i]):
-            seconds[i] = given
+            seconds[i] = given * device.slowdown
     return seconds
 
 
@@ -277,7 +277,7 @@ def _broken(problem: StageProblem, of_node: IntArray) -> list[int]:
 def _obstacle(training: StageTraining, names: Sequence[str], node_of_op: IntArray, hardware: Hardware) -> str:
     """Return why no assignment can be feasible, as far as single nodes and totals tell; "" if they do not."""
     problem, rules = training.problem, training.rules
-    flying = in_flight(rules, problem.num_stages, 1)
+    flying = min(in_flight(rules, problem.num_stages, remaining) for remaining in range(1, problem.num_stages + 1))
     state = rules.state_factor * problem.param_bytes
     droppable = (training.blocks.of_node >= 0) & (rules.recompute != "none")
     alone = state + training.width_bytes + np.where(droppable, 0.0, flying * training.made_bytes)

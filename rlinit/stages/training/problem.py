@@ -1,11 +1,11 @@
 """The array form of a training pipeline: a stage problem with gradients, and the memory of stages by their place.
 
 Stages are pairs of ideals I < J of the forward ops, S = J - I; an op's backward is in its stage. With x(I) the bytes
-of tensors made in I and still needed outside it, and f micro-batches in flight (`rules.in_flight`), a stage that
-recomputes the blocks R takes ::
+of tensors made in I and still needed outside it, f micro-batches in flight (`rules.in_flight`), and g of them that
+recomputing drops (`rules.droppable`), a stage that recomputes the blocks R takes ::
 
     time(S)   = in + forward + backward + overflow + out + sum of forward over the ops of R
-    memory(S) = state_factor * param(S) + f * (made(S) - saved(R)) + largest saved(b) of R
+    memory(S) = state_factor * param(S) + f * made(S) - g * saved(R) + largest saved(b) of R
                 + (m + 1) * x(I) + m * x(J) + largest width of an op of S
 
 ``made(S)`` are the output tensors of S, all of which are kept until the backward pass; ``saved(b)`` those that only ops
@@ -29,7 +29,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.recomputation import cheapest_blocks
 from rlinit.stages.problem import StageAssignment, StageProblem, Value
-from rlinit.stages.training.rules import TrainingRules, in_flight
+from rlinit.stages.training.rules import TrainingRules, droppable, in_flight
 from rlinit.stages.training.schedule import held_microbatches
 
 __all__ = ["Blocks", "Links", "StageTraining", "TrainedStage", "trained_stages", "training_shortfall", "training_value"]
@@ -141,8 +141,8 @@ class TrainedStage:
         (n,) bool: its nodes.
     in_s, forward_s, backward_s, recompute_s, overflow_s, out_s
         Parts of its time.
-    in_flight
-        Micro-batches whose activations it holds.
+    in_flight, droppable
+        Micro-batches whose activations it holds; those of them for which a recomputed block holds nothing inside.
     param_bytes, off_cache_bytes, out_bytes
         Parameters, its share of those of its device beyond the cache, and what it sends to other stages.
     state_bytes, kept_bytes, recomputed_bytes, buffer_bytes, working_bytes
@@ -160,6 +160,7 @@ class TrainedStage:
     overflow_s: float = 0.0
     out_s: float = 0.0
     in_flight: int = 0
+    droppable: int = 0
     param_bytes: float = 0.0
     off_cache_bytes: float = 0.0
     out_bytes: float = 0.0
@@ -231,6 +232,7 @@ def trained_stages(training: StageTraining, assignment: StageAssignment) -> list
         flying = held_microbatches(rules.schedule, k, rules.microbatches, rules.chunks)
     else:
         flying = [in_flight(rules, k, int((counts[j:] > 0).sum())) for j in range(k)]
+    drops = [droppable(rules, flying[j], int((counts[j:] > 0).sum())) for j in range(count)]
     stages = [TrainedStage(assignment.stage == j) for j in range(count)]
     for s in range(k):
         own = [j for j in range(s, count, k) if counts[j]]
@@ -238,7 +240,10 @@ def trained_stages(training: StageTraining, assignment: StageAssignment) -> list
             continue
         c = int(assignment.classes[s])
         held = sum(float(training.problem.param_bytes[stages[j].member].sum()) for j in own)
-        found = [_stage(training, stages[j].member, c, flying[j], crossing[j : j + 2], held) for j in own]
+        found = [
+            replace(_stage(training, stages[j].member, c, flying[j], crossing[j : j + 2], held), droppable=drops[j])
+            for j in own
+        ]
         for j, stage in zip(own, _with_recomputation(training, found, c), strict=True):
             stages[j] = stage
     return stages
@@ -315,7 +320,7 @@ def _recomputing(training: StageTraining, stage: TrainedStage, chosen: IntArray,
     return replace(
         stage,
         recompute_s=float(training.blocks.seconds[c, chosen].sum()),
-        kept_bytes=stage.kept_bytes - stage.in_flight * float(dropped.sum()),
+        kept_bytes=stage.kept_bytes - stage.droppable * float(dropped.sum()),
         recomputed_bytes=float(dropped.max(initial=0.0)),
         recomputed=tuple(chosen.tolist()),
     )
@@ -328,7 +333,7 @@ def _cheapest(
     saved, seconds = training.blocks.saved_bytes[whole[0]], training.blocks.seconds[c, whole[0]]
     order = np.argsort(seconds / saved, kind="stable")
     picked = np.zeros(len(order), np.bool_)
-    cheapest_blocks(saved[order], seconds[order], float(stages[0].in_flight), fixed, room, np.inf, picked)
+    cheapest_blocks(saved[order], seconds[order], float(stages[0].droppable), fixed, room, np.inf, picked)
     return [_recomputing(training, stages[0], np.sort(whole[0][order[picked]]), c)]
 
 
@@ -338,7 +343,7 @@ def _greedy(
     """Return the stages of a device with blocks added, the cheapest for each byte first, and needless ones left out."""
     blocks = training.blocks
     pairs = [(float(blocks.seconds[c, b]), i, b) for i, own in enumerate(whole) for b in own.tolist()]
-    pairs.sort(key=lambda pair: pair[0] / (stages[pair[1]].in_flight * blocks.saved_bytes[pair[2]]))
+    pairs.sort(key=lambda pair: pair[0] / (stages[pair[1]].droppable * blocks.saved_bytes[pair[2]]))
 
     def having(chosen: list[tuple[float, int, int]]) -> list[TrainedStage]:
         own = [np.array(sorted(b for _, at, b in chosen if at == i), np.int64) for i in range(len(stages))]

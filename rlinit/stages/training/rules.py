@@ -8,7 +8,16 @@ from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
 
-__all__ = ["OPTIMIZERS", "Recompute", "Training", "TrainingRules", "in_flight", "optimizer_factor", "schedule_named"]
+__all__ = [
+    "OPTIMIZERS",
+    "Recompute",
+    "Training",
+    "TrainingRules",
+    "droppable",
+    "in_flight",
+    "optimizer_factor",
+    "schedule_named",
+]
 
 Training = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 """The order of forward and backward passes: GPipe, PipeDream-flush (1F1B), the same with chunks, or ZB-H1."""
@@ -140,12 +149,27 @@ def in_flight(rules: TrainingRules, num_stages: int, remaining: int) -> int:
     Notes
     -----
     GPipe: all m (Huang et al. 2019). 1F1B: ``min(m, remaining)`` (Narayanan et al. 2021). Zero bubble: ZB-H1 of Qi et
-    al. 2023, whose stage s holds k - s micro-batches until their backward and up to s more until the gradients of its
-    parameters; both are counted in full, ``min(m, k)``, which is the most that 1F1B holds anywhere. Interleaved stages
+    al. 2023, whose stage s holds k - s micro-batches until their backward and s more until the gradients of its
+    parameters, ``min(m, k)``; those s hold the gradients inside the stage, too, and count twice. Interleaved stages
     hold what `rlinit.stages.training.schedule.held_microbatches` counts, at least as many as are said here.
     """
     if rules.schedule == "gpipe":
         return rules.microbatches
     if rules.schedule == "zero-bubble":
-        return min(rules.microbatches, num_stages)
+        return min(rules.microbatches, num_stages) + min(rules.microbatches, num_stages - remaining)
     return min(rules.microbatches, remaining)
+
+
+def droppable(rules: TrainingRules, flying: int, remaining: int) -> int:
+    """Return the micro-batches in flight for which a block that is recomputed holds nothing inside.
+
+    With zero bubble those that wait for the gradients of parameters hold it, since it was made anew before.
+
+    Parameters
+    ----------
+    rules
+        The schedule and its micro-batches.
+    flying, remaining
+        Micro-batches in flight on a stage, and stages from it to the end that hold ops.
+    """
+    return min(rules.microbatches, remaining) if rules.schedule == "zero-bubble" else flying
