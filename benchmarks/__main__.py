@@ -27,6 +27,7 @@ COMMANDS = (
     ("components.importers",),
     *(("components.executors", part) for part in ("overhead", "gain", "pipeline", "models")),
     ("components.measured_costs",),
+    *(("families.training_pipelines", part) for part in ("plans", "published", "trained")),
     ("papers.mtpp_activations",),
     ("papers.assembly_lines", "--tasks", "100"),
     ("papers.assembly_lines", "--tasks", "1000"),
