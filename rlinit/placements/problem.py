@@ -48,7 +48,7 @@ MAX_SHARDS = 62
 """Shards of an op on one device are held as the bits of one signed 64-bit integer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PlacementProblem:
     """A placement problem as arrays. n ops, m edges, d devices, s shards of g inputs.
 

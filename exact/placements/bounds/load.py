@@ -13,6 +13,7 @@ weights are found by cutting planes in 2 d variables.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,16 +50,35 @@ class LoadBound:
     toll: FloatArray
 
 
+_LAST: WeakKeyDictionary[PlacementProblem, tuple[NDArray[np.bool_], LoadBound]] = WeakKeyDictionary()
+"""By problem, what was allowed in the last call that ended by itself, and what it found."""
+
+
 def load_lagrangian(problem: PlacementProblem, allowed: NDArray[np.bool_], budget: Budget) -> LoadBound:
-    """Return the best bound that some rounds of cutting planes find.
+    """Return the best bound that some rounds of cutting planes find; every other bound begins with it.
+
+    What was found last for a problem is kept with it: these are dozens of linear programs.
 
     Parameters
     ----------
+    problem
+        The problem.
     allowed
         (n, d, s + 1) batches to choose from, some way to run every op among them.
     budget
         Ends the rounds early; one is always made.
     """
+    known = _LAST.get(problem)
+    if known is not None and np.array_equal(known[0], allowed):
+        return known[1]
+    found = _cutting_planes(problem, allowed, budget)
+    if not budget.expired:
+        _LAST[problem] = (allowed.copy(), found)
+    return found
+
+
+def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budget: Budget) -> LoadBound:
+    """Return the best bound of at most so many rounds."""
     n, d = problem.num_ops, problem.num_devices
     capped = np.flatnonzero(np.isfinite(problem.capacity_bytes) & (problem.capacity_bytes > 0))
     if not n:
