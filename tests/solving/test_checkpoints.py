@@ -28,7 +28,7 @@ def told(entry):
 rlinit.schedule(wide(), MESH, objective="latency", time_limit_s=60.0, checkpoint=sys.argv[1], progress=told)
 """
 
-_INTERVAL_S, _WRITING_S = 0.5, 0.8
+_INTERVAL_S, _WRITING_S = 0.5, 2.0
 """Between two writings, and for one on a busy machine."""
 
 MESH = Hardware.mesh([Device("x"), Device("y"), Device("z")], 1.0)
@@ -110,7 +110,7 @@ def test_a_kill_loses_the_last_interval_at_most(tmp_path: Path) -> None:
     """Whenever the process is killed, the file holds a whole plan, as good as what was known an interval before."""
     path, rng, looked = tmp_path / "saved.json", np.random.default_rng(), 0
     for _ in range(2):
-        *known, (died, _, _) = _killed_after(float(rng.uniform(1.0, 2.5)), path)
+        *known, (died, _, _) = _killed_after(float(rng.uniform(2.6, 3.6)), path)
         plan = rlinit.Plan.load(path)
         for told_at, value, bound in known:
             if told_at < died - _INTERVAL_S - _WRITING_S:
