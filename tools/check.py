@@ -240,13 +240,10 @@ class Graph:
 
     def time(self, v: int, device: Any, batch: int = 1) -> Any:
         """Return the seconds of op v on a device; None where it may not run."""
-        row, keys = self.ops[v], (device["name"], device.get("kind", ""), "*")
+        row = self.ops[v]
         if forbidden(self, v, device):
             return None
-        given = row.get("time_s", {})
-        if not isinstance(given, dict):
-            given = {"*": given}
-        sizes = [given[key] if isinstance(given[key], dict) else {"1": given[key]} for key in keys if key in given]
+        sizes = times_on(row, device)
         for entry in sizes:
             if str(batch) in entry:
                 return number(entry, str(batch)) * number(device, "slowdown", ONE)
@@ -265,6 +262,14 @@ class Graph:
             seconds = max(seconds, moved / number(device, "bytes_per_s"))
         seconds += number(one, "launch_s", number(device, "launch_s", ZERO))
         return seconds * number(device, "slowdown", ONE)
+
+
+def times_on(row: Any, device: Any) -> list[Any]:
+    """Return the times of an op by batch size for a device's name, for its kind and for every device, as given."""
+    given, keys = row.get("time_s", {}), (device["name"], device.get("kind", ""), "*")
+    if not isinstance(given, dict):
+        given = {"*": given}
+    return [given[key] if isinstance(given[key], dict) else {"1": given[key]} for key in keys if key in given]
 
 
 def times_of(row: Any) -> Iterator[Any]:
@@ -343,6 +348,13 @@ def rate_for(rates: Any, dtype: str) -> Any:
 def forbidden(graph: Graph, v: int, device: Any) -> bool:
     """Return whether an op may not run on a device."""
     return not {device["name"], device.get("kind", "")}.isdisjoint(graph.ops[v].get("forbidden", ()))
+
+
+def need_times(graph: Graph, device: Any, sizes: list[int]) -> None:
+    """Refute an op without a time at a batch size where it may run, whether the plan has it there or not."""
+    for v, row in enumerate(graph.ops):
+        for size in sizes if times_on(row, device) else sizes[:1]:
+            graph.time(v, device, size)
 
 
 class Hardware:
@@ -463,6 +475,8 @@ def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     )
     need(not any("backward_of" in row for row in graph.ops), "backward ops are of training pipelines")
     need(not any(plan.get(key) for key in ("batches", "transfers", "devices", "start_s")), "stages have no timeline")
+    for device in hardware.devices if objective == "pipeline" else ():
+        need_times(graph, device, [1])
     assignment = {name: whole(stage, f"the stage of {name!r}") for name, stage in plan["assignment"].items()}
     need(set(assignment) == set(graph.names), "the plan does not assign exactly the ops of the graph")
     devices: list[Any] = [hardware.at.get(row["device"]) for row in stages]
@@ -509,6 +523,9 @@ class Batches:
         self.num_shards = inputs // self.shard
         need(inputs % self.shard == 0, "the inputs cannot be dealt in shards of that size")
         need(not plan["stages"], "a placement has no stages")
+        sizes = [count * self.shard for count in range(1, self.num_shards + 1)]
+        for device in hardware.devices:
+            need_times(graph, device, [size for size in sizes if size in (device.get("batch_sizes") or sizes)])
         self.jobs: list[Any] = []  # (seconds, start as written, what it is)
         self.lanes = defaultdict[Any, list[int]](list)
         self.where = defaultdict[int, dict[Any, int]](dict)

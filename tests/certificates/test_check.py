@@ -420,6 +420,29 @@ def test_written_times_may_not_overlap() -> None:
     assert third["start_s"] == 2.0
 
 
+@pytest.mark.parametrize("objective", ["pipeline", "latency", "throughput"])
+def test_an_op_needs_a_time_wherever_it_may_run(objective: Any) -> None:
+    """A graph that rlinit refuses is refuted, though the plan runs the op where and as it has a time."""
+    times = {device: {1: 1.0, 2: 1.5} for device in "xy"}
+    ops = [(name, {"time_s": times, "param_bytes": 1.0, "out_bytes": 1.0}) for name in "ab"]
+    graph = rlinit.Graph.build(ops, [("a", "b")])
+    hardware = Hardware.mesh([Device("x", batch_sizes=(1, 2)), Device("y", batch_sizes=(1, 2))], 1.0)
+    plan = rlinit.schedule(graph, hardware, objective=objective, inputs=2 if objective == "throughput" else None)
+    assert verdict(plan.to_dict(), graph.to_dict(), hardware.to_dict(), None).startswith("VERIFIED")
+    assert plan.assignment is not None
+    taken = {(row.device, len(row.shards)) for row in plan.batches if row.op == "a"}
+    taken = taken or {(plan.stages[int(plan.assignment["a"])].device, 1)}
+    assert plan.shard_inputs == 1
+    for device, size in {("x", 1), ("y", 1), ("x", 2), ("y", 2)} - taken:
+        damaged = json.loads(json.dumps(graph.to_dict()))
+        del damaged["ops"][0]["time_s"][device][str(size)]
+        if size == 2 and objective != "throughput":
+            assert verdict(plan.to_dict(), damaged, hardware.to_dict(), None).startswith("VERIFIED")
+        else:
+            with pytest.raises(check.Refuted, match="no time"):
+                verdict(plan.to_dict(), damaged, hardware.to_dict(), None)
+
+
 def test_the_answer_is_one_line(tmp_path: Path) -> None:
     """No text of a file adds a line that looks like a verdict."""
     plan, graph, hardware, certificate = files("pipeline")
