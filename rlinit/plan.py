@@ -334,7 +334,10 @@ class Plan:
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        """The solvers whose word the bound rests on, such as ``scip``; empty where rlinit's own code proves it."""
+        """Whose word the bound rests on: ``scip``, ``cp-sat``, or the ``checkpoint`` that a search went on from.
+
+        Empty where rlinit's own code proves it in this search.
+        """
         return tuple(filter(None, str(self.provenance.get("trusted") or "").split(", ")))
 
     @property

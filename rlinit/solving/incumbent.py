@@ -285,7 +285,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         return True
 
     def take_over(self, bounds: Value, source: str, trusted: tuple[str, ...]) -> None:
-        """Take bounds that an earlier search has proven.
+        """Take bounds that an earlier search has proven, by the word of its checkpoint: the proof is not in there.
 
         Parameters
         ----------
@@ -296,8 +296,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         trusted
             The solvers whose word they rest on.
         """
-        name = f"{source}, earlier"
-        self._words[name] = ", ".join(trusted)
+        name = f"{source.removesuffix(', earlier')}, earlier"
+        self._words[name] = ", ".join(sorted({*trusted, "checkpoint"}))
         self.raise_bound(bounds, name)
 
     def snapshot(self) -> Incumbent[ProblemT, ScheduleT]:
@@ -337,7 +337,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        """The solvers whose word the bounds rest on, or the proof that nothing fits; those that nothing else proves."""
+        """Whose word the bounds rest on, or the proof that nothing fits, where nothing else proves them."""
         levels = [[self._refuter]] if self.infeasible else []
         for level, bound in enumerate(() if self.infeasible else self.bounds or ()):
             levels.append([source for source, bounds in self._proven.items() if bounds[level] >= bound])

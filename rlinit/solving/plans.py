@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.importers.common.blocks import blocks_of
 from rlinit.importers.common.precision import chosen_dtype, precision_of
 from rlinit.plan import Plan, Status, is_closed
 from rlinit.solving.incumbent import (
@@ -115,7 +117,7 @@ def saved_plan(graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan 
     Raises
     ------
     InvalidPlan
-        The file is no plan.
+        The file is no plan, or the checker refuses it.
     RlinitError
         The plan is of another problem; the message says what differs.
     """
@@ -134,13 +136,23 @@ def saved_plan(graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan 
         pairs["resident"] = (plan.resident, options.resident)
     if options.training is not None:
         pairs |= {name: (plan.provenance.get(name), getattr(options, name)) for name in _TRAINING}
+        pairs["layers"] = (plan.provenance.get("layers"), _layers(graph))
     different = [name for name, (saved, asked) in pairs.items() if saved != asked]
     if different:
         raise RlinitError(
             f"{options.checkpoint} is a checkpoint of another problem: {', '.join(different)} differ; name another "
             "file (--checkpoint)"
         )
+    try:
+        verify(plan, graph, hardware)
+    except InvalidPlan as problem:
+        raise InvalidPlan(f"{options.checkpoint} is no sound checkpoint: {problem} (--checkpoint)") from None
     return plan
+
+
+def _layers(graph: Graph) -> str:
+    """Return a mark of what may be recomputed as a whole, which the fingerprint of a graph does not tell."""
+    return hashlib.sha256(repr(blocks_of(graph)).encode()).hexdigest()[:16]
 
 
 @contextmanager
@@ -223,7 +235,11 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
         graph_fingerprint=graph.fingerprint(),
         hardware=hardware.name,
         hardware_fingerprint=hardware.fingerprint(),
-        provenance={**_provenance(solved, options), "dtype": chosen_dtype(graph), "numbers": precision_of(graph)},
+        provenance={
+            **_provenance(solved, graph, options),
+            "dtype": chosen_dtype(graph),
+            "numbers": precision_of(graph),
+        },
         message=message,
         notes=tuple(dict.fromkeys([*incumbent.notes, *_advice(solved, graph, hardware, options)])),
         baselines={one.name: one.value for one in solved.baselines},
@@ -265,7 +281,7 @@ def _status(incumbent: AnyIncumbent, bounds: tuple[float, ...] | None) -> tuple[
     return "feasible", message
 
 
-def _provenance(solved: Solved, options: SolveOptions) -> dict[str, str | float | bool | None]:
+def _provenance(solved: Solved, graph: Graph, options: SolveOptions) -> dict[str, str | float | bool | None]:
     """Return the settings that led to a plan."""
     names: tuple[str, ...] = (
         "agent",
@@ -283,5 +299,7 @@ def _provenance(solved: Solved, options: SolveOptions) -> dict[str, str | float 
         names += ("training", "microbatches", "recompute", "optimizer")
     settings = {name: getattr(options, name) for name in names}
     trusted = ", ".join(solved.incumbent.trusted)
+    if options.training is not None:
+        settings["layers"] = _layers(graph)
     found = {**settings, "start": solved.origin, "interrupted": solved.incumbent.budget.cancelled}
     return {**found, "trusted": trusted} if trusted else found

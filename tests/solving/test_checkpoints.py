@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -78,7 +79,63 @@ def test_the_solver_that_is_trusted_is_remembered(tmp_path: Path) -> None:
     first = rlinit.schedule(graph, MESH, objective="latency", method="milp", checkpoint=path)
     assert first.trusted == ("scip",)
     again = rlinit.schedule(graph, MESH, objective="latency", method="heft", checkpoint=path)
-    assert (again.status, again.trusted) == (first.status, first.trusted)
+    assert (again.status, again.trusted) == (first.status, ("checkpoint", "scip"))
+    third = rlinit.schedule(graph, MESH, objective="latency", method="heft", checkpoint=path)
+    assert (third.bound_source, third.trusted) == (again.bound_source, again.trusted)
+
+
+@pytest.mark.parametrize("objective", ["latency", "pipeline"])
+def test_a_bound_of_a_file_is_said_to_rest_on_it(objective: Any, tmp_path: Path) -> None:
+    """Whoever raises the bound in the file gets it back by the file's word; what is proven anew rests on nothing."""
+    graph, path = wide(14), tmp_path / "saved.json"
+    hardware, method = (MESH, "heft") if objective == "latency" else (STAGES, "natural")
+    asked: Any = {"objective": objective, "method": method, "checkpoint": path}
+    first = rlinit.schedule(graph, hardware, **asked)
+    assert first.bounds is not None
+    assert first.values is not None
+    assert first.bounds < first.values
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"bounds": first.values, "status": "optimal"}))
+    forged = rlinit.schedule(graph, hardware, **asked)
+    assert (forged.status, forged.trusted) == ("optimal", ("checkpoint",))
+    path.write_text(json.dumps(written))
+    again = rlinit.schedule(graph, hardware, **asked)
+    assert (again.bounds, again.trusted) == (first.bounds, ())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"bounds": []},
+        {"bounds": [1.0, 2.0]},
+        {"bounds": [1e9]},
+        {"values": None, "assignment": None, "stages": [], "status": "no_solution", "bounds": [1e9, 1e9]},
+        {"assignment": {f"op{v}": 99 for v in range(8)}},
+        {"assignment": {f"op{v}": "x" for v in range(8)}},
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_in_a_line(damage: dict[str, Any], tmp_path: Path) -> None:
+    """Too many levels, a bound above the value, a stage that is not there: the file is named, nothing crashes."""
+    path = tmp_path / "saved.json"
+    rlinit.schedule(wide(8), STAGES, checkpoint=path, method="natural")
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(RlinitError, match=r"saved\.json"):
+        rlinit.schedule(wide(8), STAGES, checkpoint=path)
+
+
+def test_layers_that_differ_are_another_problem(tmp_path: Path) -> None:
+    """What may be recomputed as a whole decides the value, though the fingerprints of the graphs are equal."""
+
+    def layered(module: str) -> rlinit.Graph:
+        row = {"time_s": 1.0, "param_bytes": 1.0, "out_bytes": 8.0, "module": module}
+        return rlinit.Graph.build([("a", row), ("b", row), ("c", row)], [("a", "b"), ("b", "c")])
+
+    path = tmp_path / "saved.json"
+    asked: Any = {"training": "1f1b", "microbatches": 4, "recompute": "all", "checkpoint": path}
+    whole = rlinit.schedule(layered("layers.0.x"), Hardware.pipeline(1, bandwidth=1.0), **asked)
+    assert whole.value > 3.0
+    with pytest.raises(RlinitError, match="of another problem: layers"):
+        rlinit.schedule(layered(""), Hardware.pipeline(1, bandwidth=1.0), **asked)
 
 
 def test_a_checkpoint_of_another_problem_is_refused(tmp_path: Path) -> None:
