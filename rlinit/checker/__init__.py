@@ -10,6 +10,7 @@ from rlinit.checker.compatibility import figures_of, require_graph, require_hard
 from rlinit.checker.form import check_form
 from rlinit.checker.placements import check_placement
 from rlinit.checker.stages import check_stages, stage_uses
+from rlinit.checker.tolerances import ROUNDING
 from rlinit.checker.training import check_training
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -17,9 +18,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import OPTIMALITY_TOLERANCE, Plan
 
 __all__ = ["stage_uses", "verify"]
-
-_ROUNDING = 1e-9
-"""Relative difference of two float sums of the same numbers that is put down to rounding."""
 
 
 def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
@@ -91,12 +89,12 @@ def _check_claims(plan: Plan, true: tuple[float, ...]) -> None:
     if plan.values is None:
         raise InvalidPlan(f"the plan gives no values; expected {true}")
     for level, (claimed, value) in enumerate(zip(plan.values, true, strict=True)):
-        if abs(claimed - value) > _ROUNDING * max(claimed, value):
+        if abs(claimed - value) > ROUNDING * max(claimed, value):
             raise InvalidPlan(f"the plan's value on level {level} is {claimed} but the schedule's is {value}")
     closed = True
     for level, (bound, value) in enumerate(zip(plan.bounds or (0.0,) * len(true), true, strict=True)):
         # A bound on one level speaks of schedules that are optimal on the levels before it.
-        if closed and bound > value * (1.0 + _ROUNDING):
+        if closed and bound > value * (1.0 + ROUNDING):
             raise InvalidPlan(f"the bound {bound} on level {level} exceeds the value {value} of a feasible schedule")
         closed &= value - bound <= OPTIMALITY_TOLERANCE * value
     if (plan.status == "optimal") != closed:

@@ -15,6 +15,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.checker.batches import BatchTable, batch_table, rounding_of
 from rlinit.checker.live_tensors import most_bytes, residence
+from rlinit.checker.tolerances import OVERFULL, ROUNDING
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -23,9 +24,6 @@ from rlinit.plan import Plan
 from rlinit.tensors import Tensors
 
 __all__ = ["check_placement"]
-
-_ROUNDING = 1e-9
-"""Relative difference of two float sums of the same numbers that is put down to rounding."""
 
 _SHARE = 1e-6
 """Part of the shorter of two spans by which they may overlap through rounding at most."""
@@ -308,10 +306,10 @@ def _check_uses(facts: _Facts, seconds: FloatArray) -> None:
             ("busy_s", claimed.busy_s, busy),
             ("held_bytes", claimed.held_bytes, min(max(claimed.held_bytes, held + least), held + most)),
         ):
-            if not math.isclose(said, true, rel_tol=_ROUNDING):
+            if not math.isclose(said, true, rel_tol=ROUNDING):
                 shown = held + peak if figure == "held_bytes" else true
                 raise InvalidPlan(f"device {device.name!r}: {figure} is given as {said} but is {shown}")
-        if held + least + reserved > device.memory_bytes * (1.0 + _ROUNDING):
+        if held + least + reserved > device.memory_bytes * (1.0 + OVERFULL):
             kept = f" beside {reserved:,.0f} in reserve" if reserved else ""
             raise InvalidPlan(
                 f"device {device.name!r} holds {held + peak:,.0f} bytes{kept}; "

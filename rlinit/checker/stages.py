@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.checker.tolerances import OVERFULL, ROUNDING
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -28,9 +29,6 @@ __all__ = [
     "size_of",
     "stage_uses",
 ]
-
-_ROUNDING = 1e-9
-"""Relative difference of two float sums of the same numbers that is put down to rounding."""
 
 
 def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
@@ -66,7 +64,7 @@ def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     for name in dict.fromkeys(devices):
         device = hardware.devices[device_index(hardware, name)]
         held = math.fsum(use.param_bytes for use in uses if use.device == name)
-        if held > device.memory_bytes * (1.0 + _ROUNDING):
+        if held > device.memory_bytes * (1.0 + OVERFULL):
             raise InvalidPlan(
                 f"device {name!r} holds {held:,.0f} parameter bytes; its memory has {device.memory_bytes:,.0f}"
             )
@@ -375,5 +373,5 @@ def check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
         "activation_bytes",
     ):
         said, is_so = getattr(claimed, figure), getattr(true, figure)
-        if abs(said - is_so) > _ROUNDING * max(said, is_so, 1e-3 * scales.get(figure, 0.0)):
+        if abs(said - is_so) > ROUNDING * max(said, is_so, 1e-3 * scales.get(figure, 0.0)):
             raise InvalidPlan(f"stage {j}: {figure} is given as {said} but is {is_so}")

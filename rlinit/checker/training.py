@@ -16,6 +16,7 @@ from rlinit.checker.stages import (
     readers_of,
     size_of,
 )
+from rlinit.checker.tolerances import OVERFULL, ROUNDING
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -24,9 +25,6 @@ from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan, StageUse, TrainedStageUse, TrainingUse
 
 __all__ = ["check_training", "step_seconds", "trained_uses"]
-
-_ROUNDING = 1e-9
-"""Relative difference of two float sums of the same numbers that is put down to rounding."""
 
 
 def check_training(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
@@ -72,12 +70,12 @@ def check_training(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float,
         device = hardware.devices[device_index(hardware, name)]
         seconds.append(math.fsum(use.time_s for use, _ in own))
         holds = math.fsum(trained.memory_bytes for _, trained in own)
-        if holds > device.memory_bytes * (1.0 + _ROUNDING):
+        if holds > device.memory_bytes * (1.0 + OVERFULL):
             raise InvalidPlan(
                 f"device {name!r} holds {holds:,.0f} bytes in training; its memory has {device.memory_bytes:,.0f}"
             )
     step = step_seconds(training, [use for use, _ in pairs], [trained for _, trained in pairs], plan.chunks)
-    if abs(step - training.step_s) > _ROUNDING * step:
+    if abs(step - training.step_s) > ROUNDING * step:
         raise InvalidPlan(f"training.step_s is {training.step_s} but a step takes {step}")
     return (max(seconds),)
 
@@ -88,7 +86,7 @@ def _check_trained(j: int, claimed: TrainedStageUse, true: TrainedStageUse) -> N
         if isinstance(is_so, tuple):
             same = said == is_so
         else:
-            same = abs(said - is_so) <= _ROUNDING * max(said, is_so, 1e-3 * true.memory_bytes * ("bytes" in figure))
+            same = abs(said - is_so) <= ROUNDING * max(said, is_so, 1e-3 * true.memory_bytes * ("bytes" in figure))
         if not same:
             raise InvalidPlan(f"training.stages[{j}].{figure} is given as {said} but is {is_so}")
 
