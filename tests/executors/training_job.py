@@ -21,12 +21,17 @@ from tests.executors.models import Inception, RandomNet, TinyTransformer, graph_
 
 
 def planned(graph: Graph, size: int, schedule: Training, recompute: Recompute = "none") -> Plan:
-    """Return a training plan with as many stages as processes."""
+    """Return a training plan with as many stages as processes, the first one's: a limit ends in different plans."""
     hardware = rlinit.Hardware.mesh([rlinit.Device(f"d{i}") for i in range(size)], 1e9)
     chunks = 2 if schedule == "interleaved" else 1
-    return rlinit.schedule(
-        graph, hardware, training=schedule, microbatches=4, recompute=recompute, chunks=chunks, time_limit_s=5.0
-    )
+    plan: list[Plan | None] = [None]
+    if dist.get_rank() == 0:
+        plan[0] = rlinit.schedule(
+            graph, hardware, training=schedule, microbatches=4, recompute=recompute, chunks=chunks, time_limit_s=1.0
+        )
+    dist.broadcast_object_list(plan)
+    assert plan[0] is not None
+    return plan[0]
 
 
 def squared(outputs: Any, targets: Any) -> Any:
@@ -79,23 +84,22 @@ def check_order(size: int) -> None:
 
 
 def main(size: int) -> None:
-    """Train several models by all schedules, and see what is refused."""
+    """Train by all schedules, on two processes several models, and see what is refused."""
     torch.manual_seed(0)
     tokens = torch.randint(0, 50, (8, 7))
     transformer = TinyTransformer(layers=4).eval()
-    check(transformer, tokens, size, "1f1b", "none")
     check(transformer, tokens, size, "gpipe", "none")
     check(transformer, tokens, size, "1f1b", "all")
-    check(Inception().eval(), torch.randn(4, 3, 8, 8), size, "1f1b", "none")
+    check(transformer, tokens, size, "interleaved", "all")
+    check(transformer, tokens, size, "zero-bubble", "all")
     net, x = RandomNet(3).eval(), torch.randn(4, 4)
     graph = graph_of(net, (x,))
-    check(transformer, tokens, size, "interleaved", "all")
-    check(transformer, tokens, size, "zero-bubble", "none")
-    check(transformer, tokens, size, "zero-bubble", "all")
-    check(Inception().eval(), torch.randn(4, 3, 8, 8), size, "zero-bubble", "none")
-    for seed in (7, 23):
-        check(RandomNet(seed).eval(), x, size, "zero-bubble", "none")
-        check(RandomNet(seed).eval(), x, size, "interleaved", "none")
+    if size == 2:
+        check(Inception().eval(), torch.randn(4, 3, 8, 8), size, "1f1b", "none")
+        check(Inception().eval(), torch.randn(4, 3, 8, 8), size, "zero-bubble", "none")
+        for seed in (7, 23):
+            check(RandomNet(seed).eval(), x, size, "zero-bubble", "none")
+            check(RandomNet(seed).eval(), x, size, "interleaved", "none")
     check_order(size)
     hardware = rlinit.Hardware.mesh([rlinit.Device(f"d{i}") for i in range(size)], 1e9)
     plain = rlinit.schedule(graph, hardware, objective="pipeline", time_limit_s=5.0)
