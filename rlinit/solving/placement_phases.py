@@ -472,15 +472,20 @@ def _pass_of_windows(search: PlacementSearch, size: int) -> None:
 def by_turns(search: PlacementSearch) -> None:
     """Search from other seeds, now and then in windows on SCIP, and raise the bound by turns: what gains more, more."""
     incumbent = search.incumbent
-    if incumbent.finished or incumbent.values is None:
+    if incumbent.finished:
         return
     problem = incumbent.problem
-    joined = JoinedBound(problem, incumbent.values[0], incumbent.budget, with_chain=problem.num_shards == 1)
+    upper = incumbent.values[0] if incumbent.values else np.inf
+    joined = JoinedBound(problem, upper, incumbent.budget, with_chain=problem.num_shards == 1)
     turns = itertools.count(1)
 
     def prove() -> None:
         with incumbent.in_phase("bound: joined"):
-            incumbent.raise_bound((joined.run(incumbent.budget),), "joined")
+            bound = joined.run(incumbent.budget)
+            if np.isfinite(bound):
+                incumbent.raise_bound((bound,), "joined")
+            else:
+                incumbent.prove_infeasible(_NOTHING_FITS, "joined")
 
     def improve() -> None:
         turn = next(turns)
@@ -493,12 +498,13 @@ def by_turns(search: PlacementSearch) -> None:
     shares = WorkShares(len(ways), _LEAST_SHARE, _MEMORY)
     idle = 0
     while not incumbent.finished and idle < _IDLE_TURNS:
-        way, gap, began = shares.choose(), incumbent.gap, incumbent.budget.elapsed_s
+        way, gap, began = shares.choose(), min(incumbent.gap, 1.0), incumbent.budget.elapsed_s
         with incumbent.within(max(_TURN_SHARE, _LEAST_TURN_S / max(incumbent.budget.remaining_s, _LEAST_TURN_S))):
             ways[way]()
         seconds = incumbent.budget.elapsed_s - began
-        idle = idle + 1 if seconds < _IDLE_S and incumbent.gap == gap else 0
-        shares.reward(way, max(0.0, gap - incumbent.gap), max(seconds, _LEAST_TURN_S))
+        gain = max(0.0, gap - incumbent.gap)
+        idle = idle + 1 if seconds < _IDLE_S and gain == 0.0 else 0
+        shares.reward(way, gain, max(seconds, _LEAST_TURN_S))
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any, Literal
 
@@ -11,13 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
+from rlinit.budget import Budget
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.plan import Transfers
-from tests.placement_cases import brute_force_placement
+from rlinit.solving.incumbent import for_placement
+from rlinit.solving.options import SolveOptions
+from rlinit.solving.placement_phases import PlacementSearch, by_turns
+from tests.placement_cases import brute_force_placement, random_placement_problem
 
 GPUS = Hardware.preset("cpu-t4-a100")
 
@@ -220,3 +225,17 @@ def test_a_limit_that_is_over_at_once_still_gives_a_schedule(inputs: int) -> Non
     )
     assert plan.status in ("feasible", "optimal")
     rlinit.verify(plan, graph, hardware)
+
+
+@pytest.mark.parametrize("capacity", [3.0, 6.0])
+def test_search_and_bounds_go_on_where_there_is_no_schedule_yet(capacity: float) -> None:
+    """What proves that nothing fits, or raises the bound, does not wait for a schedule."""
+    problem = random_placement_problem(5, num_ops=3, num_devices=2, zero_fraction=0.0, forbidden_fraction=0.0)
+    problem = dataclasses.replace(
+        problem, weight_bytes=np.full(3, 2.0), shard_bytes=np.zeros(3), capacity_bytes=np.full(2, capacity / 1.5)
+    )
+    incumbent = for_placement(problem, Budget(0.4), 0.0, None)
+    by_turns(PlacementSearch.of(incumbent, SolveOptions(objective="latency", time_limit_s=0.4), None))
+    optimum = brute_force_placement(problem)
+    assert bool(incumbent.infeasible) == (optimum == np.inf)
+    assert incumbent.infeasible or (incumbent.bounds is not None and 0.0 < incumbent.bounds[0] <= optimum * (1 + 1e-9))

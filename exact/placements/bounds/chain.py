@@ -211,7 +211,8 @@ class _Pair:
             self.trials.run(_CHOICES, budget)
         else:
             self.relaxations.run(1 if self.relaxations.nodes == 0 else _STRIDE, budget)
-        self._gains.reward(way, self.bound_s - before, max(1, self.work - done))
+        gain = self.bound_s - before
+        self._gains.reward(way, gain if gain < np.inf else 0.0, max(1, self.work - done))
         return self.bound_s
 
 

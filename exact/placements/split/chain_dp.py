@@ -128,7 +128,10 @@ class BlockChain:
         group = [first.setdefault(int(problem.group[v]), i) for i, v in enumerate(ops)]
         timed = problem.op_time_s[ops[1 if source >= 0 else 0 :]]
         head = np.array([source >= 0, sink >= 0, len(ops), *group, *(x for edge in edges for x in edge)], np.int64)
-        return head.tobytes() + timed.tobytes() + problem.tensor_bytes[ops].tobytes()
+        held = problem.weight_bytes + problem.num_shards * problem.shard_bytes
+        if not (held.sum() > problem.capacity_bytes).any():
+            held = np.zeros_like(held)  # Where all fits on each device, blocks may differ in what they hold.
+        return b"".join(array.tobytes() for array in (head, timed, problem.tensor_bytes[ops], held[ops]))
 
     def _segment(self, source: int, inner: IntArray, sink: int) -> _Segment:
         d = self.problem.num_devices
@@ -273,7 +276,7 @@ class BlockChain:
         work = 0
         d = self.problem.num_devices
         for v in range(columns):
-            if not limit[v] > -np.inf:
+            if not limit[v] > -np.inf or budget.expired:
                 continue
             block = induced(self.problem, ops)
             time_s = block.time_s.copy()

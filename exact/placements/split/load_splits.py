@@ -74,6 +74,7 @@ def _fitting(cost: FloatArray, held: FloatArray, capacity: FloatArray) -> IntArr
     choice: IntArray = cost.argmin(axis=1)
     if not np.isfinite(cost[rows, choice]).all():
         return None
+    unit = np.where(np.isfinite(capacity) & (capacity > 0.0), capacity, 1.0)
     room = capacity - held[rows, choice].sum(axis=0)
     for _ in range(2 * len(cost)):
         over = np.maximum(-room, 0.0)
@@ -82,9 +83,7 @@ def _fitting(cost: FloatArray, held: FloatArray, capacity: FloatArray) -> IntArr
         now = held[rows, choice]
         with np.errstate(invalid="ignore"):
             after = np.maximum(held - now[:, None, :] - room, 0.0)
-            freed = (np.where(over > 0.0, over - after, -after) / np.where(np.isfinite(capacity), capacity, 1.0)).sum(
-                axis=2
-            )
+            freed = (np.where(over > 0.0, over - after, -after) / unit).sum(axis=2)
             dearer = cost - cost[rows, choice][:, None]
             rank = np.where(freed > 0.0, np.maximum(dearer, 0.0) / np.where(freed > 0.0, freed, 1.0), np.inf)
         g, k = divmod(int(rank.argmin()), rank.shape[1])

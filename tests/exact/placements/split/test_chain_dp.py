@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.chain_dp import BlockChain
+from rlinit.exact.placements.split.chain_dp import BlockChain, BlockSolver, _by_trials
 from rlinit.exact.placements.split.search import search, transfer_times
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
@@ -61,6 +63,21 @@ def test_separators_of_one_group_share_a_device() -> None:
     assert bound == 6.0
     assert placement is not None
     assert placement.device[:, 0].tolist() in ([0, 0, 0], [1, 1, 0])
+
+
+@pytest.mark.parametrize("solver", [None, partial(_by_trials, choices=1_000)])
+def test_copies_that_hold_more_are_no_copies(solver: BlockSolver | None) -> None:
+    """Two diamonds with equal times, the first of which fits no device: what that costs is not counted twice."""
+    rate = np.where(np.eye(2, dtype=np.bool_), 0.0, 3.0)
+    problem = make_problem(
+        np.ones((7, 2)),
+        [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)],
+        s_per_byte=rate,
+        weight_bytes=np.array([0.0, 5.0, 5.0, 0.0, 0.0, 0.0, 0.0]),
+        capacity_bytes=np.array([9.0, 9.0]),
+    )
+    bound, _ = BlockChain(problem, transfer_times(problem), solver, 1, 1 << 62).solve(np.inf, Budget())
+    assert bound == brute_force(problem) == 9.0
 
 
 def test_less_is_solved_than_all_pairs() -> None:

@@ -48,6 +48,16 @@ def test_memory_goes_to_the_ops_that_gain_most_from_it() -> None:
     assert makespan(problem, found) == pytest.approx(brute_force_placement(problem))
 
 
+def test_a_device_without_memory_is_left_out() -> None:
+    """What overfills a device finds its way to another one beside a device that holds nothing."""
+    seconds = np.tile([0.0, 1.0], (4, 3, 1)) * np.array([1.0, 1.0, 1.5])[:, None]
+    capacity = np.array([0.0, 2.0, 2.0])
+    problem = make_problem(seconds, [], weight_bytes=np.ones(4), capacity_bytes=capacity)
+    found = load_placement(problem, Budget())
+    assert found is not None
+    assert np.bincount(found.device[:, 0], minlength=3).tolist() == [0, 2, 2]
+
+
 def test_batches_that_fill_memory_are_planned_near_the_bound() -> None:
     """A network whose 128 inputs overfill the quick devices is planned within a seventh of the bound, unsearched."""
     sizes = (32, 64, 96, 128)
