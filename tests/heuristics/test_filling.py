@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -77,6 +78,18 @@ def test_the_beam_takes_prices() -> None:
         found = beam_from(problem, None, seed=0, loads=5_000, prices=partial(_constant, nothing))
         assert found is not None
         assert found[1][0] >= optimum * (1 - 1e-9)
+
+
+def test_the_beam_takes_prices_where_only_transfers_cost() -> None:
+    """A threshold of no seconds, at which ops without work are tried first, makes no toll overflow."""
+    for seed in range(20):
+        whole = random_problem(seed, 6, 3, num_classes=2, density=0.4, scale=1e9)
+        problem = dataclasses.replace(
+            whole, work_s=np.zeros_like(whole.work_s), memory_bytes=np.full(2, 0.6 * whole.param_bytes.sum())
+        )
+        optimum = brute_force_pipeline(problem)
+        found = beam_from(problem, None, seed=seed, loads=20_000, prices=ConvexCover(problem, Budget()).guide)
+        assert found is None or found[1][0] >= optimum * (1 - 1e-9)
 
 
 def test_an_op_placed_from_one_end_is_not_placed_again_from_the_other() -> None:
