@@ -94,7 +94,7 @@ def _solve_relaxed(incumbent: ActivationIncumbent, search: StageSearch, strategy
     follow(strategy, search)
     incumbent.notes += base.notes
     if base.infeasible:
-        incumbent.prove_infeasible(base.infeasible, "the problem without activations")
+        incumbent.prove_infeasible(base.infeasible, base.refuter)
         return
     if base.bounds is not None:
         incumbent.raise_bound(base.bounds, base.bound_source)
@@ -308,7 +308,7 @@ def _take_bound(incumbent: TrainingIncumbent, base: Incumbent[Any, Any]) -> None
     """Take what the relaxation proved."""
     incumbent.notes += [note for note in base.notes if note not in incumbent.notes]
     if base.infeasible:
-        incumbent.prove_infeasible(base.infeasible, "the problem without activations")
+        incumbent.prove_infeasible(base.infeasible, base.refuter)
     elif base.bounds is not None:
         incumbent.raise_bound(base.bounds, base.bound_source)
 

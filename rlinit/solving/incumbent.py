@@ -158,6 +158,8 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
         What every value of the first level is a whole multiple of, 0 where nothing is known; bounds are raised to it.
     kept
         What phases leave for later ones, by name.
+    infeasible, refuter
+        Why there is no schedule at all, and what proved it; "" where neither is known.
     note
         What limited the search, for the plan's message.
     notes
@@ -176,6 +178,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     method: str = ""
     bound_source: str = ""
     infeasible: str = ""
+    refuter: str = ""
     note: str = ""
     notes: list[str] = field(default_factory=list)
     phase: str = ""
@@ -186,7 +189,6 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     kept: dict[str, object] = field(default_factory=dict)
     repair: Callable[[ProblemT, ScheduleT], ScheduleT | None] | None = None
     _proven: dict[str, Value] = field(default_factory=dict)
-    _refuter: str = ""
     _words: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _progress_error: Exception | None = None
@@ -324,7 +326,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
             In strict mode: there is one.
         """
         if self.values is None:
-            self.infeasible, self._refuter = reason, source
+            self.infeasible, self.refuter = reason, source
         else:
             self._refute(f"{source}'s proof that nothing fits", f"a schedule by {self.method} that does")
 
@@ -338,7 +340,7 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
     @property
     def trusted(self) -> tuple[str, ...]:
         """Whose word the bounds rest on, or the proof that nothing fits, where nothing else proves them."""
-        levels = [[self._refuter]] if self.infeasible else []
+        levels = [[self.refuter]] if self.infeasible else []
         for level, bound in enumerate(() if self.infeasible else self.bounds or ()):
             levels.append([source for source, bounds in self._proven.items() if bounds[level] >= bound])
         solvers = [{(_SOLVERS | self._words).get(source, "") for source in sources} for sources in levels]
