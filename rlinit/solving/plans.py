@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +35,9 @@ from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 
 __all__ = ["AnyIncumbent", "Solved", "checked_plan", "checkpointed", "offer_baselines", "saved_plan"]
 
-_CHECKPOINT_S, _LOOK_S = 10.0, 0.1
-"""Seconds between two writings of a checkpoint at least, and between two looks whether there is something new."""
+_CHECKPOINT_S, _LOOK_S, _AGAIN_S = 10.0, 0.1, 1.0
+"""Seconds between two writings of a checkpoint at least, between two looks whether there is something new, and after a
+writing that failed."""
 
 AnyIncumbent = (
     StageIncumbent
@@ -182,34 +184,35 @@ def checkpointed(
     if saved is not None and saved.bounds is not None:
         incumbent.take_over(saved.bounds, saved.bound_source, saved.trusted)
 
+    failures: list[Exception] = []
+
     def keep() -> None:
         written: tuple[Any, ...] = (None, None, "")
-        last, ending = time.monotonic(), False
+        last, failed, ending = time.monotonic(), -math.inf, False
         while not ending:
-            ending = over.wait(_LOOK_S)
+            ending, now = over.wait(_LOOK_S), time.monotonic()
             known = incumbent.snapshot()
             state = known.values, known.bounds, known.infeasible
             first = written[0] is None and known.values is not None
-            if state != written and (first or ending or time.monotonic() - last >= _CHECKPOINT_S):
+            due = now >= failed + _AGAIN_S and (first or now >= last + _CHECKPOINT_S)
+            if state == written or not (due or ending):
+                continue
+            try:
                 checked_plan(solved(known), graph, hardware, options).save(path)
+            except Exception as failure:  # a full disk, or what was known changed while it was copied
+                failures[:], failed = [failure], time.monotonic()
+            else:
+                failures.clear()
                 written, last = state, time.monotonic()
 
-    failures: list[Exception] = []
-
-    def guarded() -> None:
-        try:
-            keep()
-        except Exception as failure:
-            failures.append(failure)
-
-    writer = threading.Thread(target=guarded, name="checkpoint", daemon=True)
+    writer = threading.Thread(target=keep, name="checkpoint", daemon=True)
     writer.start()
     try:
         yield
     finally:
         over.set()
         writer.join()
-        incumbent.notes += [f"the checkpoint could not be written any more: {failure}" for failure in failures]
+        incumbent.notes += [f"the checkpoint could not be written in the end: {failure}" for failure in failures]
 
 
 _SPLIT = ("chunks", "chunk_order", "contiguous")

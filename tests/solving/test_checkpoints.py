@@ -159,6 +159,24 @@ def test_a_file_that_cannot_be_written_is_noted(tmp_path: Path, monkeypatch: pyt
     assert any("no space" in note for note in plan.notes)
 
 
+def test_a_writing_that_failed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was full for a moment costs one writing, not all that follow."""
+    save, tried = rlinit.Plan.save, []
+
+    def once(plan: rlinit.Plan, path: Path) -> None:
+        tried.append(path)
+        if len(tried) == 1:
+            _full()
+        save(plan, path)
+
+    monkeypatch.setattr(rlinit.Plan, "save", once)
+    path = tmp_path / "saved.json"
+    plan = rlinit.schedule(wide(60), MESH, objective="latency", time_limit_s=1.5, checkpoint=path)
+    assert len(tried) >= 2
+    assert not any("checkpoint" in note for note in plan.notes)
+    assert rlinit.Plan.load(path).values == plan.values
+
+
 def _full(*_arguments: object) -> None:
     raise OSError("no space left on device")
 
