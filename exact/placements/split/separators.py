@@ -21,6 +21,7 @@ import itertools
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
 
@@ -99,7 +100,7 @@ def without_side_outputs(problem: PlacementProblem) -> IntArray:
     return np.flatnonzero(leads) if leads.sum() >= (1.0 - _SIDE_OPS) * problem.num_ops else np.arange(problem.num_ops)
 
 
-def with_side_outputs(problem: PlacementProblem, kept: IntArray, found: Placement) -> Placement:
+def with_side_outputs(problem: PlacementProblem, kept: IntArray, found: Placement, budget: Budget) -> Placement:
     """Return a placement of the ops of `without_side_outputs` with the others where they delay it least, in turn.
 
     Parameters
@@ -110,6 +111,8 @@ def with_side_outputs(problem: PlacementProblem, kept: IntArray, found: Placemen
         From `without_side_outputs`.
     found
         Of the problem of one shard on these ops.
+    budget
+        Once it has ended each of the others goes to its quickest device.
     """
     n = problem.num_ops
     device, place = np.zeros((n, 1), np.int64), np.full(n, float(n))
@@ -123,14 +126,15 @@ def with_side_outputs(problem: PlacementProblem, kept: IntArray, found: Placemen
         part = induced(problem, ops)
         producers = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
         mates = ops[problem.group[ops] == problem.group[v]]
-        where = range(problem.num_devices) if len(mates) < 2 else [int(device[mates[mates != v][0], 0])]
+        quick = np.argsort(problem.op_time_s[v], kind="stable").tolist()
+        where = quick if len(mates) < 2 else [int(device[mates[mates != v][0], 0])]
         ways = [(i, p) for i in where for p in (place[producers].max(initial=-1.0), float(n))]
 
         def value(way: tuple[int, float], v: int = v, ops: IntArray = ops, part: PlacementProblem = part) -> float:
             device[v], place[v] = way
             return makespan(part, placement_from_priority(part, device[ops], place[ops]))
 
-        device[v], place[v] = min(ways, key=value)
+        device[v], place[v] = min(ways[:1] if budget.expired else ways, key=value)
     return placement_from_priority(problem, device, place)
 
 

@@ -157,7 +157,7 @@ def solve_split(
     if whole is not problem:
         blocks = [kept[block] for block in blocks]
         if best.placement is not None:
-            best.placement = with_side_outputs(whole, kept, best.placement)
+            best.placement = with_side_outputs(whole, kept, best.placement, budget)
             best.value = makespan(whole, best.placement)
     if best.placement is None or best.value == np.inf:
         return SplitResult(None, None, best.bound, False, blocks, best.work)

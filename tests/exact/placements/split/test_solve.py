@@ -84,6 +84,9 @@ def test_side_outputs_are_put_aside(transfers: Transfers, monkeypatch: pytest.Mo
             assert best / TIGHT <= makespan(problem, result.placement) == result.value, seed
             device = result.placement.device
             assert (device == device[problem.group]).all(), seed
+        late = solve_split(problem, budget=Budget(0.0), channels=1)
+        assert late.bound <= best * TIGHT, seed
+        assert late.value is None or late.value >= best / TIGHT, seed
     assert aside > 40
     assert exact > 20 or transfers != "parallel"
 
