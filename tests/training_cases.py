@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+import networkx as nx
 import numpy as np
 
 from rlinit.graph import Graph
@@ -136,6 +137,15 @@ class _Definition:
                 if order.index(t) <= order.index(v) <= last:
                     alive += self.size[t]
             self.width[v] = alive
+        together = nx.DiGraph(self.rules)
+        together.add_nodes_from(self.forward)
+        groups = [int(g) for g in graph.colocation]
+        together.add_edges_from(
+            (u, v) for u in self.forward for v in self.forward if groups[u] >= 0 and groups[u] == groups[v]
+        )
+        nodes = [set(node) for node in nx.strongly_connected_components(together)]
+        self.separate = {b for b, inside in blocks.items() if all(n <= {*inside} or not n & {*inside} for n in nodes)}
+        """Blocks that share no node with other ops, through colocation or what lies between."""
 
     def saved(self, block: str) -> float:
         inside = set(self.blocks[block])
@@ -230,7 +240,8 @@ def _part(
         + m * crossing(j + 1)
         + max(d.width[v] for v in ahead)
     )
-    return time, drops, fixed, [b for b, members in d.blocks.items() if set(members) <= set(ops) and d.saved(b) > 0]
+    whole = [b for b in d.blocks if b in d.separate and set(d.blocks[b]) <= set(ops) and d.saved(b) > 0]
+    return time, drops, fixed, whole
 
 
 def _assignments(d: _Definition, k: int) -> Iterator[dict[int, int]]:
