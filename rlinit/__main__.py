@@ -7,8 +7,6 @@ import signal
 import sys
 from types import FrameType
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Carry out the command of this process's arguments and return its exit code."""

@@ -11,8 +11,6 @@ import numpy as np
 
 from rlinit.errors import RlinitError
 
-__all__ = ["LARGEST", "LARGEST_BATCH", "MAX_DEVICES", "check_name", "check_number", "closest"]
-
 LARGEST = 1e30
 """Largest seconds, bytes, operations and rates: a hundred thousand products of two of them stay far within a float."""
 

@@ -22,8 +22,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidGraph
 from rlinit.limits import check_name, check_number, closest
 
-__all__ = ["FurtherTensors", "Tensors", "collect_tensors"]
-
 EDGE_MARK = "-> "
 """What the name of an edge's own tensor begins with; no port's name may."""
 

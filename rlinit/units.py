@@ -7,17 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "BITS",
-    "DTYPES",
-    "PRECISION",
-    "compute_type",
-    "format_bytes",
-    "format_seconds",
-    "parse_quantity",
-    "rate_for",
-]
-
 BITS: Mapping[str, int] = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 """Bits of a number in memory, by type; a TF32 number is stored as FP32."""
 

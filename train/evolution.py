@@ -16,8 +16,6 @@ from rlinit.errors import InvalidConfig
 from rlinit.files import write_json
 from rlinit.train.core.machine_info import machine
 
-__all__ = ["Evolution", "evolve"]
-
 _LEAST_SPREAD = 0.02
 """Below this share of its first value no coordinate's spread falls, so that the search goes on."""
 

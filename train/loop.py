@@ -33,8 +33,6 @@ from rlinit.train.report import report_rows, training_card, write_report
 from rlinit.train.tasks.protocol import AnyTask, Batch, Labels
 from rlinit.train.validation import score, validate
 
-__all__ = ["BEST_FILE", "CONFIG_FILE", "train"]
-
 BEST_FILE = "best.safetensors"
 CONFIG_FILE = "config.json"
 

@@ -17,8 +17,6 @@ from rlinit.reports.figures import draw
 from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import AnyTask, Batch
 
-__all__ = ["Watcher"]
-
 _MOST_POINTS = 5000
 """Nodes shown in the embedding projector."""
 

@@ -21,8 +21,6 @@ from rlinit.exact.placements.bounds.flow import FlowBound, FlowStart
 from rlinit.exact.placements.bounds.registry import FlowProblem, flow_problem
 from rlinit.train.evolution import Evolution, evolve
 
-__all__ = ["PLAIN", "fit", "start_of"]
-
 PLAIN = FlowStart(30.0, -3.0, -3.0, -2.0, 0.0, 3.0, 10.0, 0.1, 0.3, 30.0, 30.0, 100.0)
 """Multipliers and steps set by hand, with which training begins."""
 

@@ -10,8 +10,6 @@ from rlinit.files import write_atomically, write_json
 from rlinit.train.core.machine_info import machine
 from rlinit.train.core.run_state import Progress
 
-__all__ = ["report_rows", "training_card", "write_report"]
-
 _COLUMNS = (
     ("below_reference", "below reference", "{:+.2%}"),
     ("gap_to_optimum", "gap to optimum", "{:.2%}"),

@@ -21,8 +21,6 @@ import tyro
 from rlinit.errors import CheckpointError, InvalidConfig, RlinitError
 from rlinit.train.core.config import TrainConfig, config_from_dict, read_config, smoke
 
-__all__ = ["main"]
-
 P = TypeVar("P")
 EXIT_INPUT, EXIT_FAILED, EXIT_STOPPED = 2, 3, 130
 

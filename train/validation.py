@@ -14,8 +14,6 @@ from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.common import excess
 from rlinit.train.tasks.protocol import AnyTask, Batch
 
-__all__ = ["score", "validate"]
-
 _EQUAL = 1e-9
 """Excess over the optimum up to which a value counts as optimal."""
 

@@ -20,16 +20,6 @@ from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = [
-    "FIRST_SEED",
-    "ProblemMix",
-    "layered_problem",
-    "network_problem",
-    "random_problems",
-    "real_problems",
-    "whole_network",
-]
-
 FIRST_SEED = 1_000_000
 """Least seed of a network that training is made of."""
 

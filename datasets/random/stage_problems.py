@@ -15,9 +15,6 @@ from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["ProblemParams", "draw_problems"]
-
-
 _PEAK_FLOPS, _BYTES_PER_S = 4e12, 32e9
 """Rates of an Edge TPU, for the roofline model; see `Hardware.edge_tpus`."""
 

@@ -23,8 +23,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan
 
-__all__ = ["MAX_OPS", "branch_and_bound"]
-
 MAX_OPS = 62
 """Ops done are held as the bits of one signed 64-bit integer."""
 

@@ -18,8 +18,6 @@ from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram
 
-__all__ = ["Affine", "LinearModel", "OutOfTime", "power_of_two_unit"]
-
 _ROWS_A_LOOK = 256
 """Rows between looks at the clock."""
 

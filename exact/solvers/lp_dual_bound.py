@@ -13,8 +13,6 @@ from rlinit.arrays import FloatArray
 from rlinit.budget import reserve
 from rlinit.errors import SolverFailure
 
-__all__ = ["LinearProgram", "LinearSolution"]
-
 _ROUNDING = 4e-15
 
 _BYTES = 200

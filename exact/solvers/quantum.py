@@ -9,8 +9,6 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 
-__all__ = ["exact_quantum", "round_up"]
-
 _MOST_MULTIPLES = 2**53
 """Multiples up to which sums of floats are exact."""
 

@@ -27,8 +27,6 @@ from rlinit.budget import Budget, memory_left, reserve
 from rlinit.errors import OutOfMemory, SolverFailure
 from rlinit.exact.solvers.linear_model import LinearModel
 
-__all__ = ["Run", "RunSettings", "Status", "Termination", "run_scip", "skipped_run"]
-
 _INFINITY = 1e20
 """What SCIP takes for infinite; it refuses coefficients of that size, and ignores sides and bounds of it."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     _Terms: TypeAlias = list[tuple[cp_model.IntVar, int]]
 
-__all__ = ["num_clauses", "solve_constraint_program"]
-
 _STEPS = 10**7
 """Steps of the start's value where no quantum of all costs is known, or too small a one."""
 

@@ -9,8 +9,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["StageDomains", "bypass_edges", "cover_edges", "window_domains"]
-
 _SLACK = 1e-9
 
 

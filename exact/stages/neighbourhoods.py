@@ -13,8 +13,6 @@ from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, stage_costs
 from rlinit.stages.segment import Segment, segment
 
-__all__ = ["improve_by_segments"]
-
 _SIZES = (2, 3, 4, 6)
 """Stages that are solved again together."""
 

@@ -23,8 +23,6 @@ from rlinit.exact.stages.scaled_costs import BOUND_SAFETY, ScaledCosts, safe_bou
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value, whole_cost
 
-__all__ = ["OPTIMAL_GAP", "PipelineModel", "average_work", "pipeline_lp_bound", "solve_pipeline_milp"]
-
 OPTIMAL_GAP = 1e-6
 """Relative gap up to which a value counts as proven best."""
 

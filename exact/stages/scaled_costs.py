@@ -15,8 +15,6 @@ from rlinit.arrays import FloatArray
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.stages.problem import StageProblem, stage_cost
 
-__all__ = ["BOUND_SAFETY", "ScaledCosts", "overflow_terms", "safe_bound", "single_stage_cost"]
-
 BOUND_SAFETY = 2.5e-7
 """Relative discount on SCIP's dual bounds, which rest on LPs solved to 1e-9 on rows scaled to about 1e2."""
 

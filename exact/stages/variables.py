@@ -10,8 +10,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.solvers.linear_model import Affine, LinearModel
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["StageVariables"]
-
 
 class StageVariables:
     """Binaries ``y[v, b]``: node v is in stage b or an earlier one. Stages that a domain rules out are constants.

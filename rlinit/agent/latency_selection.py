@@ -11,8 +11,6 @@ from rlinit.agent.selection import named_checkpoint
 from rlinit.errors import CheckpointError
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["LatencyChoice", "choose_for_latency", "load_latency_agent"]
-
 _SAMPLES = 64
 """Placements sampled besides the greedy one."""
 

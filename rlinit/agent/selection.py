@@ -14,17 +14,6 @@ from rlinit.errors import CheckpointError, RlinitError
 from rlinit.limits import closest
 from rlinit.stages.problem import StageProblem
 
-__all__ = [
-    "SHIPPED_STAGES",
-    "StageChoice",
-    "check_names",
-    "checkpoint_names",
-    "choose_for_stages",
-    "find_checkpoint",
-    "load_stage_agent",
-    "named_checkpoint",
-]
-
 SHIPPED_STAGES = "stages"
 """Name of the checkpoint for stages that comes with the package."""
 

@@ -12,8 +12,6 @@ from scipy.sparse import csr_matrix
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.certificates import check
 
-__all__ = ["Relaxation", "RowName"]
-
 RowName = tuple[Any, ...]
 """Kind and arguments of a row, as `rlinit.certificates.check.row_of` takes them."""
 

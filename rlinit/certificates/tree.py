@@ -12,8 +12,6 @@ from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.certificates.relaxation import Relaxation, RowName
 
-__all__ = ["tree_proof"]
-
 _LOOKAHEAD = 6
 """Ops, and pairs of ops, whose branches are tried at a node."""
 

@@ -25,8 +25,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
-__all__ = ["certificate_of", "write_certificate"]
-
 Proof = dict[str, Any]
 
 _DENOMINATOR = 10**9

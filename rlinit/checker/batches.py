@@ -14,8 +14,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
 
-__all__ = ["BatchTable", "batch_table", "rounding_of"]
-
 _ULPS = 16.0
 """Steps between floats by which two times may differ through the rounding of a few sums and products."""
 

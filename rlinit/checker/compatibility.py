@@ -11,8 +11,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
-__all__ = ["figures_of", "require_graph", "require_hardware"]
-
 _LIMIT = 3
 """Names that a message lists of each kind."""
 

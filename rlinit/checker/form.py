@@ -14,8 +14,6 @@ import numpy as np
 from rlinit.errors import InvalidPlan
 from rlinit.plan import Batch, ChunkOrder, Objective, Plan, PlannedTransfer, Resident, Status, Transfers
 
-__all__ = ["check_form"]
-
 _MAX_COUNT = 2**53
 """Counts up to here are exact as floats."""
 

@@ -17,8 +17,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.tensors import Tensors
 
-__all__ = ["Residence", "most_bytes", "residence"]
-
 
 class Residence(NamedTuple):
     """The copies of tensors on devices, each from `begin_s` until before `until_s` (``inf``: it stays).

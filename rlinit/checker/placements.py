@@ -23,8 +23,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.tensors import Tensors
 
-__all__ = ["check_placement"]
-
 _SHARE = 1e-6
 """Part of the shorter of two spans by which they may overlap through rounding at most."""
 

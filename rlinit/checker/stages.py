@@ -18,18 +18,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan, StageUse
 
-__all__ = [
-    "check_devices",
-    "check_stage",
-    "check_stage_rules",
-    "check_stages",
-    "device_index",
-    "io_rates",
-    "readers_of",
-    "size_of",
-    "stage_uses",
-]
-
 
 def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
     """Check every rule of the stage problems on a plan; return its value on each level.

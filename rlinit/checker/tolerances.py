@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["OVERFULL", "ROUNDING"]
-
 ROUNDING: Final = 1e-9
 """Relative difference of two float sums of the same numbers."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rlinit.hardware import Hardware
     from rlinit.solving.incumbent import Progress
 
-__all__ = ["Bench", "compare_methods"]
-
 _STAGE_METHODS = ("natural", "random", "brkga", "anneal", "auto")
 _PLACEMENT_METHODS = ("best-device", "met", "greedy", "heft", "m-etf", "sa", "ea", "auto")
 """What is compared where no methods are named."""

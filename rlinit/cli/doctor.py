@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from rlinit.measurement.machine import Machine
 
-__all__ = ["Doctor", "examine_machine"]
-
 _PACKAGES = {
     "rlinit": "",
     "numpy": "",

@@ -18,8 +18,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
-__all__ = ["Export", "export_plan"]
-
 _NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx", "onnx_stages", "openvino")
 _FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
 

@@ -20,24 +20,6 @@ from rlinit.limits import closest
 if TYPE_CHECKING:
     from rlinit.costs.table import CostTable
 
-__all__ = [
-    "HardwareName",
-    "Model",
-    "ReadingOptions",
-    "SharingChoice",
-    "arrays_for",
-    "check_folders",
-    "check_targets",
-    "chosen_sharing",
-    "cost_table",
-    "device_places",
-    "dimension_sizes",
-    "load_hardware",
-    "load_model",
-    "on_cluster",
-    "onnx_inputs",
-]
-
 Model = Annotated[
     str,
     tyro.conf.Positional,

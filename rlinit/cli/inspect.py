@@ -19,8 +19,6 @@ from rlinit.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from rlinit.costs.sources import CostSource
 
-__all__ = ["Inspect", "inspect_model"]
-
 
 @dataclass(frozen=True)
 class Inspect:

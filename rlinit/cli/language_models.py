@@ -16,8 +16,6 @@ from rlinit.hardware import Hardware
 from rlinit.llm import LlmPlan, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
 from rlinit.units import format_bytes, format_seconds, parse_quantity
 
-__all__ = ["Llm", "plan_language_model"]
-
 
 @dataclass(frozen=True)
 class Llm:

@@ -35,8 +35,6 @@ from rlinit.limits import closest
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["main"]
-
 
 @dataclass(frozen=True)
 class Compile:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rlinit.graph import Graph
     from rlinit.hardware import Hardware
 
-__all__ = ["Bound", "Schedule", "prove_bound", "schedule_model"]
-
 EXIT_INPUT, EXIT_INTERRUPTED = EXIT_CODES["input"], EXIT_CODES["interrupted"]
 
 _PICTURES = (".svg", ".png", ".pdf")

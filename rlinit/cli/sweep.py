@@ -25,8 +25,6 @@ from rlinit.sweeping.rows import SweepRow
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Sweep", "sweep_hardware"]
-
 _PICTURES = (".svg", ".png", ".pdf")
 
 

@@ -13,8 +13,6 @@ import rlinit
 from rlinit.cli.inputs import load_hardware
 from rlinit.plan import Plan
 
-__all__ = ["Verify", "verify_plan"]
-
 
 @dataclass(frozen=True)
 class Verify:

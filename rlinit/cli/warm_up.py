@@ -19,8 +19,6 @@ from rlinit.kernels.compiled import cache_root, package_hash
 from rlinit.plan import Transfers
 from rlinit.solving.api import bound, schedule
 
-__all__ = ["compile_kernels", "is_compiled"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Call:

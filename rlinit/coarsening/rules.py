@@ -13,8 +13,6 @@ from typing import Any
 
 from rlinit.errors import RlinitError
 
-__all__ = ["FusionRules", "InvalidRules", "RuleTrie"]
-
 _NAMESPACES = ("aten", "prims")
 _MAX_VARIANTS = 4096
 

@@ -15,8 +15,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.units import compute_type, format_seconds
 
-__all__ = ["placement_advice", "type_advice"]
-
 _HAND_OVER_S = 20e-6
 """What handing a tensor over may take beyond the plan: 11 to 19 us to wake a worker on a CPU
 (`rlinit.measurement.transfers`, one machine)."""

@@ -12,8 +12,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.plan import Plan
 from rlinit.units import format_bytes, format_seconds
 
-__all__ = ["BEST_DEVICE", "EQUAL_LAYERS", "Baseline", "baseline_lines", "cut_in_shares"]
-
 BEST_DEVICE = "best single device"
 """Everything on the one device that is done first."""
 

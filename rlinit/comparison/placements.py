@@ -20,8 +20,6 @@ from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
 from rlinit.units import format_bytes
 
-__all__ = ["PLACEMENT_BASELINES", "placement_baselines"]
-
 PLACEMENT_BASELINES = (BEST_DEVICE, EQUAL_LAYERS, "split by speed", "split by memory", "HEFT")
 
 _TOO_LARGE = 100_000

@@ -14,8 +14,6 @@ from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Device
 from rlinit.units import DTYPES, compute_type
 
-__all__ = ["held_tensors", "known_bytes", "may_run", "moved_bytes", "op_times", "ops_by_efficiency", "roofline"]
-
 
 def known_bytes(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return sizes with the ones that were not given counted as 0 bytes."""

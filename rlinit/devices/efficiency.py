@@ -30,8 +30,6 @@ from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidHardware
 from rlinit.limits import check_number, closest
 
-__all__ = ["OP_CLASSES", "Efficiency", "efficiencies_of", "op_class"]
-
 _CLASSES = {
     "convolution": r"conv(?!ert)",
     "attention": r"attention|sdpa",

@@ -18,8 +18,6 @@ from rlinit.errors import InvalidHardware
 from rlinit.limits import MAX_DEVICES, closest
 from rlinit.units import parse_quantity
 
-__all__ = ["compose", "kinds", "nearest"]
-
 _NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8}
 _PEERS = ("nvlink", "xgmi")
 _BUS_LATENCY_S, _PEER_LATENCY_S, _NETWORK_LATENCY_S = 10e-6, 5e-6, 50e-6

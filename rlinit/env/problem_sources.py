@@ -11,8 +11,6 @@ from rlinit.errors import RlinitError
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["Limits", "OneProblem", "ProblemSource", "limits_of"]
-
 P = TypeVar("P", StageProblem, PlacementProblem)
 P_co = TypeVar("P_co", StageProblem, PlacementProblem, covariant=True)
 

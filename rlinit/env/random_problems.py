@@ -16,8 +16,6 @@ from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["RandomlyWired", "SyntheticStages"]
-
 _MOST_PARENTS = 6
 """Of `rlinit.datasets.random.synthetic.batches`."""
 

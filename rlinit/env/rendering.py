@@ -16,8 +16,6 @@ from rlinit.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["picture_of", "text_of"]
-
 _BAR = 40
 """Characters of the longest bar."""
 

@@ -9,8 +9,6 @@ from gymnasium import spaces
 
 from rlinit.env.state import MOST, Episodes, PlacementEpisodes
 
-__all__ = ["action_space", "observation_space"]
-
 
 def action_space(episodes: Episodes[Any]) -> spaces.Discrete:
     """Return the space of one row's actions."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import Node
 
-__all__ = ["LocalExecutor", "LocalProgram"]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:

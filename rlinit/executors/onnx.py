@@ -18,8 +18,6 @@ from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import from_onnx
 from rlinit.plan import Plan
 
-__all__ = ["OnnxExecutor", "onnx_graph"]
-
 
 @dataclass(frozen=True, slots=True)
 class OnnxExecutor:

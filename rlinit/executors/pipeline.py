@@ -27,8 +27,6 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PipelineExecutor", "joined_group", "microbatch_sizes", "pipeline_stage", "stage_ports"]
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineExecutor:

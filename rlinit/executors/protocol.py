@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from rlinit.graph import Graph
 from rlinit.plan import Batch, Plan
 
-__all__ = ["Execution", "Executor"]
-
 
 @dataclass(frozen=True, slots=True)
 class Execution:

@@ -25,8 +25,6 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TrainingStep", "training_step"]
-
 Loss = Callable[[Any, Any], Any]
 """Takes the model's outputs and the targets of a micro-batch; returns the mean loss over them, a scalar tensor."""
 

@@ -15,8 +15,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.units import format_bytes
 
-__all__ = ["module_paths", "to_device_map"]
-
 
 def to_device_map(
     plan: Plan,

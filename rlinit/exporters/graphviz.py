@@ -13,8 +13,6 @@ from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.units import format_bytes
 
-__all__ = ["dot_text", "place_colours", "to_dot"]
-
 _COLOURS = (
     "#4c9be8",
     "#f0a04b",

@@ -20,8 +20,6 @@ from rlinit.graph import Graph
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan
 
-__all__ = ["to_megatron_layout"]
-
 
 def to_megatron_layout(plan: Plan, graph: Graph) -> str:
     """Return the layout that makes Megatron cut a transformer between its layers as a plan does.

@@ -10,8 +10,6 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
-__all__ = ["check_graph", "device_names", "op_devices", "op_stages", "quotient_order"]
-
 Part = TypeVar("Part", int, tuple[int, str])
 """A stage, or what begins with one."""
 

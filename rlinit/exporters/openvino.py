@@ -33,8 +33,6 @@ from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
-__all__ = ["openvino_affinities", "to_openvino_map"]
-
 _DEVICE = re.compile(r"[A-Z][A-Z0-9_]*(\.\w+)*")
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rlinit.simulation.memory_profile import MemoryProfile
     from rlinit.simulation.simulator import Simulation
 
-__all__ = ["to_trace", "trace_events"]
-
 _DEVICES, _LINKS = 1, 2
 _STREAMED = 4
 """Inputs of a stage plan that a trace shows, besides one for each stage."""

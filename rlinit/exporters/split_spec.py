@@ -15,8 +15,6 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     from torch.distributed.pipelining import SplitPoint
 
-__all__ = ["split_points", "to_split_spec"]
-
 Side = Literal["beginning", "end"]
 
 

@@ -14,8 +14,6 @@ from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
-__all__ = ["stage_devices", "to_torchrun_script"]
-
 _SCRIPT = '''\
 """{graph} in {count} stages by torch.distributed.pipelining; run it by
 

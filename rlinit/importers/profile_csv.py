@@ -9,8 +9,6 @@ from typing import Any
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 
-__all__ = ["load_profile"]
-
 _MAX_BYTES = 1 << 28
 _COLUMNS = ("op", "after", "seconds", "bytes")
 

@@ -14,8 +14,6 @@ from numba.core import event
 from rlinit.budget import Budget
 from rlinit.plan import HistoryEntry
 
-__all__ = ["COMPILING", "compiling_paused", "interruptible"]
-
 COMPILING = "compiling kernels, once on this machine"
 """The phase that a progress callback is told of."""
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import Floats, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["mean_max", "mean_max_gradient"]
-
 """float32 or float64."""
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["arrangement_cost", "kahn", "levels", "shift"]
-
 
 @njit(cache=True, nogil=True)
 def kahn(priority: FloatArray, succ_indptr: IntArray, succ: IntArray, pred_indptr: IntArray) -> IntArray:

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Architecture", "Part", "PartKind"]
-
 PartKind = Literal["embedding", "attention", "dense", "experts", "head"]
 
 

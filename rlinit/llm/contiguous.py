@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from rlinit.errors import InvalidHardware
 from rlinit.hardware import CAPACITY_SLACK
 
-__all__ = ["ChainProblem", "ChainSolution", "solve_chain"]
-
 _MAX_STATES = 1 << 13
 """Vectors of counts; 13 unlike devices have as many, which takes some ten seconds for 100 layers."""
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from rlinit.errors import InvalidPlan
 from rlinit.llm.result import LlmPlan
 
-__all__ = ["DeviceMap", "to_device_map", "to_llama_cpp", "to_vllm"]
-
 _CPU = "CPU"
 """What llama.cpp calls the host's memory."""
 

@@ -16,19 +16,6 @@ from rlinit.llm.architecture import Part
 from rlinit.llm.contiguous import ChainProblem, Places
 from rlinit.llm.model import LanguageModel, Phase
 
-__all__ = [
-    "Granularity",
-    "Objective",
-    "Settings",
-    "buffer_bytes",
-    "lower_chain",
-    "lower_places",
-    "passes_of",
-    "room_bytes",
-    "streamed_seconds",
-    "streams_of",
-]
-
 Objective = Literal["decode", "prefill", "request", "pipeline"]
 Granularity = Literal["layer", "part"]
 

@@ -12,8 +12,6 @@ from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.verification import evaluate, overfull, value_of
 
-__all__ = ["compare_splits", "split_in_proportion"]
-
 Spans = tuple[tuple[int, int, int], ...]
 
 

@@ -12,8 +12,6 @@ from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan, Span
 from rlinit.units import format_bytes
 
-__all__ = ["evaluate", "overfull", "value_of", "verify"]
-
 _ROUNDING = 1e-9
 """Relative difference of two sums of the same seconds."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from rlinit.costs.table import InvalidCostTable
 from rlinit.files import write_json
 
-__all__ = ["Figure", "MeasuredCache"]
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:

@@ -26,8 +26,6 @@ from rlinit.measurement.transfers import MeasuredTransfers, measure_transfers
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Machine", "measure_machine", "probe_settings"]
-
 _TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _SIZES = {"cpu": (1024, 16 << 20), "cuda": (8192, 256 << 20)}
 """Rows of the matrices, and numbers of the tensor that is added to, by type of device."""

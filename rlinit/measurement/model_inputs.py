@@ -12,8 +12,6 @@ from rlinit.importers.torch.export import import_torch
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["model_inputs", "positional_inputs"]
-
 
 def model_inputs(
     program: ExportedProgram,

@@ -16,8 +16,6 @@ from rlinit.measurement.roofline_fit import fitted_device
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["probed_device"]
-
 _LINEAR = (
     (1, 256, 256),
     (1, 1024, 4096),

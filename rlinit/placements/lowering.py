@@ -19,8 +19,6 @@ from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
 from rlinit.plan import Resident, Transfers
 
-__all__ = ["QUARTERS", "LoweredPlacement", "lower_placement", "shard_inputs"]
-
 QUARTERS = 4
 """Shards the inputs are dealt in where no device names its batch sizes (DIVIML: batches of L/4, L/2, 3L/4 and L)."""
 

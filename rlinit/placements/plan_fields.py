@@ -17,8 +17,6 @@ from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import Timeline, held_bytes, makespan, placement_of, timeline
 from rlinit.plan import Batch, DeviceUse, Plan, PlannedTransfer
 
-__all__ = ["placement_from_plan", "placement_parts", "placement_plan"]
-
 
 def placement_parts(
     problem: PlacementProblem,

@@ -36,14 +36,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.plan import Transfers
 
-__all__ = [
-    "MAX_SHARDS",
-    "Placement",
-    "PlacementProblem",
-    "PlacementResult",
-]
-
-
 MAX_SHARDS = 62
 """Shards of an op on one device are held as the bits of one signed 64-bit integer."""
 

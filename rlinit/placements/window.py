@@ -11,8 +11,6 @@ from rlinit.arrays import IntArray
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import timeline
 
-__all__ = ["boundary_ops", "critical_ops", "placement_windows"]
-
 
 def boundary_ops(problem: PlacementProblem, placement: Placement) -> IntArray:
     """Return the ends of cut edges, whose producer and consumer are not on the same devices, by start.

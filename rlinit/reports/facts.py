@@ -16,8 +16,6 @@ from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
 from rlinit.units import format_bytes, format_seconds
 
-__all__ = ["assignment_table", "comparison", "html_table", "key_figures", "layer_view", "places_of", "settings", "used"]
-
 _NAMES = {"pipeline": "bottleneck", "memory": "peak parameters", "latency": "makespan", "throughput": "makespan"}
 
 

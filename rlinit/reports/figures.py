@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rlinit.graph import Graph
     from rlinit.hardware import Hardware
 
-__all__ = ["draw"]
-
 PARTS = (
     ("in_s", "transfer in", "#8d99ae"),
     ("work_s", "work", "#4c9be8"),

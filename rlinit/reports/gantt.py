@@ -20,8 +20,6 @@ from rlinit.units import format_seconds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Chart", "Run", "chart_of", "draw_gantt", "merged_runs"]
-
 CRITICAL = "#c1121f"
 """Colour of the critical path and of the bound, which no place has."""
 

@@ -31,8 +31,6 @@ from rlinit.simulation.memory_profile import memory_profile
 from rlinit.simulation.simulator import simulate
 from rlinit.units import format_bytes, format_seconds
 
-__all__ = ["report_html", "to_report"]
-
 _MOST_BARS = 6000
 _MOST_OPS = 3000
 _STYLE = """

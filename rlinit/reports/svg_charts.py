@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from rlinit.exporters.text import markup
 from rlinit.reports.ticks import round_ticks
 
-__all__ = ["Bar", "Series", "bar_chart", "graph_picture", "step_chart"]
-
 _LEFT, _RIGHT, _TOP, _BOTTOM = 130.0, 20.0, 10.0, 28.0
 _WIDTH = 1000.0
 

@@ -10,8 +10,6 @@ from rlinit.exporters.text import markup
 from rlinit.plan import Plan
 from rlinit.units import format_bytes, format_seconds
 
-__all__ = ["PlanTable", "plan_html", "plan_table", "plan_text", "summary_lines"]
-
 _WIDTH = 80
 """Columns of a plan as text."""
 

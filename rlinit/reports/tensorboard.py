@@ -20,8 +20,6 @@ from rlinit.importers.common.graph_builder import distinct_labels
 from rlinit.plan import Plan, relative_gap
 from rlinit.units import format_bytes, format_seconds
 
-__all__ = ["to_tensorboard"]
-
 _LEVELS = {
     "pipeline": ("bottleneck_s",),
     "memory": ("peak_param_bytes", "off_cache_bytes", "leaving_bytes"),

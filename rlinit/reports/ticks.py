@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["round_ticks"]
-
 
 def round_ticks(end: float, most: int = 8, *, binary: bool = False) -> list[float]:
     """Return the multiples of a round step from 0 up to an end.

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from rlinit.errors import InvalidPlan
 
-__all__ = ["Activity", "Link", "replay"]
-
 _END, _FLOW_START, _FLOW_END, _LANE_FREE = range(4)
 """Kinds of events, in the order in which those of the same time happen."""
 

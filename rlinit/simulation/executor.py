@@ -15,8 +15,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.simulation.simulator import Perturbation, simulate
 
-__all__ = ["SimulatorExecutor"]
-
 
 @dataclass(frozen=True, slots=True)
 class SimulatorExecutor:

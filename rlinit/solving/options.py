@@ -12,8 +12,6 @@ from rlinit.errors import RlinitError
 from rlinit.plan import ChunkOrder, Objective, Resident, Transfers
 from rlinit.stages.training.rules import Recompute, Training, TrainingRules, optimizer_factor
 
-__all__ = ["ProblemOptions", "SolveOptions", "Window", "places_ops"]
-
 Window = int | Literal["auto", "full"] | None
 """How much the exact solver may change at a time; ``full`` and None are the same."""
 

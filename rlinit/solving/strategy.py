@@ -8,8 +8,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rlinit.solving.incumbent import Incumbent
 
-__all__ = ["Condition", "Phase", "PlannedPhase", "Strategy", "follow", "planned"]
-
 
 class Search(Protocol):
     """What phases share: at least the best schedule and bound so far."""

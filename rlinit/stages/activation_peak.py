@@ -15,8 +15,6 @@ from rlinit.costs.roofline import known_bytes
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 
-__all__ = ["LeastPeak", "Tensors", "least_peak", "order_peak", "tensors_of"]
-
 _ROUNDING = 1.0 + 1e-12
 """Sums of the same sizes in another order may differ by this factor."""
 

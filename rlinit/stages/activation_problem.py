@@ -22,8 +22,6 @@ from rlinit.graph import Graph
 from rlinit.stages.activation_peak import LeastPeak, Tensors, least_peak, tensors_of
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, stage_cost
 
-__all__ = ["StageActivations", "activation_value", "with_activations"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageActivations:

@@ -13,8 +13,6 @@ from rlinit.kernels.stages.arrays import TensorArrays
 from rlinit.kernels.stages.rollouts import SliceBatch
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["StageBatch"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageBatch:

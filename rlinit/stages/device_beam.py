@@ -13,8 +13,6 @@ from rlinit.kernels.stages.slicing import Chain
 from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, whole_cost
 
-__all__ = ["is_narrow", "on_one_device", "slice_by_beam"]
-
 _SLOWEST = 10.0
 """A class counts as at most this much slower on a node than the fastest; so do nodes that it may not run."""
 

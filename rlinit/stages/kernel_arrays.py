@@ -8,8 +8,6 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.arrays import StageArrays
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["kernel_arrays"]
-
 
 def kernel_arrays(problem: StageProblem) -> StageArrays:
     """Return the arrays of a problem; for `memory` a stage costs its parameter bytes, which is the first level."""

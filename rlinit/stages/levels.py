@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from rlinit.kernels.stages.states import States
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["read_levels"]
-
 
 def read_levels(problem: StageProblem, levels: Sequence[States], forward: bool) -> StageAssignment:
     """Return the assignment that led to the first state of the last level, which has placed everything.

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from rlinit.budget import Budget
 
-__all__ = ["run_in_chunks"]
-
 _CHUNK_S = 0.05
 """Seconds of compiled work between looks at the budget."""
 

@@ -15,8 +15,6 @@ from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.lowering import LoweredStages
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["stage_parts", "stages_from_plan"]
-
 
 def stage_parts(
     assignment: StageAssignment | None,

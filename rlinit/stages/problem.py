@@ -29,23 +29,6 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.orders import levels
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-__all__ = [
-    "FloatArray",
-    "IntArray",
-    "MemoryValue",
-    "StageAssignment",
-    "StageProblem",
-    "StageResult",
-    "Value",
-    "evaluate",
-    "memory_value",
-    "stage_cost",
-    "stage_costs",
-    "stage_value",
-    "sums_exactly",
-    "whole_cost",
-]
-
 
 def _csr(num_rows: int, rows: IntArray, cols: IntArray) -> tuple[IntArray, IntArray]:
     """Group `cols` by `rows` into (indptr, indices), each row sorted ascending."""

@@ -9,8 +9,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["Segment", "segment"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:

@@ -30,8 +30,6 @@ from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
-__all__ = ["slice_order"]
-
 _LABELS = 60_000_000
 """Most labels (states times prefixes) that the dynamic program may keep; 14 bytes each."""
 

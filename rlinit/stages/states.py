@@ -8,8 +8,6 @@ import numpy as np
 
 from rlinit.arrays import IntArray
 
-__all__ = ["MOST_STEPS", "StageStates", "num_counted"]
-
 MOST_STEPS = 10_000_000
 """States times classes to make at most; 24 bytes each."""
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["boundary_spans", "free_nodes"]
-
 
 def boundary_spans(problem: StageProblem, stage: IntArray) -> list[tuple[int, int]]:
     """Return, for each boundary between consecutive stages that an edge crosses, the level span of its ends.

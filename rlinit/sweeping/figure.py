@@ -12,8 +12,6 @@ from rlinit.files import write_atomically
 from rlinit.sweeping.rows import SweepRow
 from rlinit.units import format_bytes, format_seconds
 
-__all__ = ["draw_sweep"]
-
 
 def draw_sweep(rows: Sequence[SweepRow], path: str | Path) -> None:
     """Draw the rows of a sweep into a file.

@@ -16,8 +16,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.solving.options import SolveOptions
 
-__all__ = ["SweepRow", "append_row", "key_of", "read_rows", "refused_row", "row_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:

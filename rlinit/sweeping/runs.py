@@ -13,8 +13,6 @@ from rlinit.solving.api import schedule
 from rlinit.solving.options import SolveOptions
 from rlinit.sweeping.rows import SweepRow, append_row, key_of, read_rows, refused_row, row_of
 
-__all__ = ["first_devices", "sweep"]
-
 
 def sweep(
     graph: Graph | Sequence[Graph],

@@ -8,8 +8,6 @@ from rlinit.train.algorithms.reinforce import Minibatch
 from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import AnyTask
 
-__all__ = ["Imitation"]
-
 
 class Imitation:
     """Takes one step down the task's imitation loss from each labelled batch."""

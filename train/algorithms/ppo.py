@@ -19,8 +19,6 @@ from rlinit.train.core.curriculum import batch_seed
 from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import AnyTask
 
-__all__ = ["PPO"]
-
 
 class PPO:
     """Learns several times from the same trajectories, as long as choices keep about the probability they had.

@@ -20,8 +20,6 @@ from rlinit.train.core.curriculum import batch_seed
 from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import AnyTask, Batch, Choices, Labels
 
-__all__ = ["Minibatch", "Reinforce", "choice_weights", "mean_entropy", "shared_advantage", "standardised"]
-
 _SIGNIFICANCE = 0.05
 """A challenger takes the greedy baseline's place if a one-sided paired t-test is this sure that it is better."""
 

@@ -15,19 +15,6 @@ from rlinit.train.core.curriculum import CurriculumConfig
 from rlinit.train.tasks.fields import require, require_share
 from rlinit.train.tasks.protocol import NetworkName, TaskName, task_class
 
-__all__ = [
-    "ImitationConfig",
-    "OptimiserConfig",
-    "PPOConfig",
-    "ReinforceConfig",
-    "TrainConfig",
-    "ValidationConfig",
-    "config_from_dict",
-    "config_to_dict",
-    "read_config",
-    "smoke",
-]
-
 P = TypeVar("P")
 
 

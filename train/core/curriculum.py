@@ -8,8 +8,6 @@ import numpy as np
 
 from rlinit.train.tasks.fields import require, require_share
 
-__all__ = ["CurriculumConfig", "Request", "batch_seed", "request"]
-
 _SEED_BITS = 62
 
 

@@ -20,8 +20,6 @@ from rlinit.train.core.curriculum import Request
 from rlinit.train.core.labels import Shards
 from rlinit.train.tasks.protocol import AnyTask, Batch, Labels
 
-__all__ = ["Asked", "Prefetcher", "make_batch"]
-
 Ask = TypeVar("Ask")
 Made = TypeVar("Made")
 

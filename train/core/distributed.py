@@ -17,8 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rlinit.errors import TrainingFailure
 
-__all__ = ["Processes", "processes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Processes:

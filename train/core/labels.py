@@ -25,8 +25,6 @@ from rlinit.train.core.config import TrainConfig, config_to_dict
 from rlinit.train.core.curriculum import Request, batch_seed
 from rlinit.train.tasks.protocol import AnyTask, Batch, Labels
 
-__all__ = ["Shards", "fingerprint", "shard_at", "shards_of"]
-
 _SHARD_SEEDS = 3
 """Marks seeds of labelled problems, so that no other part of a run draws the same."""
 

@@ -15,8 +15,6 @@ from rlinit.train.core.config import OptimiserConfig
 from rlinit.train.core.distributed import Processes
 from rlinit.train.tasks.common import unwrap
 
-__all__ = ["Learner", "rate_share"]
-
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _SKIPS = 50

@@ -8,8 +8,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine"]
-
 _PACKAGES = ("rlinit", "numpy", "numba", "scipy", "pyscipopt", "keras", "torch")
 
 

@@ -23,8 +23,6 @@ from rlinit.errors import CheckpointError, TrainingFailure
 from rlinit.files import write_atomically
 from rlinit.train.core.learner import Learner
 
-__all__ = ["FORMAT", "STATE_FILE", "Progress", "load_state", "load_weights", "save_state"]
-
 FORMAT = 1
 STATE_FILE = "state.safetensors"
 

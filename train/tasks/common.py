@@ -8,8 +8,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rlinit.arrays import FloatArray
 
-__all__ = ["excess", "unwrap"]
-
 
 def unwrap(network: nn.Module) -> nn.Module:
     """Return the network inside a wrapped one."""

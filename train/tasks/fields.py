@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rlinit.errors import InvalidConfig
 
-__all__ = ["require", "require_share"]
-
 
 def require(holds: bool, field: str, value: object, expected: str) -> None:
     """Raise InvalidConfig unless `holds`.

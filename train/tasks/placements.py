@@ -42,14 +42,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = [
-    "PlacementBatch",
-    "PlacementPlayed",
-    "PlacementTask",
-    "PlacementTaskParams",
-    "credits_of",
-]
-
 _UNPLACED = -1.0
 """Reward of a schedule in which some op fits nowhere."""
 

@@ -29,20 +29,6 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "TASKS",
-    "AnyTask",
-    "Batch",
-    "Choices",
-    "Labels",
-    "NetworkName",
-    "Task",
-    "TaskName",
-    "Trajectories",
-    "task_class",
-    "unpadded",
-]
-
 TaskName = Literal["stages", "latency"]
 NetworkName = Literal["oneshot", "pointer"]
 

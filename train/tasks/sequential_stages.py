@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from rlinit.agent.sequential.pointer_network import EncodedNodes, PointerNetwork
 
-__all__ = ["LabelledProblems", "PointerParams", "PointerTask"]
-
 _IDEAL_CAP = 50_000
 """Problems of more ideals than this are labelled by the natural order."""
 

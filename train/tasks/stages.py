@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from rlinit.agent.network.oneshot_torch import OneShot
 
-__all__ = ["StageParams", "StageProblems", "StageTask", "StageTrajectories", "greedy_orders", "optimal_values"]
-
 _VALIDATION_SEED = 1 << 62
 """Validation problems are of this seed and the next ones; training seeds are smaller."""
 

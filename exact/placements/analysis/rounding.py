@@ -7,8 +7,6 @@ import numpy as np
 from rlinit.exact.solvers.quantum import exact_quantum
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["makespan_quantum"]
-
 
 def makespan_quantum(problem: PlacementProblem) -> float:
     """Return a number of which the least makespan of the problem is a whole multiple, 0 where none is known.

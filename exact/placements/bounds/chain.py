@@ -29,8 +29,6 @@ from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["ChainBound", "best_chain", "segment_problem"]
-
 _STRIDE, _CHOICES = 12, 1_000
 """Relaxations that one search for the devices of a segment solves at a turn, or choices that the other looks at."""
 

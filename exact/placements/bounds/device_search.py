@@ -15,8 +15,6 @@ from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_e
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["DeviceSearch"]
-
 _Node = tuple[float, int, NDArray[np.bool_], FloatArray, FloatArray]
 
 _ROOT_ROUNDS = 8

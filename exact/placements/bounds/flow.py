@@ -45,8 +45,6 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["FlowBound", "FlowStart", "flow_arrays"]
-
 _ROUNDS_A_LOOK = 2_000_000
 """Arcs and entries that are passed between looks at the budget: some 10 ms."""
 

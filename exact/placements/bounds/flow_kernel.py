@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["EDGE", "HEAD", "LOAD", "TAIL", "FlowArrays", "FlowState", "ascend"]
-
 HEAD, EDGE, TAIL, LOAD = 0, 1, 2, 3
 """Kinds of arcs."""
 

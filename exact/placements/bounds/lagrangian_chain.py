@@ -38,8 +38,6 @@ from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, Lagr
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["LagrangianChain", "lagrangian_chain"]
-
 _ROUNDING = 1e-12
 """Share of a sum of some thousand terms, all at least 0, that rounding may take."""
 _SEGMENT_NODES = 200_000

@@ -13,8 +13,6 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
 
-__all__ = ["assemble"]
-
 _WIDTH = 500
 _COLUMNS = 40
 _CELLS = 64

@@ -20,8 +20,6 @@ from rlinit.exact.placements.bounds.chain import segment_problem
 from rlinit.exact.placements.bounds.segment_kernel import cheapest_devices
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["Arc", "Column", "LagrangianSegment"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:

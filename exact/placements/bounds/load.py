@@ -24,8 +24,6 @@ from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["LoadBound", "load_lagrangian", "of_groups"]
-
 _ROUNDS = 60
 _CLOSE = 1e-5
 _ROUNDING = 1e-13

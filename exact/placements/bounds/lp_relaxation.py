@@ -40,8 +40,6 @@ from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["CutPool", "PlacementLP"]
-
 _VIOLATION = 1e-4
 _MEMORY_ROOM = 1.0 + 1e-9
 _PER_OP = 1

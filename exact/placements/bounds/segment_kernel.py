@@ -11,8 +11,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["cheapest_devices"]
-
 
 @njit(cache=True, nogil=True)
 def _remaining(

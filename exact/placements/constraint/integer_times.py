@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["IntegerTimes"]
-
 _STEPS_BITS = 27
 """log2 of the steps a makespan is cut into where times have no common quantum: coarse enough for CP-SAT's presolve,
 which is unreliable from 2^34 on (OR-Tools 9.15), and fine enough that 100 roundings cost under 1e-6 of a makespan."""

@@ -29,8 +29,6 @@ from rlinit.placements.timeline import held_bytes
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-__all__ = ["ConstraintModel"]
-
 _BYTE_BITS = 24
 
 

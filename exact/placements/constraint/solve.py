@@ -23,8 +23,6 @@ from rlinit.exact.solvers.cp_sat import ConstraintSearch, ConstraintSettings
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_of, timeline
 
-__all__ = ["solve_constraints"]
-
 _COARSE = 0.5
 """A makespan below this part of the start's gets steps of its own."""
 

@@ -16,8 +16,6 @@ from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, Place
 from rlinit.exact.solvers.linear_model import Affine
 from rlinit.placements.problem import Placement, PlacementProblem
 
-__all__ = ["BatchModel"]
-
 
 class BatchModel(PlacementModel):
     """``S[v, i]`` is the start of batch (v, i) (DIVIML's s[i, u]), ``R[v, i, j]`` that of its transfer to device j."""

@@ -26,8 +26,6 @@ from rlinit.exact.solvers.scip import Run, Status, run_scip, skipped_run
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
 
-__all__ = ["BOUND_SAFETY", "OPTIMAL_GAP", "PlacementMilpSettings", "solve_placement_milp"]
-
 BOUND_SAFETY = 2.5e-7
 """Relative discount on SCIP's dual bounds, which rest on LPs solved to 1e-9 on rows scaled to about 1e2."""
 

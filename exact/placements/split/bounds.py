@@ -54,16 +54,6 @@ from rlinit.exact.placements.split.search import (
 from rlinit.exact.placements.split.separators import descendants, induced
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = [
-    "GuaranteeReport",
-    "LowerBound",
-    "PairGuarantee",
-    "block_bound",
-    "guarantee",
-    "quick_bound",
-    "split_bound",
-]
-
 LowerBound = Callable[[PlacementProblem], float]
 """Returns seconds that the optimum of a problem is no less than; ``inf`` if it has no schedule."""
 

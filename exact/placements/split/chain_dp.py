@@ -30,8 +30,6 @@ from rlinit.exact.placements.split.separators import induced, separators
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority, placement_of, timeline
 
-__all__ = ["EXACT", "BlockChain", "BlockSolver"]
-
 BlockSolver = Callable[[PlacementProblem, float, Budget], PlacementResult]
 """Solves a block as a problem of its own: of interest is only what is below the given seconds."""
 

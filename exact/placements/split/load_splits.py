@@ -18,8 +18,6 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
 
-__all__ = ["load_placement"]
-
 _SPLITS, _ENTRIES = 256, 20_000_000
 """Most splits of an op, and most entries of a table of groups, splits and devices."""
 

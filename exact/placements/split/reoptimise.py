@@ -21,8 +21,6 @@ from rlinit.exact.placements.split.search import Frontier, Target, advance, even
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority, timeline
 
-__all__ = ["resolve_blocks"]
-
 _STRICTLY = 1.0 - 1e-9
 """What is found has to be this much better: sums in another order are no improvement."""
 

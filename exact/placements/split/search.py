@@ -27,19 +27,6 @@ from rlinit.exact.placements.split.state_layers import BlockMemory, BlockOps
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
-__all__ = [
-    "EXPANSIONS_PER_S",
-    "MAX_BLOCK_OPS",
-    "Frontier",
-    "SearchModel",
-    "SearchResult",
-    "Target",
-    "advance",
-    "even_multipliers",
-    "search",
-    "transfer_times",
-]
-
 MAX_BLOCK_OPS = 60
 """Ops of a block are held as the bits of one signed 64-bit integer."""
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["MAX_MULTIPLIER_DEVICES", "best_multiplier", "block_tails"]
-
 MAX_MULTIPLIER_DEVICES = 3
 """Devices for which the best multipliers are found by a search in one dimension within another."""
 

@@ -32,8 +32,6 @@ from rlinit.exact.placements.split.state_layers import (
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import hot_kernel
 
-__all__ = ["BlockBounds", "sweep"]
-
 _WORK_WEIGHT = 0.25
 """What a second of work done counts in the ranking of states, beside a second of their bound."""
 

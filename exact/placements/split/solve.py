@@ -36,8 +36,6 @@ from rlinit.exact.placements.split.separators import channel_cuts, induced, with
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 
-__all__ = ["BlockSolver", "SplitResult", "solve_split"]
-
 _SEARCHED_OPS = 40
 """Blocks of up to so many ops are searched; larger ones are cut at more channels where the caller leaves it open."""
 _RECURSION_OPS = 4000

@@ -19,24 +19,6 @@ from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import hot_kernel
 
-__all__ = [
-    "BlockMemory",
-    "BlockOps",
-    "Child",
-    "Index",
-    "Layer",
-    "empty_child",
-    "empty_index",
-    "empty_layer",
-    "find_open",
-    "is_dominated",
-    "is_ready",
-    "lower",
-    "make_child",
-    "shrink",
-    "store",
-]
-
 _MAX_COMPARED = 64
 """A new state is compared with at most so many of its set; more would drop more, at a quadratic cost."""
 

@@ -15,8 +15,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["anchored_cut_bound"]
-
 _ANCHORS_PER_CHECK = 32
 """Nodes between looks at the budget."""
 

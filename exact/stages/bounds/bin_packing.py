@@ -21,8 +21,6 @@ from rlinit.exact.stages.bounds.simple import allowed_classes
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["bin_packing_bound", "stages_needed"]
-
 _MARGIN = 1e-9
 """Relative room for rounding: bins are this much larger than the trial."""
 

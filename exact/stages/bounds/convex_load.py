@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["StageRoom", "best_load", "knapsacks", "reach_bits"]
-
 _GRID = 128
 """Steps of the limit to which sizes are rounded down in the knapsack that bounds."""
 

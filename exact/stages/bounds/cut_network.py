@@ -19,8 +19,6 @@ from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["SAFETY", "CutArrays", "CutNetwork", "CutRoom", "cut_room", "pinned_cut"]
-
 SAFETY = 1e-9
 """Relative discount that covers the rounding of flows."""
 

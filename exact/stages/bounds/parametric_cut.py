@@ -15,8 +15,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["parametric_cut_bound", "reachability"]
-
 _DENSE_NODES = 2000
 """Up to this many nodes, matrices over pairs of nodes are affordable."""
 

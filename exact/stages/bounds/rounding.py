@@ -7,8 +7,6 @@ import numpy as np
 from rlinit.exact.solvers.quantum import exact_quantum, round_up
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["raised_bound", "value_quantum"]
-
 _SAFETY = 1e-9
 """Relative room for the rounding of a bound: what is above a multiple by less is put down to it."""
 

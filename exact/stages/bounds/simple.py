@@ -16,8 +16,6 @@ from rlinit.errors import SolverFailure
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem, Value
 
-__all__ = ["LoadBalance", "allowed_classes", "load_balance", "simple_bound"]
-
 _SAFETY = 1e-9
 """Relative discount that covers the rounding of sums of up to millions of nonnegative terms."""
 

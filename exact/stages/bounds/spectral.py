@@ -30,8 +30,6 @@ from rlinit.exact.stages.bounds.parametric_cut import reachability
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance, simple_bound
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["Communication", "spectral_bound"]
-
 _SAFETY = 1e-9
 _WORK = 1e10
 """Steps times the cube of the number of nodes: what limits the steps on large problems."""

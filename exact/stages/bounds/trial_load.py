@@ -10,8 +10,6 @@ from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.simple import load_balance
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["trial_load_bound"]
-
 _MARGIN = 1e-9
 """Relative room for rounding around a trial."""
 

@@ -16,8 +16,6 @@ from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageResult
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
-__all__ = ["MOST_IDEALS", "MOST_STAGES", "solve_activation_ideals"]
-
 MOST_IDEALS = 3_000
 """Ideals of the graph, all of which are enumerated in plain Python."""
 

@@ -18,8 +18,6 @@ from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightl
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["Ideals", "NodeArray", "count_ideals", "enumerate_ideals"]
-
 _FIRST_TRY, _FACTOR = 4_000, 8
 """Ideals under a time limit: so many at first, then this many times as many; failed tries add a seventh to the work."""
 

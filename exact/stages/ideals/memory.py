@@ -31,8 +31,6 @@ from rlinit.stages.problem import (
 )
 from rlinit.stages.states import StageStates
 
-__all__ = ["solve_memory_ideals"]
-
 _NOTHING: MemoryValue = (np.inf, np.inf, np.inf)
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["MergedProblem", "merge_nodes", "merge_weightless"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedProblem:

@@ -10,8 +10,6 @@ from rlinit.exact.stages.ideals.memory import solve_memory_ideals
 from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
 from rlinit.stages.problem import StageProblem, StageResult, Value
 
-__all__ = ["solve_ideals"]
-
 _MOST_BITS = 4_000_000_000
 """Ideals times nodes to enumerate at most: half a gigabyte while they are told apart."""
 

@@ -14,17 +14,6 @@ from rlinit.arrays import FloatArray, IntArray, WordArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.recomputation import cheapest_blocks
 
-__all__ = [
-    "BlockArrays",
-    "IdealArrays",
-    "LabelArrays",
-    "LinkArrays",
-    "MemoryArrays",
-    "StateArrays",
-    "crossing_links",
-    "training_pass",
-]
-
 
 class IdealArrays(NamedTuple):
     """The p ideals by ascending weight, and sums over each: work (c, p), forbidden nodes (c, p), parameters (p,)."""

@@ -18,8 +18,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
 from rlinit.kernels.stages.states import States
 
-__all__ = ["keep_undominated", "pays_for_itself"]
-
 _COMPARED = 1_500
 """Kept states of the same devices that a state is compared with, those that have placed most."""
 

@@ -31,8 +31,6 @@ from rlinit.kernels.stages.stage_state import (
 )
 from rlinit.kernels.stages.states import States, remember
 
-__all__ = ["Keys", "expand"]
-
 _ROUNDING = 1e-9
 """Relative room before something is given up because it does not fit."""
 

@@ -12,8 +12,6 @@ from rlinit.exact.stages.bounds.convex_load import StageRoom, best_load
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.states import States
 
-__all__ = ["Line", "Prices", "refute_states"]
-
 _SAFETY = 1e-7
 """Relative room for rounding before prices count as a refutation."""
 

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from rlinit.errors import CheckpointError
 from rlinit.files import write_atomically
 
-__all__ = ["FORMAT", "Card", "Checkpoint", "load_checkpoint", "read_once", "save_checkpoint", "shipped"]
-
 FORMAT = 1
 """Version of the checkpoint format; newer ones are refused."""
 

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 from rlinit.errors import CheckpointError
 
-__all__ = ["OneShotConfig", "ProblemKind"]
-
 ProblemKind = Literal["stages", "latency"]
 
 

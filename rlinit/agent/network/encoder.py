@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.kernels.message_passing import mean_max, mean_max_gradient
 
-__all__ = ["Encoder", "FeatureTensors"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureTensors:

@@ -13,8 +13,6 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 
-__all__ = ["GraphFeatures", "join"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphFeatures:

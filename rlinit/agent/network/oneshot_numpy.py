@@ -18,8 +18,6 @@ from rlinit.arrays import FloatArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.message_passing import mean_max
 
-__all__ = ["GRID", "OneShotWeights", "infer"]
-
 GRID = 1e-6
 """Keys and scores are multiples of this."""
 

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.encoder import Encoder, FeatureTensors
 
-__all__ = ["OneShot"]
-
 
 class DeviceHead(nn.Module):
     """Scores of nodes on devices; nodes first look at the devices of their graph by attention.

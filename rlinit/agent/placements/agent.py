@@ -28,8 +28,6 @@ from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 
-__all__ = ["DecodedPlacement", "LatencyAgent", "decode_placement"]
-
 _TEMPERATURE = 2.0
 """Divides the logits of draws."""
 

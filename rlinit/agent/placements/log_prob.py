@@ -16,8 +16,6 @@ from torch import Tensor
 from rlinit.arrays import IntArray
 from rlinit.kernels.policy.rollout_arrays import RolloutArrays, RolloutTrace
 
-__all__ = ["ChoiceLists", "choice_lists", "log_probabilities"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChoiceLists:

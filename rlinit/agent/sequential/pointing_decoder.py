@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from rlinit.agent.network.oneshot_numpy import GRID
 
-__all__ = ["PointingDecoder", "ragged_log_softmax", "ready_pairs"]
-
 _CLIP = 10.0
 """Scores lie within this far of 0, which keeps a fresh policy curious (Bello et al., A.2)."""
 

@@ -11,8 +11,6 @@ from rlinit.kernels.stages.features import NUM_STAGE_FEATURES, stage_features
 from rlinit.kernels.stages.rollouts import slice_values
 from rlinit.stages.batch import StageBatch
 
-__all__ = ["BASE_STEP", "featurise", "slice_orders"]
-
 BASE_STEP = 0.1
 """How much the base key falls from one place of the natural order to the next: a draw strays some ten places."""
 

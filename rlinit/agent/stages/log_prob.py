@@ -16,8 +16,6 @@ from rlinit.arrays import IntArray
 from rlinit.kernels.stages.rollouts import choice_gradient, choice_terms, sample_orders
 from rlinit.stages.batch import StageBatch
 
-__all__ = ["draw_orders", "order_terms"]
-
 
 def draw_orders(keys: Tensor, batch: StageBatch, samples: int, seed: int) -> IntArray:
     """Return (samples, N) orders drawn by keys (N,).

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import Node
 
-__all__ = ["DeviceCode", "device_code"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:

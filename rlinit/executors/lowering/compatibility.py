@@ -13,8 +13,6 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["require_program", "require_totals"]
-
 _LASTING = ("ops", "edges", "param_bytes")
 """Totals that do not depend on the batch size."""
 

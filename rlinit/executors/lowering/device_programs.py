@@ -34,8 +34,6 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     from torch.fx import Node
 
-__all__ = ["DevicePrograms", "Task", "lower_devices"]
-
 
 @dataclass(frozen=True, slots=True)
 class Task:

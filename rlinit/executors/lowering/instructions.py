@@ -21,21 +21,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.fx import Node
 
-__all__ = [
-    "Begin",
-    "Call",
-    "Constant",
-    "End",
-    "Fetch",
-    "Free",
-    "Instruction",
-    "Join",
-    "Microbatches",
-    "Recv",
-    "Send",
-    "Slot",
-]
-
 Microbatches = tuple[int, ...]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import Node
 
-__all__ = ["batch_rows", "is_batched", "probe", "refuse_mixing", "run_in_parts"]
-
 _MOST_ERROR = 0.01
 """Relative error by which batches of other sizes may differ through rounding in deep networks; a wrong part is off by
 as much as the values themselves."""

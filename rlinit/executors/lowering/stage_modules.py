@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from torch.fx import Graph as FxGraph
     from torch.fx import GraphModule, Node
 
-__all__ = ["StageModule", "Trainable", "stage_modules", "stage_order"]
-
 Trainable = Literal["", "whole", "split"]
 """How a module trains: not at all, by one backward pass, or by one for its inputs and one for its parameters."""
 

@@ -12,8 +12,6 @@ from rlinit.errors import InvalidPlan
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Port", "ports_of"]
-
 
 def ports_of(
     names: Sequence[str], devices: Mapping[str, str], clock: Callable[[], float] = time.perf_counter

@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-__all__ = [
-    "TorchProgram",
-    "export_model",
-    "on_device",
-    "op_nodes",
-    "scalar_value",
-    "torch_program",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchProgram:

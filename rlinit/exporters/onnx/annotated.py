@@ -27,8 +27,6 @@ from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import sorted_nodes
 from rlinit.plan import Plan
 
-__all__ = ["OnnxAnnotations", "annotated_onnx", "layer_assignment", "read_onnx_annotations", "to_onnx_annotated"]
-
 _CONFIGURATION = "rlinit"
 _LEAST_IR = 11
 _LAYER = "layer_ann"

@@ -10,8 +10,6 @@ from rlinit.files import write_atomically
 from rlinit.importers.onnx.reader import check_location, import_onnx, load_values, stored_tensors
 from rlinit.importers.onnx.shapes import is_small
 
-__all__ = ["loaded", "open_onnx", "save_onnx"]
-
 _MAX_INLINE_BYTES = 1 << 30
 """Weights of a file beyond which they go into a file beside it; a protobuf message ends at 2 GiB."""
 

@@ -17,8 +17,6 @@ from rlinit.importers.onnx.shapes import inlined
 from rlinit.importers.onnx.type_inference import element_name
 from rlinit.plan import Plan
 
-__all__ = ["OnnxFit", "fit_onnx", "renamed", "tensor_type"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxFit:

@@ -18,8 +18,6 @@ from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import node_reads
 from rlinit.plan import Plan
 
-__all__ = ["OnnxParts", "OnnxStage", "onnx_stages", "run_onnx_stages", "to_onnx_stages"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxStage:

@@ -13,8 +13,6 @@ from rlinit.kernels.placements.list_scheduling import fill_devices
 from rlinit.placements.arrays import kernel_arrays
 from rlinit.placements.problem import Placement, PlacementProblem
 
-__all__ = ["earliest_start", "m_etf", "m_topo"]
-
 
 def m_topo(
     problem: PlacementProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None

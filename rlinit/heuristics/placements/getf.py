@@ -12,8 +12,6 @@ from rlinit.heuristics.placements.baechi import earliest_start
 from rlinit.heuristics.placements.m_sct import run_linear_program
 from rlinit.placements.problem import Placement, PlacementProblem
 
-__all__ = ["assign_groups", "device_speeds", "getf", "speed_groups"]
-
 
 def getf(
     problem: PlacementProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None

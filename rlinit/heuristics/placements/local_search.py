@@ -25,8 +25,6 @@ from rlinit.placements.arrays import kernel_arrays, mean_transfer_s
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 
-__all__ = ["earliest_finish_start", "memory_binds", "sweep_placements"]
-
 _MOVES = (800, 20_000)
 """Fewest and most moves in a window; they grow while passes find nothing better."""
 

@@ -15,8 +15,6 @@ from rlinit.heuristics.placements.baechi import earliest_start
 from rlinit.placements.arrays import mean_transfer_s, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
 
-__all__ = ["favourite_children", "m_sct", "run_linear_program"]
-
 _ITERATIONS = 100_000
 """Iterations of a linear program where nobody says how many: ample for a thousand ops."""
 

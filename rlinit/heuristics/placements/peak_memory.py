@@ -18,8 +18,6 @@ from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
 
-__all__ = ["PeakMemory"]
-
 
 @dataclass(slots=True)
 class PeakMemory:

@@ -10,8 +10,6 @@ from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
 
-__all__ = ["in_natural_order", "relieve"]
-
 _WORK = 60_000
 """Ops placed in all, within the fewest and most placements tried."""
 

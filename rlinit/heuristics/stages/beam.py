@@ -18,8 +18,6 @@ from rlinit.kernels.stages.states import States, chosen_states, new_states
 from rlinit.stages.levels import read_levels
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["Beam", "beam", "beam_from"]
-
 Prices = Callable[[float], tuple[FloatArray, FloatArray]]
 
 _WORK = 5_000_000

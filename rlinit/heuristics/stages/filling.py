@@ -14,8 +14,6 @@ from rlinit.kernels.stages.stage_state import FillRule, new_state
 from rlinit.stages.kernel_arrays import kernel_arrays
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-__all__ = ["FillSettings", "Filler", "fill", "fill_from", "quick_lower_bound"]
-
 _WORK = 3_000_000
 """Loads looked at by default: a few seconds of compiled work."""
 

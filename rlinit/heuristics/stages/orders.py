@@ -14,8 +14,6 @@ from rlinit.kernels.orders import arrangement_cost, kahn
 from rlinit.stages.problem import StageAssignment, StageProblem, Value
 from rlinit.stages.slicing import slice_order
 
-__all__ = ["Found", "StageHeuristic", "brkga", "mla", "mla_weighted", "natural", "random_orders", "sort_by_priority"]
-
 Found = tuple[StageAssignment, Value] | None
 
 _ELITE, _MUTANT, _BIAS = 0.2, 0.1, 0.7

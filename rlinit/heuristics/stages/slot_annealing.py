@@ -15,8 +15,6 @@ from rlinit.kernels.stages.slot_annealing import Slots, anneal_slots, balance_sl
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value
 
-__all__ = ["anneal_chunks", "anneal_loose", "packed"]
-
 _HOT, _COLD = 0.05, 1e-5
 """First and last temperature, relative to the 12-norm of the devices' costs."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from rlinit.budget import Budget
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 
-__all__ = ["ThresholdSearch"]
-
 _CLOSE = 1e-4
 """Thresholds that differ by less than this share of the value are not told apart."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 
-__all__ = ["Blocks", "blocks_of", "grouped", "module_path"]
-
 Blocks = Literal["op", "layer", "module"]
 """How much stays together: nothing, each repeated block (or else module), or each innermost module."""
 

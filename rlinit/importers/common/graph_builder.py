@@ -12,8 +12,6 @@ from rlinit.importers.common.parameters import Holdings, Sharing
 from rlinit.importers.common.precision import Precision
 from rlinit.importers.common.tensors import TensorType
 
-__all__ = ["Assembly", "Step", "distinct_labels", "order_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

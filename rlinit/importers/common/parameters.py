@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Holdings", "Sharing"]
-
 Sharing = Literal["colocate", "copy"]
 """What to do with a parameter that several ops read: keep them together, or give each its own copy."""
 

@@ -12,8 +12,6 @@ from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.units import BITS, PRECISION
 
-__all__ = ["Dtype", "NumberType", "Precision", "chosen_dtype", "precision_of", "rescaled"]
-
 NumberType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4"]
 Dtype = NumberType | tuple[NumberType, NumberType] | None
 """What weights and activations are kept in, or each of the two; None: what the file says."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from rlinit.errors import InvalidGraph
 from rlinit.importers.common.precision import Precision
 
-__all__ = ["TensorType"]
-
 _BITS = {
     "float64": 64,
     "float32": 32,

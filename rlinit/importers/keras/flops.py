@@ -8,8 +8,6 @@ from typing import Any
 
 from rlinit.errors import InvalidGraph
 
-__all__ = ["layer_flops"]
-
 _MOVES_DATA = frozenset(
     {
         "InputLayer",

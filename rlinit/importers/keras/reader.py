@@ -24,8 +24,6 @@ from rlinit.graph import Graph
 from rlinit.importers.common.precision import Dtype, NumberType, Precision
 from rlinit.importers.keras.flops import layer_flops
 
-__all__ = ["LayerCall", "from_keras", "import_keras", "layer_calls", "load_keras", "load_model"]
-
 _MAX_BYTES = 1 << 26
 """A configuration may have this many bytes (large models have some hundred thousand); beyond, it is a bomb."""
 _DAMAGE = (

@@ -18,18 +18,6 @@ from rlinit.importers.common.tensors import TensorType
 from rlinit.importers.onnx.flops import node_flops
 from rlinit.importers.onnx.shapes import Prepared, infer_types, is_small
 
-__all__ = [
-    "check_location",
-    "from_onnx",
-    "import_onnx",
-    "load_onnx",
-    "load_values",
-    "node_reads",
-    "sorted_nodes",
-    "stored_tensors",
-    "subgraphs_of",
-]
-
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )

@@ -11,8 +11,6 @@ from rlinit.errors import InvalidGraph
 from rlinit.importers.common.tensors import TensorType
 from rlinit.importers.onnx.type_inference import element_name, inferred_types
 
-__all__ = ["Prepared", "infer_types", "inlined", "is_small"]
-
 _MAX_INTEGERS, _MAX_FLOATS = 4096, 8
 """Elements of a constant that shapes may be computed from: sizes and places; the scales of a Resize."""
 

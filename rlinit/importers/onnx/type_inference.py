@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Values = dict[str, NDArray[Any]]
 
-__all__ = ["element_name", "inferred_types"]
-
 _DTYPES = {
     1: "float32",
     2: "uint8",

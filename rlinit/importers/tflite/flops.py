@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["operator_flops"]
-
 Shape = tuple[int, ...]
 _LSTM = (*range(1, 9), 16)
 _RECURRENT = {

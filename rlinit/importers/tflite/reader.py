@@ -17,8 +17,6 @@ from rlinit.importers.common.precision import Dtype, Precision
 from rlinit.importers.common.tensors import TensorType
 from rlinit.importers.tflite.flops import operator_flops
 
-__all__ = ["from_tflite", "import_tflite", "load_tflite"]
-
 _DTYPES = (
     *("float32", "float16", "int32", "uint8", "int64", "strings", "bool", "int16", "complex64", "int8", "float64"),
     *("complex128", "uint64", "resources", "variants", "uint32", "uint16", "int4", "bfloat16", "int2", "uint4"),

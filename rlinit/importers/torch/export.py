@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.nn import Module
 
-__all__ = [
-    "Method",
-    "constant_nodes",
-    "export_program",
-    "exported",
-    "from_program",
-    "from_torch",
-    "import_torch",
-    "tracer_of",
-]
-
 Granularity = Literal["op", "layer", "module"]
 Method = Literal["auto", "trace", "strict", "fx"]
 """How a module is traced; see `export_program`."""

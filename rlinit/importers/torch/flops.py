@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["FlopTable", "flop_counter"]
-
 _COUNTED = frozenset(
     {
         "_convolution",

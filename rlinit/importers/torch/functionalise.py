@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Graph, Node
 
-__all__ = ["without_writes"]
-
 _PLAIN = frozenset(
     {"add_", "sub_", "mul_", "div_", "neg_", "exp_", "sqrt_", "rsqrt_", "clamp_", "clamp_min_", "clamp_max_"}
     | {"relu_", "relu6_", "hardtanh_", "leaky_relu_", "elu_", "selu_", "celu_", "silu_", "mish_", "hardswish_"}

@@ -23,8 +23,6 @@ from torch.utils import _pytree as pytree
 from rlinit.errors import InvalidGraph
 from rlinit.importers.torch.opaque_ops import holds_objects, record_call, replay_call, state_of
 
-__all__ = ["fx_module"]
-
 _TOLERANCE = 1e-4
 """Relative difference that two runs of the same kernels may have through threads."""
 

@@ -6,8 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
-__all__ = ["without_known_warnings"]
-
 _KNOWN: tuple[tuple[str, type[Warning]], ...] = (
     # torch.export copies its own LeafSpec, a class that torch 2.13 deprecates.
     (r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning),

@@ -19,8 +19,6 @@ from torch.utils import _pytree as pytree
 from rlinit.errors import InvalidGraph
 from rlinit.importers.torch.flops import flop_counter
 
-__all__ = ["OpaqueCall", "call_opaque", "holds_objects", "opaque_call", "record_call", "replay_call", "state_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpaqueCall:

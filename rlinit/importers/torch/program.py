@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from rlinit.importers.torch.export import Granularity
 
-__all__ = ["ProgramReader"]
-
 _RANDOM = torch.Tag.nondeterministic_seeded
 _DROPOUTS = frozenset({"alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout"})
 _MAY_COPY = frozenset({"reshape", "flatten", "contiguous"})

@@ -24,8 +24,6 @@ from rlinit.importers.torch.size_expressions import is_size_expression
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["load_program", "load_pt2"]
-
 _MAX_BYTES = 1 << 27
 """A program may be this long as JSON (GPT-3's takes 10 MB); beyond, the file is taken for a bomb."""
 

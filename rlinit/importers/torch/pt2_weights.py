@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-__all__ = ["load_model"]
-
 _MAX_CONFIG_BYTES = 1 << 26
 
 

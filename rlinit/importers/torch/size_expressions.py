@@ -13,8 +13,6 @@ import re
 import warnings
 from dataclasses import dataclass
 
-__all__ = ["is_size_expression"]
-
 _MAX_LENGTH = 10_000
 _MAX_DEPTH = 60
 _MAX_BITS = 4096

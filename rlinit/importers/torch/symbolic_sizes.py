@@ -13,8 +13,6 @@ from rlinit.errors import InvalidGraph
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["SizeTable", "dense_shape", "tensors_of"]
-
 
 class SizeTable:
     """Turns symbolic sizes into integers.

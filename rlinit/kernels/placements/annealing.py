@@ -9,8 +9,6 @@ import numpy as np
 from rlinit.arrays import BoolArray, FloatArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["DeviceMemory", "PassPlan", "accepted_loss", "accepts", "cooling_factor", "draw_other_device"]
-
 
 class DeviceMemory(NamedTuple):
     """What limits the devices of ops; n ops, d devices.

@@ -23,8 +23,6 @@ from rlinit.kernels.placements.annealing import (
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel, transfer_time
 from rlinit.kernels.placements.timeline import TimelineArrays
 
-__all__ = ["BatchSequence", "anneal_batch_windows", "begin_batch_pass", "end_batch_pass", "new_batch_sequence"]
-
 _CHAIN_SHARE = 0.1
 """Of the moves, those that take shards of several connected ops to another device."""
 

@@ -12,8 +12,6 @@ from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import DeviceMemory, accepts, draw_other_device
 from rlinit.kernels.placements.timeline import TimelineArrays, Transfers, no_transfers, run_batches
 
-__all__ = ["TimelineSearch", "anneal_timeline", "new_timeline_search"]
-
 _DEVICE_SHARE, _ONLY_DEVICE_SHARE = 0.6, 0.45
 """Of the moves, those that draw a device; those of them that draw no position."""
 

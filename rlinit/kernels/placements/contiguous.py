@@ -9,8 +9,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["Cuts", "best_cuts", "extend_cuts", "extend_cuts_in_turn", "new_cuts"]
-
 
 class Cuts(NamedTuple):
     """Tables of the dynamic programs: (subsets, d, p + 1) for the devices used, the last of them and a cut.

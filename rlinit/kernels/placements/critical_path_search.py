@@ -25,8 +25,6 @@ from rlinit.kernels.placements.annealing import DeviceMemory
 from rlinit.kernels.placements.slots import append_start, hot_kernel, ready_time, transfer_time
 from rlinit.kernels.placements.timeline import TimelineArrays
 
-__all__ = ["CriticalSearch", "new_critical_search", "tabu_steps", "work_of"]
-
 _CRITICAL = 1e-12
 """Part of the makespan by which the longest path through a critical op may be shorter: rounding."""
 

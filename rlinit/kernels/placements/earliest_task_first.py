@@ -12,8 +12,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.list_scheduling import APPEND, PlacementArrays, split_op, take_blocks
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel
 
-__all__ = ["schedule_earliest_start"]
-
 
 @hot_kernel
 def _push(keys: FloatArray, items: IntArray, size: int, key: float, item: int) -> None:

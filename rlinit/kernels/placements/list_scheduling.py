@@ -24,19 +24,6 @@ from rlinit.kernels.placements.slots import (
     ready_time,
 )
 
-__all__ = [
-    "APPEND",
-    "DURATION",
-    "INSERT",
-    "PlacementArrays",
-    "earliest_finish",
-    "fill_devices",
-    "list_schedule",
-    "split_op",
-    "take_blocks",
-    "upward_rank",
-]
-
 DURATION, APPEND, INSERT = 0, 1, 2
 """What a split minimises: its longest batch; when it ends, appended; when it ends, with insertion into idle slots."""
 

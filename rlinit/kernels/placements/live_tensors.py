@@ -13,8 +13,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["IN_PARAMETERS", "OWN_STORAGE", "CopyTimes", "LiveArrays", "Run", "copies", "peaks"]
-
 OWN_STORAGE, IN_PARAMETERS = -1, -2
 """Values of `LiveArrays.base` for a tensor in storage of its own, and for a view of parameters."""
 

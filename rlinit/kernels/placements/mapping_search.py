@@ -18,18 +18,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count
 
-__all__ = [
-    "MappingState",
-    "SearchArrays",
-    "TabuState",
-    "anneal_mapping",
-    "evolve_mapping",
-    "finish_step",
-    "new_mapping",
-    "new_tabu",
-    "tabu_mapping",
-]
-
 _BLOCK = 64
 """Ops between two places from which a run can go on."""
 

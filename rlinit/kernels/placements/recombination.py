@@ -13,8 +13,6 @@ from rlinit.kernels.placements.slots import append_start, hot_kernel, ready_time
 from rlinit.kernels.placements.timeline import TimelineArrays
 from rlinit.kernels.placements.window_annealing import OpSequence, add_ends, add_tails
 
-__all__ = ["take_windows"]
-
 _NARROWEST = 4
 """Ops of the narrowest windows."""
 

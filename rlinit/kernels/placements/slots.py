@@ -14,19 +14,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = [
-    "SLOT_BLOCK",
-    "TransferArrays",
-    "append_start",
-    "batch_ready_time",
-    "bit_count",
-    "hot_kernel",
-    "insert_batch",
-    "insert_start",
-    "ready_time",
-    "transfer_time",
-]
-
 SLOT_BLOCK = 64
 """Batches of a device whose idle slots are skipped together where all are too short."""
 

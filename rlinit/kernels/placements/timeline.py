@@ -10,8 +10,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel, transfer_time
 
-__all__ = ["BLOCKING", "EXCLUSIVE", "PARALLEL", "TimelineArrays", "Transfers", "no_transfers", "run_batches"]
-
 PARALLEL, EXCLUSIVE, BLOCKING = 0, 1, 2
 """How transfers share links and devices; see :mod:`rlinit.placements.problem`."""
 

@@ -25,8 +25,6 @@ from rlinit.kernels.placements.annealing import (
 from rlinit.kernels.placements.slots import append_start, hot_kernel, ready_time, transfer_time
 from rlinit.kernels.placements.timeline import TimelineArrays
 
-__all__ = ["OpSequence", "add_ends", "add_tails", "anneal_windows", "begin_pass", "end_pass", "new_op_sequence"]
-
 _CHAIN_SHARE = 0.15
 """Of the moves, those that change the device of several connected ops."""
 

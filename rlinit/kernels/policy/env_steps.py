@@ -10,8 +10,6 @@ from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import append_start, ready_time
 
-__all__ = ["EpisodeArrays", "EpisodeState", "complete", "finish_times", "take_nodes"]
-
 
 class EpisodeArrays(NamedTuple):
     """A placement problem with whole ops, as the environments take it; n ops, d devices.

@@ -7,8 +7,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["busy_shares", "least_paths", "neighbour_shares", "optimistic_costs"]
-
 
 @njit(cache=True, nogil=True)
 def optimistic_costs(

@@ -30,8 +30,6 @@ from rlinit.kernels.policy.partial_schedule import (
 )
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
 
-__all__ = ["play_ahead"]
-
 
 @njit(cache=True, nogil=True)
 def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: int, estimate: FloatArray) -> int:

@@ -14,19 +14,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
 
-__all__ = [
-    "DEVICE",
-    "OneGraph",
-    "PartialSchedule",
-    "beginning",
-    "first_ready",
-    "look_at",
-    "makespan_estimate",
-    "one_graph",
-    "put",
-    "take_back",
-]
-
 _MEAN_SHARE = 0.3
 """Weight of the mean of open ends beside the latest."""
 

@@ -24,8 +24,6 @@ from rlinit.kernels.policy.partial_schedule import (
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
 from rlinit.kernels.policy.rollouts import draw_index
 
-__all__ = ["play_population"]
-
 
 @njit(cache=True, nogil=True)
 def _members(p: OneGraph, room: FloatArray, samples: int) -> PartialSchedule:

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 
-__all__ = ["Policy", "RolloutArrays", "RolloutTrace"]
-
 
 class RolloutArrays(NamedTuple):
     """Placement problems with whole ops (one shard), joined; G graphs, N ops, D devices, P pairs, L links.

@@ -15,15 +15,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import SLOT_BLOCK, insert_batch, insert_start
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 
-__all__ = [
-    "arrived",
-    "draw_index",
-    "finishes",
-    "likeliest_device",
-    "likeliest_op",
-    "play",
-]
-
 
 @njit(cache=True, nogil=True)
 def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: FloatArray) -> float:

@@ -7,8 +7,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["slice_peaks", "slice_transfers"]
-
 
 @njit(cache=True, nogil=True)
 def slice_peaks(

@@ -11,17 +11,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-__all__ = [
-    "AnnealingState",
-    "accepts_energy",
-    "anneal_moves",
-    "annealing_state",
-    "draw_node",
-    "draw_stage_between",
-    "energy",
-    "move_node",
-]
-
 _POWER = 12.0
 """Stages weigh in by this power of their cost: near the bottleneck, but not blind to the stages just below it."""
 

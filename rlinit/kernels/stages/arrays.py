@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from rlinit.arrays import FloatArray, IntArray
 
-__all__ = ["CostArrays", "Precedence", "StageArrays", "TensorArrays"]
-
 
 class TensorArrays(NamedTuple):
     """What each node makes and reads, and the producer and consumers of each of m tensors."""

@@ -20,8 +20,6 @@ from rlinit.kernels.stages.filling import Loads, dive
 from rlinit.kernels.stages.stage_state import FillRule, StageState, place, reset
 from rlinit.kernels.stages.states import States, remember
 
-__all__ = ["BeamGuide", "expand_states", "rest_times", "times_after"]
-
 _ROUNDING = 1e-9
 """Relative room before a state is given up because its rest does not fit."""
 

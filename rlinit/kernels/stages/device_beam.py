@@ -16,8 +16,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 from rlinit.kernels.stages.slicing import Chain, enter_costs, leave_costs
 
-__all__ = ["BeamLabels", "BeamRules", "beam_pass"]
-
 
 class BeamRules(NamedTuple):
     """What the beam goes by.

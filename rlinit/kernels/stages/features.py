@@ -11,8 +11,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.kernels.stages.rollouts import SliceBatch
 
-__all__ = ["NUM_STAGE_FEATURES", "stage_features"]
-
 NUM_STAGE_FEATURES = 44
 """Width of the features."""
 

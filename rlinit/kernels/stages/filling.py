@@ -33,8 +33,6 @@ from rlinit.kernels.stages.stage_state import (
     reset,
 )
 
-__all__ = ["Line", "Loads", "dive", "fill_line", "fill_stage", "new_line", "new_loads"]
-
 _ROUNDING = 1e-12
 """Relative room for rounding where sums of costs are held against a limit."""
 

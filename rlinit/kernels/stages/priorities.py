@@ -7,8 +7,6 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["FEATURES", "balance_prices", "longest_tails", "reach_sums"]
-
 FEATURES = ("reach", "tail", "work", "degree", "spread", "order")
 """Features of an op, each scaled to 0 ... 1, in the order of a priority's weights: work of it and all that must
 follow; longest path from it; its own work; direct successors; how much dearer its dearest device is than its cheapest;

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["cheapest_blocks"]
-
 _MOST_NODES = 20_000
 """Nodes of the search for one largest block; beyond, the best choice so far counts, and the answer says so."""
 

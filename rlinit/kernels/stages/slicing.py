@@ -15,20 +15,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 
-__all__ = [
-    "BottleneckLabels",
-    "Chain",
-    "MemoryLabels",
-    "States",
-    "enter_costs",
-    "greedy_ends",
-    "leave_costs",
-    "longest_first",
-    "memory_pass",
-    "pipeline_pass",
-    "positions",
-]
-
 _SLACK = 1.0 + 1e-12
 """Room for rounding in comparisons with a threshold: never prunes what is exactly at it."""
 

@@ -22,8 +22,6 @@ from rlinit.kernels.stages.annealing import (
 )
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-__all__ = ["Slots", "anneal_slots", "balance_slots"]
-
 _ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
 """Places in `AnnealingState.now`."""
 

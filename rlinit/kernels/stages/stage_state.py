@@ -17,8 +17,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
 
-__all__ = ["COST", "GROWN", "SCORE", "FillRule", "StageState", "add", "fits", "new_state", "place", "remove", "reset"]
-
 COST, GROWN, PARAM, SCORE = range(4)
 """What is kept of a load: its cost, the part of it that only grows, its parameter bytes, its score."""
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
-__all__ = ["States", "chosen_states", "new_states", "rehash", "remember"]
-
 
 class States(NamedTuple):
     """States of one level, w at most.

@@ -32,16 +32,6 @@ from rlinit.stages.lowering import LoweredStages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, stage_costs
 
-__all__ = [
-    "ChunkAssignment",
-    "ChunkedStages",
-    "chunk_parts",
-    "chunk_value",
-    "chunks_from_plan",
-    "from_contiguous",
-    "slot_costs",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkedStages:

@@ -12,8 +12,6 @@ from rlinit.arrays import IntArray
 from rlinit.stages.lowering import LoweredStages
 from rlinit.stages.problem import StageAssignment
 
-__all__ = ["loosened"]
-
 
 def loosened(assignment: StageAssignment, contiguous: LoweredStages, loose: LoweredStages) -> StageAssignment:
     """Return a contiguous assignment as one that need not be.

@@ -12,8 +12,6 @@ from rlinit.stages.training.lowering import LoweredTraining
 from rlinit.stages.training.problem import TrainedStage, trained_stages
 from rlinit.stages.training.schedule import PassTimes, timed_passes
 
-__all__ = ["training_parts"]
-
 
 def training_parts(
     assignment: StageAssignment | None, lowered: LoweredTraining, graph: Graph, hardware: Hardware

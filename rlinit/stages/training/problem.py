@@ -32,8 +32,6 @@ from rlinit.stages.problem import StageAssignment, StageProblem, Value
 from rlinit.stages.training.rules import TrainingRules, droppable, in_flight
 from rlinit.stages.training.schedule import held_microbatches
 
-__all__ = ["Blocks", "Links", "StageTraining", "TrainedStage", "trained_stages", "training_shortfall", "training_value"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:

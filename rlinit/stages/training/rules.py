@@ -8,17 +8,6 @@ from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
 
-__all__ = [
-    "OPTIMIZERS",
-    "Recompute",
-    "Training",
-    "TrainingRules",
-    "droppable",
-    "in_flight",
-    "optimizer_factor",
-    "schedule_named",
-]
-
 Training = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 """The order of forward and backward passes: GPipe, PipeDream-flush (1F1B), the same with chunks, or ZB-H1."""
 

@@ -26,8 +26,6 @@ from typing import Literal, NamedTuple
 
 from rlinit.stages.training.rules import Training
 
-__all__ = ["Pass", "PassTimes", "TimedPass", "held_microbatches", "pass_order", "timed_passes"]
-
 Pass = Literal["F", "B", "I", "W"]
 
 
