@@ -10,8 +10,6 @@ from rlinit.errors import InvalidConfig
 from rlinit.limits import closest
 from rlinit.llm.architecture import Architecture, Part
 
-__all__ = ["FAMILIES", "architecture_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Family:
@@ -95,6 +93,10 @@ FAMILIES: Mapping[str, _Family] = {
 """``model_type`` -> what is special about it."""
 
 
+LARGEST_COUNT = 1 << 40
+"""More layers, heads or numbers than this are damage; products of several are still numbers."""
+
+
 class _Config:
     """A configuration whose missing keys are the family's, read with a check."""
 
@@ -105,8 +107,11 @@ class _Config:
     def number(self, key: str, least: int = 1) -> int:
         """Return a whole number, at least `least`."""
         value = self.data.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidConfig(f"{self.family}: {key} is {value!r}; expected a whole number >= {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
+            shown = f"{value!r:.40}"
+            raise InvalidConfig(
+                f"{self.family}: {key} is {shown}; expected a whole number from {least} to {LARGEST_COUNT}"
+            )
         return value
 
     def number_or(self, key: str, other: int) -> int:

@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 
 from rlinit.errors import BackendUnavailable, InvalidConfig
 from rlinit.llm.architecture import Architecture, Part, PartKind
-
-__all__ = ["read_gguf", "tensor_names"]
-
-
-_MOST = 1 << 40
-"""More layers, heads or numbers than this are damage."""
+from rlinit.llm.families import LARGEST_COUNT
 
 
 class _Tensor(NamedTuple):
@@ -99,9 +94,9 @@ def _whole(fields: dict[str, Any], key: str, layer: int = 0, other: int | None =
     value = fields.get(key, other)
     if isinstance(value, (list, tuple)):
         value = value[layer] if layer < len(value) else None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
         said = "the file does not say" if value is None else f"the file says {value!r} for"
-        raise InvalidConfig(f"{said} {key!r}; expected a whole number from {least} to {_MOST}")
+        raise InvalidConfig(f"{said} {key!r}; expected a whole number from {least} to {LARGEST_COUNT}")
     return value
 
 

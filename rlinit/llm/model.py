@@ -21,8 +21,6 @@ from rlinit.llm.families import architecture_of
 from rlinit.llm.gguf_file import read_gguf
 from rlinit.units import BITS, PRECISION, compute_type
 
-__all__ = ["LanguageModel", "Phase", "Workload", "load"]
-
 Phase = Literal["prefill", "decode"]
 
 
@@ -348,7 +346,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidConfig(f"cannot read {path}: {problem}") from problem
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise InvalidConfig(f"{path} is not valid JSON: {problem}") from None
     if not isinstance(data, dict):
         raise InvalidConfig(f"{path}: expected an object, the contents of a config.json")

@@ -21,8 +21,6 @@ from rlinit.llm.simple_splits import compare_splits
 from rlinit.llm.verification import evaluate, value_of, verify
 from rlinit.units import format_bytes
 
-__all__ = ["Limit", "max_batch", "max_context", "plan"]
-
 _CLOSED = 1e-6
 """Relative difference of value and bound up to which a plan is optimal, as for other plans."""
 
@@ -127,10 +125,9 @@ def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution
 
     Contiguous spans stand in where the search found nothing better.
     """
-    from rlinit.llm.revisiting import solve_revisiting  # compiled, and so for those alone who ask for it
+    from rlinit.llm.count_search import prove_walk  # compiled, and so for those alone who ask for it
 
-    found = solve_revisiting(places)
-    source = "branch and bound over walks" if found.closed else "program of counts on HiGHS"
+    found, source = prove_walk(places), "branch and bound over counts"
     if not found.places and found.bound == np.inf:
         return ChainSolution(np.inf, ()), np.inf, source
     solution = ChainSolution(np.inf, ())

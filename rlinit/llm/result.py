@@ -13,8 +13,6 @@ from rlinit.files import write_json
 from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
 
-__all__ = ["LlmPlan", "Span"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -69,7 +67,7 @@ class LlmPlan:
     solve_s
         Seconds that the proof took.
     bound_source
-        What proved the bound. HiGHS's holds within its tolerances; the others but for the rounding of sums.
+        What proved the bound, which holds but for the rounding of sums, or with it taken off.
     """
 
     model: LanguageModel

@@ -65,7 +65,7 @@ def test_schedule_leads_here(config: str, tmp_path: Path, capsys: pytest.Capture
     assert main(["schedule", config, "--hw", "2xt4", "--objective", "decode", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["objective"] == "decode"
     assert main(["llm", config, "--hw", "2xt4", "--granularity", "part", "--no-contiguous", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["bound_source"] == "branch and bound over walks"
+    assert json.loads(capsys.readouterr().out)["bound_source"] == "branch and bound over counts"
     assert main(["inspect", config]) == 2
     assert "rlinit llm CONFIG" in capsys.readouterr().err
     graph, hardware = rlinit.Graph.build([("a", {"time_s": 1.0})], []), rlinit.Hardware.preset("t4")

@@ -98,5 +98,7 @@ def test_wrong_configurations_are_told() -> None:
         architecture_of({"model_type": "lama"})
     with pytest.raises(InvalidConfig, match="hidden_size is -1"):
         architecture_of({"model_type": "llama", "hidden_size": -1})
+    with pytest.raises(InvalidConfig, match=r"hidden_size is 99{39}; expected a whole number from 1 to"):
+        architecture_of({"model_type": "llama", "hidden_size": 10**400 - 1})
     with pytest.raises(InvalidConfig, match="add up to 2"):
         architecture_of({"model_type": "mixtral"}, shares=[0.5] * 8)

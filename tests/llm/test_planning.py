@@ -16,8 +16,8 @@ from rlinit import llm
 from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.contiguous import ChainProblem, Places, exchangeable_classes
+from rlinit.llm.count_search import prove_walk
 from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
-from rlinit.llm.revisiting import solve_revisiting
 from rlinit.llm.verification import evaluate, overfull, value_of
 
 LLAMA = {
@@ -139,7 +139,7 @@ def test_rows_on_any_device_against_brute_force(start: int) -> None:
     """Bounds never exceed the optimum and are met; what does not fit is proven not to."""
     for seed in range(start, start + 20):
         problem = random_row(np.random.default_rng(seed))
-        best, found = math.inf, solve_revisiting(Places.of_chain(problem))
+        best, found = math.inf, prove_walk(Places.of_chain(problem))
         cost = math.inf
         for devices in itertools.product(range(len(problem.room_bytes)), repeat=problem.num_units):
             if fits(problem, devices):
@@ -180,7 +180,7 @@ def row_on_devices(seconds: Any, held: Any, room: Any, transfer: Any = 0.0, shar
 )  # fmt: skip
 def test_rows_that_highs_got_wrong(problem: ChainProblem, best: float) -> None:
     """Bounds of these were above the optimum, or said that nothing fits."""
-    found = solve_revisiting(Places.of_chain(problem))
+    found = prove_walk(Places.of_chain(problem))
     assert found.bound == pytest.approx(best, rel=1e-6)
     assert fits(problem, found.places)
 

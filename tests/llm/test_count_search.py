@@ -1,4 +1,4 @@
-"""Walks over places: proofs and streams against brute force, and what HiGHS alone gave up on."""
+"""Walks over places: proofs, facets and streams against brute force, and devices of several equal kinds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rlinit.devices.efficiency import Efficiency
 from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.contiguous import Places
+from rlinit.llm.count_search import prove_walk
 from rlinit.llm.lowering import lower_places, streams_of
+from rlinit.llm.packing import Packing
 from rlinit.llm.verification import evaluate, overfull, value_of
-from rlinit.llm.walk_bounds import prove_walk
 from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, random_hardware
 
 
@@ -60,6 +61,98 @@ def test_proofs_against_brute_force(start: int) -> None:
             assert problem.cost(walk) == pytest.approx(best, rel=2e-9), seed
 
 
+def long_row(rng: np.random.Generator) -> Places:
+    """Return repeated periods between two single units, on places some of which are equal, near or streams."""
+    q = int(rng.integers(2, 5))
+    homes = np.arange(q) if rng.random() < 0.5 else rng.integers(0, 2, q)
+    m, cache = int(homes.max()) + 1, homes if rng.random() < 0.7 else rng.permutation(homes)
+    kinds = [
+        (rng.uniform(0, 1, q) * rng.choice([0, 1, 1, 1], q), *rng.choice([0.0, 1.0, 2.0, 3.0], 2)) for _ in range(4)
+    ]
+    period = [kinds[k] for k in rng.integers(0, 4, rng.integers(1, 4))]
+    ends = [(rng.uniform(0, 1, q), float(rng.choice([1, 2, 4])), 0.0) for _ in range(2)]
+    row = [ends[0], *period * int(rng.integers(2, 1 + 9 // len(period))), *period[: rng.integers(0, 2)], ends[1]]
+    near = rng.integers(0, 2, q)
+    transfer = np.where(near[:, None] == near, rng.choice([0.0, 0.02]), 0.3) * rng.choice([1.0, 1.0, 0.1])
+    transfer[rng.random((q, q)) < rng.choice([0.0, 0.2])] = np.inf
+    seconds, weight, held = (
+        np.array([unit[0] for unit in row]).T,
+        *(np.array([unit[at] for unit in row]) for at in (1, 2)),
+    )
+    total = float(weight.sum() + held.sum())
+    room = np.floor(rng.dirichlet(np.full(m, 2.0)) * total * rng.uniform(0.98, 1.7) + rng.integers(0, 3))
+    if m == q and rng.random() < 0.5:  # the first two are equal
+        seconds[1], room[1], transfer[:, :] = seconds[0], room[0], 0.1
+    np.fill_diagonal(transfer, 0.0)
+    scale, size = 10.0 ** rng.integers(-9, 12), 10.0 ** rng.integers(0, 12) * rng.choice([1.0, 1 / 3])
+    return Places(
+        seconds * scale, transfer * scale, weight * size, held * size, homes, cache,
+        rng.choice([0.0, 0.0, 0.0, 1.0], q) * size, room * size * (1 + 1e-12), float(rng.choice([0.0, 1.0])) * size,
+    )  # fmt: skip
+
+
+def least_cost(problem: Places) -> float:
+    """Return the best cost by a dynamic program over place, first home, bytes of each memory, and places used."""
+    (q, n), m = problem.seconds.shape, len(problem.room_bytes)
+    labels: dict[tuple[int, int, tuple[float, ...], int], float] = {(-1, -1, (0.0,) * m, 0): 0.0}
+    for u in range(n):
+        after: dict[tuple[int, int, tuple[float, ...], int], float] = {}
+        for (d, first, bytes_, used), before in labels.items():
+            for e in range(q):
+                held, home = list(bytes_), int(problem.weight_home[e])
+                held[home] += problem.weight_bytes[u]
+                held[problem.cache_home[e]] += problem.cache_bytes[u] + (
+                    0.0 if used >> e & 1 else problem.buffer_bytes[e]
+                )
+                start = first if u else home
+                held[home] -= problem.shared_bytes if u == n - 1 and start == home else 0.0
+                rooms = problem.room_bytes + problem.shared_bytes * (np.arange(m) == start) * (u < n - 1)
+                cost = before + problem.seconds[e, u] + (problem.transfer_s[d, e] if u else 0.0)
+                key = (e, start, tuple(held), used | 1 << e)
+                if cost < after.get(key, math.inf) and (np.array(held) <= rooms).all():
+                    after[key] = cost
+        labels = after
+    return min(labels.values(), default=math.inf)
+
+
+@pytest.mark.parametrize("start", range(0, 80, 40))
+def test_long_rows_against_a_dynamic_program(start: int) -> None:
+    """Repeated periods, equal places, streams and single units: what is proven is the optimum, or that nothing fits."""
+    for seed in range(start, start + 40):
+        problem = long_row(np.random.default_rng(seed))
+        best, found = least_cost(problem), prove_walk(problem)
+        assert found.closed, seed
+        assert best * (1 - 1e-8) <= found.bound <= best * (1 + 1e-11) or found.bound == best, seed
+        assert bool(found.places) == math.isfinite(best), seed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_hold_for_every_walk_that_fits(seed: int) -> None:
+    """Facets of packing are satisfied by the counts of random walks over a hundred layers that fill memories."""
+    rng = np.random.default_rng(seed)
+    taken = np.tile(rng.choice([1.0, 2.5, 3.0, 7.0], (int(rng.integers(1, 5)), 1)), (25, 1))
+    packing = Packing(float(taken.sum() * 0.4), taken, True, (5.0, 4.0), 3.0)
+    facets = [*packing.facets(()), *packing.facets((0, 1)), *packing.facets((1,))]
+    assert facets
+    for _ in range(300):
+        here = np.repeat(rng.random(len(taken)) < rng.random(), rng.integers(1, 9))[: len(taken)]
+        singles = rng.random(2) < 0.5
+        both = bool(singles.all())
+        room = packing.room - singles @ np.array([5.0, 4.0]) + 3.0 * both
+        for u in rng.permutation(np.flatnonzero(here)):  # until it fits
+            if taken[here].sum() <= room:
+                break
+            here[u] = False
+        visits = int(here[0]) + int((here[1:] & ~here[:-1]).sum())
+        small, large = (
+            int((here & (taken[:, 0] < packing.split)).sum()),
+            int((here & (taken[:, 0] >= packing.split)).sum()),
+        )
+        for one in facets:
+            held = one.small * small + one.large * large - one.visits * visits + singles @ np.array(one.singles)
+            assert held - one.shared * both <= one.limit
+
+
 @pytest.mark.parametrize("objective", ["decode", "prefill", "request"])
 @pytest.mark.parametrize("seed", range(4))
 def test_streams_are_as_good_as_brute_force(objective: Any, seed: int) -> None:
@@ -81,7 +174,7 @@ def test_streams_are_as_good_as_brute_force(objective: Any, seed: int) -> None:
             best = min(best, value_of(spans, plan.settings))
     assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
     assert plan.value == pytest.approx(best, rel=1e-8)
-    assert plan.bound_source == "branch and bound over walks"
+    assert plan.bound_source == "branch and bound over counts"
     assert plan.bound >= plan.value * (1 - 1e-8)
     places = lower_places(model, hardware, plan.settings)
     assert places.seconds.shape == (6, n)
@@ -116,7 +209,7 @@ def test_weights_come_from_the_host_where_that_is_better() -> None:
 
 
 def test_equal_devices_of_several_kinds_are_planned() -> None:
-    """HiGHS ends this one at a limit that SciPy calls an unknown status, which is no reason to give up."""
+    """A search that ends early gives a plan and a bound near it; whole layers are proven."""
     config = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 100}
     config |= {"num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256}
     hardware = "2xt4+2xl4+rtx3090+rtx4090+v100+cpu-256g"
@@ -124,7 +217,7 @@ def test_equal_devices_of_several_kinds_are_planned() -> None:
     assert plan.spans
     assert plan.bound >= 0.99 * plan.value
     layers = llm.plan(llm.load(config, context=8192), hardware, contiguous=False)
-    assert (layers.status, layers.bound_source) == ("optimal", "branch and bound over walks")
+    assert (layers.status, layers.bound_source) == ("optimal", "branch and bound over counts")
 
 
 def test_costs_reach_what_graphs_reach() -> None:
