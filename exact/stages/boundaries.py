@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.node_merging import merge_nodes
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.kernels.orders import kahn
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
-
-__all__ = ["improve_at_boundaries"]
 
 _FIRST_SHARE = 0.25
 """Share of a stage's ops, half at either end, that may leave it in the first round."""
@@ -90,8 +88,7 @@ def _groups(problem: StageProblem, best: StageAssignment, share: float, rng: np.
     # Between 0 and 1 in a stage: some orders are random, some close to the natural one.
     within = (1.0 - position) + float(rng.random()) * rng.random(n)
     order = kahn(within / 2.0 - 1.0 * best.stage, problem.succ_indptr, problem.succ, problem.pred_indptr)
-    label = np.empty(n, np.int64)
-    label[order] = np.arange(n)
+    label = inverse_of(order)
     size = np.bincount(best.stage, minlength=problem.num_stages)
     last = np.cumsum(size)
     for first, end in zip((last - size).tolist(), last.tolist(), strict=True):

@@ -7,22 +7,19 @@ p[j, c] is one variable for all stages of the slot; where their order is free, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.stages.domains import cover_edges
 from rlinit.exact.stages.scaled_costs import ScaledCosts
-from rlinit.exact.stages.split_run import SplitResult, run_split
+from rlinit.exact.stages.split_run import SplitProgram
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import whole_cost
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value
-
-__all__ = ["ChunkModel", "solve_chunk_milp"]
 
 
 class ChunkModel:
@@ -172,54 +169,11 @@ class ChunkModel:
         return ChunkAssignment(stage, slot, np.array(self.class_of_kind)[kinds[: chunked.num_slots]])
 
 
-def solve_chunk_milp(
-    chunked: ChunkedStages,
-    *,
-    budget: Budget,
-    start: ChunkAssignment | None = None,
-    lower: float = 0.0,
-    node_limit: int | None = None,
-    on_solution: Callable[[ChunkAssignment], object] | None = None,
-    on_bound: Callable[[float], object] | None = None,
-) -> SplitResult[ChunkAssignment]:
-    """Minimise the largest cost of a device over all assignments of nodes to chunks, and of chunks to devices.
+def chunk_program(chunked: ChunkedStages) -> SplitProgram[ChunkAssignment]:
+    """Return the program over all monotone assignments of nodes to chunks, and of chunks to devices."""
 
-    Parameters
-    ----------
-    chunked
-        The problem.
-    budget
-        Time limit and switch.
-    start
-        A monotone assignment, or None.
-    lower
-        A proven bound in seconds.
-    node_limit
-        Most branch-and-bound nodes, for limits that repeat identically.
-    on_solution, on_bound
-        Called in this thread with each better assignment and each better bound.
+    def write(lower: float, upper: float, budget: Budget) -> ChunkModel:
+        return ChunkModel(chunked, ScaledCosts.of(chunked.problem, upper), lower=lower, upper=upper, budget=budget)
 
-    Raises
-    ------
-    SolverFailure
-        SCIP fails.
-    """
-    reference = np.inf if start is None else chunk_value(chunked, start)[0]
-    start = None if reference == np.inf else start
-    ceiling = min(reference * (1 + 1e-6), chunked.chunks * whole_cost(chunked.problem))
-    try:
-        costs = ScaledCosts.of(chunked.problem, ceiling)
-        model = ChunkModel(chunked, costs, lower=min(lower, ceiling), upper=ceiling, budget=budget)
-    except OutOfTime:
-        return SplitResult(start, reference, lower, "no_solution" if start is None else "feasible", 0)
-    return run_split(
-        model,
-        lambda assignment: chunk_value(chunked, assignment)[0],
-        budget=budget,
-        start=start,
-        reference=reference,
-        lower=lower,
-        node_limit=node_limit,
-        on_solution=on_solution,
-        on_bound=on_bound,
-    )
+    most = chunked.chunks * whole_cost(chunked.problem)
+    return SplitProgram(write, lambda assignment: chunk_value(chunked, assignment)[0], most)

@@ -13,18 +13,15 @@ operators, NeurIPS 2020, section 4.2 and figure 6 (maximum load, non-contiguous)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.stages.scaled_costs import ScaledCosts
-from rlinit.exact.stages.split_run import SplitResult, run_split
+from rlinit.exact.stages.split_run import SplitProgram
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, whole_cost
-
-__all__ = ["LooseModel", "solve_loose_milp"]
 
 _ORDERED = 3
 """Nodes for each device by which equal devices are told apart; each adds a row as long as its place."""
@@ -138,8 +135,7 @@ class LooseModel:
 
     def encode(self, assignment: StageAssignment) -> FloatArray:
         """Return the point (num_variables,) of an assignment, its equal devices numbered as the rows say."""
-        place = np.empty(self.problem.num_nodes, np.int64)
-        place[self.sequence] = np.arange(self.problem.num_nodes)
+        place = inverse_of(self.sequence)
         device = np.empty(self.problem.num_stages, np.int64)
         for c, members in enumerate(self._classes()):
             stages = np.flatnonzero(assignment.classes == c).tolist()
@@ -159,55 +155,10 @@ class LooseModel:
         return StageAssignment(stage, self.problem.stage_class)
 
 
-def solve_loose_milp(
-    problem: StageProblem,
-    *,
-    budget: Budget,
-    start: StageAssignment | None = None,
-    lower: float = 0.0,
-    node_limit: int | None = None,
-    on_solution: Callable[[StageAssignment], object] | None = None,
-    on_bound: Callable[[float], object] | None = None,
-) -> SplitResult[StageAssignment]:
-    """Minimise the bottleneck over all assignments of nodes to devices.
+def loose_program(problem: StageProblem) -> SplitProgram[StageAssignment]:
+    """Return the program over all assignments of nodes to devices of a `pipeline` problem."""
 
-    Parameters
-    ----------
-    problem
-        A `pipeline` problem.
-    budget
-        Time limit and switch.
-    start
-        Any assignment, or None.
-    lower
-        A proven bound in seconds.
-    node_limit
-        Most branch-and-bound nodes, for limits that repeat identically.
-    on_solution, on_bound
-        Called in this thread with each better assignment and each better bound.
+    def write(lower: float, upper: float, budget: Budget) -> LooseModel:
+        return LooseModel(problem, ScaledCosts.of(problem, upper), lower=lower, upper=upper, budget=budget)
 
-    Raises
-    ------
-    SolverFailure
-        SCIP fails.
-    """
-    reference = np.inf if start is None else evaluate(problem, start)[0]
-    start = None if reference == np.inf else start
-    ceiling = min(reference * (1 + 1e-6), whole_cost(problem))
-    try:
-        model = LooseModel(
-            problem, ScaledCosts.of(problem, ceiling), lower=min(lower, ceiling), upper=ceiling, budget=budget
-        )
-    except OutOfTime:
-        return SplitResult(start, reference, lower, "no_solution" if start is None else "feasible", 0)
-    return run_split(
-        model,
-        lambda assignment: evaluate(problem, assignment)[0],
-        budget=budget,
-        start=start,
-        reference=reference,
-        lower=lower,
-        node_limit=node_limit,
-        on_solution=on_solution,
-        on_bound=on_bound,
-    )
+    return SplitProgram(write, lambda assignment: evaluate(problem, assignment)[0], whole_cost(problem))

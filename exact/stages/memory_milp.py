@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
-from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
+from rlinit.exact.solvers.scip import Run, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, bypass_edges, cover_edges, window_domains
 from rlinit.exact.stages.pipeline_milp import OPTIMAL_GAP
 from rlinit.exact.stages.variables import StageVariables
@@ -30,8 +30,6 @@ from rlinit.stages.problem import (
     memory_value,
     sums_exactly,
 )
-
-__all__ = ["MemoryModel", "solve_memory_milp"]
 
 _SLACK = 1e-9
 _BOUND_SAFETY = 5e-9
@@ -258,8 +256,6 @@ def solve_memory_milp(
     free: NDArray[np.bool_] | None = None,
     cutoff: MemoryValue | None = None,
     node_limit: int | None = None,
-    levels: Literal[1, 2, 3] = 3,
-    settings: RunSettings | None = None,
     on_solution: Callable[[StageAssignment, Value], None] | None = None,
     on_bound: Callable[[Value], None] | None = None,
 ) -> StageResult:
@@ -282,8 +278,6 @@ def solve_memory_milp(
         Only look for values lexicographically below this one.
     node_limit
         Most branch-and-bound nodes of each level, for limits that repeat identically.
-    levels
-        How many levels to optimise; the entries after them are whatever the assignment found has.
     on_solution, on_bound
         Called in this thread with each better assignment and each better lexicographic bound.
 
@@ -314,9 +308,9 @@ def solve_memory_milp(
         raise ValueError(f"expected a memory problem, got {problem.objective!r}")
     search = _Search(problem, start, cutoff or _NOTHING, on_solution)
     bound, work, proven = [0.0, 0.0, 0.0], 0, True
-    for level in range(levels):
+    for level in range(3):
         report = None if on_bound is None else _reporter(on_bound, bound, level)
-        run, bound[level] = _solve_level(search, start, free, level, budget, node_limit, settings, report)
+        run, bound[level] = _solve_level(search, start, free, level, budget, node_limit, report)
         work += run.nodes
         proven = proven and search.reference[level] <= bound[level] * (1 + OPTIMAL_GAP)
         if search.reference == _NOTHING:  # Nothing found and nothing to beat: no level to fix.
@@ -349,7 +343,6 @@ def _solve_level(
     level: int,
     budget: Budget,
     node_limit: int | None,
-    settings: RunSettings | None,
     on_bound: Callable[[float], None] | None,
 ) -> tuple[Run, float]:
     """Minimise one level with the earlier ones held at the reference; return the run and the level's bound.
@@ -383,7 +376,6 @@ def _solve_level(
         cutoff=None if incumbent is not None or math.isinf(ceiling) else ceiling / model.unit,
         start=None if incumbent is None else model.encode(incumbent),
         absolute_gap=0.5 * quantum / model.unit,
-        settings=settings,
         on_point=lambda point: search.offer(model.decode(point)),
         on_bound=None if on_bound is None else lambda bound: on_bound(exact(bound)),
     )

@@ -21,8 +21,6 @@ from rlinit.exact.stages.scaled_costs import ScaledCosts, overflow_terms, safe_b
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageAssignment, StageProblem, whole_cost
 
-__all__ = ["even_groups", "merged_bound"]
-
 
 class _MergedModel:
     """Assign nodes to groups of stages; a group's cost per stage is at most its worst stage's cost.
@@ -123,7 +121,6 @@ def merged_bound(
     start: StageAssignment | None = None,
     upper: float | None = None,
     node_limit: int | None = None,
-    settings: RunSettings | None = None,
 ) -> float:
     """Return a lower bound on the bottleneck, in seconds, from groups of neighbouring stages.
 
@@ -175,6 +172,6 @@ def merged_bound(
         budget=budget,
         node_limit=node_limit,
         start=model.encode(start) if start is not None and inside else None,
-        settings=settings or RunSettings(separation="off", heuristics="fast"),
+        settings=RunSettings(separation="off", heuristics="fast"),
     )
     return min(max(safe_bound(run.bound, model.unit), floor), reference)

@@ -14,14 +14,12 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
-from rlinit.exact.solvers.scip import RunSettings, Status, run_scip
+from rlinit.exact.solvers.scip import Status, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges
 from rlinit.exact.stages.pipeline_milp import average_work
 from rlinit.exact.stages.scaled_costs import ScaledCosts, safe_bound, single_stage_cost
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import StageProblem, whole_cost
-
-__all__ = ["guess_bound", "three_superblock_bound"]
 
 _BEFORE, _MIDDLE, _AFTER = range(3)
 
@@ -155,7 +153,7 @@ class _Minimum:
     floor: float
     value: float = np.inf
 
-    def take(self, model: _SuperblockModel, budget: Budget, node_limit: int | None, settings: RunSettings) -> None:
+    def take(self, model: _SuperblockModel, budget: Budget, node_limit: int | None) -> None:
         """Solve a model, only as far as it could lower the minimum.
 
         Lemma 3.3's bound holds without any search, so a result below it counts as it.
@@ -163,7 +161,7 @@ class _Minimum:
         if self.value <= self.floor:
             return
         cutoff = self.value / model.unit if np.isfinite(self.value) else None
-        run = run_scip(model.linear, budget=budget, node_limit=node_limit, cutoff=cutoff, settings=settings)
+        run = run_scip(model.linear, budget=budget, node_limit=node_limit, cutoff=cutoff)
         if run.status is Status.INFEASIBLE:
             return
         self.value = min(self.value, max(safe_bound(run.bound, model.unit), self.floor))
@@ -186,7 +184,6 @@ def three_superblock_bound(
     budget: Budget,
     upper: float | None = None,
     node_limit: int | None = None,
-    settings: RunSettings | None = None,
 ) -> float:
     """Return a lower bound on the bottleneck: the cheapest convex set that holds the average work.
 
@@ -204,8 +201,6 @@ def three_superblock_bound(
         Value of a known assignment in seconds: costs above it need no exact price. The bound never exceeds it.
     node_limit
         Most branch-and-bound nodes of each class's model.
-    settings
-        How SCIP searches.
 
     References
     ----------
@@ -221,7 +216,7 @@ def three_superblock_bound(
             model = _SuperblockModel(problem, costs, edges, c, least, budget)
         except OutOfTime:
             return min(least, known)
-        minimum.take(model, budget, node_limit, settings or RunSettings())
+        minimum.take(model, budget, node_limit)
     return min(minimum.value, known)
 
 
@@ -231,7 +226,6 @@ def guess_bound(
     budget: Budget,
     upper: float | None = None,
     node_limit: int | None = None,
-    settings: RunSettings | None = None,
 ) -> float:
     """Return a lower bound on the bottleneck by guessing which stage holds the average work.
 
@@ -251,8 +245,6 @@ def guess_bound(
         Value of a known assignment in seconds: costs above it need no exact price. The bound never exceeds it.
     node_limit
         Most branch-and-bound nodes of each guess.
-    settings
-        How SCIP searches.
 
     References
     ----------
@@ -270,5 +262,5 @@ def guess_bound(
         except OutOfTime:
             return min(least, known)
         share = budget.share(min(budget.remaining_s / (len(guesses) - i), 1e9))
-        minimum.take(model, share, node_limit, settings or RunSettings())
+        minimum.take(model, share, node_limit)
     return min(minimum.value, known)

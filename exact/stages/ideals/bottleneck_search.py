@@ -15,24 +15,13 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget, reserve
+from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, bottleneck_pass
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem
 from rlinit.stages.states import StageStates
-
-__all__ = [
-    "FIRST_EXCESS",
-    "GROWTH",
-    "LABEL_CAP",
-    "ROUNDING",
-    "Bottleneck",
-    "BottleneckSearch",
-    "StageCosts",
-    "new_labels",
-    "run_in_chunks",
-]
 
 LABEL_CAP = 60_000_000
 """Most labels (states times ideals) to keep; 13 bytes each."""
@@ -139,13 +128,18 @@ class BottleneckSearch:
         What stages of the (merged) problem cost.
     budget
         When to stop.
+    order
+        Tells which devices cannot do what an ideal leaves; its states are `states`.
     """
 
-    def __init__(self, ideals: Ideals, states: StageStates, costs: StageCosts, budget: Budget) -> None:
+    def __init__(
+        self, ideals: Ideals, states: StageStates, costs: StageCosts, budget: Budget, order: ChainOrder | None = None
+    ) -> None:
         self.problem = ideals.merged.problem
         self.states = states
         self.costs = costs
         self.budget = budget
+        self.order = order
         self.work = 0
         self.cheapest = costs.work.min(axis=0)
         self.weight_of, self.unit = quantized(self.cheapest)
@@ -220,6 +214,8 @@ class BottleneckSearch:
             threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
             label.fill(np.inf)
             label[0, 0] = 0.0
+            if self.order is not None:
+                self.order.mark(threshold * (1 + ROUNDING), self.table.sums, label)
             if not self._pass(threshold, label, back, back_class):
                 return Bottleneck(None, proven, False, [], [])
             state = int(np.argmin(label[:, -1]))

@@ -18,8 +18,6 @@ from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 
-__all__ = ["Crossings", "Fillings", "StageRates", "Sums", "bottleneck_pass", "spill_pass"]
-
 _HEAVIER_THAN_ALL = np.int64(2**62)
 
 
@@ -209,6 +207,9 @@ def _alive(
     for s in range(num_states):
         value = label[s, i]
         best[s] = value
+        if value < 0.0:
+            best[s] = np.inf
+            continue
         if ordered:
             if s > 0 and label[s - 1, i] < value:
                 value = label[s - 1, i]
@@ -244,7 +245,8 @@ def bottleneck_pass(
 
     Stops after an ideal once more than `quota` steps are done; returns the next ideal and the pairs looked at.
 
-    ``label[s, i]`` is the smallest bottleneck with which state s reaches ideal i, inf where none is within the limit.
+    ``label[s, i]`` is the smallest bottleneck with which state s reaches ideal i, inf where none is within the limit,
+    negative where it is known that nothing within the limit can follow.
     If `ordered`, states follow each other and a stage may stay empty (back_class -1); else a state is passed
     over where one that used no more stages (``fewer[s, c]``: one of class c less, or -1) is no worse.
 

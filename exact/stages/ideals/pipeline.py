@@ -8,11 +8,13 @@ import numpy as np
 
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts
+from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
-__all__ = ["solve_pipeline_ideals"]
+_ORDER_SHARE = 0.05
+"""Share of the time left for weights of devices, by which passes leave out what cannot be completed."""
 
 
 def solve_pipeline_ideals(
@@ -58,9 +60,13 @@ def solve_pipeline_ideals(
     num_states = num_counted(problem.class_count, most)
     if num_states * ideals.num_ideals > LABEL_CAP or num_states * problem.num_classes > MOST_STEPS:
         return None
-    states = StageStates.counted(problem.class_count, most)
-    search = BottleneckSearch(ideals, states, StageCosts.seconds(ideals.merged.problem), budget)
     cutoff = np.inf if upper is None else upper
+    merged = ideals.merged.problem
+    order = ChainOrder.of(merged, cutoff)
+    if order is not None:
+        lower = order.raised(lower, cutoff, budget.share(_ORDER_SHARE * budget.remaining_s))
+    states = StageStates.counted(problem.class_count, most) if order is None else order.states
+    search = BottleneckSearch(ideals, states, StageCosts.seconds(merged), budget, order)
 
     def tell(proven: float) -> None:
         if on_bound is not None:

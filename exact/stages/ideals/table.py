@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
+from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray, inverse_of
 from rlinit.budget import reserve
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Crossings
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem
-
-__all__ = ["IdealTable", "WordArray", "quantized"]
-
 
 _BYTES = 100
 """Bytes of an ideal in the table, beside a bit of each node."""
@@ -81,12 +78,10 @@ class IdealTable:
         total = running_sum(ideals.parent, ideals.node, weight)
         # Ideals come by size already, and a stable sort keeps that order where weights agree.
         order = np.argsort(total, kind="stable")
-        rank = np.empty(p, np.int64)
-        rank[order] = np.arange(p)
+        rank = inverse_of(order)
         parent = np.append(np.int64(-1), rank[ideals.parent[order[1:]]])
         node = ideals.node[order]
-        bit_of = np.empty(problem.num_nodes, np.int64)
-        bit_of[problem.order] = np.arange(problem.num_nodes)
+        bit_of = inverse_of(problem.order)
         consumer_bit = bit_of[problem.tensor_dst]
         bits, first_open, cross_indptr, cross = _members(
             parent, node, bit_of, problem.tensor_indptr, consumer_bit, *_node_tensors(problem)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray, WordArray
+from rlinit.arrays import FloatArray, IntArray, WordArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.bottleneck_search import (
     FIRST_EXCESS,
@@ -35,8 +35,6 @@ from rlinit.stages.problem import StageAssignment, StageResult
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 from rlinit.stages.training.problem import StageTraining, training_value
 from rlinit.stages.training.rules import droppable, in_flight
-
-__all__ = ["slice_training_order", "solve_training_ideals"]
 
 _QUOTA = 2_000_000
 """Pairs of ideals between looks at the budget: some 50 ms."""
@@ -149,8 +147,7 @@ class _Search:
         self.work, self.exact = 0, True
         self.weight_of, self.unit = quantized(problem.work_s.min(axis=0))
         self.table = table = IdealTable.build(ideals, self.weight_of)
-        bit_of = np.empty(problem.num_nodes, np.int64)
-        bit_of[problem.order] = np.arange(problem.num_nodes)
+        bit_of = inverse_of(problem.order)
         links, rules = training.links, training.rules
         src, dst = bit_of[links.src], bit_of[links.dst]
         cut = crossing_links(table.parent, table.node, table.crossings.bits, src, links.indptr, dst, bit_of)

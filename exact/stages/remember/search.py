@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.exact.stages.remember.dominance import keep_undominated, pays_for_itself
@@ -21,8 +21,6 @@ from rlinit.kernels.stages.states import States, chosen_states, new_states, reha
 from rlinit.stages.kernel_arrays import kernel_arrays
 from rlinit.stages.levels import read_levels
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
-
-__all__ = ["improve_and_prove", "search_below"]
 
 _QUOTA = 50_000
 """Loads between looks at the budget: some 20 to 50 ms."""
@@ -83,8 +81,7 @@ class _Side:
         n, c = problem.num_nodes, problem.num_classes
         rng = np.random.default_rng(1)
         order = np.ascontiguousarray(problem.order)
-        place = np.empty(n, np.int64)
-        place[order] = np.arange(n)
+        place = inverse_of(order)
         self.keys = Keys(
             rng.integers(1, 2**63, n).astype(np.uint64),
             rng.integers(1, 2**63, c).astype(np.uint64),

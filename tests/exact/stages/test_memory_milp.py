@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -105,17 +104,6 @@ def test_cutoff_at_the_optimum_leaves_nothing(seed: int) -> None:
     if result.value is not None:  # A tie that rounding made a little better.
         assert result.value == pytest.approx(best, rel=1e-7)
     assert at_most(result.bound, best)
-
-
-@pytest.mark.parametrize("levels", [1, 2, 3])
-def test_levels(levels: Literal[1, 2, 3]) -> None:
-    """Only the levels asked for are optimised and bounded."""
-    problem = random_problem(9, 7, 3, objective="memory", integer=True, cache_fraction=0.8)
-    best = brute_force_memory(problem)
-    result = solve_memory_milp(problem, levels=levels, budget=Budget(60))
-    assert result.value is not None
-    assert result.value[:levels] == best[:levels]
-    assert result.bound[levels:] == (0.0,) * (3 - levels)
 
 
 def test_expired_budget_returns_the_start() -> None:
