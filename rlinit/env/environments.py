@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.env.problem_sources import Limits, ProblemSource
+from rlinit.env.problem_sources import ProblemSource
 from rlinit.env.spaces import action_space, observation_space
 from rlinit.env.state import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.errors import RlinitError
@@ -19,11 +19,15 @@ from rlinit.stages.problem import StageProblem
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["PlacementEnv", "StageEnv"]
-
 P = TypeVar("P", StageProblem, PlacementProblem)
 RenderMode = Literal["ansi", "rgb_array"]
 Observation = dict[str, NDArray[Any]]
+
+
+def random_source(name: str) -> ProblemSource[Any]:
+    """Return the source of random problems of a name in `rlinit.env.random_problems`, with its defaults."""
+    source: ProblemSource[Any] = getattr(import_module("rlinit.env.random_problems"), name)()
+    return source
 
 
 class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
@@ -40,6 +44,8 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # type: ignore[misc]
+    _source: ClassVar[str]
+    _episodes: ClassVar[type[Any]]
 
     def __init__(
         self,
@@ -50,21 +56,11 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
     ) -> None:
         if render_mode not in (None, "ansi", "rgb_array"):
             raise RlinitError(f"render_mode is {render_mode!r}; expected 'ansi', 'rgb_array' or None")
-        self._problems: ProblemSource[P] = self._random_problems() if problems is None else problems
-        self.episodes: Episodes[P] = self._new_episodes(self._problems.limits, rewards)
+        self._problems: ProblemSource[P] = random_source(self._source) if problems is None else problems
+        self.episodes: Episodes[P] = self._episodes(1, self._problems.limits, rewards)
         self.observation_space = observation_space(self.episodes)  # type: ignore[assignment]
         self.action_space = action_space(self.episodes)
         self.render_mode = render_mode
-
-    @staticmethod
-    @abstractmethod
-    def _random_problems() -> ProblemSource[P]:
-        """Return the source of problems where none is given."""
-
-    @staticmethod
-    @abstractmethod
-    def _new_episodes(limits: Limits, rewards: EpisodeRewards) -> Episodes[P]:
-        """Return the state of one episode."""
 
     @property
     def problem(self) -> P:
@@ -169,16 +165,7 @@ class StageEnv(_SchedulingEnv[StageProblem]):
     """
 
     episodes: StageEpisodes
-
-    @staticmethod
-    def _random_problems() -> ProblemSource[StageProblem]:
-        from rlinit.env.random_problems import SyntheticStages
-
-        return SyntheticStages()
-
-    @staticmethod
-    def _new_episodes(limits: Limits, rewards: EpisodeRewards) -> StageEpisodes:
-        return StageEpisodes(1, limits, rewards)
+    _source, _episodes = "SyntheticStages", StageEpisodes
 
 
 class PlacementEnv(_SchedulingEnv[PlacementProblem]):
@@ -188,13 +175,4 @@ class PlacementEnv(_SchedulingEnv[PlacementProblem]):
     """
 
     episodes: PlacementEpisodes
-
-    @staticmethod
-    def _random_problems() -> ProblemSource[PlacementProblem]:
-        from rlinit.env.random_problems import RandomlyWired
-
-        return RandomlyWired()
-
-    @staticmethod
-    def _new_episodes(limits: Limits, rewards: EpisodeRewards) -> PlacementEpisodes:
-        return PlacementEpisodes(1, limits, rewards)
+    _source, _episodes = "RandomlyWired", PlacementEpisodes

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, observe
 from rlinit.agent.stages.features import featurise
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import BoolArray, FloatArray, IntArray, inverse_of
 from rlinit.env.problem_sources import Limits, limits_of
 from rlinit.errors import RlinitError
 from rlinit.kernels.policy.env_steps import EpisodeArrays, EpisodeState, complete, finish_times, take_nodes
@@ -29,8 +29,6 @@ from rlinit.placements.timeline import makespan
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageAssignment, StageProblem
 from rlinit.stages.slicing import slice_order
-
-__all__ = ["MOST", "EpisodeRewards", "Episodes", "PlacementEpisodes", "StageEpisodes", "improvement"]
 
 P = TypeVar("P", StageProblem, PlacementProblem)
 Observation = dict[str, NDArray[Any]]
@@ -376,8 +374,7 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         )
         nowhere = np.full(n, -1, np.int64)
         self._state[row] = EpisodeState(nowhere, nowhere.copy(), np.zeros(n), np.zeros(d), a.capacity.copy())
-        natural = np.empty(n, np.int64)
-        natural[problem.order] = np.arange(n)
+        natural = inverse_of(problem.order)
         self._sequence[row] = np.lexsort((natural, -upward_ranks(problem)))
         self.device[row], self.finish_s[row] = -1, np.inf
         for array in self._shown.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
@@ -13,15 +12,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
-from rlinit.env.environments import PlacementEnv, StageEnv
-from rlinit.env.problem_sources import Limits, ProblemSource
+from rlinit.env.environments import random_source
+from rlinit.env.problem_sources import ProblemSource
 from rlinit.env.spaces import action_space, observation_space
 from rlinit.env.state import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.errors import RlinitError
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem
-
-__all__ = ["PlacementVectorEnv", "StageVectorEnv"]
 
 P = TypeVar("P", StageProblem, PlacementProblem)
 Arrays = dict[str, NDArray[Any]]
@@ -43,31 +40,23 @@ class _SchedulingVectorEnv(gym.vector.VectorEnv[Arrays, IntArray, NDArray[Any]],
     """
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}  # type: ignore[misc]
+    _source: ClassVar[str]
+    _episodes: ClassVar[type[Any]]
 
     def __init__(
         self, num_envs: int = 1, problems: ProblemSource[P] | None = None, *, rewards: EpisodeRewards = "final"
     ) -> None:
         if num_envs < 1:
             raise RlinitError(f"num_envs is {num_envs}; expected at least 1")
-        self._problems: ProblemSource[P] = self._random_problems() if problems is None else problems
+        self._problems: ProblemSource[P] = random_source(self._source) if problems is None else problems
         self.num_envs = num_envs
-        self.episodes: Episodes[P] = self._new_episodes(num_envs, self._problems.limits, rewards)
+        self.episodes: Episodes[P] = self._episodes(num_envs, self._problems.limits, rewards)
         self.single_observation_space = observation_space(self.episodes)
         self.single_action_space = action_space(self.episodes)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._generators: list[np.random.Generator] = []
         self._over = np.zeros(num_envs, np.bool_)
-
-    @staticmethod
-    @abstractmethod
-    def _random_problems() -> ProblemSource[P]:
-        """Return the source of problems where none is given."""
-
-    @staticmethod
-    @abstractmethod
-    def _new_episodes(num_rows: int, limits: Limits, rewards: EpisodeRewards) -> Episodes[P]:
-        """Return the state of the episodes."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, Arrays]:
         """Begin an episode in every row.
@@ -113,19 +102,11 @@ class StageVectorEnv(_SchedulingVectorEnv[StageProblem]):
     """Many episodes of `rlinit.env.StageEnv`."""
 
     episodes: StageEpisodes
-    _random_problems = staticmethod(StageEnv._random_problems)
-
-    @staticmethod
-    def _new_episodes(num_rows: int, limits: Limits, rewards: EpisodeRewards) -> StageEpisodes:
-        return StageEpisodes(num_rows, limits, rewards)
+    _source, _episodes = "SyntheticStages", StageEpisodes
 
 
 class PlacementVectorEnv(_SchedulingVectorEnv[PlacementProblem]):
     """Many episodes of `rlinit.env.PlacementEnv`."""
 
     episodes: PlacementEpisodes
-    _random_problems = staticmethod(PlacementEnv._random_problems)
-
-    @staticmethod
-    def _new_episodes(num_rows: int, limits: Limits, rewards: EpisodeRewards) -> PlacementEpisodes:
-        return PlacementEpisodes(num_rows, limits, rewards)
+    _source, _episodes = "RandomlyWired", PlacementEpisodes

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import GRID
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.kernels.placements.window_annealing import add_tails
 from rlinit.kernels.policy.features import busy_shares, least_paths, neighbour_shares, optimistic_costs
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
@@ -22,17 +22,6 @@ from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import rollout_arrays
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import timeline_arrays
-
-__all__ = [
-    "DEVICE_FEATURES",
-    "LATE_WEIGHT",
-    "MAX_LOG_LATE_WEIGHT",
-    "NODE_FEATURES",
-    "PAIR_FEATURES",
-    "Observation",
-    "late_weights",
-    "observe",
-]
 
 LATE_WEIGHT = 4.0
 """Lateness weight, in the logits of devices, of ending one typical op later, where the network says nothing else."""
@@ -225,8 +214,7 @@ def _nodes(
 def _slack(problem: PlacementProblem, device: IntArray, start: FloatArray, usable: FloatArray) -> FloatArray:
     """Return (n,) how much later each op could start without the schedule ending later."""
     n = problem.num_ops
-    natural = np.empty(n, np.int64)
-    natural[problem.order] = np.arange(n)
+    natural = inverse_of(problem.order)
     end = start + usable[np.arange(n), device]
     sequence = np.lexsort((natural, end, start))
     tail, rest = np.zeros(n), np.zeros(problem.num_devices)

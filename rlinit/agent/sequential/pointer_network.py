@@ -13,7 +13,6 @@ Inc-ILP, section III-B: embedding, encoder, decoder, equations 1 and 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -23,19 +22,6 @@ from rlinit.agent.sequential.pointing_decoder import PointingDecoder, ragged_log
 from rlinit.agent.sequential.rollouts import OrderRollouts, PackedGraphs, ready_steps
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.batch import StageBatch
-
-__all__ = [
-    "NUM_FEATURES",
-    "EncodedNodes",
-    "OrderDecoding",
-    "PointerBatch",
-    "PointerNetwork",
-    "cosine_reward",
-    "embedding",
-    "order_choices",
-    "packed",
-    "ready_counts",
-]
 
 _PARENTS = 6
 """Parents whose levels are features: the most a node of the training graphs has."""
@@ -323,11 +309,3 @@ class OrderDecoding:
         if len(rows) < self.num_rows:
             hidden, cell = self._state[0].index_copy(0, rows, hidden), self._state[1].index_copy(0, rows, cell)
         self._state = (hidden, cell)
-
-    def select(self, rows: Tensor) -> Self:
-        """Return a copy whose row i is row ``rows[i]`` of this one."""
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy.rollouts = self.rollouts.select(rows)
-        copy._state = (self._state[0][rows], self._state[1][rows])
-        return copy

@@ -8,15 +8,11 @@ Orders that come out are the same as those of stepping the environments row by r
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
 import torch
 
 from rlinit.arrays import IntArray
 from rlinit.errors import RlinitError
-
-__all__ = ["OrderRollouts", "PackedGraphs", "ready_steps"]
 
 
 class PackedGraphs:
@@ -167,13 +163,3 @@ class OrderRollouts:
         self.ready[rows[which][opened], child[opened]] = True
         self._orders[:, self.steps] = nodes
         self.steps += 1
-
-    def select(self, rows: torch.Tensor) -> Self:
-        """Return a copy whose row i is row ``rows[i]`` ((B',)) of this one: how beams survive."""
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy.graph_of_row = self.graph_of_row[rows]
-        copy._waiting = self._waiting[rows]
-        copy.ready = self.ready[rows]
-        copy._orders = self._orders[rows]
-        return copy

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
-from rlinit.agent.sequential.decoding import beam, greedy, sample
+from rlinit.agent.sequential.decoding import greedy, sample
 from rlinit.agent.sequential.pointer_network import (
     EncodedNodes,
     OrderDecoding,
@@ -29,8 +29,6 @@ from rlinit.agent.stages.decoding import Decoding, Proposal
 from rlinit.errors import CheckpointError
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
-
-__all__ = ["PointerAgent"]
 
 
 class PointerAgent:
@@ -80,14 +78,10 @@ class PointerAgent:
             first = OrderDecoding(self.network.decoder, encoded, OrderRollouts(graphs))
             greedy(first)
             found = [first.rollouts.orders[:, None]]
-            if decoding.mode == "beam":
-                start = OrderDecoding(self.network.decoder, encoded, OrderRollouts(graphs))
-                beams, _ = beam(start, decoding.width)
-                found.append(beams.rollouts.orders.view(len(problems), decoding.width, -1)[:, : decoding.width - 1])
-            elif decoding.width > 1:
+            if decoding.width > 1:
                 copies = OrderRollouts(graphs, decoding.width - 1)
                 draws = OrderDecoding(self.network.decoder, encoded, copies)
-                sample(draws, torch.Generator().manual_seed(seed), decoding.temperature)
+                sample(draws, torch.Generator().manual_seed(seed))
                 found.append(draws.rollouts.orders.view(len(problems), decoding.width - 1, -1))
             orders = torch.cat(found, dim=1).numpy()
             _, entropy, row = order_choices(self.network.decoder, encoded, graphs, first.rollouts.orders)

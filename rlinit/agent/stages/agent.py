@@ -16,14 +16,12 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
-from rlinit.kernels.stages.rollouts import beam_orders, choice_terms, sample_orders
+from rlinit.kernels.stages.rollouts import choice_terms, sample_orders
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 
-__all__ = ["OneShotStageAgent", "choice_entropy"]
-
 _TEMPERATURES = (8.0, 1e9)
-"""Draws take these in turn, times the temperature asked for: loosely as the agent says, and evenly. Measured: at
+"""Draws take these temperatures in turn: loosely as the agent says, and evenly. Measured: at
 temperature 1 an agent that is sure draws the same orders again, and 64 draws are worse than 64 even ones."""
 
 _PASSES, _PASSES_FROM = 3, 50
@@ -71,7 +69,7 @@ class OneShotStageAgent:
     def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
         """Return orders for a problem; see `OrderProposer`.
 
-        Greedy and beam decoding take one forward pass. With draws, the orders of further passes, each of which is
+        Greedy decoding takes one forward pass. With draws, the orders of further passes, each of which is
         given the order of the one before to improve on, come after the greedy one.
 
         For the arguments see `OrderProposer.propose`.
@@ -80,16 +78,12 @@ class OneShotStageAgent:
         keys, order = self._pass(batch)
         entropy = choice_entropy(problem, keys, order[None, :])
         found = [order[None, :]]
-        if decoding.mode == "beam":
-            logits = keys / decoding.temperature
-            beams, _ = beam_orders(logits, problem.succ_indptr, problem.succ, problem.pred_indptr, decoding.width)
-            found.append(beams[: decoding.width - 1])
-        elif decoding.mode == "sample":
+        if decoding.mode == "sample":
             passes = _PASSES if problem.num_nodes >= _PASSES_FROM else 1
             for _ in range(min(passes, decoding.width) - 1):
                 keys, order = self._pass(replace(batch, natural=order))
                 found.append(order[None, :])
-            found.append(_draws(problem, keys / decoding.temperature, decoding.width - len(found), seed))
+            found.append(_draws(problem, keys, decoding.width - len(found), seed))
         return Proposal(np.concatenate(found), entropy)
 
     def _pass(self, batch: StageBatch) -> tuple[FloatArray, IntArray]:

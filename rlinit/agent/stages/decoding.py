@@ -18,8 +18,6 @@ from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageAssignment, StageProblem, Value
 from rlinit.stages.slicing import slice_order
 
-__all__ = ["DecodedStages", "Decoding", "OrderProposer", "Proposal", "decode_stages"]
-
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
@@ -28,30 +26,24 @@ class Decoding:
     Parameters
     ----------
     mode
-        ``greedy``: the likeliest op at each step; ``sample``: greedy first, then draws; ``beam``: the likeliest orders
-        a beam search finds.
+        ``greedy``: the likeliest op at each step; ``sample``: greedy first, then draws.
     width
         Number of orders; 1 for ``greedy``.
-    temperature
-        Divides the logits of draws.
 
     Raises
     ------
     RlinitError
-        An unknown mode, a width below 1 or, for ``greedy``, above it, or a temperature not above 0.
+        An unknown mode, or a width below 1 or, for ``greedy``, above it.
     """
 
-    mode: Literal["greedy", "sample", "beam"] = "greedy"
+    mode: Literal["greedy", "sample"] = "greedy"
     width: int = 1
-    temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.mode not in ("greedy", "sample", "beam"):
-            raise RlinitError(f"decoding mode is {self.mode!r}; expected greedy, sample or beam")
+        if self.mode not in ("greedy", "sample"):
+            raise RlinitError(f"decoding mode is {self.mode!r}; expected greedy or sample")
         if self.width < 1 or (self.mode == "greedy" and self.width > 1):
             raise RlinitError(f"width is {self.width}; expected at least 1, and 1 for greedy")
-        if not self.temperature > 0:
-            raise RlinitError(f"temperature is {self.temperature}; expected > 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from tests.stage_cases import random_problem
 @given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), copies=st.integers(1, 3))
 @settings(max_examples=20, deadline=None)
 def test_orders_equal_stepping_the_environment(seed: int, sizes: list[int], copies: int) -> None:
-    """The same draws are allowed at every step, row by row, as in the stage environment; also through `select`."""
+    """The same draws are allowed at every step, row by row, as in the stage environment."""
     problems = [random_problem(seed + i, n) for i, n in enumerate(sizes)]
     rng = np.random.default_rng(seed)
     graphs = packed(StageBatch.join([StageBatch.of_problem(problem) for problem in problems]))
@@ -33,7 +33,6 @@ def test_orders_equal_stepping_the_environment(seed: int, sizes: list[int], copi
             env.step(v)[4]["action_mask"] if v >= 0 else mask for env, v, mask in zip(envs, nodes, masks, strict=True)
         ]
         rollouts.take(torch.tensor(nodes))
-        rollouts = rollouts.select(torch.arange(len(envs)))
     for env, order in zip(envs, rollouts.orders.numpy(), strict=True):
         assert np.array_equal(env.episodes.order[0], order[order >= 0])
     first = ready_steps(graphs, rollouts.graph_of_row, rollouts.orders).numpy()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.agent.stages.log_prob import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.kernels.stages.rollouts import beam_orders
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from rlinit.stages.slicing import slice_order
@@ -92,19 +91,6 @@ def test_draws_are_as_frequent_as_their_probability() -> None:
     assert probability.sum() == pytest.approx(1.0, abs=1e-3)
     spread = np.sqrt(count * probability * (1.0 - probability)) + 1.0
     assert (np.abs(times - count * probability) < 5.0 * spread).all()
-
-
-def test_a_wide_enough_beam_finds_the_likeliest_order() -> None:
-    """With room for every order, beam search returns all of them, likeliest first, with their log-probabilities."""
-    problem = random_problem(5, 5, density=0.3)
-    batch = StageBatch.of_problem(problem)
-    keys = np.array([0.1, 2.0, -1.0, 0.4, 0.0])
-    orders, scores = beam_orders(keys, problem.succ_indptr, problem.succ, problem.pred_indptr, 200)
-    assert len({tuple(order) for order in orders.tolist()}) == len(orders)
-    exact = order_terms(torch.from_numpy(keys), batch, orders)[0].sum(1).numpy()
-    assert np.allclose(scores, exact, atol=1e-12)
-    assert (np.diff(scores) <= 1e-12).all()
-    assert np.exp(scores).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory"])
