@@ -53,10 +53,12 @@ wheel: $(STAMP)  ## build a source distribution, the wheel from it, and use that
 
 CASES ?= 20000
 SEED ?= 0
+KILLS ?= 4
 
-fuzz: $(STAMP)  ## random small problems against brute force, and mutated certificates: make fuzz CASES=20000 SEED=0
+fuzz: $(STAMP)  ## random problems against brute force, mutated certificates, kill -9: make fuzz CASES=20000 KILLS=100 SEED=0
 	$(BIN)/python -m tests.properties.fuzz --cases $(CASES) --seed $(SEED)
 	$(BIN)/python -m tests.certificates.attack --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m tests.properties.kills --kills $(KILLS) --seed $(SEED)
 
 bench: $(STAMP)  ## every published table and figure; data and pictures in benchmarks/results
 	$(BIN)/python -m benchmarks

@@ -25,8 +25,6 @@ from typing import Any
 import numba
 from numba.core import caching, config
 
-__all__ = ["cache_root", "njit", "package_hash", "source_hash"]
-
 _PACKAGE = "rlinit"
 
 _ROOT = Path(__file__).parent.parent
@@ -184,6 +182,34 @@ def _plain(*functions: Any, **_options: Any) -> Any:
     return mark(functions[0]) if functions and callable(functions[0]) else mark
 
 
-njit = numba.njit
-if config.DISABLE_JIT:  # type: ignore[attr-defined]
-    njit = _plain
+def _compiled(*functions: Any, **options: Any) -> Any:
+    """Stand for ``numba.njit``: what only other kernels call is compiled without what Python needs to call it.
+
+    A wrapper for Python unpacks every array of every bundle: a quarter of compiling went into those that nobody called
+    (`benchmarks.components.startup`). So a kernel that another one calls is compiled by a twin that has none, unless
+    Python has called it before with arguments of these types. What the twin compiles is not filed: it is in the code of
+    the kernels that call it.
+    """
+
+    def mark(function: Any) -> Any:
+        compiling: Any = numba.njit
+        kernel = compiling(**{**options, "no_cfunc_wrapper": True})(function)
+        bare = {"cache": False, "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
+        twin = compiling(**{**options, **bare})(function)
+
+        def call_template(args: Any, kws: Any) -> Any:
+            _, types = kernel._compiler.fold_argument_types(args, kws)
+            return type(kernel).get_call_template(kernel if tuple(types) in kernel.overloads else twin, args, kws)
+
+        def overload(types: Any) -> Any:
+            return (kernel if tuple(types) in kernel.overloads else twin).overloads[tuple(types)].entry_point
+
+        if options.get("inline") != "always":
+            kernel.get_call_template, kernel.get_overload = call_template, overload
+        return kernel
+
+    return mark(functions[0]) if functions and callable(functions[0]) else mark
+
+
+njit = numba.njit  # what type checkers see
+njit = _plain if config.DISABLE_JIT else _compiled  # type: ignore[attr-defined]

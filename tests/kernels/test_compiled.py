@@ -50,13 +50,17 @@ def package(tmp_path: Path) -> Path:
 
 def ask(package: Path) -> tuple[int, int, Path]:
     """Call the outer kernel in a fresh process; return its result, how often it was found on disk, and its folder."""
+    result, hits, folder = run(package, ASK).split()
+    return int(result), int(hits), Path(folder)
+
+
+def run(package: Path, program: str) -> str:
+    """Return what a program that imports the package prints in a fresh process."""
     environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT")}
     environment |= {"XDG_CACHE_HOME": str(package.parent / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", ASK], cwd=package.parent, env=environment, capture_output=True, text=True, check=True
-    )
-    result, hits, folder = run.stdout.split()
-    return int(result), int(hits), Path(folder)
+    command = [sys.executable, "-c", program]
+    told = subprocess.run(command, cwd=package.parent, env=environment, capture_output=True, text=True, check=True)
+    return told.stdout.strip()
 
 
 def test_a_change_in_another_file_is_noticed(package: Path) -> None:
@@ -82,6 +86,27 @@ def test_a_change_of_a_caller_s_bundle_is_noticed(package: Path) -> None:
     swapped = caller.replace("    first: int\n    second: int", "    second: int\n    first: int")
     (package / "kernels" / "caller.py").write_text(swapped)
     assert ask(package)[0] == 21
+
+
+BOTH = """\
+from rlinit.kernels.caller import caller
+from rlinit.kernels.inner import twice
+calls = {calls}
+print(*calls, len(twice.overloads), sum(twice.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        ("caller(10), caller(10)", ["21 21 0 0", "21 21 0 0"]),
+        ("caller(10), twice(4)", ["21 8 1 0", "21 8 1 1"]),
+        ("twice(4), caller(10)", ["8 21 1 0", "8 21 1 1"]),
+    ],
+)
+def test_what_only_kernels_call_has_no_wrapper_for_python(calls: str, told: list[str], package: Path) -> None:
+    """A kernel is compiled for Python where Python calls it, in whatever order, and is then found on disk."""
+    assert [run(package, BOTH.format(calls=calls)) for _ in told] == told
 
 
 def test_nothing_is_written_into_the_package(package: Path) -> None:
