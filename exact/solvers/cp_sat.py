@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import numpy as np
 
 from rlinit.budget import Budget, memory_left
-from rlinit.errors import SolverFailure
+from rlinit.errors import BackendUnavailable, SolverFailure
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-__all__ = ["ConstraintSearch", "ConstraintSettings", "SolvableModel", "is_available"]
-
 _POLL_S = 0.02
 """Seconds between two looks at the budget while CP-SAT searches."""
+
+SHORT_WORK = 0.5
+"""Deterministic work of a phase where no time limit is set: some seconds of one core."""
 
 Solution_co = TypeVar("Solution_co", covariant=True)
 Solution = TypeVar("Solution")
@@ -50,6 +51,20 @@ class ConstraintSettings:
 def is_available() -> bool:
     """Return whether CP-SAT is installed, and highspy, which breaks it in the same process, is not loaded."""
     return "highspy" not in sys.modules and importlib.util.find_spec("ortools") is not None
+
+
+def require_available() -> None:
+    """Refuse to run CP-SAT by name where it cannot be had, saying why.
+
+    Raises
+    ------
+    BackendUnavailable
+        It is not installed, or cannot be loaded beside highspy.
+    """
+    if not is_available():
+        raise BackendUnavailable(
+            "method 'cp-sat' needs OR-Tools, in a process that has not loaded highspy: pip install rlinit[cp]"
+        )
 
 
 class SolvableModel(Protocol[Solution_co]):

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.kernels.compiled import njit
-
-__all__ = ["FlowNetwork", "max_flow", "minimum_cut"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +46,7 @@ class FlowNetwork:
         tails = np.concatenate([tail, head]).astype(np.int64)
         heads = np.concatenate([head, tail]).astype(np.int64)
         order = np.argsort(tails, kind="stable")
-        place = np.empty(2 * pairs, np.int64)
-        place[order] = np.arange(2 * pairs)
+        place = inverse_of(order)
         twin = np.empty(2 * pairs, np.int64)
         twin[place[:pairs]], twin[place[pairs:]] = place[pairs:], place[:pairs]
         first = np.zeros(num_nodes + 1, np.int64)
@@ -177,26 +174,3 @@ def max_flow(
                 i = head[twin[path[depth]]]
                 cursor[i] += 1
     return value
-
-
-def minimum_cut(
-    network: FlowNetwork, forward: FloatArray, backward: FloatArray, source: int, sink: int
-) -> tuple[float, FloatArray]:
-    """Return the value of a minimum cut between two nodes and the (N,) 0/1 indicator of the source's side.
-
-    Parameters
-    ----------
-    network
-        The network, of N nodes and P pairs.
-    forward
-        (P,) capacities from tail to head, at least 0.
-    backward
-        (P,) capacities from head to tail, at least 0.
-    source, sink
-        Two different nodes.
-    """
-    num_nodes = len(network.first) - 1
-    level, cursor, path = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
-    residual = network.capacities(np.asarray(forward, np.float64), np.asarray(backward, np.float64))
-    value = max_flow(network.first, network.head, network.twin, residual, source, sink, np.inf, level, cursor, path)
-    return float(value), (level >= 0).astype(np.float64)

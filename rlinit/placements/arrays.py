@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import FloatArray, inverse_of
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.placements.list_scheduling import PlacementArrays, upward_rank
 from rlinit.kernels.policy.rollout_arrays import RolloutArrays
 from rlinit.placements.problem import PlacementProblem
-
-__all__ = ["join_problems", "kernel_arrays", "mean_transfer_s", "mean_work_s", "rollout_arrays", "upward_ranks"]
 
 
 def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray]:
@@ -34,8 +32,7 @@ def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray
     scale = _typical_s(problem)
     rank, natural = upward_ranks(problem), np.empty(n, np.int64)
     natural[problem.order] = np.arange(n)
-    place = np.empty(n, np.int64)
-    place[np.lexsort((natural, -rank))] = np.arange(n)
+    place = inverse_of(np.lexsort((natural, -rank)))
     arrays = RolloutArrays(
         ptr=np.array([0, n]),
         device_ptr=np.array([0, d]),

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.costs.roofline import known_bytes
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK
@@ -31,8 +31,6 @@ from rlinit.kernels.placements.live_tensors import IN_PARAMETERS, OWN_STORAGE, L
 from rlinit.placements.ports import port_ops
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, timeline
-
-__all__ = ["LiveTensors", "live_tensors", "without_what_never_fits"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,8 +171,7 @@ def without_what_never_fits(problem: PlacementProblem, live: LiveTensors) -> Pla
     a = live.arrays
     least, root = a.size.copy(), np.arange(len(a.op))
     least[a.base == IN_PARAMETERS] = 0.0
-    place = np.empty(len(a.order), np.int64)
-    place[a.order] = np.arange(len(a.order))
+    place = inverse_of(a.order)
     views = np.flatnonzero(a.base >= 0)
     for row in views[np.argsort(place[a.op[views]], kind="stable")].tolist():
         root[row] = root[a.base[row]]

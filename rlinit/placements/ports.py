@@ -13,11 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.graph import Graph
 from rlinit.placements.problem import PlacementProblem
-
-__all__ = ["PortOps", "carriers", "port_ops"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,8 +53,7 @@ class PortOps:
         """Return the graph's natural order with port ops right behind their producers."""
         if not len(self):
             return graph.order.astype(np.int64)
-        place = np.empty(graph.num_ops, np.int64)
-        place[graph.order] = np.arange(graph.num_ops)
+        place = inverse_of(graph.order)
         after = np.concatenate([place, place[self.producer]])
         return np.argsort(after, kind="stable").astype(np.int64)
 

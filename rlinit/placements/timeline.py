@@ -7,32 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.placements.timeline import (
     BLOCKING,
     EXCLUSIVE,
     PARALLEL,
     TimelineArrays,
+    Transfers,
     no_transfers,
     run_batches,
 )
 from rlinit.placements.problem import Placement, PlacementProblem
-
-__all__ = [
-    "MODES",
-    "Timeline",
-    "Transfer",
-    "held_bytes",
-    "makespan",
-    "obstacle",
-    "placement_from_priority",
-    "placement_of",
-    "respects_dependencies",
-    "shard_masks",
-    "timeline",
-    "timeline_arrays",
-]
 
 MODES = {"parallel": PARALLEL, "exclusive": EXCLUSIVE, "blocking": BLOCKING}
 """What the kernels call the ways of transferring."""
@@ -123,20 +109,26 @@ def timeline(problem: PlacementProblem, placement: Placement) -> Timeline:
     placement
         Devices of its shards, and the sequence in which batches are appended.
     """
-    n, d = problem.num_ops, problem.num_devices
-    masks = shard_masks(placement.device, d)
-    start = np.empty((n, d))
-    mode = MODES[problem.transfers]
-    moved = no_transfers(mode, n, d)
-    makespan_s = run_batches(timeline_arrays(problem), mode, placement.sequence, masks, start, moved)
-    sizes = _batch_sizes(placement.device, d)
+    start, moved, makespan_s = _run(problem, placement)
+    sizes = _batch_sizes(placement.device, problem.num_devices)
     end = start + np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
     in_time = sorted(
         (float(moved.sent[v, i, j]), int(v), int(i), int(j), float(moved.arrival[v, i, j]))
         for v, i, j in np.argwhere(~np.isnan(moved.sent))
     )
     transfers = tuple(Transfer(v, i, j, at, over) for at, v, i, j, over in in_time)
-    return Timeline(start, end, float(makespan_s), transfers)
+    return Timeline(start, end, makespan_s, transfers)
+
+
+def _run(problem: PlacementProblem, placement: Placement) -> tuple[FloatArray, Transfers, float]:
+    """Return the (n, d) starts of batches, the transfers and the makespan, as `timeline` says."""
+    n, d = problem.num_ops, problem.num_devices
+    masks = shard_masks(placement.device, d)
+    start = np.empty((n, d))
+    mode = MODES[problem.transfers]
+    moved = no_transfers(mode, n, d)
+    makespan_s = run_batches(timeline_arrays(problem), mode, placement.sequence, masks, start, moved)
+    return start, moved, float(makespan_s)
 
 
 def held_bytes(problem: PlacementProblem, device: IntArray) -> FloatArray:
@@ -149,9 +141,18 @@ def held_bytes(problem: PlacementProblem, device: IntArray) -> FloatArray:
     device
         (n, s) device index of each shard of each op, in 0 .. d - 1.
     """
-    sizes = _batch_sizes(device, problem.num_devices)
-    held: FloatArray = (problem.weight_bytes[:, None] * (sizes > 0) + problem.shard_bytes[:, None] * sizes).sum(axis=0)
-    return held
+    op, at, count = _batches(device, problem.num_devices)
+    amount = problem.weight_bytes[op] + problem.shard_bytes[op] * count
+    return np.asarray(np.bincount(at, amount, problem.num_devices), np.float64)
+
+
+def _batches(device: IntArray, num_devices: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the op, device and number of shards of each batch, by op and device."""
+    if device.shape[1] == 1:
+        return np.arange(len(device)), device[:, 0], np.ones(len(device), np.int64)
+    sizes = _batch_sizes(device, num_devices)
+    op, at = np.nonzero(sizes)
+    return op, at, sizes[op, at]
 
 
 def obstacle(problem: PlacementProblem, placement: Placement) -> str:
@@ -165,12 +166,11 @@ def obstacle(problem: PlacementProblem, placement: Placement) -> str:
         Any placement of its shape.
     """
     device = placement.device
-    sizes = _batch_sizes(device, problem.num_devices)
-    seconds = np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
-    banned = np.argwhere(~np.isfinite(seconds))
+    op, at, count = _batches(device, problem.num_devices)
+    banned = np.flatnonzero(~np.isfinite(problem.time_s[op, at, count]))
     if len(banned):
-        v, i = banned[0]
-        return f"op {v} may not run {sizes[v, i]} shards on device {i}"
+        first = banned[0]
+        return f"op {op[first]} may not run {count[first]} shards on device {at[first]}"
     apart = np.flatnonzero((device != device[problem.group]).any(axis=1))
     if len(apart):
         return f"op {apart[0]} is not where op {problem.group[apart[0]]} of its group is"
@@ -193,7 +193,7 @@ def makespan(problem: PlacementProblem, placement: Placement) -> float:
     """
     if obstacle(problem, placement):
         return float("inf")
-    value = timeline(problem, placement).makespan_s
+    _, _, value = _run(problem, placement)
     return float("inf") if np.isnan(value) else value
 
 
@@ -234,8 +234,7 @@ def _sorted(problem: PlacementProblem, device: IntArray, key: FloatArray, next_k
     """Sort batches by keys under their dependencies (Kahn with a heap); ties go to the topological order."""
     d = problem.num_devices
     sizes = _batch_sizes(device, d)
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[problem.order] = np.arange(problem.num_ops)
+    rank = inverse_of(problem.order)
     batches = np.flatnonzero(sizes.ravel())
     by_key = batches[np.lexsort((batches, rank[batches // d], next_key.ravel()[batches], key.ravel()[batches]))]
     if respects_dependencies(problem, device, by_key):

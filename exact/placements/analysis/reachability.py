@@ -9,8 +9,6 @@ from rlinit.budget import reserve
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.slots import bit_count
 
-__all__ = ["in_words", "lengths_between", "reachability", "reachable_sums"]
-
 
 def reachability(order: IntArray, succ_indptr: IntArray, succ: IntArray) -> BoolArray:
     """Return (n, n) whether a path of at least one edge leads from row to column.
@@ -65,8 +63,10 @@ def reachable_sums(order: IntArray, pred_indptr: IntArray, pred: IntArray, weigh
     known = np.zeros((n, words), np.uint64)
     total = np.zeros(n)
     place = np.empty(n, np.int64)
+    full = np.zeros(words)
     for k in range(n):
         place[order[k]] = k
+        full[k >> 6] += weight[order[k]]
     for v in order:
         row = known[v]
         for e in range(pred_indptr[v], pred_indptr[v + 1]):
@@ -77,6 +77,9 @@ def reachable_sums(order: IntArray, pred_indptr: IntArray, pred: IntArray, weigh
         amount = 0.0
         for k in range((place[v] >> 6) + 1):
             word = row[k]
+            if word == ~np.uint64(0):
+                amount += full[k]
+                continue
             bit = 0
             while word != np.uint64(0):
                 if word & np.uint64(1):

@@ -9,16 +9,15 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.placements.problem import Placement, PlacementProblem
 
-__all__ = ["Symmetry", "alike_devices", "alike_nodes", "in_order"]
-
 Symmetry = Literal["none", "batches", "tasks", "time"]
 """What alike devices are put in order of: batches, (op, shard) tasks, or busy seconds."""
 
 
 def _keeps(problem: PlacementProblem, order: IntArray) -> bool:
     """Return whether putting device order[i] in the place of i leaves the problem as it is."""
+    moved = np.flatnonzero(order != np.arange(len(order)))
     return bool(
-        np.array_equal(problem.time_s[:, order], problem.time_s)
+        np.array_equal(problem.time_s[:, order[moved]], problem.time_s[:, moved])
         and np.array_equal(problem.capacity_bytes[order], problem.capacity_bytes)
         and np.array_equal(problem.s_per_byte[np.ix_(order, order)], problem.s_per_byte)
         and np.array_equal(problem.delay_s[np.ix_(order, order)], problem.delay_s)

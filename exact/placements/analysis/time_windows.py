@@ -22,36 +22,23 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget, reserve
-from rlinit.exact.placements.analysis.propagation import (
-    BatchState,
-    DataFlow,
-    carry,
-    carry_open,
-    close_orders,
-    collapse,
-    data_flow,
-    drop_late,
-    order_pairs,
-)
+from rlinit.exact.placements.analysis.batches import BatchState, DataFlow, data_flow
+from rlinit.exact.placements.analysis.open_propagation import carry_open
+from rlinit.exact.placements.analysis.orders import close_orders, collapse, drop_late, order_pairs
+from rlinit.exact.placements.analysis.propagation import carry
+from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import shard_masks
-
-__all__ = [
-    "BatchWindows",
-    "ShardWindows",
-    "batch_windows",
-    "horizon_s",
-    "latest_end",
-    "possible_batches",
-    "shard_windows",
-]
 
 _MAX_ROUNDS = 30
 """Rounds over all pairs of batches; cut short, what was derived holds all the same."""
 
 _PAIRS_A_LOOK = 5_000_000
 """Pairs of batches between looks at the clock: some 20 ms."""
+
+_MANY_BATCHES = 20_000
+"""Batches (v, i) from which on alike devices are looked for: with fewer, carrying all of them is as quick."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -383,6 +370,23 @@ def _sums(left: BoolArray, right: BoolArray) -> BoolArray:
     return result
 
 
+def _one_of_each(problem: PlacementProblem, allowed: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return two devices (or the only one) of each class of alike devices, and for each device where its like is.
+
+    Two, since data that do not stay on a device may come from another of its class. All devices where there is little
+    to save.
+    """
+    n, d, _ = allowed.shape
+    kept, like = np.ones(d, np.bool_), np.arange(d)
+    if n * d >= _MANY_BATCHES:
+        for members in alike_devices(problem):
+            first, *others = [member[0] for member in members]
+            same = [i for i in others if np.array_equal(allowed[:, i], allowed[:, first])]
+            kept[same[1:]] = False
+            like[same[1:]] = first
+    return np.flatnonzero(kept), (np.cumsum(kept) - 1)[like]
+
+
 def shard_windows(
     problem: PlacementProblem,
     upper: float,
@@ -405,19 +409,25 @@ def shard_windows(
     head_floor_s, tail_floor_s
         (n,) lower bounds on heads and tails known from elsewhere; None: zero.
     """
-    n, d = problem.num_ops, problem.num_devices
+    n = problem.num_ops
     floors = [np.zeros(n) if floor is None else floor for floor in (head_floor_s, tail_floor_s)]
     allowed = allowed.copy()
     _close_groups(problem, allowed)
+    kept, like = _one_of_each(problem, allowed)
     flow = data_flow(problem)
+    links = np.ix_(kept, kept)
+    flow = flow._replace(
+        s_per_byte=np.ascontiguousarray(flow.s_per_byte[links]), delay_s=np.ascontiguousarray(flow.delay_s[links])
+    )
     while True:
         if not allowed.any(axis=(1, 2)).all():
             return None
         time_s = np.where(allowed, problem.time_s, np.inf)
         least = time_s.min(axis=2)
         able = np.isfinite(least)
-        head, tail = (np.repeat(floor[:, None], d, axis=1) for floor in floors)
-        carry_open(flow, able, least, head, tail)
+        head, tail = (np.repeat(floor[:, None], len(kept), axis=1) for floor in floors)
+        carry_open(flow, np.ascontiguousarray(able[:, kept]), np.ascontiguousarray(least[:, kept]), head, tail)
+        head, tail = head[:, like], tail[:, like]
         head[~able] = tail[~able] = np.inf
         total = head[:, :, None] + time_s + tail[:, :, None]
         dead = allowed & ~(total < min(upper, np.finfo(np.float64).max))

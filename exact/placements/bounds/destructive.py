@@ -3,7 +3,7 @@
 Suppose that a placement has a makespan of at most L. Then each op has on each device a window to start in, and windows
 that get narrower narrow others (:mod:`~rlinit.exact.placements.bounds.destructive_kernel`):
 
-- along data, with transfers: :func:`~rlinit.exact.placements.analysis.propagation.carry_open`;
+- along data, with transfers: :func:`~rlinit.exact.placements.analysis.open_propagation.carry_open`;
 - no op starts before what leads to it is done: for multipliers ``lambda >= 0`` of the devices of sum 1,
   ``head(v) >= h + sum of min_i lambda_i p(u, i)`` over the ancestors u of v that start at h or later; tails alike;
 - in an interval ``[a, b]`` every device is busy at most ``b - a``: ``sum over ops of min_i lambda_i overlap(v, i) <=
@@ -32,7 +32,7 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.analysis.propagation import data_flow
+from rlinit.exact.placements.analysis.batches import data_flow
 from rlinit.exact.placements.analysis.reachability import in_words, reachability
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.placements.analysis.symmetry import alike_devices
@@ -43,8 +43,6 @@ from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.solvers.quantum import round_up
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-
-__all__ = ["DestructiveSearch"]
 
 _ROUNDS = 12
 """Most rounds of propagation before branching."""

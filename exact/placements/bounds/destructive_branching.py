@@ -7,11 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
-from rlinit.exact.placements.analysis.propagation import DataFlow
+from rlinit.exact.placements.analysis.batches import DataFlow
 from rlinit.exact.placements.bounds.destructive_kernel import REFUTED, ROUNDING, Trial, is_before, tighten
 from rlinit.kernels.compiled import njit
-
-__all__ = ["STANDS", "STOPPED", "Stack", "branch", "new_stack"]
 
 STANDS, STOPPED = 3, 4
 """What a search comes to where it does not refute a limit: some choice stands, or it was stopped."""

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
-from rlinit.exact.placements.analysis.propagation import DataFlow, carry_open
+from rlinit.exact.placements.analysis.batches import DataFlow
+from rlinit.exact.placements.analysis.open_propagation import carry_open
 from rlinit.kernels.compiled import njit
-
-__all__ = ["CHANGED", "REFUTED", "ROUNDING", "SETTLED", "Trial", "is_before", "order_ops", "tighten"]
 
 SETTLED, REFUTED, CHANGED = 0, 1, 2
 """What a round of propagation comes to."""

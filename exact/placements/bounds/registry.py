@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,24 +39,6 @@ from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lag
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
 from rlinit.placements.problem import PlacementProblem
-
-__all__ = [
-    "PLACEMENT_BOUNDS",
-    "FlowProblem",
-    "JoinedBound",
-    "PlacementBound",
-    "around_bound",
-    "chain_bound",
-    "destructive_bound",
-    "flow_bound",
-    "flow_problem",
-    "joined_bound",
-    "load_bound",
-    "memory_bound",
-    "memory_chain",
-    "path_bound",
-    "relaxation_bound",
-]
 
 _ROUNDS = 8
 _BETWEEN_OPS = 2_000
@@ -101,8 +84,20 @@ def path_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
     -----
     Takes time linear in edges times squared number of devices.
     """
-    window = shard_windows(problem, upper, possible_batches(problem))
+    window = _windows(problem, upper)
     return upper if window is None else min(window.floor_s, upper)
+
+
+_LAST: WeakKeyDictionary[PlacementProblem, tuple[float, ShardWindows | None]] = WeakKeyDictionary()
+"""By problem, the last value to beat and the windows below it: several bounds begin with the same."""
+
+
+def _windows(problem: PlacementProblem, upper: float) -> ShardWindows | None:
+    """Return the windows below `upper`; None if nothing is."""
+    known = _LAST.get(problem)
+    if known is None or known[0] != upper:
+        _LAST[problem] = known = (upper, shard_windows(problem, upper, possible_batches(problem)))
+    return known[1]
 
 
 def load_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -113,9 +108,15 @@ def load_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
     problem, upper
         As for `path_bound`.
     budget
-        Ends the search for weights early.
+        Ends the search for weights early. Once it has ended, the first weights are tried alone, whatever `upper` is.
     """
-    start = _start(problem, upper, budget or Budget())
+    budget = budget or Budget()
+    if budget.expired:
+        window = _windows(problem, np.inf)
+        if window is None:
+            return upper
+        return min(max(window.floor_s, load_lagrangian(problem, window.allowed, budget).bound_s), upper)
+    start = _start(problem, upper, budget)
     return upper if start is None else min(start.bound_s, upper)
 
 
@@ -274,7 +275,7 @@ def memory_chain(problem: PlacementProblem, upper: float, budget: Budget) -> Lag
     budget
         Ends the choice of a chain.
     """
-    window = shard_windows(problem, upper, possible_batches(problem))
+    window = _windows(problem, upper)
     return None if window is None else lagrangian_chain(problem, window, upper, budget)
 
 
@@ -401,7 +402,7 @@ class _Start:
 
 def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | None:
     """Return windows and loads; None where nothing is better than `upper`."""
-    window = shard_windows(problem, upper, possible_batches(problem))
+    window = _windows(problem, upper)
     if window is None:
         return None
     loads = load_lagrangian(problem, window.allowed, budget)

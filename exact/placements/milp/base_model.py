@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.symmetry import Symmetry
 from rlinit.exact.placements.analysis.time_windows import BatchWindows
@@ -20,8 +20,6 @@ from rlinit.exact.solvers.scip import RunSettings
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes
-
-__all__ = ["PlacementMilpSettings", "PlacementModel"]
 
 _LEVELS = (0.0, 0.25, 0.5, 0.75)
 """Quantiles of heads and tails that the load rows start from: 16 rows a device at most."""
@@ -450,8 +448,7 @@ class PlacementModel:
             if first in after and second in after and (handle < 0 or (point[handle] > 0.5) == value):
                 after[first].append((second, False))
                 soft[second] += 1
-        rank = np.empty(self.problem.num_ops, np.int64)
-        rank[self.problem.order] = np.arange(self.problem.num_ops)
+        rank = inverse_of(self.problem.order)
         keys = {code: (float(start[code // d, code % d]), int(rank[code // d]), code) for code in after}
         ready = [keys[code] for code in after if not data[code] and not soft[code]]
         heapq.heapify(ready)

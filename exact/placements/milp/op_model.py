@@ -10,15 +10,13 @@ import itertools
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.time_windows import BatchWindows
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
 from rlinit.exact.solvers.linear_model import Affine
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import timeline
-
-__all__ = ["OpModel"]
 
 
 class OpModel(PlacementModel):
@@ -299,8 +297,7 @@ class OpModel(PlacementModel):
             point[handle] = run.start_s[v, device[v]] / self.unit
         for u, i, w, j, handle in self.flows:
             point[handle] = device[u] == i and device[w] == j
-        place = np.empty(self.problem.num_ops, np.int64)
-        place[placement.sequence // self.problem.num_devices] = np.arange(self.problem.num_ops)
+        place = inverse_of(placement.sequence // self.problem.num_devices)
         for v, i, w, handle in self.switches:
             if device[v] == device[w] == i:
                 point[handle] = place[v] < place[w]

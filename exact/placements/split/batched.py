@@ -1,7 +1,7 @@
 """MILP-SPLIT for `throughput`: which shards of a block's ops go where, block by block.
 
 In place of a pair of devices a block has a *split*, how many shards each device takes. The restriction that keeps them
-few: within a block every op is split alike (or as a given solver of the block alone says), shards are dealt to
+few: within a block every op is split alike, shards are dealt to
 devices in order, and a split has only batch sizes that every op of the block allows there. Shards are alike, so
 dealing them in another order only matters between blocks of different splits. Partial placements are carried from
 block to block and compared by the timeline of the ops placed so far, hence blocks overlap. It is a heuristic with a
@@ -22,15 +22,17 @@ import numpy as np
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.bounds import split_bound
-from rlinit.exact.placements.split.chain_dp import EXACT, BlockSolver
+from rlinit.exact.placements.split.chain_dp import EXACT
 from rlinit.exact.placements.split.separators import channel_cuts, induced
 from rlinit.exact.placements.split.solve import SplitResult
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority, shard_masks
 
-__all__ = ["solve_split_batched", "splits"]
-
 _MAX_SPLITS = 256
+"""Splits of a block that are tried at most."""
+
+_WIDTH = 8
+"""Partial placements carried from one block to the next."""
 
 
 def splits(num_shards: int, num_devices: int, limit: int = _MAX_SPLITS) -> IntArray:
@@ -59,10 +61,7 @@ def solve_split_batched(
     *,
     budget: Budget,
     channels: int | Literal["auto"] = "auto",
-    block_solver: BlockSolver | None = None,
-    width: int = 8,
     min_ops: int = 4,
-    max_splits: int = _MAX_SPLITS,
 ) -> SplitResult:
     """Place a problem with any number of shards block by block.
 
@@ -74,14 +73,8 @@ def solve_split_batched(
         Wall-clock limit. Once it is over, the best partial placement alone is carried on.
     channels
         Tensors that may pass between blocks; ``auto`` is 2.
-    block_solver
-        Its placement of each block by itself is tried beside the splits.
-    width
-        Partial placements carried from one block to the next.
     min_ops
         Least size of a block.
-    max_splits
-        Most splits tried of a block.
 
     Returns
     -------
@@ -90,7 +83,7 @@ def solve_split_batched(
     """
     n, s, d = problem.num_ops, problem.num_shards, problem.num_devices
     blocks = channel_cuts(problem, 2 if channels == "auto" else channels, min_ops)
-    ways = [np.repeat(np.arange(d), row) for row in splits(s, d, max_splits)]
+    ways = [np.repeat(np.arange(d), row) for row in splits(s, d)]
     order = np.concatenate(blocks)
     rank = np.empty(n, np.float64)
     rank[order] = np.arange(n)
@@ -102,10 +95,7 @@ def solve_split_batched(
         part = induced(problem, before)
         scored: list[tuple[float, int, IntArray]] = []
         tried = [np.tile(way, (len(block), 1)) for way in ways]
-        if block_solver is not None and not budget.expired:
-            result = block_solver(induced(problem, block), np.inf, budget)
-            tried += [result.placement.device] if result.placement is not None else []
-        for base in carried[: 1 if budget.expired else width]:
+        for base in carried[: 1 if budget.expired else _WIDTH]:
             for device in tried:
                 whole = base.copy()
                 whole[block] = device
@@ -115,7 +105,7 @@ def solve_split_batched(
                 if value < np.inf:
                     scored.append((value, len(scored), whole))
         scored.sort(key=lambda each: each[:2])
-        carried = _distinct([whole for _, _, whole in scored], order[:done], d, width)
+        carried = _distinct([whole for _, _, whole in scored], order[:done], d, _WIDTH)
         if not carried:
             break
     bound = split_bound(problem, blocks, budget=budget)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search import EXPANSIONS_PER_S, Frontier, Target, advance, root_bound, search_model
 from rlinit.exact.placements.split.separators import separators
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import placement_from_priority
-
-__all__ = ["BlockBeam"]
 
 _CHUNK_OPS = 40
 
@@ -38,8 +36,7 @@ class BlockBeam:
         self.tail = _tails(problem, comm)
         self.order = np.concatenate(blocks)
         self.chunks = [part for block in blocks for part in np.array_split(block, -(-len(block) // _CHUNK_OPS))]
-        position = np.empty(problem.num_ops, np.int64)
-        position[self.order] = np.arange(problem.num_ops)
+        position = inverse_of(self.order)
         self.last_use = position.copy()
         np.maximum.at(self.last_use, problem.edges[:, 0], position[problem.edges[:, 1]])
         last_member = np.zeros(problem.num_ops, np.int64)

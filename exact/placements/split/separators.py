@@ -20,20 +20,10 @@ import itertools
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
-
-__all__ = [
-    "channel_counts",
-    "channel_cuts",
-    "descendants",
-    "induced",
-    "separators",
-    "with_side_outputs",
-    "without_side_outputs",
-]
 
 _SIDE_OPS = 0.05
 """Part of all ops that may lead to other outputs alone and be put aside; each of them is tried on every device."""
@@ -217,8 +207,7 @@ def _spread(ends: IntArray, counts: IntArray, num_ops: int, min_ops: int) -> lis
 
 
 def _positions(order: IntArray) -> IntArray:
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
+    position = inverse_of(order)
     return position
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.common import placed_in_order
 from rlinit.heuristics.stages.slot_annealing import anneal_loose, packed
 from rlinit.placements.arrays import upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.stages.problem import StageProblem
-
-__all__ = ["balance"]
 
 _FEWEST_MOVES, _MOVES_AN_OP, _MOST_MOVES = 20_000, 1_000, 1_000_000
 """Moves of annealing by default."""
@@ -37,8 +35,7 @@ def balance(
     device = found.classes[found.stage][group]
     mask = np.zeros((problem.num_ops, problem.num_devices), np.int64)
     mask[np.arange(problem.num_ops), device] = (1 << problem.num_shards) - 1
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[problem.order] = np.arange(problem.num_ops)
+    rank = inverse_of(problem.order)
     return placed_in_order(problem, mask, np.lexsort((rank, -upward_ranks(problem))))
 
 

@@ -7,20 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.kernels.placements.annealing import DeviceMemory
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
-
-__all__ = [
-    "PlacementHeuristic",
-    "breadth_first",
-    "device_memory",
-    "placed_in_order",
-    "placed_when",
-    "slices",
-]
 
 
 class PlacementHeuristic(Protocol):
@@ -69,8 +60,7 @@ def device_memory(problem: PlacementProblem) -> DeviceMemory:
 
 def breadth_first(problem: PlacementProblem) -> IntArray:
     """Return (n,) the breadth-first topological order: by the longest way from a source, then by the natural order."""
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[problem.order] = np.arange(problem.num_ops)
+    rank = inverse_of(problem.order)
     waiting = np.diff(problem.pred_indptr)
     level = np.flatnonzero(waiting == 0)
     order: list[IntArray] = []
@@ -98,8 +88,7 @@ def placed_when(problem: PlacementProblem, mask: IntArray, start: FloatArray, en
         (n, d) when each batch runs. Ties of `start` go to the earlier `end`: a batch without duration comes before one
         that starts with it.
     """
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[problem.order] = np.arange(problem.num_ops)
+    rank = inverse_of(problem.order)
     ops, devices = np.nonzero(mask)
     by_time = np.lexsort((rank[ops], end[ops, devices], start[ops, devices]))
     return _checked(problem, mask, (ops * problem.num_devices + devices)[by_time])

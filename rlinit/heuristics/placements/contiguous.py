@@ -6,15 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.placements.common import breadth_first, placed_in_order, slices
 from rlinit.kernels.placements.contiguous import best_cuts, extend_cuts, extend_cuts_in_turn, new_cuts
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
-
-__all__ = ["segments"]
 
 _EXACT_DEVICES = 6
 """Devices up to which every subset in every turn is tried."""
@@ -120,8 +118,7 @@ def _best_cuts(
 def _crossing_bytes(problem: PlacementProblem, order: IntArray) -> FloatArray:
     """Return (n + 1,) bytes of the largest tensor (one shard of it) that crosses each place of an order."""
     n = problem.num_ops
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
+    place = inverse_of(order)
     last = place.copy()
     np.maximum.at(last, problem.edges[:, 0], place[problem.edges[:, 1]])
     crossing = np.zeros(n + 1)

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.common import breadth_first, placed_in_order, placed_when
 from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
-
-__all__ = ["best_device", "greedy", "heft", "minimum_execution_time"]
 
 
 def best_device(
@@ -90,8 +88,7 @@ def heft(
     Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for heterogeneous computing. IEEE
     TPDS 13(3), 2002, Fig. 2.
     """
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[problem.order] = np.arange(problem.num_ops)
+    rank = inverse_of(problem.order)
     # An op and its successor tie where both take no time: the topological order decides.
     return _scheduled(problem, np.lexsort((rank, -upward_ranks(problem))), INSERT)
 

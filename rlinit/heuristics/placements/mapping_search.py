@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.placements.common import breadth_first, placed_in_order, slices
@@ -30,8 +30,6 @@ from rlinit.kernels.placements.mapping_search import (
 from rlinit.placements.arrays import kernel_arrays, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, shard_masks
-
-__all__ = ["anneal", "evolve", "tabu"]
 
 _WORK = 50_000_000
 """Op placements of a search where nobody says how many evaluations: one or two seconds."""
@@ -171,8 +169,7 @@ class _String:
         """Return the string: ops are numbered by the breadth-first order, genes by their first op."""
         n = problem.num_ops
         order = breadth_first(problem)
-        place = np.empty(n, np.int64)
-        place[order] = np.arange(n)
+        place = inverse_of(order)
         leader = problem.group[order]
         _, first, inverse = np.unique(leader, return_index=True, return_inverse=True)
         gene = np.argsort(np.argsort(first))[inverse]

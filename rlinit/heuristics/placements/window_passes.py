@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.common import device_memory, slices
 from rlinit.kernels.placements.annealing import PassPlan, cooling_factor
@@ -29,16 +29,6 @@ from rlinit.placements.timeline import (
     timeline,
     timeline_arrays,
 )
-
-__all__ = [
-    "BatchPasses",
-    "OpPasses",
-    "Passes",
-    "PricedPasses",
-    "anneal_under_contention",
-    "recombined",
-    "search_critical_paths",
-]
 
 _HOT, _COLD = 0.3, 0.02
 """First and last temperature in a window, relative to the median time of an op."""
@@ -203,8 +193,7 @@ class BatchPasses:
 def _by_start(problem: PlacementProblem, device: IntArray, sequence: IntArray, end: FloatArray) -> Placement:
     """Return whole ops in the order of their starts; ties keep their order, which is topological."""
     n, d = problem.num_ops, problem.num_devices
-    place = np.empty(n, np.int64)
-    place[sequence] = np.arange(n)
+    place = inverse_of(sequence)
     start = end - problem.op_time_s[np.arange(n), device]
     by_start = np.lexsort((place, end, start))
     found = Placement(device[:, None].copy(), by_start * d + device[by_start])

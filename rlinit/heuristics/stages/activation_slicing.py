@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.kernels.stages.activation_slicing import slice_peaks, slice_transfers
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment
 from rlinit.stages.states import StageStates, num_counted
-
-__all__ = ["MOST_CELLS", "slice_with_peaks"]
 
 MOST_CELLS = 6_000_000
 """Most entries of the costs of slices (classes times nodes squared), and of labels; 8 bytes each."""
@@ -73,8 +71,7 @@ def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray,
     base, tensors = problem.problem, problem.tensors
     n, m = len(order), len(op_order)
     work = base.work_s[:, order]
-    place = np.empty(m, np.int64)
-    place[op_order] = np.arange(m)
+    place = inverse_of(op_order)
     first = np.append(np.flatnonzero(np.diff(problem.node_of_op[op_order], prepend=-1)), m)
     lightest = np.append(0.0, np.cumsum(work.min(axis=0)))
     ends = np.searchsorted(lightest, lightest[:-1] + upper * (1.0 + 1e-9), side="right") - 1
@@ -84,8 +81,7 @@ def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray,
     last = np.array([max((place[w] for w in tensors.readers[v]), default=m) for v in op_order.tolist()], np.int64)
     sizes = np.array([tensors.size_bytes[v] for v in op_order.tolist()])
     peaks = slice_peaks(ends, first, sizes, indptr, np.concatenate(reads).astype(np.int64), last)
-    position = np.empty(n, np.int64)
-    position[order] = np.arange(n)
+    position = inverse_of(order)
     held = np.append(0.0, np.cumsum(base.param_bytes[order]))
     param = held[None, 1:] - held[:-1, None]
     costs = np.empty((base.num_classes, n, n))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import inverse_of
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.kernels.stages.annealing import anneal_moves, annealing_state
 from rlinit.kernels.stages.arrays import CostArrays
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.slicing import slice_order
-
-__all__ = ["anneal", "anneal_from", "reslice"]
 
 _HOT, _COLD = 0.03, 1e-4
 """First and last temperature, relative to the 12-norm of the stage costs."""
@@ -126,8 +125,7 @@ def reslice(
     budget
         When to stop slicing.
     """
-    position = np.empty(problem.num_nodes, np.int64)
-    position[problem.order] = np.arange(problem.num_nodes)
+    position = inverse_of(problem.order)
     found = slice_order(problem, np.lexsort((position, assignment.stage)), budget=budget)
     value = evaluate(problem, assignment)
     return found if found is not None and found[1] < value else (assignment, value)

@@ -80,6 +80,18 @@ def test_no_bound_is_above_the_least_makespan(name: str) -> None:
         assert 0.0 <= bound <= least * CLOSE, (seed, bound, least)
 
 
+@pytest.mark.parametrize("name", ["path", "load"])
+def test_what_runs_late_holds_without_any_time(name: str) -> None:
+    """The bounds that every plan has, however short its limit, do not exceed the least makespan either."""
+    above = 0
+    for seed in range(SEEDS):
+        problem, least = _tiny(seed)
+        bound = PLACEMENT_BOUNDS[name](problem, budget=Budget(0.0))
+        assert 0.0 <= bound <= least * CLOSE, (seed, bound, least)
+        above += bound > 0.0
+    assert above > SEEDS // 2
+
+
 @pytest.mark.parametrize("name", BOUNDS)
 def test_upper_is_not_exceeded_and_prunes_nothing_better(name: str) -> None:
     """With any upper value the bound is at most that, and at most the least makespan if that is smaller."""

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.placements.branch_and_bound import branch_and_bound
-from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
+from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
+from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.timeline import makespan
 from tests.exact.placements.test_milp import check, small_latency
 from tests.placement_cases import brute_force_placement, random_placement_problem

@@ -12,7 +12,8 @@ from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, chain_bound
-from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
+from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
+from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.problem import PlacementProblem
 from tests.exact.placements.split.cases import brute_force, make_problem
 

@@ -14,7 +14,8 @@ from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.symmetry import Symmetry, alike_devices, alike_nodes
 from rlinit.exact.placements.analysis.time_windows import batch_windows, horizon_s
-from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
+from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
+from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, obstacle, timeline
 from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem, sequences

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow, minimum_cut
+from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 
 
 def _random_network(seed: int) -> tuple[int, IntArray, IntArray, FloatArray, FloatArray]:
@@ -22,6 +22,17 @@ def _random_network(seed: int) -> tuple[int, IntArray, IntArray, FloatArray, Flo
     if rng.random() < 0.5:
         forward = forward * rng.random(pairs)
     return n, tail.astype(np.int64), head.astype(np.int64), forward.astype(float), backward.astype(float)
+
+
+def minimum_cut(
+    network: FlowNetwork, forward: FloatArray, backward: FloatArray, source: int, sink: int
+) -> tuple[float, FloatArray]:
+    """Return the value of a minimum cut between two nodes and the (N,) 0/1 indicator of the source's side."""
+    num_nodes = len(network.first) - 1
+    level, cursor, path = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
+    residual = network.capacities(np.asarray(forward, np.float64), np.asarray(backward, np.float64))
+    value = max_flow(network.first, network.head, network.twin, residual, source, sink, np.inf, level, cursor, path)
+    return float(value), (level >= 0).astype(np.float64)
 
 
 @settings(deadline=None, max_examples=150)

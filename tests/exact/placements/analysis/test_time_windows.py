@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.analysis.propagation import BatchState, carry, carry_open, data_flow
+from rlinit.exact.placements.analysis import time_windows
+from rlinit.exact.placements.analysis.batches import BatchState, data_flow
+from rlinit.exact.placements.analysis.open_propagation import carry_open
+from rlinit.exact.placements.analysis.propagation import carry
 from rlinit.exact.placements.analysis.time_windows import (
     batch_windows,
     horizon_s,
@@ -94,6 +97,45 @@ def test_windows_hold_around_a_placement(seed: int) -> None:
         for i in set(start.device[v].tolist()):
             assert windows.head_s[v, i] <= run.start_s[v, i] + value * (CLOSE - 1.0)
             assert run.start_s[v, i] + windows.rest_s[v, i] <= value * CLOSE
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_two_of_each_kind_of_device_tell_the_windows_of_all(seed: int) -> None:
+    """Heads and tails carried over two devices of each class are those carried over all, also where some are barred."""
+    problem = copies_of_devices(any_problem(seed), seed)
+    allowed = possible_batches(problem)
+    rng = np.random.default_rng(seed)
+    for i in np.flatnonzero(rng.random(problem.num_devices) < 0.2).tolist():
+        allowed[:, i] &= rng.random((problem.num_ops, 1)) < 0.8
+    upper = float(rng.choice([np.inf, 0.5, 1.0])) * horizon_s(problem)
+    found = []
+    for least in (0, 1 << 60):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(time_windows, "_MANY_BATCHES", least)
+            found.append(shard_windows(problem, upper, allowed))
+    few, every = found
+    assert (few is None) == (every is None)
+    if few is not None and every is not None:
+        for field in ("allowed", "least_s", "head_s", "tail_s", "floor_s"):
+            np.testing.assert_array_equal(getattr(few, field), getattr(every, field))
+
+
+def copies_of_devices(problem: PlacementProblem, seed: int) -> PlacementProblem:
+    """Return the problem with one to four of each device in a mixed order; links between copies are all alike."""
+    rng = np.random.default_rng(seed)
+    of = rng.permutation(np.repeat(np.arange(problem.num_devices), rng.integers(1, 5, problem.num_devices)))
+    links = np.ix_(of, of)
+    s_per_byte, delay_s = problem.s_per_byte[links], problem.delay_s[links]
+    beside = (of[:, None] == of[None, :]) & ~np.eye(len(of), dtype=bool)
+    s_per_byte[beside], delay_s[beside] = 0.25 * problem.s_per_byte[0, -1], 0.5 * problem.delay_s[0, -1]
+    return dataclasses.replace(
+        problem,
+        time_s=np.ascontiguousarray(problem.time_s[:, of]),
+        capacity_bytes=problem.capacity_bytes[of],
+        s_per_byte=s_per_byte,
+        delay_s=delay_s,
+    )
 
 
 def test_a_tail_leaves_the_op_itself_out() -> None:

@@ -1,0 +1,65 @@
+"""What passes between the batches of a problem and what is known of them: the arrays of the kernels of time windows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.placements.problem import PlacementProblem
+
+
+class DataFlow(NamedTuple):
+    """What passes between the batches of a problem: n ops, m edges, d devices.
+
+    ``visit`` is an order of the ops in which heads are carried forward, ``group`` as in a problem.
+    """
+
+    visit: IntArray
+    succ_indptr: IntArray
+    succ: IntArray
+    pred_indptr: IntArray
+    pred: IntArray
+    group: IntArray
+    tensor_bytes: FloatArray
+    s_per_byte: FloatArray
+    delay_s: FloatArray
+
+
+class BatchState(NamedTuple):
+    """What is known of the batches, changed in place; the fields as in `BatchWindows`."""
+
+    free: BoolArray
+    allowed: BoolArray
+    mask: IntArray
+    least: FloatArray
+    head: FloatArray
+    tail: FloatArray
+    before: IntArray
+    after: IntArray
+    precedes: BoolArray
+
+
+def data_flow(problem: PlacementProblem, visit: IntArray | None = None) -> DataFlow:
+    """Return what the kernels need of a problem; `visit` is an order of its ops, the natural one if None.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    visit
+        (n,) a topological order; None: the natural one.
+    """
+    order = problem.order if visit is None else visit
+    return DataFlow(
+        visit=order.astype(np.int64),
+        succ_indptr=problem.succ_indptr,
+        succ=problem.succ,
+        pred_indptr=problem.pred_indptr,
+        pred=problem.pred,
+        group=problem.group,
+        tensor_bytes=problem.tensor_bytes,
+        s_per_byte=problem.s_per_byte,
+        delay_s=problem.delay_s,
+    )
