@@ -17,8 +17,6 @@ from rlinit.limits import closest
 if TYPE_CHECKING:
     import fastjsonschema
 
-__all__ = ["check_schema", "read_json", "write_atomically", "write_json"]
-
 
 @functools.cache
 def _validator(schema: str) -> Callable[[Any], Any]:
@@ -91,16 +89,38 @@ def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[s
     except (OSError, UnicodeDecodeError) as problem:
         raise error(f"cannot read {path}: {problem}") from problem
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as problem:
+        data = parse_json(text)
+    except json.JSONDecodeError as problem:
         raise error(f"{path} is not valid JSON (truncated?): {problem}") from None
+    except ValueError as problem:
+        raise error(f"{path}: {problem}") from None
     check_schema(data, schema, error, str(path))
     checked: dict[str, Any] = data
     return checked
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return what a JSON text says, whose numbers are all in the range of floats.
+
+    Raises
+    ------
+    ValueError
+        It is not JSON, NaN or an infinity is in it, a number has too many digits, or it is nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=_within_floats)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number JSON allows")
+
+
+def _within_floats(text: str) -> int:
+    if len(text) > 300:
+        raise ValueError(f"{text[:12]}... has {len(text)} digits, too large to compute with")
+    return int(text)
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
+from rlinit.files import parse_json
 from rlinit.graph import Graph
 
 __all__ = ["load_trace"]
@@ -68,7 +68,7 @@ def _events(path: Path) -> list[Mapping[str, Any]]:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise InvalidCostTable(f"{path} holds more than {_MAX_BYTES:,} bytes; record fewer runs")
-        data = json.loads(content)
+        data = parse_json(content)
         rows = data["traceEvents"]
         found = [row for row in rows if row.get("ph") == "X" and float(row["dur"]) >= 0 and float(row["ts"]) >= 0]
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as problem:

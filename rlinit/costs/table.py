@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.files import write_atomically, write_json
+from rlinit.files import parse_json, write_atomically, write_json
 from rlinit.graph import Graph
 from rlinit.units import format_seconds
 
@@ -411,8 +410,8 @@ def _row(cells: Mapping[str, str], where: str) -> CostRow:
 
 def _from_json(text: str, path: str | Path) -> CostTable:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as problem:
+        data = parse_json(text)
+    except ValueError as problem:
         raise InvalidCostTable(f"{path} is not valid JSON (truncated?): {problem}") from None
     if not isinstance(data, dict) or data.get("format") != "rlinit-costs" or data.get("version") != 1:
         raise InvalidCostTable(f"{path} is no cost table; expected format 'rlinit-costs', version 1")

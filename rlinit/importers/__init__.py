@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlinit.errors import InvalidGraph
-from rlinit.files import check_schema
+from rlinit.files import check_schema, parse_json
 from rlinit.graph import Graph
 from rlinit.importers.common.blocks import Blocks
 from rlinit.importers.common.precision import Dtype
@@ -147,12 +147,8 @@ def _load_compressed(path: str | Path) -> Graph:
     if len(content) > _MAX_BYTES:
         raise InvalidGraph(f"{path} holds more than {_MAX_BYTES:,} bytes; decompress it and check what it is")
     try:
-        data = json.loads(content, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as problem:
+        data = parse_json(content)
+    except ValueError as problem:
         raise InvalidGraph(f"{path} is not valid JSON: {problem}") from None
     check_schema(data, "graph", InvalidGraph, str(path))
     return Graph.from_dict(data)
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number JSON allows")

@@ -165,9 +165,9 @@ def test_messages_say_what_there_is(tmp_path: Path, line: str, message: str) -> 
 def test_json_numbers_beyond_floats_are_refused(tmp_path: Path) -> None:
     """Python reads integers of any size from JSON."""
     (tmp_path / "hw.json").write_text('{"device": [{"name": "a", "memory_bytes": 1' + "0" * 400 + "}]}")
-    with pytest.raises(InvalidHardware, match="memory_bytes is too large"):
+    with pytest.raises(InvalidHardware, match="has 401 digits, too large to compute with"):
         Hardware.load(tmp_path / "hw.json")
     text = json.dumps(one(time_s=1.0).to_dict()).replace("1}", "1" + "0" * 400 + "}")
     (tmp_path / "g.json").write_text(text)
-    with pytest.raises(InvalidGraph, match="op 'a': time_s is too large"):
+    with pytest.raises(InvalidGraph, match="has 401 digits, too large to compute with"):
         rlinit.Graph.load(tmp_path / "g.json")
