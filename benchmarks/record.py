@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -21,6 +22,7 @@ __all__ = [
     "RESULTS",
     "count_processor_time",
     "geometric_mean",
+    "measure_part",
     "median_seconds",
     "print_table",
     "rows_of",
@@ -68,6 +70,27 @@ def save(name: str, rows: object, **settings: object) -> None:
     module = Path(sys.argv[0]).name if spec is None else spec.name.removesuffix(".__main__")
     command = " ".join(["python", "-m", module, *sys.argv[1:]])
     write_json(RESULTS / f"{name}.json", {"command": command, "machine": machine(), "settings": settings, "rows": rows})
+
+
+def measure_part(
+    name: str, parts: Mapping[str, tuple[str, Callable[[], list[dict[str, Any]]]]], **settings: object
+) -> tuple[str, list[dict[str, Any]]]:
+    """Measure the part that the command line names, of (title, what gives the rows); print, write and return its rows.
+
+    Raises
+    ------
+    SystemExit
+        The command line names none.
+    """
+    part = sys.argv[1] if len(sys.argv) > 1 else ""
+    if part not in parts:
+        raise SystemExit(f"usage: {Path(sys.argv[0]).stem} {'|'.join(parts)}")
+    before = os.getloadavg()
+    title, measure = parts[part]
+    rows = measure()
+    print_table(title, list(rows[0]), (row.values() for row in rows))
+    save(f"{name}_{part}", rows, **settings, load_before=before, load_after=os.getloadavg())
+    return part, rows
 
 
 def rows_of(name: str, settings: Mapping[str, object]) -> list[dict[str, Any]]:

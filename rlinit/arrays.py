@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["BoolArray", "FloatArray", "Floats", "IntArray", "NodeArray", "WordArray"]
 
 BoolArray = NDArray[np.bool_]
 """Masks."""
@@ -26,3 +25,10 @@ WordArray = NDArray[np.uint64]
 
 Floats = NDArray[Any]
 """Floats of either precision."""
+
+
+def inverse_of(permutation: IntArray | Sequence[int]) -> IntArray:
+    """Return (n,) where each of 0 .. n - 1 stands in a permutation, such as the place of each op in an order."""
+    place = np.empty(len(permutation), np.int64)
+    place[permutation] = np.arange(len(permutation))
+    return place

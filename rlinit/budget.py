@@ -6,24 +6,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
 from rlinit.errors import OutOfMemory
 from rlinit.units import format_bytes
-
-__all__ = [
-    "Budget",
-    "WorkShares",
-    "free_bytes",
-    "limited_memory",
-    "memory_left",
-    "memory_watched",
-    "reserve",
-    "resident_bytes",
-]
 
 _FREE_SHARE = 0.8
 """Of the memory that is free at first, what a computation may take where no limit is set."""
@@ -223,6 +212,32 @@ def reserve(num_bytes: float, what: str) -> None:
 
 
 @contextmanager
+def repeated(action: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call a function again and again, in a thread of its own, while the body runs.
+
+    Parameters
+    ----------
+    action
+        The function.
+    every_s
+        Seconds before each call.
+    """
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(every_s):
+            action()
+
+    thread = threading.Thread(target=repeat, name="repeated", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
 def memory_watched(budget: Budget) -> Iterator[None]:
     """Give a budget up once the process has more memory than its limit, and say so when the body has ended.
 
@@ -240,21 +255,14 @@ def memory_watched(budget: Budget) -> Iterator[None]:
     if ceiling is None or ceiling[0] == float("inf"):
         yield
         return
-    over, most = threading.Event(), ceiling[0]
+    most = ceiling[0]
 
-    def watch() -> None:
-        while not over.wait(_WATCH_S):
-            if resident_bytes() > most:
-                budget.give_up()
-                return
+    def look() -> None:
+        if resident_bytes() > most:
+            budget.give_up()
 
-    watcher = threading.Thread(target=watch, name="memory", daemon=True)
-    watcher.start()
-    try:
+    with repeated(look, _WATCH_S):
         yield
-    finally:
-        over.set()
-        watcher.join()
     if budget.stopped and not budget.cancelled:
         raise OutOfMemory(f"it took more than the {format_bytes(ceiling[1])} of the limit")
 

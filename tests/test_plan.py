@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rlinit
-from rlinit.errors import InvalidPlan
+from rlinit.costs.table import CostTable
+from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan, is_closed, relative_gap
 from tests.checker.test_stages import HARDWARE, model, solved
 
@@ -89,3 +91,15 @@ def test_a_number_beyond_float64_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(InvalidPlan, match="too large to compute with"):
         Plan.load(path)
+
+
+@pytest.mark.parametrize("damage", ["9" * 400, "[" * 100_000, "NaN"])
+@pytest.mark.parametrize("load", [rlinit.Plan.load, rlinit.Graph.load, rlinit.Hardware.load, CostTable.load])
+def test_numbers_that_no_float_holds_are_refused_in_every_file(load: Any, damage: str, tmp_path: Path) -> None:
+    """A number of 400 digits, lists in lists without end and NaN are told in one line, wherever they stand."""
+    path = tmp_path / "damaged.json"
+    path.write_text('{"format": "any", "figures": ' + damage + "}", encoding="utf-8")
+    with pytest.raises(RlinitError, match=r"not valid JSON") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300

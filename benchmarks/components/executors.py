@@ -33,7 +33,7 @@ from torch import nn
 import rlinit
 import rlinit.executors
 from benchmarks.components.pytorchcv_models import image_network
-from benchmarks.record import print_table, save
+from benchmarks.record import measure_part
 from rlinit.errors import RlinitError
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
@@ -357,19 +357,12 @@ def stage(folder: Path) -> None:
 
 def main() -> None:
     """Measure what the argument names, print and write it."""
-    part = sys.argv[1] if len(sys.argv) > 1 else ""
-    if part == "stage":
+    if sys.argv[1:2] == ["stage"]:
         stage(Path(sys.argv[2]))
         return
-    if part not in PARTS_OF_IT:
-        raise SystemExit(f"usage: python -m benchmarks.components.executors {'|'.join(PARTS_OF_IT)}")
-    before = os.getloadavg()
-    title, measure = PARTS_OF_IT[part]
-    rows = measure()
-    print_table(title, list(rows[0]), (row.values() for row in rows))
+    part, rows = measure_part("executors", PARTS_OF_IT, runs=RUNS)
     if part == "models":
         print(f"{sum(row['equal'] for row in rows)} of {len(rows)} models give bit for bit what they give unplaced")
-    save(f"executors_{part}", rows, runs=RUNS, load_before=before, load_after=os.getloadavg())
 
 
 PARTS_OF_IT: dict[str, tuple[str, Callable[[], list[dict[str, Any]]]]] = {

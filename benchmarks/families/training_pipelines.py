@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 import rlinit
-from benchmarks.record import print_table, save
+from benchmarks.record import measure_part
 from rlinit.datasets.published import dnn_partitioning
 from rlinit.datasets.published.location import instances_root
 from rlinit.executors import training
@@ -300,17 +300,10 @@ PARTS: dict[str, tuple[str, Callable[[], list[dict[str, Any]]]]] = {
 
 def main() -> None:
     """Measure what the argument names, print and write it."""
-    part = sys.argv[1] if len(sys.argv) > 1 else ""
-    if part == "process":
+    if sys.argv[1:2] == ["process"]:
         process(Path(sys.argv[2]))
         return
-    if part not in PARTS:
-        raise SystemExit(f"usage: python -m benchmarks.families.training_pipelines {'|'.join(PARTS)}")
-    before = os.getloadavg()
-    title, measure = PARTS[part]
-    rows = measure()
-    print_table(title, list(rows[0]), (row.values() for row in rows))
-    save(f"training_pipelines_{part}", rows, load_before=before, load_after=os.getloadavg())
+    measure_part("training_pipelines", PARTS)
 
 
 if __name__ == "__main__":

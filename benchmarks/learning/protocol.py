@@ -15,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.record import print_table
-from rlinit.train.tune import primal_dual_integral
 
 __all__ = ["JUDGE_SEEDS", "Comparison", "compare", "primal_dual_integral", "print_comparisons", "processor_time"]
 
@@ -88,6 +87,36 @@ def processor_time(call: Callable[[], T]) -> tuple[T, float]:
     began = time.process_time()
     result = call()
     return result, time.process_time() - began
+
+
+def primal_dual_integral(
+    history: Iterable[tuple[float, float | None, float | None]], limit_s: float, *, best: float | None = None
+) -> float:
+    """Return the mean relative gap over the first `limit_s` seconds, from 0 to 1.
+
+    The gap is 1 until there is a value, and (value - bound) / value after, as in Berthold's integrals.
+
+    Parameters
+    ----------
+    history
+        (seconds, value, bound) at each improvement, in order of time; None where there is none yet.
+    limit_s
+        Over how long.
+    best
+        A value to measure the distance to in place of the bound: the primal integral.
+
+    References
+    ----------
+    Berthold: Measuring the impact of primal heuristics, Operations Research Letters 41, 2013.
+    """
+    area, last_s, gap = 0.0, 0.0, 1.0
+    for seconds, value, bound in history:
+        at = min(seconds, limit_s)
+        area += gap * (at - last_s)
+        last_s = at
+        floor = best if best is not None else bound or 0.0
+        gap = 1.0 if value is None else 0.0 if value <= 0.0 else min(1.0, max(0.0, (value - floor) / value))
+    return (area + gap * (limit_s - last_s)) / limit_s
 
 
 def print_comparisons(title: str, rows: Iterable[Comparison]) -> None:

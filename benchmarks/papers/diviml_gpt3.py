@@ -19,7 +19,8 @@ import rlinit
 from benchmarks.record import print_table, save
 from rlinit.budget import Budget
 from rlinit.datasets.zoo import llm
-from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
+from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
+from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.lowering import lower_placement
 
 PAPER = {

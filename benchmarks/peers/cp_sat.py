@@ -13,10 +13,7 @@ lost; a placement that turns out not to fit is forbidden by its own row, and the
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.peers import PeerResult, Status, horizon_s, judged, require_parallel
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import repeated
 from rlinit.errors import BackendUnavailable, SolverFailure
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -101,7 +99,12 @@ def solve_cp_sat(
             solver.parameters.max_time_in_seconds = max(0.0, time_limit_s - (time.perf_counter() - built))
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
-        with _stopped_at(solver, processor_end):
+
+        def look(searching: cp_model.CpSolver = solver) -> None:
+            if time.process_time() > processor_end:
+                searching.stop_search()
+
+        with repeated(look, _LOOK_S):
             outcome = solver.solve(model.cp)
         seconds = time.perf_counter() - began
         if outcome not in known:
@@ -116,28 +119,6 @@ def solve_cp_sat(
         over = seconds > time_limit_s or time.process_time() > processor_end
         if not model.forbid_overfull(device) or over:
             return judged(problem, device, start_s, bound_s, status, seconds)
-
-
-@contextmanager
-def _stopped_at(solver: cp_model.CpSolver, processor_end: float) -> Iterator[None]:
-    """Stop what the solver does in the body once the processor time of this process reaches a number."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_LOOK_S):
-            if time.process_time() > processor_end:
-                solver.stop_search()
-
-    if not math.isfinite(processor_end):
-        yield
-        return
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
 
 
 @dataclass(frozen=True, slots=True)

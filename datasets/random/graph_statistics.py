@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import FloatArray, inverse_of
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
-
-__all__ = ["IMAGENET", "GraphStatistics"]
 
 _SMALL = frozenset({"BatchNormalization", "Normalization"})
 
@@ -135,8 +133,7 @@ def _trend(position: FloatArray, values: FloatArray, which: NDArray[np.bool_]) -
 def _columns(graph: Graph) -> tuple[NDArray[np.generic], ...]:
     """Return what `fit` needs of each op, and the distances to the further parents of merges."""
     n = graph.num_ops
-    rank = np.empty(n, np.int64)
-    rank[graph.order] = np.arange(n)
+    rank = inverse_of(graph.order)
     nearest, same = np.zeros(n, np.int64), np.zeros(n, np.bool_)
     skips: list[int] = []
     for v in range(n):

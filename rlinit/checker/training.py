@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from rlinit.checker.stages import (
@@ -23,8 +24,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan, StageUse, TrainedStageUse, TrainingUse
-
-__all__ = ["check_training", "step_seconds", "trained_uses"]
 
 
 def check_training(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
@@ -143,10 +142,10 @@ class _Model:
             reads = [place[v] for v in self.forward_readers(t)]
             begins[place[self.maker[t]]].append(self.size[t])
             ends[max(reads, default=len(place) - 1) + 1].append(self.size[t])
-        alive, width = 0.0, []
+        alive, width = Fraction(0), []
         for begin, end in zip(begins, ends, strict=True):
-            alive += math.fsum(begin) - math.fsum(end)
-            width.append(alive)
+            alive += sum(map(Fraction, begin)) - sum(map(Fraction, end))
+            width.append(float(alive))
         return {v: width[at] for v, at in place.items()}
 
     def block(self, name: str, members: set[int], j: int) -> tuple[float, list[int]]:

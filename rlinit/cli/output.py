@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rlinit.budget import repeated
 from rlinit.plan import HistoryEntry, Plan
 from rlinit.reports.tables import PlanTable, plan_table, summary_lines
 from rlinit.units import format_bytes, format_seconds
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlinit.solving.strategy import PlannedPhase
-
-__all__ = ["EXIT_CODES", "escape_markup", "live_line", "print_phases", "print_plan", "show_value"]
 
 EXIT_CODES = {"input": 2, "infeasible": 3, "no_solution": 4, "interrupted": 130}
 """What the process ends with where it is not 0."""
@@ -167,17 +166,10 @@ def live_line(console: Console, objective: str) -> Iterator[Callable[[HistoryEnt
         SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.fields[text]}"), console=console, transient=True
     ) as bar:
         task = bar.add_task("", text="")
-        over = threading.Event()
 
         def refresh() -> None:
-            while not over.wait(0.1):
-                with line.lock:
-                    bar.update(task, text=escape_markup(line.text))
+            with line.lock:
+                bar.update(task, text=escape_markup(line.text))
 
-        painter = threading.Thread(target=refresh, daemon=True)
-        painter.start()
-        try:
+        with repeated(refresh, 0.1):
             yield line
-        finally:
-            over.set()
-            painter.join()

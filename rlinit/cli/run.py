@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -37,15 +36,13 @@ from rlinit.plan import Plan
 from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch.export import ExportedProgram
 
     from rlinit.costs.table import CostTable
     from rlinit.executors import Execution, Executor
     from rlinit.hardware import Hardware
     from rlinit.measurement.calibration import Calibration
-    from rlinit.measurement.ops import Measuring
-
-__all__ = ["Calibrate", "Measure", "Run", "calibrate_costs", "measure_model", "run_plan"]
 
 _TOLERANCE = 1e-3
 """Relative to the largest output: how far kernels of other devices and batch sizes may round differently."""
@@ -209,20 +206,10 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     result = executor.execute(plan, program, inputs, kwargs=kwargs, graph=known, devices=places or None)
     if command.executor == "pipeline" and result.outputs is None:
         return 0  # the process with the last stage tells the rest
-    check = command.check and result.outputs is not None
-    difference = _difference(program, inputs, kwargs, result) if check else None
     found = None
     if command.measure:
         found = _measured(command, plan, program, positional_inputs((inputs, kwargs)), graph, places)
-    if command.outputs is not None and result.outputs is not None:
-        _save_outputs(command.outputs, result.outputs)
-    if found is not None and command.report is not None:
-        found.save(command.report)
-    if command.json:
-        print(json.dumps(_run_row(plan, result, difference, found), indent=1))
-    else:
-        _print_run(plan, result, difference, found)
-    return 0
+    return _tell(command, plan, result, _torch_arrays, lambda: _unplaced(program, inputs, kwargs), found)
 
 
 def measure_model(command: Measure) -> int:
@@ -243,7 +230,7 @@ def measure_model(command: Measure) -> int:
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
     from rlinit.importers.torch.export import from_program
     from rlinit.measurement.model_inputs import model_inputs, positional_inputs
-    from rlinit.measurement.ops import measure_ops
+    from rlinit.measurement.ops import Measuring, measure_ops
     from rlinit.measurement.roofline_fit import fitted_device
     from rlinit.measurement.together import measure_together
     from rlinit.measurement.transfers import measure_transfers
@@ -252,7 +239,7 @@ def measure_model(command: Measure) -> int:
     graph = from_program(program, dims=dims, name=command.model.stem)
     inputs = positional_inputs(model_inputs(program, files=command.inputs, dims=dims, seed=command.seed))
     places = device_places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
-    settings = _settings(command.warmup, command.repeats, command.threads, command.time_limit_s, command.clock)
+    settings = Measuring(command.warmup, command.repeats, command.threads, command.time_limit_s, command.clock)
     hardware = None if command.hw is None else load_hardware(command.hw)
     links = (
         measure_transfers(places, settings=settings)
@@ -325,36 +312,29 @@ def calibrate_costs(command: Calibrate) -> int:
 
 def _run_onnx(command: Run, plan: Plan) -> int:
     """Run a plan of an ONNX model by onnxruntime; return the exit code."""
-    import numpy as np
-
     from rlinit.executors.onnx import OnnxExecutor
 
-    chosen = command.reading.dtype or plan.provenance.get("dtype")
-    reading = dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        graph = load_model(str(command.model), plan.objective, reading)
+        graph = load_model(str(command.model), plan.objective, _reading(command, plan))
     known = graph if _same_graph(command, plan, graph, needed=False) else None
     feeds = onnx_inputs(graph, command.inputs, command.seed)
     places = device_places(command.devices)
     result = OnnxExecutor().execute(plan, command.model, (), kwargs=feeds, graph=known, devices=places)
-    difference = _onnx_difference(command.model, feeds, result.outputs) if command.check else None
-    if command.outputs is not None:
-        with command.outputs.open("wb") as file:
-            np.savez(file, **{f"output{at}": array for at, array in enumerate(result.outputs.values())})
-    if command.json:
-        print(json.dumps(_run_row(plan, result, difference, None), indent=1))
-    else:
-        _print_run(plan, result, difference, None)
-    return 0
+
+    def whole() -> dict[str, Any]:
+        onnxruntime: Any = importlib.import_module("onnxruntime")
+        session = onnxruntime.InferenceSession(str(command.model), providers=["CPUExecutionProvider"])
+        names = list(result.outputs)
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+    return _tell(command, plan, result, lambda outputs: list(outputs.values()), whole)
 
 
 def _run_keras(command: Run, plan: Plan) -> int:
     """Run a plan of a Keras model layer by layer; return the exit code."""
-    import numpy as np
-
-    from rlinit.executors.keras_layers import KerasExecutor, largest_difference
+    from rlinit.executors.keras_layers import KerasExecutor
     from rlinit.importers.keras.reader import import_keras
     from rlinit.importers.keras.reader import load_model as load_keras_model
 
@@ -362,40 +342,12 @@ def _run_keras(command: Run, plan: Plan) -> int:
     inputs = arrays_for(
         [((command.reading.batch or 1, *x.shape[1:]), str(x.dtype)) for x in model.inputs], command.inputs, command.seed
     )
-    places = device_places(command.devices)
-    result = KerasExecutor().execute(plan, model, inputs, devices=places)
-    difference = None
-    if command.check:
-        difference = largest_difference(result.outputs, model(inputs if len(inputs) > 1 else inputs[0]))
-        if not difference <= _TOLERANCE:
-            raise InvalidPlan(f"the plan's outputs differ from the model's own by {difference:.2g} of the largest")
-    if command.outputs is not None:
-        outputs = result.outputs if isinstance(result.outputs, list) else [result.outputs]
-        arrays: Any = {f"output{at}": keras.ops.convert_to_numpy(value) for at, value in enumerate(outputs)}
-        with command.outputs.open("wb") as file:
-            np.savez(file, **arrays)
-    if command.json:
-        print(json.dumps(_run_row(plan, result, difference, None), indent=1))
-    else:
-        _print_run(plan, result, difference, None)
-    return 0
+    result = KerasExecutor().execute(plan, model, inputs, devices=device_places(command.devices))
 
+    def arrays(outputs: Any) -> list[NDArray[Any]]:
+        return [keras.ops.convert_to_numpy(value) for value in keras.tree.flatten(outputs)]
 
-def _onnx_difference(model: Path, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> float:
-    """Return the largest difference from the model run as a whole, relative to the largest output."""
-    import numpy as np
-
-    onnxruntime: Any = importlib.import_module("onnxruntime")
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    expected = session.run(list(outputs), dict(feeds))
-    worst = 0.0
-    for mine, true in zip(outputs.values(), expected, strict=True):
-        if true.size and np.issubdtype(true.dtype, np.number):
-            apart = np.abs(mine.astype(np.float64) - true.astype(np.float64)).max()
-            worst = max(worst, float(apart / max(np.abs(true).max(), 1e-30)))
-    if not worst <= _TOLERANCE:
-        raise InvalidPlan(f"the plan's outputs differ from the model's own by {worst:.2g} of the largest")
-    return worst
+    return _tell(command, plan, result, arrays, lambda: model(inputs if len(inputs) > 1 else inputs[0]))
 
 
 # -- what the commands read ------------------------------------------------------------------------------------
@@ -413,6 +365,12 @@ def _load_program(path: Path) -> ExportedProgram:
     return load_model(path)
 
 
+def _reading(command: Run, plan: Plan) -> ReadingOptions:
+    """Return how to read the model: with the types of numbers that the plan was made for, where none are named."""
+    chosen = command.reading.dtype or plan.provenance.get("dtype")
+    return dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
+
+
 def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
     from rlinit.importers.torch.export import from_program
@@ -420,8 +378,7 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        chosen = command.reading.dtype or plan.provenance.get("dtype")
-        reading = dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
+        reading = _reading(command, plan)
         dims = dimension_sizes(reading.dims)
         sharing = chosen_sharing(reading.sharing, plan.objective)
         graph = from_program(
@@ -467,18 +424,6 @@ def _executor(command: Run) -> Executor:
     return SimulatorExecutor(load_hardware(command.hw))
 
 
-def _settings(
-    warmup: int,
-    repeats: int,
-    threads: int | None,
-    time_limit_s: float | None,
-    clock: Literal["wall", "processor"] = "wall",
-) -> Measuring:
-    from rlinit.measurement.ops import Measuring
-
-    return Measuring(warmup, repeats, threads, time_limit_s, clock)
-
-
 def _start_processes(plan: Plan, arguments: Sequence[str]) -> int:
     """Run the command again, in as many processes as the plan has stages; end them all where one fails."""
     import subprocess
@@ -509,6 +454,7 @@ def _measured(
     places: Mapping[str, str],
 ) -> Calibration:
     from rlinit.measurement.calibration import calibrate
+    from rlinit.measurement.ops import Measuring
 
     return calibrate(
         plan,
@@ -517,33 +463,47 @@ def _measured(
         graph=graph,
         hardware=None if command.hw is None else load_hardware(command.hw),
         devices=places or None,
-        settings=_settings(command.warmup, command.repeats, command.threads, None),
+        settings=Measuring(command.warmup, command.repeats, command.threads),
     )
 
 
-def _difference(
-    program: ExportedProgram, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], result: Execution
-) -> float:
-    """Return the largest difference from the unplaced model, relative to the largest output.
+def _unplaced(program: ExportedProgram, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return program.module()(*inputs, **kwargs)
+
+
+def _torch_arrays(outputs: Any) -> list[NDArray[Any]]:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves = [leaf.cpu() for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    # NumPy knows no bfloat16.
+    return [(leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy() for leaf in leaves]
+
+
+def _difference(mine: Sequence[NDArray[Any]], true: Sequence[NDArray[Any]]) -> float:
+    """Return the largest difference from the model run as a whole, relative to the largest output.
 
     Raises
     ------
     InvalidPlan
         It is more than rounding explains.
     """
-    import torch
-    from torch.utils import _pytree as pytree
+    import numpy as np
 
-    with torch.no_grad():
-        expected = program.module()(*inputs, **kwargs)
     worst = 0.0
-    for mine, true in zip(pytree.tree_leaves(result.outputs), pytree.tree_leaves(expected), strict=True):
-        if isinstance(true, torch.Tensor) and true.numel():
-            same = (mine == true) | (mine.isnan() & true.isnan())
-            apart = torch.where(same, 0.0, (mine - true).abs().double()).nan_to_num(nan=math.inf)
-            size = true.abs().double()
-            largest = torch.where(size.isfinite(), size, 0.0).max().clamp(min=1e-30)
-            worst = max(worst, float(apart.max() / largest))
+    for one, other in zip(mine, true, strict=True):
+        if not other.size or other.dtype.kind not in "biufc":
+            continue
+        wide = np.complex128 if other.dtype.kind == "c" else np.float64
+        left, right = one.astype(wide), other.astype(wide)
+        same = (left == right) | (np.isnan(left) & np.isnan(right))
+        with np.errstate(invalid="ignore"):
+            apart = np.nan_to_num(np.where(same, 0.0, np.abs(left - right)), nan=np.inf, posinf=np.inf)
+        size = np.abs(right)
+        worst = max(worst, float(apart.max() / max(size[np.isfinite(size)].max(initial=0.0), 1e-30)))
     if worst > _TOLERANCE:
         raise InvalidPlan(
             f"the plan's outputs differ from the model's own by {worst:.2g} of the largest; more than {_TOLERANCE:g} "
@@ -552,19 +512,33 @@ def _difference(
     return worst
 
 
-def _save_outputs(path: Path, outputs: Any) -> None:
-    import numpy as np
-    import torch
-    from torch.utils import _pytree as pytree
-
-    leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-    # NumPy knows no bfloat16.
-    arrays = [(leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy() for leaf in leaves]
-    with path.open("wb") as file:
-        np.savez(file, **{f"output{at}": array for at, array in enumerate(arrays)})  # type: ignore[arg-type]
-
-
 # -- what they print -------------------------------------------------------------------------------------------
+
+
+def _tell(
+    command: Run,
+    plan: Plan,
+    result: Execution,
+    arrays: Callable[[Any], list[NDArray[Any]]],
+    whole: Callable[[], Any],
+    found: Calibration | None = None,
+) -> int:
+    """Compare with the model as a `whole` if that was asked for, write what was asked for and print the rest."""
+    import numpy as np
+
+    made = None if result.outputs is None else arrays(result.outputs)
+    difference = _difference(made, arrays(whole())) if command.check and made is not None else None
+    if command.outputs is not None and made is not None:
+        named: dict[str, Any] = {f"output{at}": array for at, array in enumerate(made)}
+        with command.outputs.open("wb") as file:
+            np.savez(file, **named)
+    if found is not None and command.report is not None:
+        found.save(command.report)
+    if command.json:
+        print(json.dumps(_run_row(plan, result, difference, found), indent=1))
+    else:
+        _print_run(plan, result, difference, found)
+    return 0
 
 
 def _run_row(plan: Plan, result: Execution, difference: float | None, found: Calibration | None) -> dict[str, Any]:

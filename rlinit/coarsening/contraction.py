@@ -17,9 +17,7 @@ a lower bound proven on it holds for the coarse problem ONLY.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -31,17 +29,6 @@ from rlinit.coarsening.rules import FusionRules
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.placements.problem import Placement, PlacementProblem
-
-__all__ = [
-    "Coarsened",
-    "coarsen",
-    "contract_problem",
-    "expand_assignment",
-    "expand_placement",
-    "expand_start_s",
-]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,80 +209,11 @@ def _check_ops(coarsened: Coarsened, problem: PlacementProblem) -> None:
         )
 
 
-def expand_assignment(coarsened: Coarsened, assignment: Mapping[str, T]) -> dict[str, T]:
-    """Return for every original op what its group was given, such as a device or a stage.
-
-    Parameters
-    ----------
-    coarsened
-        The groups.
-    assignment
-        One value for each op name of the coarse graph; other names are ignored.
-
-    Raises
-    ------
-    InvalidPlan
-        An op of the coarse graph has no value.
-    """
-    for name in coarsened.graph.names:
-        if name not in assignment:
-            raise InvalidPlan(f"op {name!r} of the coarse graph has no value in the assignment")
-    values = [assignment[name] for name in coarsened.graph.names]
-    return {
-        name: values[group]
-        for name, group in zip(coarsened.original.names, coarsened.group_of_op.tolist(), strict=True)
-    }
-
-
-def expand_start_s(
-    coarsened: Coarsened, problem: PlacementProblem, placement: Placement, start_s: FloatArray
-) -> FloatArray:
-    """Return when each original batch starts if the ops of a group run back to back.
-
-    Where the coarse batches take the sums of their members' times (`contract_problem`), this is feasible on the
-    original problem and ends when the coarse schedule does, whatever `transfers` says: every tensor leaves its device
-    when it did, and arrives before it did, or when.
-
-    Parameters
-    ----------
-    coarsened
-        The groups.
-    problem
-        The problem of the original graph.
-    placement
-        A placement of the coarse problem.
-    start_s
-        (groups, d) start of each coarse batch; NaN where there is none.
-
-    Returns
-    -------
-    numpy.ndarray
-        (n, d) start of each original batch; NaN where there is none.
-
-    Raises
-    ------
-    InvalidPlan
-        The problem has another number of ops than the original graph.
-    """
-    _check_ops(coarsened, problem)
-    n, d = problem.num_ops, problem.num_devices
-    size = (placement.device[coarsened.group_of_op][:, :, None] == np.arange(d)).sum(axis=1)
-    seconds = np.take_along_axis(problem.time_s, size[:, :, None], axis=2)[:, :, 0]
-    started = np.full((n, d), np.nan)
-    for group, path in enumerate(coarsened.members):
-        clock = start_s[group]
-        for v in path:
-            started[v] = clock
-            clock = clock + seconds[v]
-    return started
-
-
 def expand_placement(coarsened: Coarsened, problem: PlacementProblem, placement: Placement) -> Placement:
     """Return the placement of the original ops: each on its group's devices, a group's batches one after the other.
 
     With ``parallel`` transfers its makespan is at most that of the coarse problem (`contract_problem`). With the
-    others, a first-come-first-served link may serve in another order once a batch has become able to start earlier;
-    `expand_start_s` gives times that keep the coarse makespan.
+    others, a first-come-first-served link may serve in another order once a batch has become able to start earlier.
 
     Parameters
     ----------

@@ -8,12 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.coarsening.rules import FusionRules, RuleTrie
 from rlinit.costs.roofline import moved_bytes
 from rlinit.graph import Graph
-
-__all__ = ["Limits", "Traits", "contracted_edges", "groups_of", "join_chains", "rule_paths"]
 
 
 class Traits(NamedTuple):
@@ -229,8 +227,7 @@ def join_chains(graph: Graph, paths: list[list[int]], limits: Limits) -> list[li
 
 def _by_last_op(graph: Graph, paths: list[list[int]]) -> list[int]:
     """Return the groups in topological order: by the position of their last ops."""
-    position = np.empty(graph.num_ops, np.int64)
-    position[graph.order] = np.arange(graph.num_ops)
+    position = inverse_of(graph.order)
     listed: list[int] = np.argsort(position[[path[-1] for path in paths]]).tolist()
     return listed
 

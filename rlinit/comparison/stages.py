@@ -15,8 +15,6 @@ from rlinit.stages.lowering import LoweredStages
 from rlinit.stages.problem import StageAssignment, StageProblem, Value
 from rlinit.units import format_bytes
 
-__all__ = ["STAGE_BASELINES", "stage_baselines"]
-
 STAGE_BASELINES = (BEST_DEVICE, EQUAL_LAYERS, "equal work", "equal bytes")
 
 ValueOf = Callable[[StageAssignment], Value]
@@ -39,7 +37,8 @@ def stage_baselines(
     value_of
         Evaluates an assignment as the plan is.
     budget
-        A rule is not begun once it has ended.
+        Once it has ended, a rule is begun only while none of those that cut gave a schedule: there is a plan however
+        short the limit.
     """
     problem = lowered.problem
     ops = np.bincount(lowered.node_of_op, minlength=problem.num_nodes).astype(np.float64)
@@ -47,7 +46,7 @@ def stage_baselines(
     weights = {EQUAL_LAYERS: ops, "equal work": work, "equal bytes": problem.param_bytes}
     found: list[Baseline[StageAssignment]] = []
     for name in STAGE_BASELINES:
-        if budget.expired:
+        if budget.expired and any(one.schedule is not None for one in found[1:]):
             found.append(Baseline(name, None, None, "not computed: the time limit had passed"))
         elif name == BEST_DEVICE:
             found.append(_single(lowered, hardware, value_of))

@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.compatibility import require_totals
 from rlinit.executors.protocol import Execution
 from rlinit.graph import Graph
 from rlinit.importers.keras.reader import LayerCall, from_keras, import_keras, layer_calls, load_model
 from rlinit.plan import Plan
-
-__all__ = ["KerasExecutor", "largest_difference", "names_layers"]
 
 
 def names_layers(plan: Plan, model: Any) -> bool:
@@ -136,19 +132,3 @@ def _called(keras: Any, call: LayerCall, made: Mapping[str, Sequence[Any]], plac
             return list(keras.tree.flatten(call.node.operation(*args, **kwargs)))
     except Exception as problem:  # whatever a layer raises
         raise ExecutionFailure(f"op {call.name!r} failed on {place}: {problem}") from problem
-
-
-def largest_difference(mine: Any, true: Any) -> float:
-    """Return the largest difference of outputs, relative to the largest output.
-
-    Parameters
-    ----------
-    mine, true
-        Tensors, or lists of them.
-    """
-    keras, worst = import_keras(), 0.0
-    for one, other in zip(keras.tree.flatten(mine), keras.tree.flatten(true), strict=True):
-        left, right = (np.asarray(keras.ops.convert_to_numpy(value), np.float64) for value in (one, other))
-        if right.size:
-            worst = max(worst, float(np.abs(left - right).max() / max(np.abs(right).max(), 1e-30)))
-    return worst

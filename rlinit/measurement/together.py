@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-__all__ = ["MeasuredSharing", "measure_together"]
-
 _SIZES = (16 << 10, 256 << 10, 4 << 20)
 """Bytes of the tensors that go from process to process."""
 
@@ -135,8 +133,9 @@ def measure_together(
             context.Process(target=_serve, args=(far, folder, rank, count, threads, clock), daemon=True)
             for rank, (_, far) in enumerate(pipes)
         ]
-        for worker in workers:
+        for worker, (_, far) in zip(workers, pipes, strict=True):
             worker.start()
+            far.close()  # The worker has its own; so its end shows at once.
         near = [one for one, _ in pipes]
         try:
             _ask(near, "ready", 0.0)

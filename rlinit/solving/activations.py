@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
@@ -29,8 +29,6 @@ from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageProblem
 from rlinit.stages.training.problem import StageTraining, training_shortfall
 from rlinit.units import format_bytes
-
-__all__ = ["solve_activations", "solve_interleaved", "solve_training"]
 
 _BASE_SHARE = 0.6
 """Of the time left, what the problem without activations may take."""
@@ -158,8 +156,7 @@ def _slice(incumbent: ActivationIncumbent) -> None:
 def _order_of(problem: StageActivations, assignment: StageAssignment) -> list[int]:
     """Return the ops stage by stage, in the best order of each, with the ops of a node moved together."""
     order = [op for stage in problem.orders(assignment) for op in stage]
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    place = inverse_of(order)
     nodes: IntArray = problem.node_of_op[order]
     if len(np.flatnonzero(np.diff(nodes, prepend=-1))) == problem.problem.num_nodes:
         return order

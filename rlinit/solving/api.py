@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,15 +19,13 @@ from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import SolveOptions, Window, places_ops
 from rlinit.solving.placements import PLACEMENT_METHODS, bound_placement, explain_placement, solve_placement
-from rlinit.solving.plans import Solved, checked_plan, saved_plan
+from rlinit.solving.plans import Request, Solved, checked_plan, saved_plan
 from rlinit.solving.sharing import bound_shared, schedule_shared, shares
 from rlinit.solving.splits import SPLIT_METHODS, splits_devices
 from rlinit.solving.stages import STAGE_METHODS, bound_stages, explain_stages, solve_stages
 from rlinit.solving.strategy import PlannedPhase
 from rlinit.stages.training.rules import Recompute, Training
 from rlinit.units import format_bytes, format_seconds
-
-__all__ = ["ProvenBound", "bound", "explain", "schedule"]
 
 _WHOLE_SHARE = 0.3
 """Of a time limit, for the plan with layers whole: it has a tenth of the ops or less, and mostly ends sooner."""
@@ -213,21 +210,31 @@ def schedule(
     plan = agent if isinstance(agent, Plan) else None
     _check_kinds(graph, hardware)
     hardware = _prepared(hardware, options, plan)
-    return _planned(graph, hardware, options, plan, progress)
+    return _planned(Request(graph, hardware, options, plan, _search_budget(graph, time_limit_s), progress))
 
 
-def _planned(
-    graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None, progress: Progress | None
-) -> Plan:
+_CHECK_S = 1e-5
+"""Seconds of an op that writing and checking the plan take: kept back from the search, up to half of the limit."""
+
+
+def _search_budget(graph: Graph, limit_s: float | None) -> Budget:
+    return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - _CHECK_S * graph.num_ops))
+
+
+def _planned(request: Request) -> Plan:
     """Return the plan of a problem, checked."""
-    budget = Budget(options.time_limit_s)
-    with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit_bytes):
-        if shares(hardware, options):
-            return schedule_shared(graph, hardware, options, plan, budget, progress)
-        saved = saved_plan(graph, hardware, options)
-        plan = saved if saved is not None and saved.assignment is not None else plan
-        solve = _refined if options.refine is not None else _solver(options)
-        return checked_plan(solve(graph, hardware, options, plan, budget, progress), graph, hardware, options)
+    budget, options = request.budget, request.options
+    with (
+        interruptible(budget),
+        compiling_paused(budget, request.progress),
+        limited_memory(options.memory_limit_bytes),
+    ):
+        if shares(request.hardware, options):
+            return schedule_shared(request)
+        saved = saved_plan(request)
+        if saved is not None and saved.assignment is not None:
+            request = replace(request, plan=saved)
+        return checked_plan((_solved if options.refine is None else _refined)(request), request)
 
 
 def _check_kinds(graph: object, hardware: object) -> None:
@@ -243,28 +250,19 @@ def _check_kinds(graph: object, hardware: object) -> None:
         )
 
 
-_Solve = Callable[[Graph, Hardware, SolveOptions, Plan | None, Budget, Progress | None], Solved]
+def _solved(request: Request) -> Solved:
+    return (solve_placement if places_ops(request.options.objective) else solve_stages)(request)
 
 
-def _solver(options: SolveOptions) -> _Solve:
-    return solve_placement if places_ops(options.objective) else solve_stages
-
-
-def _refined(
-    graph: Graph,
-    hardware: Hardware,
-    options: SolveOptions,
-    plan: Plan | None,
-    budget: Budget,
-    progress: Progress | None,
-) -> Solved:
+def _refined(request: Request) -> Solved:
     """Solve with layers or modules whole, then from there without; the first plan is one of the second problem too."""
-    solve, whole = _solver(options), graph.group(options.refine or "layer")
+    graph, options, budget = request.graph, request.options, request.budget
     share = budget.share(_WHOLE_SHARE * budget.remaining_s)
-    first = checked_plan(solve(whole, hardware, options, plan, share, progress), whole, hardware, options)
+    whole = replace(request, graph=graph.group(options.refine or "layer"), budget=share)
+    first = checked_plan(_solved(whole), whole)
     spent = budget.elapsed_s
     start = None if first.assignment is None else replace(first, graph_fingerprint=graph.fingerprint())
-    solved = solve(graph, hardware, options, start, budget, progress)
+    solved = _solved(replace(request, plan=start))
     show = format_bytes if options.objective == "memory" else format_seconds
     found = "" if first.values is None else f", {show(first.values[0])} before going on inside them"
     solved.incumbent.notes.append(f"with {options.refine}s whole: {first.status}{found}")
@@ -305,7 +303,7 @@ def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan 
     if shares(hardware, options):
         hardware = hardware.crowded([device.name for device in hardware.devices])
     explained = explain_placement if places_ops(options.objective) else explain_stages
-    return explained(graph, hardware, options, plan)
+    return explained(Request(graph, hardware, options, plan))
 
 
 def bound(
@@ -361,11 +359,12 @@ def bound(
     started = time.monotonic()
     budget = Budget(options.time_limit_s)
     hardware = hardware if stages is None else hardware.with_stages(stages)
+    request = Request(graph, hardware, options, None, budget)
     with interruptible(budget), compiling_paused(budget, None), limited_memory():
         if shares(hardware, options):
-            low, source, notes = bound_shared(graph, hardware, options, budget)
+            low, source, notes = bound_shared(request)
             return ProvenBound((low,), source or "nothing", time.monotonic() - started, notes)
-        incumbent = prove(graph, hardware, options, budget)
+        incumbent = prove(request)
     bounds = incumbent.bounds or (0.0,) * (3 if objective == "memory" else 1)
     seconds = time.monotonic() - started
     return ProvenBound(bounds, incumbent.bound_source or "nothing", seconds, tuple(incumbent.notes))

@@ -25,24 +25,9 @@ from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.plan import HistoryEntry, relative_gap
-from rlinit.stages.activation_problem import StageActivations, activation_value
+from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, sums_exactly
-from rlinit.stages.training.problem import StageTraining, training_value
-
-__all__ = [
-    "ActivationIncumbent",
-    "Equality",
-    "Incumbent",
-    "PlacementIncumbent",
-    "Progress",
-    "StageIncumbent",
-    "TrainingIncumbent",
-    "for_activations",
-    "for_placement",
-    "for_stages",
-    "for_training",
-    "strict",
-]
+from rlinit.stages.training.problem import StageTraining
 
 _ROUNDING = 1e-12
 """Relative difference of two sums of seconds that is put down to the order of their terms."""
@@ -465,36 +450,6 @@ def _monotone_value(problem: StageProblem, assignment: StageAssignment) -> Value
     if (source > assignment.stage[problem.succ]).any():
         raise SolverFailure("a method gave an assignment in which an edge leads to an earlier stage")
     return evaluate(problem, assignment)
-
-
-def for_activations(
-    problem: StageActivations, budget: Budget, target_gap: float, progress: Progress | None
-) -> ActivationIncumbent:
-    """Return what is known at first about a stage problem with activations: nothing.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    budget, target_gap, progress
-        See `Incumbent`.
-    """
-    return Incumbent(problem, activation_value, budget, target_gap, progress)
-
-
-def for_training(
-    problem: StageTraining, budget: Budget, target_gap: float, progress: Progress | None
-) -> TrainingIncumbent:
-    """Return what is known at first about a training pipeline: nothing.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    budget, target_gap, progress
-        See `Incumbent`.
-    """
-    return Incumbent(problem, training_value, budget, target_gap, progress)
 
 
 def for_placement(

@@ -6,8 +6,6 @@ closed or when the budget is spent. Phases know nothing of graphs, files or plan
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,13 +15,8 @@ from joblib import Parallel, delayed
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.agent import decode_placement
 from rlinit.arrays import IntArray
-from rlinit.budget import WorkShares
-from rlinit.errors import RlinitError
-from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.lagrangian_primal import assemble
-from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, JoinedBound, memory_chain
-from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
-from rlinit.exact.placements.milp.solve import PlacementMilpSettings, solve_placement_milp
+from rlinit.exact.placements.bounds.registry import memory_chain
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
 from rlinit.exact.placements.split.load_splits import load_placement
@@ -33,80 +26,26 @@ from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search import earliest_finish_start, memory_binds, sweep_placements
 from rlinit.heuristics.placements.peak_memory import PeakMemory
 from rlinit.placements.live_tensors import LiveTensors
-from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
-from rlinit.placements.timeline import placement_of
-from rlinit.placements.window import placement_windows
+from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.solving.incumbent import PlacementIncumbent
 from rlinit.solving.options import SolveOptions
-
-__all__ = [
-    "WINDOW_PROGRAM_OPS",
-    "PlacementLimits",
-    "PlacementSearch",
-    "auto_agent",
-    "bound_phase",
-    "branch",
-    "by_turns",
-    "check_branching",
-    "closing_bounds",
-    "full_program",
-    "learned",
-    "load_splits",
-    "local_search",
-    "memory_multipliers",
-    "named_start",
-    "run_heuristic",
-    "search_from_assembled",
-    "single_op_blocks",
-    "split_blocks",
-    "trials",
-    "unordered_program",
-    "windows",
-]
 
 _STARTS = ("heft", "greedy", "best-device", "met", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them."""
 
-_NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
+NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
 _SPLIT_OPS = 3_000
 """Ops up to which the blocks of a graph are solved on their own."""
 
-_WINDOW_OPS = 12
-"""Ops that a window frees at first; doubled while windows find nothing better."""
-
-_WINDOW_SHARE = 0.2
-"""Of the time left, what one window may take."""
-
 _GUARANTEE_SHARE = 0.3
 """Of the time left, what the guarantee of blocks in a row may take."""
-
-_SERVED_SHARE = 0.5
-"""Of the time left, what the program first come, first served may take before that of any order of transfers."""
-
-WINDOW_PROGRAM_OPS = 5_000
-"""Ops up to which windows of the whole are solved on SCIP, unless they are asked for by name."""
-
-_TURN_SHARE, _LEAST_TURN_S = 0.12, 0.5
-"""Of the time left, what a turn of search or proof takes, and seconds that it may take in any case."""
-
-_IDLE_S, _IDLE_TURNS = 0.01, 20
-"""Seconds below which a turn did nothing, and turns of that kind after which no more are made."""
-
-_LEAST_SHARE, _MEMORY = 0.3, 0.7
-"""Of all turns' time, what search and proof get at least each; what counts of gains and time, a turn later."""
-
-_WINDOW_TURNS = 4
-"""Every so many turns of the search are windows."""
 
 _TRIES = 3
 """Times that a heuristic is run, as long as what it finds has too much alive at once."""
 
 _SEED_STRIDE = 7919
 """Between the seeds of runs side by side."""
-
-_TRIAL_CHOICES = 500
-"""Choices of devices and orders between two looks at what trials found."""
 
 _UNLIMITED = 1 << 62
 """More work than any clock allows."""
@@ -427,223 +366,3 @@ def _guarantee(incumbent: PlacementIncumbent, blocks: list[IntArray]) -> None:
             f"{len(blocks)} blocks; neighbours one after the other are within {min(factors):.3f} to "
             f"{max(factors):.3f} times their optimum, all within {report.factor:.3f} (transfers between them apart)"
         )
-
-
-def windows(search: PlacementSearch) -> None:
-    """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
-    incumbent, window = search.incumbent, search.options.window
-    if window is None:
-        full_program(search)
-        return
-    size = int(window) if isinstance(window, int) else _WINDOW_OPS
-    rounds = search.limits.rounds
-    while size > 0 and rounds > 0 and not incumbent.finished and incumbent.assignment is not None:
-        rounds -= 1
-        before = incumbent.values
-        with incumbent.in_phase(f"window: {size} ops"):
-            _pass_of_windows(search, size)
-        if window != "auto":
-            rounds = rounds if incumbent.values != before else 0
-        elif incumbent.values == before:
-            size *= 2
-            if size > 2 * incumbent.problem.num_ops:
-                return
-
-
-def _pass_of_windows(search: PlacementSearch, size: int) -> None:
-    """Solve the windows of so many ops around the incumbent, one after another."""
-    incumbent = search.incumbent
-    if incumbent.assignment is None:
-        return
-    for free in placement_windows(incumbent.problem, incumbent.assignment, size):
-        if incumbent.finished:
-            return
-        with incumbent.part(f"window of {size} ops"), incumbent.within(_WINDOW_SHARE):
-            result = solve_placement_milp(
-                incumbent.problem,
-                budget=incumbent.budget,
-                start=incumbent.assignment,
-                free=free,
-                settings=PlacementMilpSettings(node_limit=search.limits.window_nodes),
-            )
-            incumbent.offer(result.placement, "window")
-
-
-def by_turns(search: PlacementSearch) -> None:
-    """Search from other seeds, now and then in windows on SCIP, and raise the bound by turns: what gains more, more."""
-    incumbent = search.incumbent
-    if incumbent.finished:
-        return
-    problem = incumbent.problem
-    upper = incumbent.values[0] if incumbent.values else np.inf
-    joined = JoinedBound(problem, upper, incumbent.budget, with_chain=problem.num_shards == 1)
-    turns = itertools.count(1)
-
-    def prove() -> None:
-        with incumbent.in_phase("bound: joined"):
-            bound = joined.run(incumbent.budget)
-            if np.isfinite(bound):
-                incumbent.raise_bound((bound,), "joined")
-            else:
-                incumbent.prove_infeasible(_NOTHING_FITS, "joined")
-
-    def improve() -> None:
-        turn = next(turns)
-        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS:
-            windows(search)
-        else:
-            local_search(search, turn)
-
-    ways = (prove, improve)
-    shares = WorkShares(len(ways), _LEAST_SHARE, _MEMORY)
-    idle = 0
-    while not incumbent.finished and idle < _IDLE_TURNS:
-        way, gap, began = shares.choose(), min(incumbent.gap, 1.0), incumbent.budget.elapsed_s
-        with incumbent.within(max(_TURN_SHARE, _LEAST_TURN_S / max(incumbent.budget.remaining_s, _LEAST_TURN_S))):
-            ways[way]()
-        seconds = incumbent.budget.elapsed_s - began
-        gain = max(0.0, gap - incumbent.gap)
-        idle = idle + 1 if seconds < _IDLE_S and gain == 0.0 else 0
-        shares.reward(way, gain, max(seconds, _LEAST_TURN_S))
-
-
-# -- proofs ----------------------------------------------------------------------------------------------------
-
-
-def check_branching(problem: PlacementProblem) -> None:
-    """Refuse a problem that branch and bound does not take, saying why.
-
-    Raises
-    ------
-    RlinitError
-        Several shards, queues of transfers, or too many ops.
-    """
-    if problem.num_shards != 1 or problem.transfers != "parallel":
-        raise RlinitError("method 'branch-and-bound' is for latency with parallel transfers; use 'auto' or 'milp'")
-    if problem.num_ops > MAX_OPS:
-        raise RlinitError(f"method 'branch-and-bound' takes up to {MAX_OPS} ops, not {problem.num_ops}; use 'auto'")
-
-
-def branch(search: PlacementSearch) -> None:
-    """Branch and bound over all schedules."""
-    incumbent = search.incumbent
-    if incumbent.finished:
-        return
-    with incumbent.in_phase("branch and bound"):
-        _take(incumbent, branch_and_bound(incumbent.problem, budget=incumbent.budget), "branch-and-bound")
-
-
-def trials(search: PlacementSearch) -> None:
-    """Refute makespans below the incumbent's by propagation and branching; take what stands where it is better."""
-    incumbent = search.incumbent
-    if incumbent.finished or incumbent.values is None:
-        return
-    problem = incumbent.problem
-    with incumbent.in_phase("destructive"):
-        trying = DestructiveSearch(problem, upper=incumbent.values[0])
-        if incumbent.bounds is not None:
-            trying.raise_bound(incumbent.bounds[0])
-        while not (incumbent.finished or trying.exhausted or trying.nodes >= search.limits.trial_choices):
-            trying.run(_TRIAL_CHOICES, incumbent.budget)
-            if trying.standing is not None:
-                incumbent.offer(placement_of(problem, *trying.standing), "destructive")
-                trying.standing = None
-                trying.cut(incumbent.values[0])
-            incumbent.raise_bound((trying.bound_s,), "destructive")
-
-
-def full_program(search: PlacementSearch) -> None:
-    """Solve the full mixed-integer program on SCIP, warm-started from the incumbent if there is one.
-
-    Placements queue their transfers first come, first served, and so does the program by default. Where that is a
-    restriction, what it proves is no bound on the problem, and the program of any order of transfers follows.
-    """
-    incumbent = search.incumbent
-    if incumbent.finished:
-        return
-    queued = incumbent.problem.transfers != "parallel"
-    with incumbent.in_phase("milp"), incumbent.within(_SERVED_SHARE if queued else 1.0):
-        result = _program(search, PlacementMilpSettings(), "milp", bounds=not queued)
-        if queued:
-            incumbent.offer(result.placement, "milp")
-        else:
-            _take(incumbent, result, "milp")
-    if queued and not incumbent.finished:
-        with incumbent.in_phase("milp: any order of transfers"):
-            result = _program(search, PlacementMilpSettings(served=False), "milp")
-            _take(incumbent, result, "milp")
-
-
-def unordered_program(search: PlacementSearch) -> None:
-    """Solve the program without the order of ops on a device: who holds what, paths and loads, as memory asks for."""
-    incumbent = search.incumbent
-    if incumbent.finished:
-        return
-    with incumbent.in_phase("milp without orders"):
-        settings = PlacementMilpSettings(disjunction="none", served=False)
-        _take(incumbent, _program(search, settings, "milp without orders"), "milp without orders")
-
-
-def _program(
-    search: PlacementSearch, settings: PlacementMilpSettings, source: str, *, bounds: bool = True
-) -> PlacementResult:
-    """Solve a program of the whole problem, telling the incumbent of its solutions, and of its bounds if they count."""
-    incumbent = search.incumbent
-
-    def on_solution(placement: Placement, _value: float) -> None:
-        incumbent.offer(placement, source)
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), source)
-
-    return solve_placement_milp(
-        incumbent.problem,
-        budget=incumbent.budget,
-        start=incumbent.assignment,
-        settings=dataclasses.replace(settings, node_limit=search.limits.full_nodes),
-        lower=incumbent.bounds[0] if incumbent.bounds else None,
-        on_solution=on_solution,
-        on_bound=on_bound if bounds else None,
-    )
-
-
-def _take(incumbent: PlacementIncumbent, result: PlacementResult, source: str) -> None:
-    """Accept what a solver of the full problem found and proved."""
-    incumbent.offer(result.placement, source)
-    if result.status == "infeasible" and incumbent.values is None:
-        incumbent.prove_infeasible(_NOTHING_FITS, source)
-    elif np.isfinite(result.bound):
-        incumbent.raise_bound((result.bound,), source)
-
-
-def closing_bounds(search: PlacementSearch) -> None:
-    """Run the bounds on the full problem that hold the others, cheapest first, until the gap closes."""
-    for name in ("around", "joined"):
-        with search.incumbent.part(f"bound {name}"):
-            bound_phase(search.incumbent, name)
-
-
-def bound_phase(incumbent: PlacementIncumbent, name: str, late: bool = False) -> None:
-    """Raise the bound by one named method, unless there is nothing left to do; `late`: although the time is over.
-
-    Parameters
-    ----------
-    incumbent
-        Takes what is proven.
-    name
-        One of `PLACEMENT_BOUNDS`.
-    late
-        Whether it runs although the time is over.
-    """
-    if incumbent.ended(late):
-        return
-    with incumbent.in_phase(f"bound: {name}"):
-        bound = PLACEMENT_BOUNDS[name](
-            incumbent.problem,
-            upper=incumbent.values[0] if incumbent.values else np.inf,
-            budget=incumbent.budget,
-        )
-        if np.isfinite(bound):
-            incumbent.raise_bound((bound,), name)
-        else:
-            incumbent.prove_infeasible(_NOTHING_FITS, name)

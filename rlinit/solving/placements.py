@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.budget import Budget
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.placements import placement_baselines
@@ -16,29 +15,19 @@ from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
-from rlinit.hardware import Hardware
 from rlinit.limits import closest
 from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
 from rlinit.placements.problem import Placement
-from rlinit.plan import Plan
 from rlinit.solving import placement_phases as phases
-from rlinit.solving.constraint_phase import MAX_OPS as MAX_CONSTRAINT_OPS
-from rlinit.solving.constraint_phase import check_constraints, constraint_program, has_constraints
-from rlinit.solving.incumbent import PlacementIncumbent, Progress, for_placement
+from rlinit.solving import placement_proofs as proofs
+from rlinit.solving.incumbent import PlacementIncumbent, for_placement
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.placement_phases import WINDOW_PROGRAM_OPS, PlacementSearch, bound_phase, run_heuristic
-from rlinit.solving.plans import Solved, checkpointed, offer_baselines
+from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
+from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, WINDOW_PROGRAM_OPS, bound_phase, has_constraints
+from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
-
-__all__ = [
-    "PLACEMENT_METHODS",
-    "bound_placement",
-    "explain_placement",
-    "placement_strategy",
-    "solve_placement",
-]
 
 _PROGRAM_OPS = 60
 """Ops (times shards) up to which the full program is worth its time, unless it is asked for by name."""
@@ -78,6 +67,9 @@ def _easy(search: PlacementSearch) -> bool:
 
 
 _NO_PLAN: Condition[PlacementSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+_NOTHING_YET: Condition[PlacementSearch] = Condition(
+    "there is no schedule yet", lambda search: search.incumbent.assignment is None
+)
 _FREE_AGENT: Condition[PlacementSearch] = Condition(
     "the agent is not named", lambda search: search.options.agent == "auto"
 )
@@ -131,6 +123,8 @@ _MIDDLING: Condition[PlacementSearch] = Condition(
 
 
 def _work_outweighs(search: PlacementSearch) -> bool:
+    if search.incumbent.ended():
+        return False  # The path takes a second on the largest graphs.
     problem = search.problem
     work = float(problem.op_time_s.min(axis=1, initial=np.inf).sum())
     return path_bound(problem) * problem.num_devices <= _PATH_SHARE * work
@@ -167,7 +161,11 @@ def _balance(search: PlacementSearch) -> None:
 _PATH = Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is")
 """What every method begins with."""
 
-_LOAD = Phase("bound load", _bound("load"), because="closes the gap where devices are busy all the time")
+_LOAD = Phase(
+    "bound load",
+    _bound("load", late=True),
+    because="closes the gap where devices are busy all the time; where the limit is over, by the first weights",
+)
 
 _COARSE: Strategy[PlacementSearch] = (
     Phase(
@@ -196,7 +194,7 @@ _AUTO: Strategy[PlacementSearch] = (
     ),
     Phase(
         "trial makespans",
-        phases.trials,
+        proofs.trials,
         0.2,
         (_FEW, _ONE_SHARD),
         "closes 53 of 88 graphs of 10 to 30 tasks with communication, each within a second "
@@ -204,14 +202,14 @@ _AUTO: Strategy[PlacementSearch] = (
     ),
     Phase(
         "branch and bound",
-        phases.branch,
+        proofs.branch,
         0.2,
         (_ops_up_to(_BRANCHING_OPS), _ONE_SHARD, _PARALLEL),
         "ends in a fraction of a second on so few ops",
     ),
     Phase(
         "constraint program",
-        constraint_program,
+        proofs.constraint_program,
         0.5,
         (_FEW, _CONSTRAINTS),
         "proves graphs of 10 to 30 tasks on 2 to 16 processors in 0.02 s, where branch and bound needs seconds "
@@ -250,7 +248,7 @@ _AUTO: Strategy[PlacementSearch] = (
     ),
     Phase(
         "constraint program",
-        constraint_program,
+        proofs.constraint_program,
         0.5,
         (_MIDDLING, _CONSTRAINTS),
         "from a good schedule it closes 100 tasks, and flexible job shops of 240 operations, in seconds "
@@ -283,23 +281,23 @@ _AUTO: Strategy[PlacementSearch] = (
     Phase("blocks", phases.single_op_blocks, 0.35, (_BLOCKS, _NOT_EASY), "bounds the whole even where it is not exact"),
     Phase(
         "program without orders",
-        phases.unordered_program,
+        proofs.unordered_program,
         0.4,
         (_TIGHT, _ops_up_to(WINDOW_PROGRAM_OPS)),
         "where memory decides, who holds what matters more than the order",
     ),
-    Phase("bounds around and joined", phases.closing_bounds, 0.45, (_UNTIMED_OR_SMALL,), "they hold all others"),
-    Phase("full program", phases.full_program, when=(_SMALL_PROGRAM,), because="closes only on few ops"),
+    Phase("bounds around and joined", proofs.closing_bounds, 0.45, (_UNTIMED_OR_SMALL,), "they hold all others"),
+    Phase("full program", proofs.full_program, when=(_SMALL_PROGRAM,), because="closes only on few ops"),
     Phase(
         "search and bounds by turns",
-        phases.by_turns,
+        proofs.by_turns,
         when=(_TIMED,),
         because="which of value and bound is weak depends on the graph: networks with cells of two inputs, and "
         "randomly wired ones, need most of the time for the bound (benchmarks.families.placements imported)",
     ),
     Phase(
         "windows",
-        phases.windows,
+        proofs.windows,
         when=(_UNTIMED, _ops_up_to(WINDOW_PROGRAM_OPS)),
         because="programs of few ops find what no single move does",
     ),
@@ -311,16 +309,16 @@ PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
     "sweep": (*_COARSE, Phase("local search", phases.local_search, because="it was asked for by name")),
     "warm": (
         *_COARSE,
-        Phase("windows", phases.windows, because="Inc-ILP's second and third phase"),
-        Phase("bounds around and joined", phases.closing_bounds, because="a window proves nothing of the whole"),
+        Phase("windows", proofs.windows, because="Inc-ILP's second and third phase"),
+        Phase("bounds around and joined", proofs.closing_bounds, because="a window proves nothing of the whole"),
     ),
-    "milp": (Phase("full program", phases.full_program, because="it was asked for by name"),),
+    "milp": (Phase("full program", proofs.full_program, because="it was asked for by name"),),
     "split": (
         Phase("heuristic heft", _heuristic("heft"), because="its value leaves out what cannot matter in a block"),
         Phase("blocks", phases.split_blocks, because="it was asked for by name"),
     ),
-    "cp-sat": (Phase("constraint program", constraint_program, because="it was asked for by name"),),
-    "branch-and-bound": (Phase("branch and bound", phases.branch, because="it was asked for by name"),),
+    "cp-sat": (Phase("constraint program", proofs.constraint_program, because="it was asked for by name"),),
+    "branch-and-bound": (Phase("branch and bound", proofs.branch, because="it was asked for by name"),),
 }
 """Methods of several phases by name."""
 
@@ -332,39 +330,27 @@ def placement_strategy(method: str) -> Strategy[PlacementSearch]:
     return (_PATH, *(() if _LOAD in chosen else (_LOAD,)), *chosen)
 
 
-def solve_placement(
-    graph: Graph,
-    hardware: Hardware,
-    options: SolveOptions,
-    plan: Plan | None,
-    budget: Budget,
-    progress: Progress | None,
-) -> Solved:
+def solve_placement(request: Request) -> Solved:
     """Lower a placement problem and follow the strategy of a method, from the schedule of `plan` if there is one.
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        How to solve it.
-    plan
-        A plan to refine, or None.
-    budget
-        When to stop.
-    progress
-        Called with every improvement.
+    request
+        What is asked for.
 
     Raises
     ------
     RlinitError
         Branch and bound was asked for by name, and does not take the problem.
     """
-    lowered, start = _lowered(graph, hardware, options, plan)
+    graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
+    lowered, start = _lowered(request)
     problem = lowered.problem
     batches = graph.num_ops * min(problem.num_shards, problem.num_devices)
     budget = budget.share(budget.remaining_s - min(_CLOSING_S * batches, _MOST_CLOSING * budget.remaining_s))
-    search = PlacementSearch.of(for_placement(problem, budget, options.gap, progress), options, start, lowered.live)
+    search = PlacementSearch.of(
+        for_placement(problem, budget, options.gap, request.progress), options, start, lowered.live
+    )
     incumbent = search.incumbent
     baselines: list[Baseline[Placement]] = []
 
@@ -379,7 +365,7 @@ def solve_placement(
             parts |= placement_parts(problem, known.assignment, graph, hardware, lowered.live)
         return Solved(known, parts, search.origin, baselines)
 
-    with checkpointed(incumbent, solved, graph, hardware, options):
+    with checkpointed(incumbent, solved, request):
         if lowered.infeasible:
             incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
             return solved(incumbent)
@@ -393,13 +379,12 @@ def solve_placement(
     return solved(incumbent)
 
 
-def _lowered(
-    graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None
-) -> tuple[LoweredPlacement, Placement | None]:
+def _lowered(request: Request) -> tuple[LoweredPlacement, Placement | None]:
     """Return the problem as arrays, and the schedule of a plan to refine."""
+    options, plan = request.options, request.plan
     lowered = lower_placement(
-        graph,
-        hardware,
+        request.graph,
+        request.hardware,
         "throughput" if options.objective == "throughput" else "latency",
         inputs=options.inputs,
         transfers=options.transfers,
@@ -407,14 +392,14 @@ def _lowered(
     )
     if plan is None or lowered.infeasible:
         return lowered, None
-    return lowered, placement_from_plan(plan, lowered.problem, graph, hardware)
+    return lowered, placement_from_plan(plan, lowered.problem, request.graph, request.hardware)
 
 
 def _check_method(search: PlacementSearch) -> None:
     if search.options.method == "branch-and-bound":
-        phases.check_branching(search.problem)
+        proofs.check_branching(search.problem)
     if search.options.method == "cp-sat":
-        check_constraints(search)
+        proofs.check_constraints(search)
 
 
 def _strategy(graph: Graph, options: SolveOptions) -> Strategy[PlacementSearch]:
@@ -430,7 +415,7 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
     def search_coarse(search: PlacementSearch) -> None:
         incumbent = search.incumbent
         with incumbent.in_phase("coarsen"):
-            coarse = coarsen(graph, chains=True)
+            coarse = coarsen(graph, chains=True, max_bytes=float(incumbent.problem.capacity_bytes.max()))
             problem = contract_problem(coarse, incumbent.problem)
         method = "sweep" if search.options.method == "auto" else search.options.method
         options = dataclasses.replace(search.options, method=method, window="auto")
@@ -446,62 +431,61 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
 
     return (
         Phase("search of the coarse problem", search_coarse, 0.6, because="it has a fraction of the ops"),
+        Phase(
+            "coarse schedule",
+            phases.named_start,
+            when=(_NOTHING_YET,),
+            because="what is fused may fit no device beside the rest, though its ops do",
+        ),
         _PATH,
         _LOAD,
-        Phase("bounds around and joined", phases.closing_bounds, because="nothing proven of the coarse problem holds"),
+        Phase("bounds around and joined", proofs.closing_bounds, because="nothing proven of the coarse problem holds"),
     )
 
 
-def explain_placement(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None) -> list[PlannedPhase]:
+def explain_placement(request: Request) -> list[PlannedPhase]:
     """Return what `solve_placement` would do, phase by phase.
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        How it would be solved.
-    plan
-        A plan to refine, or None.
+    request
+        What is asked for.
 
     Raises
     ------
     RlinitError
         The problem is infeasible by its data alone, or the method does not take it.
     """
-    lowered, start = _lowered(graph, hardware, options, plan)
+    options, (lowered, start) = request.options, _lowered(request)
     if lowered.infeasible:
         raise RlinitError(f"nothing to solve: {lowered.infeasible}")
-    search = PlacementSearch.of(for_placement(lowered.problem, Budget(), options.gap, None), options, start)
+    search = PlacementSearch.of(for_placement(lowered.problem, request.budget, options.gap, None), options, start)
     _check_method(search)
-    return planned(_strategy(graph, options), search)
+    return planned(_strategy(request.graph, options), search)
 
 
-def bound_placement(graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget) -> PlacementIncumbent:
+def bound_placement(request: Request) -> PlacementIncumbent:
     """Bound a placement problem by one of `PLACEMENT_BOUNDS`, or by all of them (``auto``).
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        The problem, and which bound.
-    budget
-        When to stop.
+    request
+        What is asked for.
 
     Raises
     ------
     RlinitError
         An unknown bound, one for another objective, or a problem that is infeasible by its data alone.
     """
+    options = request.options
     if options.method not in ("auto", *PLACEMENT_BOUNDS):
         near = closest(options.method, ("auto", *PLACEMENT_BOUNDS))
         names = ", ".join(PLACEMENT_BOUNDS)
         raise RlinitError(f"unknown bound {options.method!r} for {options.objective}{near} (expected auto, {names})")
-    lowered, _ = _lowered(graph, hardware, options, None)
+    lowered, _ = _lowered(request)
     if lowered.infeasible:
         raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-    incumbent = for_placement(lowered.problem, budget, 0.0, None)
+    incumbent = for_placement(lowered.problem, request.budget, 0.0, None)
     for name in PLACEMENT_BOUNDS if options.method == "auto" else (options.method,):
         with incumbent.part(f"bound {name}"):
             bound_phase(incumbent, name)

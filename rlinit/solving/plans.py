@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rlinit.budget import Budget
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
 from rlinit.comparison.advice import placement_advice, type_advice
@@ -26,14 +28,13 @@ from rlinit.solving.incumbent import (
     ActivationIncumbent,
     Incumbent,
     PlacementIncumbent,
+    Progress,
     StageIncumbent,
     TrainingIncumbent,
     strict,
 )
 from rlinit.solving.options import SolveOptions, places_ops
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
-
-__all__ = ["AnyIncumbent", "Solved", "checked_plan", "checkpointed", "offer_baselines", "saved_plan"]
 
 _CHECKPOINT_S, _LOOK_S, _AGAIN_S = 10.0, 0.1, 1.0
 """Seconds between two writings of a checkpoint at least, between two looks whether there is something new, and after a
@@ -46,6 +47,32 @@ AnyIncumbent = (
     | TrainingIncumbent
     | Incumbent[ChunkedStages, ChunkAssignment]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        How to solve it.
+    plan
+        A plan to refine, or None.
+    budget
+        When to stop.
+    progress
+        Called with every improvement, or None.
+    """
+
+    graph: Graph
+    hardware: Hardware
+    options: SolveOptions
+    plan: Plan | None = None
+    budget: Budget = field(default_factory=Budget)
+    progress: Progress | None = None
 
 
 class Solved(NamedTuple):
@@ -77,7 +104,7 @@ def offer_baselines(incumbent: Incumbent[Any, Any], baselines: Sequence[Baseline
             incumbent.offer(one.schedule, one.name)
 
 
-def checked_plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan:
+def checked_plan(solved: Solved, request: Request) -> Plan:
     """Return the plan of what was found, which the checker accepts.
 
     Where the checker refuses a bound only, the plan comes without one, and says so.
@@ -86,35 +113,28 @@ def checked_plan(solved: Solved, graph: Graph, hardware: Hardware, options: Solv
     ----------
     solved
         What the search ended with.
-    graph, hardware
-        The model and the devices.
-    options
-        The settings that led here.
+    request
+        What was asked for.
 
     Raises
     ------
     InvalidPlan
         The schedule itself is wrong, or, in strict mode, anything is.
     """
-    plan = _plan(solved, graph, hardware, options)
+    plan = _plan(solved, request)
     try:
-        verify(plan, graph, hardware)
+        verify(plan, request.graph, request.hardware)
     except InvalidPlan as problem:
         if strict() or plan.values is None or plan.bounds is None:
             raise
         note = f"the bound {plan.bounds} by {plan.bound_source} was dropped: {problem}"
         plan = dataclasses.replace(plan, status="feasible", bounds=None, bound_source="", notes=(*plan.notes, note))
-        verify(plan, graph, hardware)
+        verify(plan, request.graph, request.hardware)
     return plan
 
 
-def saved_plan(graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan | None:
+def saved_plan(request: Request) -> Plan | None:
     """Return the plan of the options' checkpoint, or None where there is none yet.
-
-    Parameters
-    ----------
-    graph, hardware, options
-        The problem.
 
     Raises
     ------
@@ -123,6 +143,7 @@ def saved_plan(graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan 
     RlinitError
         The plan is of another problem; the message says what differs.
     """
+    graph, hardware, options = request.graph, request.hardware, request.options
     if options.checkpoint is None or not options.checkpoint.exists():
         return None
     plan = Plan.load(options.checkpoint)
@@ -158,13 +179,7 @@ def _layers(graph: Graph) -> str:
 
 
 @contextmanager
-def checkpointed(
-    incumbent: Incumbent[Any, Any],
-    solved: Callable[[Any], Solved],
-    graph: Graph,
-    hardware: Hardware,
-    options: SolveOptions,
-) -> Iterator[None]:
+def checkpointed(incumbent: Incumbent[Any, Any], solved: Callable[[Any], Solved], request: Request) -> Iterator[None]:
     """Take the bounds of the options' checkpoint, if they name one, and keep it up to date while the body runs.
 
     Parameters
@@ -173,14 +188,14 @@ def checkpointed(
         What is known of the problem.
     solved
         Gives what becomes a plan, from the incumbent as it was at one moment.
-    graph, hardware, options
-        The problem.
+    request
+        What is asked for.
     """
-    if options.checkpoint is None:
+    path, over = request.options.checkpoint, threading.Event()
+    if path is None:
         yield
         return
-    path, over = options.checkpoint, threading.Event()
-    saved = saved_plan(graph, hardware, options)
+    saved = saved_plan(request)
     if saved is not None and saved.bounds is not None:
         incumbent.take_over(saved.bounds, saved.bound_source, saved.trusted)
 
@@ -198,7 +213,7 @@ def checkpointed(
             if state == written or not (due or ending):
                 continue
             try:
-                checked_plan(solved(known), graph, hardware, options).save(path)
+                checked_plan(solved(known), request).save(path)
             except Exception as failure:  # a full disk, or what was known changed while it was copied
                 failures[:], failed = [failure], time.monotonic()
             else:
@@ -220,9 +235,9 @@ _TRAINING = ("microbatches", "recompute", "optimizer")
 """Fields of a plan, and settings of training, that decide the problem."""
 
 
-def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> Plan:
+def _plan(solved: Solved, request: Request) -> Plan:
     """Turn the incumbent into a plan."""
-    incumbent = solved.incumbent
+    incumbent, graph, hardware, options = solved.incumbent, request.graph, request.hardware, request.options
     bounds = None if incumbent.infeasible else incumbent.reported_bounds
     status, message = _status(incumbent, bounds)
     return Plan(
@@ -244,7 +259,7 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
             "numbers": precision_of(graph),
         },
         message=message,
-        notes=tuple(dict.fromkeys([*incumbent.notes, *_advice(solved, graph, hardware, options)])),
+        notes=tuple(dict.fromkeys([*incumbent.notes, *_advice(solved, request)])),
         baselines={one.name: one.value for one in solved.baselines},
         baseline_notes={one.name: one.note for one in solved.baselines if one.note},
         graph_figures=figures_of(graph),
@@ -256,8 +271,9 @@ def _plan(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOption
     )
 
 
-def _advice(solved: Solved, graph: Graph, hardware: Hardware, options: SolveOptions) -> list[str]:
+def _advice(solved: Solved, request: Request) -> list[str]:
     """Return what to know before the plan is used."""
+    graph, hardware, options = request.graph, request.hardware, request.options
     values, assignment = solved.incumbent.values, solved.parts.get("assignment")
     if options.objective == "memory":
         return []

@@ -17,7 +17,6 @@ from itertools import combinations, product
 
 import numpy as np
 
-from rlinit.budget import Budget
 from rlinit.comparison.baselines import BEST_DEVICE
 from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidHardware, RlinitError
@@ -26,11 +25,9 @@ from rlinit.hardware import Hardware
 from rlinit.plan import HistoryEntry, Plan, is_closed
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.plans import Solved, checked_plan
+from rlinit.solving.plans import Request, Solved, checked_plan
 from rlinit.solving.stages import bound_stages, solve_stages
 from rlinit.stages.lowering import lower_stages
-
-__all__ = ["bound_shared", "schedule_shared", "shares"]
 
 _MOST_SETS = 64
 
@@ -68,28 +65,13 @@ def shares(hardware: Hardware, options: SolveOptions) -> bool:
     return True
 
 
-def schedule_shared(
-    graph: Graph,
-    hardware: Hardware,
-    options: SolveOptions,
-    plan: Plan | None,
-    budget: Budget,
-    progress: Progress | None,
-) -> Plan:
+def schedule_shared(request: Request) -> Plan:
     """Return the best plan over all sets of devices at work.
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        How to solve.
-    plan
-        A plan to refine, which is refused.
-    budget
-        For all sets together.
-    progress
-        Told of what each set finds.
+    request
+        What is asked for; a plan to refine is refused.
 
     Raises
     ------
@@ -98,7 +80,8 @@ def schedule_shared(
     RlinitError
         A plan to refine.
     """
-    if plan is not None:
+    graph, hardware, budget = request.graph, request.hardware, request.budget
+    if request.plan is not None:
         raise RlinitError("a plan cannot be refined on devices that share; schedule anew")
     best: Solved | None = None
     last: Solved | None = None
@@ -110,19 +93,22 @@ def schedule_shared(
         bounds.append(low)
         if best is not None and low >= value:
             continue
-        share, told = budget.share(budget.remaining_s / (len(cases) - at)), _told(progress, value, began)
-        last = solve_stages(restricted, crowded, options, None, share, told)
+        share, told = budget.share(budget.remaining_s / (len(cases) - at)), _told(request.progress, value, began)
+        part = Request(restricted, crowded, request.options, None, share, told)
+        last = solve_stages(part)
         ended = last.incumbent
         proven = math.inf if ended.infeasible else (ended.reported_bounds or (0.0,))[0]
         bounds[-1] = max(low, proven)
         single = min([single, *_single(last, hardware, crowded)])
         while best is None and ended.values is not None and not _is_set(last, hardware, crowded):
             # Its own set was not solved in time: the same devices, which are fewer, on their own terms from this plan.
-            found = checked_plan(last, restricted, crowded, options)
+            found = checked_plan(last, part)
             restricted, crowded = _restricted(graph, hardware, _at_work(last))
             prints = {"graph_fingerprint": restricted.fingerprint(), "hardware_fingerprint": crowded.fingerprint()}
             start = dataclasses.replace(found, **prints)  # type: ignore[arg-type]  # both are text
-            last = solve_stages(restricted, crowded, options, start, budget.share(budget.remaining_s / 2), told)
+            share = budget.share(budget.remaining_s / 2)
+            part = Request(restricted, crowded, request.options, start, share, told)
+            last = solve_stages(part)
             ended = last.incumbent
         if ended.values is not None and _is_set(last, hardware, crowded) and ended.values[0] < value:
             best, value = last, ended.values[0]
@@ -130,8 +116,8 @@ def schedule_shared(
         assert last is not None  # the set of all devices was tried last; where nothing fits it, nothing does
         last.incumbent.history.clear()  # its bounds are those of this set alone
         last.incumbent.bounds, last.incumbent.bound_source = None, ""
-        return checked_plan(last, graph, hardware, options)
-    found = checked_plan(best, graph, hardware, options)
+        return checked_plan(last, request)
+    found = checked_plan(best, request)
     proven = min(min(bounds), value)
     kept = {name: one for name, one in found.baselines.items() if name != BEST_DEVICE}
     return dataclasses.replace(
@@ -157,19 +143,13 @@ def _told(progress: Progress | None, value: float, began: float) -> Progress | N
     return tell
 
 
-def bound_shared(
-    graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget
-) -> tuple[float, str, tuple[str, ...]]:
+def bound_shared(request: Request) -> tuple[float, str, tuple[str, ...]]:
     """Return the least bound over all sets of devices at work, what proved it, and the notes of all.
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        Which bound.
-    budget
-        For all sets together.
+    request
+        What is asked for.
 
     Raises
     ------
@@ -178,6 +158,7 @@ def bound_shared(
     RlinitError
         An unknown bound, or a problem that is infeasible by its data alone.
     """
+    graph, hardware, budget = request.graph, request.hardware, request.budget
     cases = list(_sets(graph, hardware))
     found: list[tuple[float, str]] = []
     notes: list[str] = []
@@ -185,8 +166,8 @@ def bound_shared(
         restricted, crowded = _restricted(graph, hardware, used)
         if at < len(cases) - 1 and lower_stages(restricted, crowded, "pipeline").infeasible:
             continue  # no plan belongs to this set; what does not fit all devices is refused below
-        part = budget.share(budget.remaining_s / (len(cases) - at))
-        incumbent = bound_stages(restricted, crowded, options, part)
+        share = budget.share(budget.remaining_s / (len(cases) - at))
+        incumbent = bound_stages(Request(restricted, crowded, request.options, None, share))
         low = math.inf if incumbent.infeasible else (incumbent.bounds or (0.0,))[0]
         found.append((low, incumbent.bound_source))
         notes += incumbent.notes

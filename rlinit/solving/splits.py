@@ -24,8 +24,8 @@ from rlinit.exact.stages.bounds.rounding import value_quantum
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.bounds.trial_load import trial_load_bound
-from rlinit.exact.stages.chunk_milp import solve_chunk_milp
-from rlinit.exact.stages.loose_milp import solve_loose_milp
+from rlinit.exact.stages.chunk_milp import chunk_program
+from rlinit.exact.stages.loose_milp import loose_program
 from rlinit.exact.stages.split_run import SplitResult
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -35,7 +35,7 @@ from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.plans import Solved, checkpointed, offer_baselines
+from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
 from rlinit.solving.stage_phases import StageSearch
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.stages.lowering import LoweredStages, lower_stages
@@ -50,8 +50,6 @@ from rlinit.stages.splits.chunks import (
     from_contiguous,
 )
 from rlinit.stages.splits.loose import loosened
-
-__all__ = ["SPLIT_BOUNDS", "SPLIT_METHODS", "bound_split", "explain_split", "solve_split", "splits_devices"]
 
 _MOVES_A_NODE, _FEWEST_MOVES, _LONG_MOVES = 2_000, 20_000, 4_000_000
 """Moves of the first annealing for each node, and at least; further ones have twice as many, up to the last."""
@@ -103,7 +101,7 @@ class Loose:
         self.lowered = lower_stages(graph, hardware, "pipeline", contiguous=False)
         self.problem = self.base = self.lowered.problem
         self.num_places = self.base.num_nodes * self.base.num_stages
-        self.solve = partial(solve_loose_milp, self.problem)
+        self.solve = loose_program(self.problem).solve
         self.improve = partial(anneal_loose, self.problem)
 
     def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
@@ -147,7 +145,7 @@ class Chunks:
         self.lowered, self.base = contiguous, contiguous.problem
         self.problem = ChunkedStages(self.base, options.chunks, options.chunk_order)
         self.num_places = self.base.num_nodes * self.problem.num_stages
-        self.solve = partial(solve_chunk_milp, self.problem)
+        self.solve = chunk_program(self.problem).solve
         self.improve = partial(anneal_chunks, self.problem)
 
     def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
@@ -334,49 +332,28 @@ SPLIT_METHODS: Mapping[str, Strategy[SplitSearch]] = {
 """Phases by method."""
 
 
-def _search(
-    graph: Graph,
-    hardware: Hardware,
-    options: SolveOptions,
-    plan: Plan | None,
-    budget: Budget,
-    progress: Progress | None,
-) -> SplitSearch:
+def _search(request: Request) -> SplitSearch:
     """Return the problem with nothing but the schedule of a plan to refine."""
+    graph, hardware, options, plan = request.graph, request.hardware, request.options, request.plan
     contiguous = lower_stages(graph, hardware, "pipeline")
     form = Chunks(contiguous, graph, hardware, options) if options.contiguous else Loose(contiguous, graph, hardware)
-    incumbent = form.incumbent(budget, options, progress)
+    incumbent = form.incumbent(request.budget, options, request.progress)
     if form.lowered.infeasible:
         incumbent.prove_infeasible(form.lowered.infeasible, "the problem's data")
     start = None if plan is None or incumbent.infeasible else form.from_plan(plan)
     return SplitSearch(incumbent, options, form, start, "none" if plan is None else "plan")
 
 
-def solve_split(
-    graph: Graph,
-    hardware: Hardware,
-    options: SolveOptions,
-    plan: Plan | None,
-    budget: Budget,
-    progress: Progress | None,
-) -> Solved:
+def solve_split(request: Request) -> Solved:
     """Solve a pipeline with several chunks a device, or with loose ops.
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        How to solve it.
-    plan
-        A plan to refine, or None.
-    budget
-        When to stop.
-    progress
-        Called with every improvement.
+    request
+        What is asked for.
     """
-    search = _search(graph, hardware, options, plan, budget, progress)
-    incumbent, form = search.incumbent, search.form
+    search = _search(request)
+    incumbent, form, options = search.incumbent, search.form, request.options
     baselines: list[Baseline[Any]] = []
 
     def solved(known: Incumbent[Any, Any]) -> Solved:
@@ -384,11 +361,11 @@ def solve_split(
 
     if incumbent.infeasible:
         return solved(incumbent)
-    with checkpointed(incumbent, solved, graph, hardware, options):
+    with checkpointed(incumbent, solved, request):
         incumbent.offer(search.start, "plan")
         if not form.contiguous.infeasible:
             value_of = partial(evaluate, form.contiguous.problem)
-            for one in stage_baselines(form.contiguous, graph, hardware, value_of, budget):
+            for one in stage_baselines(form.contiguous, request.graph, request.hardware, value_of, request.budget):
                 schedule = None if one.schedule is None else form.from_contiguous(one.schedule)
                 baselines.append(Baseline(one.name, schedule, one.value, one.note))
         follow(SPLIT_METHODS[options.method], search)
@@ -397,52 +374,44 @@ def solve_split(
     return solved(incumbent)
 
 
-def explain_split(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None) -> list[PlannedPhase]:
+def explain_split(request: Request) -> list[PlannedPhase]:
     """Return what `solve_split` would do, phase by phase.
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        How it would be solved.
-    plan
-        A plan to refine, or None.
+    request
+        What is asked for.
 
     Raises
     ------
     RlinitError
         The problem is infeasible by its data alone.
     """
-    search = _search(graph, hardware, options, plan, Budget(), None)
+    search = _search(request)
     if search.incumbent.infeasible:
         raise RlinitError(f"nothing to solve: {search.incumbent.infeasible}")
-    return planned(SPLIT_METHODS[options.method], search)
+    return planned(SPLIT_METHODS[request.options.method], search)
 
 
-def bound_split(graph: Graph, hardware: Hardware, options: SolveOptions, budget: Budget) -> Incumbent[Any, Any]:
+def bound_split(request: Request) -> Incumbent[Any, Any]:
     """Bound a pipeline with several chunks a device, or with loose ops, by one of `SPLIT_BOUNDS` or by all.
 
     Parameters
     ----------
-    graph, hardware
-        The model and the devices.
-    options
-        The problem, and which bound.
-    budget
-        When to stop.
+    request
+        What is asked for.
 
     Raises
     ------
     RlinitError
         An unknown bound, or a problem that is infeasible by its data alone.
     """
-    method = options.method
+    method = request.options.method
     if method not in ("auto", *SPLIT_BOUNDS):
         near = closest(method, ("auto", *SPLIT_BOUNDS))
         names = ", ".join(SPLIT_BOUNDS)
         raise RlinitError(f"unknown bound {method!r} for such a pipeline{near} (expected auto, {names})")
-    search = _search(graph, hardware, options, None, budget, None)
+    search = _search(request)
     if search.incumbent.infeasible:
         raise RlinitError(f"nothing to bound: {search.incumbent.infeasible}")
     for name in SPLIT_BOUNDS if method == "auto" else (method,):

@@ -17,11 +17,10 @@ from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
 from rlinit.exact.stages.bounds.trial_load import trial_load_bound
+from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.stages.problem import Value
-
-__all__ = ["BOUNDS", "NOTHING_FITS", "bound_phase", "fits_scip", "shared_cover", "stage_bounds"]
 
 NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
 
@@ -80,6 +79,12 @@ def _bin_packing(incumbent: StageIncumbent) -> Value:
 
 def _trial_load(incumbent: StageIncumbent) -> Value:
     return (trial_load_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+
+
+def _chain_order(incumbent: StageIncumbent) -> Value:
+    budget, upper = incumbent.budget, _upper(incumbent)
+    proven, order = simple_bound(incumbent.problem, budget)[0], ChainOrder.of(incumbent.problem, upper)
+    return (proven if order is None else order.raised(proven, upper, budget),)
 
 
 def shared_cover(incumbent: StageIncumbent) -> ConvexCover | None:
@@ -156,6 +161,7 @@ BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
     "simple": _simple,
     "bin-packing": _bin_packing,
     "trial-load": _trial_load,
+    "chain-order": _chain_order,
     "convex-cover": _convex_cover,
     "parametric-cut": _parametric,
     "anchored-cut": _anchored,

@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 from rlinit.agent.selection import SHIPPED_STAGES, choose_for_stages
 from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
+from rlinit.errors import RlinitError
+from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
 from rlinit.exact.stages.boundaries import improve_at_boundaries
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
+from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
@@ -32,32 +35,14 @@ from rlinit.solving.incumbent import StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, shared_cover, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
+from rlinit.stages.states import num_counted
 from rlinit.stages.window import free_nodes
-
-__all__ = [
-    "FEW_IDEALS",
-    "PhaseLimits",
-    "StageSearch",
-    "agent_alone",
-    "all_bounds",
-    "anneal",
-    "beam",
-    "chosen_windows",
-    "coarse",
-    "exact_ideals",
-    "fill",
-    "first_schedule",
-    "full_program",
-    "named_start",
-    "natural",
-    "neighbours",
-    "remembering",
-    "run_heuristic",
-    "small_windows",
-]
 
 FEW_IDEALS = 50_000
 """Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
+
+FEW_LABELS = 3_000_000
+"""Ideals times sets of devices used, up to which that holds."""
 
 _IDEALS_PER_S = 200_000
 """Ideals that are enumerated in a second of the time left; enumeration itself cannot be interrupted."""
@@ -79,6 +64,10 @@ _BOUNDARY_ROUNDS, _LONG_BOUNDARY_ROUNDS = 100, 10**9
 
 _BOUNDARY_WORK, _LONG_BOUNDARY_WORK = 150_000_000, 10**18
 """Pairs of ideals of all these rounds, some five seconds: without a time limit, and with one, which then ends it."""
+
+MAX_CLAUSES = 20_000
+"""Clauses up to which `auto` tries it on pipelines: lines of 28 tasks have 1,000 to 3,000 and are closed, those of 70
+have 80,000 and more and are hopeless."""
 
 _SMALL_WINDOWS = (1.0, 2.0, 4.0)
 """Levels around the boundaries that are tried before the full program."""
@@ -366,7 +355,7 @@ def all_bounds(search: StageSearch) -> None:
             bound_phase(search.incumbent, name)
 
 
-def exact_ideals(search: StageSearch, most: int | None = None) -> bool:
+def exact_ideals(search: StageSearch, most: int | None = None, most_labels: int = FEW_LABELS) -> bool:
     """Solve by dynamic programming over ideals; False if there are more than `most`, or than fit memory and time.
 
     Parameters
@@ -375,8 +364,15 @@ def exact_ideals(search: StageSearch, most: int | None = None) -> bool:
         Takes what is found and proven.
     most
         Ideals to enumerate at most; None: what the search's limits allow.
+    most_labels
+        Where there is such a limit, these times the sets of devices used at most (`pipeline`).
     """
-    incumbent, ideal_cap = search.incumbent, search.limits.ideal_cap if most is None else most
+    incumbent, ideal_cap = search.incumbent, search.limits.ideal_cap
+    if most is not None:
+        problem = incumbent.problem
+        pipeline = problem.objective == "pipeline"
+        states = num_counted(problem.class_count, min(problem.num_stages, problem.num_nodes)) if pipeline else 1
+        ideal_cap = max(1, min(most, most_labels // states))
     if incumbent.finished:
         return incumbent.closed
 
@@ -397,6 +393,49 @@ def exact_ideals(search: StageSearch, most: int | None = None) -> bool:
             return False
         _take(incumbent, result, "ideals", full=True)
     return incumbent.closed
+
+
+def check_stage_constraints(search: StageSearch) -> None:
+    """Refuse to run CP-SAT by name on a stage problem that it does not take, saying why.
+
+    Raises
+    ------
+    RlinitError
+        The objective is ``memory``.
+    BackendUnavailable
+        It is not installed, or cannot be loaded beside highspy.
+    """
+    if search.incumbent.problem.objective != "pipeline":
+        raise RlinitError("method 'cp-sat' is for pipeline and latency; use 'auto', 'ideals' or 'milp' for memory")
+    require_available()
+
+
+def has_stage_constraints(search: StageSearch) -> bool:
+    """Return whether CP-SAT is there and the pipeline is small enough for it."""
+    problem = search.incumbent.problem
+    # Paths are counted only where the pairs of ops alone are few.
+    small = problem.num_nodes**2 * problem.num_stages <= 10 * MAX_CLAUSES
+    return small and is_available() and num_clauses(problem) <= MAX_CLAUSES
+
+
+def stage_constraint_program(search: StageSearch) -> None:
+    """Search and prove a pipeline on CP-SAT, from the incumbent."""
+    incumbent = search.incumbent
+    if incumbent.assignment is None:
+        natural(search)
+    if incumbent.finished or incumbent.assignment is None:
+        return
+    on_solution, on_bound = incumbent.listeners("cp-sat")
+    with incumbent.in_phase("cp-sat"):
+        solve_constraint_program(
+            incumbent.problem,
+            budget=incumbent.budget,
+            start=incumbent.assignment,
+            settings=ConstraintSettings(None if search.options.timed else SHORT_WORK, search.options.seed),
+            quantum=incumbent.quantum,
+            on_solution=on_solution,
+            on_bound=on_bound,
+        )
 
 
 def small_windows(search: StageSearch) -> None:

@@ -9,14 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.costs.roofline import known_bytes, may_run, op_times
 from rlinit.errors import InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.stages.problem import StageAssignment, StageProblem
-
-__all__ = ["LoweredStages", "lower_stages", "tensors_between", "transfer_seconds"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,9 +157,8 @@ def _merge(graph: Graph) -> IntArray:
     matrix = coo_array((np.ones(len(rows)), (rows, cols)), shape=(graph.num_ops, graph.num_ops))
     _, component = connected_components(matrix, directed=True, connection="strong")
     _, first, inverse = np.unique(component, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse].astype(np.int64)
+    rank = inverse_of(np.argsort(first))
+    return rank[inverse]
 
 
 def _grouped(graph: Graph) -> IntArray:
@@ -169,9 +166,8 @@ def _grouped(graph: Graph) -> IntArray:
     alone = np.arange(graph.num_ops) + int(graph.colocation.max(initial=-1)) + 1
     key = np.where(graph.colocation >= 0, graph.colocation, alone)
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse].astype(np.int64)
+    rank = inverse_of(np.argsort(first))
+    return rank[inverse]
 
 
 def _first_order(graph: Graph, node_of_op: IntArray) -> IntArray:

@@ -16,9 +16,7 @@ from rlinit.coarsening.contraction import (
     Coarsened,
     coarsen,
     contract_problem,
-    expand_assignment,
     expand_placement,
-    expand_start_s,
 )
 from rlinit.coarsening.rules import FusionRules, InvalidRules
 from rlinit.costs.roofline import moved_bytes
@@ -27,8 +25,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import held_bytes, makespan, timeline
-from rlinit.plan import Transfers
+from rlinit.placements.timeline import held_bytes, makespan
 from tests.placement_cases import random_placement, random_placement_problem
 
 KINDS = ("conv", "bn", "add", "relu", "matmul", "concat", "")
@@ -352,43 +349,6 @@ def test_expanded_placements_are_never_later(
     assert held_bytes(problem, fine.device) == pytest.approx(held_bytes(coarse, placement.device))
 
 
-@pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
-@pytest.mark.parametrize("seed", range(15))
-def test_expanded_starts_are_feasible(transfers: Transfers, seed: int) -> None:
-    """With the coarse schedule's own transfers, every original batch has its data and its device when it starts."""
-    problem = random_placement_problem(
-        seed, 9, 3, shards=1 + seed % 3, transfers=transfers, density=0.2, forbidden_fraction=0.0
-    )
-    coarsened = coarsen(with_kinds(problem, seed), chains=bool(seed % 2))
-    coarse = contract_problem(coarsened, problem)
-    placement = random_placement(coarse, np.random.default_rng(seed))
-    plan = timeline(coarse, placement)
-    start = expand_start_s(coarsened, problem, placement, plan.start_s)
-    device = placement.device[coarsened.group_of_op]
-    tiny = 1e-9
-    spans: dict[int, list[tuple[float, float]]] = {}
-    end = np.full_like(start, np.nan)
-    for v, i in np.argwhere(~np.isnan(start)):
-        end[v, i] = start[v, i] + problem.time_s[v, i, int((device[v] == i).sum())]
-        spans.setdefault(int(i), []).append((start[v, i], end[v, i]))
-    for busy in spans.values():
-        busy.sort()
-        assert all(a[1] <= b[0] + tiny for a, b in itertools.pairwise(busy))
-    assert np.nanmax(end) == pytest.approx(plan.makespan_s)
-    sent = {(item.op, item.source, item.target): item for item in plan.transfers}
-    for u, v in problem.edges.tolist():
-        for i, j in {(int(device[u, c]), int(device[v, c])) for c in range(problem.num_shards)}:
-            shared = int(((device[u] == i) & (device[v] == j)).sum())
-            if i == j:
-                assert end[u, i] <= start[v, j] + tiny
-            elif transfers == "parallel":
-                assert end[u, i] + problem.transfer_s(u, i, j, shared) <= start[v, j] + tiny
-            else:
-                transfer = sent[int(coarsened.group_of_op[u]), i, j]
-                assert end[u, i] <= transfer.start_s + tiny
-                assert transfer.end_s <= start[v, j] + tiny
-
-
 @pytest.mark.filterwarnings("ignore:.*give no out_bytes")
 def test_a_lowered_coarse_graph_and_a_contracted_problem_agree_where_times_are_given() -> None:
     """Times, weights, tensors and groups are the same by both ways; only the tensors inside groups are not held."""
@@ -400,14 +360,6 @@ def test_a_lowered_coarse_graph_and_a_contracted_problem_agree_where_times_are_g
     for what in ("time_s", "weight_bytes", "tensor_bytes", "s_per_byte", "delay_s", "edges", "order", "group"):
         assert np.allclose(getattr(contracted, what), getattr(lowered, what)), what
     assert (contracted.shard_bytes >= lowered.shard_bytes).all()
-
-
-def test_assignments_expand_by_name() -> None:
-    """Every op gets what its group got; a missing group is an error that names it."""
-    coarsened = coarsen(layers("a:conv b:bn c:softmax", "a>b b>c"))
-    assert expand_assignment(coarsened, {"b": "gpu", "c": "cpu"}) == {"a": "gpu", "b": "gpu", "c": "cpu"}
-    with pytest.raises(InvalidPlan, match="'c'"):
-        expand_assignment(coarsened, {"b": 0})
 
 
 def test_another_problem_is_refused() -> None:

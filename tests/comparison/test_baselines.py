@@ -148,3 +148,13 @@ def test_small_gains_are_said() -> None:
     assert any("would take only 2.0% longer" in note for note in plan.notes)
     even = rlinit.Graph.build([(name, {"time_s": 1.0}) for name in "ab"], [])
     assert rlinit.schedule(even, hardware, objective="latency").notes == ()
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory"])
+def test_a_limit_that_is_over_at_once_still_gives_stages(objective: Any) -> None:
+    """Rules are begun until one that cuts gives a schedule: here the second, since the first is no cut."""
+    graph = rlinit.Graph.build([(f"v{i}", {"time_s": 1.0, "param_bytes": 4.0, "out_bytes": 0.0}) for i in range(6)], [])
+    plan = rlinit.schedule(graph, rlinit.Hardware.pipeline(2), objective=objective, time_limit_s=1e-6)
+    rlinit.verify(plan, graph, rlinit.Hardware.pipeline(2))
+    assert plan.value == (3.0 if objective == "pipeline" else 12.0)
+    assert plan.baseline_notes["equal bytes"] == "not computed: the time limit had passed"

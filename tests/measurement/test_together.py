@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import rlinit
 from rlinit.cli.run import Measure, measure_model
 from rlinit.costs.table import CostTable
-from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.errors import ExecutionFailure, InvalidPlan, RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.measurement.together import MeasuredSharing, measure_together
 from tests.executors.models import Chain
@@ -98,3 +99,12 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(folder: Path) -> 
     for wrong in cases_of:
         with pytest.raises(InvalidPlan, match="expected >= 2, 1, 1, > 0"):
             measure_together(program, (), **wrong)
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_is_noticed_at_once(folder: Path) -> None:
+    """A model that cannot run on the inputs ends the measurement with a reason, not after two minutes."""
+    started = time.monotonic()
+    with pytest.raises(ExecutionFailure, match="ended before it answered"):
+        measure_together(torch.export.load(folder / "net.pt2"), (), 2, rounds=1, seconds=0.01)
+    assert time.monotonic() - started < 100.0

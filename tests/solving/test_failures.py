@@ -16,7 +16,7 @@ from rlinit.budget import Budget
 from rlinit.errors import CheckpointError, SolverFailure
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.placements.lowering import lower_placement
-from rlinit.solving import constraint_phase, placement_phases, stage_bounds, stage_phases
+from rlinit.solving import placement_phases, placement_proofs, stage_bounds, stage_phases
 from rlinit.solving.incumbent import for_stages
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment
@@ -83,11 +83,12 @@ def test_a_placement_survives_every_exact_part(
     error: Exception, method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The heuristics' schedule is returned, and the notes say what failed."""
-    for name in ("solve_placement_milp", "branch_and_bound", "solve_split", "sweep_placements", "memory_chain"):
+    for name in ("solve_split", "sweep_placements", "memory_chain"):
         monkeypatch.setattr(placement_phases, name, failing(error))
-    monkeypatch.setattr(constraint_phase, "solve_constraints", failing(error))
+    for name in ("solve_placement_milp", "branch_and_bound", "solve_constraints"):
+        monkeypatch.setattr(placement_proofs, name, failing(error))
     bounds = dict.fromkeys(PLACEMENT_BOUNDS, failing(error))
-    monkeypatch.setattr(placement_phases, "PLACEMENT_BOUNDS", bounds)
+    monkeypatch.setattr(placement_proofs, "PLACEMENT_BOUNDS", bounds)
     hardware = rlinit.Hardware.mesh([rlinit.Device("one"), rlinit.Device("two")], 2.0)
     plan = rlinit.schedule(layers(), hardware, objective="latency", method=method)
     assert plan.status == ("no_solution" if method == "milp" else "feasible")

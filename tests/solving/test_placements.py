@@ -21,7 +21,8 @@ from rlinit.placements.lowering import lower_placement
 from rlinit.plan import Transfers
 from rlinit.solving.incumbent import for_placement
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.placement_phases import PlacementSearch, by_turns
+from rlinit.solving.placement_phases import PlacementSearch
+from rlinit.solving.placement_proofs import by_turns
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 GPUS = Hardware.preset("cpu-t4-a100")
@@ -239,3 +240,26 @@ def test_search_and_bounds_go_on_where_there_is_no_schedule_yet(capacity: float)
     optimum = brute_force_placement(problem)
     assert bool(incumbent.infeasible) == (optimum == np.inf)
     assert incumbent.infeasible or (incumbent.bounds is not None and 0.0 < incumbent.bounds[0] <= optimum * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("method", ["auto", "cp-sat", "sweep"])
+def test_what_fuses_but_fits_no_device_together_is_scheduled_apart(method: str) -> None:
+    """A chain of two ops of 4 and 5 bytes on devices of 6, then one where memory is full in pairs but not in chains."""
+    graph = rlinit.Graph.build(
+        [("a", {"time_s": 0.0, "param_bytes": 4, "out_bytes": 6}), ("b", {"time_s": 0.0, "param_bytes": 5})],
+        [("a", "b")],
+    )
+    plan = rlinit.schedule(
+        graph, _even_devices(2, 6.0), objective="latency", method=method, coarsen=True, resident="weights"
+    )
+    assert plan.value == 6.0
+    ops = [(f"v{i}", {"time_s": 1.0, "param_bytes": size, "out_bytes": 0.0}) for i, size in enumerate((3, 3, 2, 2, 2))]
+    graph = rlinit.Graph.build(ops, [("v0", "v2"), ("v1", "v3"), ("v1", "v4")])
+    plan = rlinit.schedule(
+        graph, _even_devices(2, 6.0), objective="latency", method=method, coarsen=True, resident="weights"
+    )
+    assert plan.status in ("optimal", "feasible")
+
+
+def _even_devices(count: int, memory: float) -> Hardware:
+    return Hardware.mesh([Device(f"d{i}", "any", memory_bytes=memory) for i in range(count)], 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,18 @@ def test_memory_that_nothing_can_meet_names_the_op_and_the_bytes() -> None:
     assert "lacks" in plan.message
     assert "\n" not in plan.message
     json.dumps(plan.to_dict())
+
+
+def test_small_tensors_beside_large_ones_leave_no_rounding() -> None:
+    """What is alive around an op is a sum that rises and falls: here from a third of 1e12 bytes to 1e-9 and less."""
+    sizes = [1e12 / 3, 1e12 / 7, 1e-9 / 3, 1e-13, 0.0]
+    ops = [(f"v{i}", {"time_s": 1.0, "param_bytes": 0.0, "out_bytes": size}) for i, size in enumerate(sizes)]
+    graph = Graph.build(ops, [(f"v{i}", f"v{i + 1}") for i in range(4)])
+    hardware = devices(3, math.inf)
+    plan = rlinit.schedule(graph, hardware, training="1f1b", microbatches=3)
+    assert plan.status == "optimal"
+    assert plan.training is not None
+    assert all(stage.working_bytes >= 0.0 for stage in plan.training.stages)
+    alone = rlinit.schedule(graph, devices(5, math.inf), training="gpipe", microbatches=3)
+    assert alone.training is not None
+    assert [stage.working_bytes for stage in alone.training.stages][3:] == [1e-9 / 3 + 1e-13, 1e-13]

@@ -21,8 +21,6 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 from rlinit.kernels.stages.slicing import BottleneckLabels, Chain, States, pipeline_pass, positions
 
-__all__ = ["SliceBatch", "beam_orders", "choice_gradient", "choice_terms", "sample_orders", "slice_values"]
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
@@ -124,6 +122,20 @@ def sample_orders(
                 count = _without(u, count, succ_indptr[base:], succ, waiting, ready, place)
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _softmax(keys: FloatArray, ready: IntArray, count: int, weight: FloatArray) -> tuple[float, float, float]:
+    """Write the weights of ready nodes, 1 for the greatest key; return that key, their sum, and that of key less it."""
+    top, total, mean = -np.inf, 0.0, 0.0
+    for j in range(count):
+        top = max(top, keys[ready[j]])
+    for j in range(count):
+        key = keys[ready[j]] - top
+        weight[j] = math.exp(key)
+        total += weight[j]
+        mean += weight[j] * key
+    return top, total, mean
+
+
 @njit(cache=True, nogil=True)
 def choice_terms(
     keys: FloatArray,
@@ -152,6 +164,7 @@ def choice_terms(
     num_ready = np.empty(orders.shape, np.int64)
     most = np.diff(node_ptr).max()
     waiting, ready, place = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    weight = np.empty(most)
     for g in range(len(node_ptr) - 1):
         base = node_ptr[g]
         n = node_ptr[g + 1] - base
@@ -161,16 +174,7 @@ def choice_terms(
                 u = orders[s, base + i]
                 num_ready[s, base + i] = count
                 if count > 1:
-                    top = -np.inf
-                    for j in range(count):
-                        top = max(top, keys[base + ready[j]])
-                    total = 0.0
-                    mean = 0.0
-                    for j in range(count):
-                        key = keys[base + ready[j]] - top
-                        weight = math.exp(key)
-                        total += weight
-                        mean += weight * key
+                    top, total, mean = _softmax(keys[base:], ready, count, weight)
                     log_total = math.log(total)
                     log_prob[s, base + i] = keys[base + u] - top - log_total
                     entropy[s, base + i] = log_total - mean / total
@@ -219,16 +223,7 @@ def choice_gradient(
             for i in range(n):
                 u = orders[s, base + i]
                 if count > 1:
-                    top = -np.inf
-                    for j in range(count):
-                        top = max(top, keys[base + ready[j]])
-                    total = 0.0
-                    mean = 0.0
-                    for j in range(count):
-                        key = keys[base + ready[j]] - top
-                        weight[j] = math.exp(key)
-                        total += weight[j]
-                        mean += weight[j] * key
+                    top, total, mean = _softmax(keys[base:], ready, count, weight)
                     log_total = math.log(total)
                     entropy = log_total - mean / total
                     by_log_prob, by_entropy = log_prob_grad[s, base + i], entropy_grad[s, base + i]
@@ -239,72 +234,6 @@ def choice_gradient(
                     grad[base + u] += by_log_prob
                 count = _without(u, count, succ_indptr[base:], succ, waiting, ready, place)
     return grad
-
-
-@njit(cache=True, nogil=True)
-def beam_orders(
-    keys: FloatArray, succ_indptr: IntArray, succ: IntArray, pred_indptr: IntArray, width: int
-) -> tuple[IntArray, FloatArray]:
-    """Return (orders (w, n), log-probabilities (w,)) of one graph by beam search, likeliest first; w <= width.
-
-    Ties go to the beam and then the node of smaller number.
-
-    Parameters
-    ----------
-    keys
-        (n,) logit of each node.
-    succ_indptr, succ
-        Successors of node v: ``succ[succ_indptr[v]:succ_indptr[v + 1]]``.
-    pred_indptr
-        (n + 1,) of which the differences are the numbers of predecessors.
-    width
-        Most orders to keep, at least 1.
-    """
-    n = len(keys)
-    orders = np.empty((width, n), np.int64)
-    waiting = np.empty((width, n), np.int64)
-    score = np.zeros(width)
-    beams = 1
-    for v in range(n):
-        waiting[0, v] = pred_indptr[v + 1] - pred_indptr[v]
-    most = width * n
-    for i in range(n):
-        total = np.empty(most)
-        source = np.empty(most, np.int64)
-        node = np.empty(most, np.int64)
-        count = 0
-        for b in range(beams):
-            first = count
-            top = -np.inf
-            for v in range(n):
-                if waiting[b, v] == 0:
-                    source[count] = b
-                    node[count] = v
-                    top = max(top, keys[v])
-                    count += 1
-            mass = 0.0
-            for c in range(first, count):
-                mass += math.exp(keys[node[c]] - top)
-            log_mass = math.log(mass)
-            for c in range(first, count):
-                total[c] = score[b] + keys[node[c]] - top - log_mass
-        rank = np.argsort(-total[:count], kind="mergesort")
-        kept = min(width, count)
-        new_orders = np.empty((width, n), np.int64)
-        new_waiting = np.empty((width, n), np.int64)
-        new_score = np.zeros(width)
-        for j in range(kept):
-            c = rank[j]
-            b, u = source[c], node[c]
-            new_orders[j, :i] = orders[b, :i]
-            new_waiting[j] = waiting[b]
-            new_orders[j, i] = u
-            new_waiting[j, u] = -1
-            new_score[j] = total[c]
-            for e in range(succ_indptr[u], succ_indptr[u + 1]):
-                new_waiting[j, succ[e]] -= 1
-        orders, waiting, score, beams = new_orders, new_waiting, new_score, kept
-    return orders[:beams], score[:beams]
 
 
 class SliceBatch(NamedTuple):

@@ -17,12 +17,14 @@ gradient out, the sum over its readers there, and one that sends it takes one in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
@@ -33,8 +35,6 @@ from rlinit.stages.problem import StageProblem
 from rlinit.stages.training.problem import Blocks, Links, StageTraining
 from rlinit.stages.training.rules import TrainingRules, in_flight
 from rlinit.units import format_bytes
-
-__all__ = ["LoweredTraining", "has_backward", "lower_training"]
 
 _BACKWARD = 2.0
 """Backward time over forward time where none is given: gradients of a product are two products of its size."""
@@ -212,17 +212,19 @@ def _widths(graph: Graph, node_of_op: IntArray, n: int) -> FloatArray:
     A tensor is alive from its producer to its last reader, to the end if nobody reads it.
     """
     tensors = graph.tensors
-    place = np.empty(graph.num_ops, np.int64)
-    place[graph.order] = np.arange(graph.num_ops)
+    place = inverse_of(graph.order)
     size = known_bytes(tensors.size_bytes)
     last = np.full(len(size), -1, np.int64)
     np.maximum.at(last, graph.edge_tensor, place[graph.edges[:, 1]])
     last[last < 0] = graph.num_ops - 1
-    change = np.zeros(graph.num_ops + 1)
-    np.add.at(change, place[tensors.op], size)
-    np.add.at(change, last + 1, -size)
+    # In fractions, since sums that rise and fall leave the rounding of the largest tensors in the smallest.
+    change = [Fraction(0)] * (graph.num_ops + 1)
+    for begin, end, amount in zip(place[tensors.op].tolist(), (last + 1).tolist(), map(Fraction, size), strict=True):
+        change[begin] += amount
+        change[end] -= amount
+    alive = np.array(list(map(float, itertools.accumulate(change))))
     width = np.zeros(n)
-    np.maximum.at(width, node_of_op, np.cumsum(change)[place])
+    np.maximum.at(width, node_of_op, alive[place])
     return width
 
 
