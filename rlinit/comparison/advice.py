@@ -79,9 +79,10 @@ def _error(graph: Graph, devices: Sequence[Device], assignment: Mapping[str, str
 
 def _moves(graph: Graph, assignment: Mapping[str, str]) -> int:
     """Return how often a tensor goes to another device, once for each that it goes to."""
-    where = [assignment[op] for op in graph.names]
-    pairs = zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True)
-    return len({(tensor, where[v]) for (u, v), tensor in pairs if where[u] != where[v]})
+    _, where = np.unique(np.array([assignment[op] for op in graph.names]), return_inverse=True)
+    to = where[graph.edges[:, 1]]
+    moved = where[graph.edges[:, 0]] != to
+    return len(np.unique(graph.edge_tensor[moved] * graph.num_ops + to[moved]))
 
 
 def type_advice(graph: Graph, hardware: Hardware) -> list[str]:

@@ -419,22 +419,22 @@ def shard_windows(
     flow = flow._replace(
         s_per_byte=np.ascontiguousarray(flow.s_per_byte[links]), delay_s=np.ascontiguousarray(flow.delay_s[links])
     )
+    batch_s = problem.time_s[:, kept]
     while True:
         if not allowed.any(axis=(1, 2)).all():
             return None
-        time_s = np.where(allowed, problem.time_s, np.inf)
+        time_s = np.where(allowed[:, kept], batch_s, np.inf)
         least = time_s.min(axis=2)
         able = np.isfinite(least)
         head, tail = (np.repeat(floor[:, None], len(kept), axis=1) for floor in floors)
-        carry_open(flow, np.ascontiguousarray(able[:, kept]), np.ascontiguousarray(least[:, kept]), head, tail)
-        head, tail = head[:, like], tail[:, like]
+        carry_open(flow, able, least, head, tail)
         head[~able] = tail[~able] = np.inf
         total = head[:, :, None] + time_s + tail[:, :, None]
-        dead = allowed & ~(total < min(upper, np.finfo(np.float64).max))
+        dead = allowed[:, kept] & ~(total < min(upper, np.finfo(np.float64).max))
         if not dead.any():
             break
-        allowed &= ~dead
+        allowed &= ~dead[:, like]
         _close_groups(problem, allowed)
         allowed = _drop_incomplete(allowed)
     floor = float((head + least + tail).min(axis=1).max()) if n else 0.0
-    return ShardWindows(allowed, least, head, tail, floor)
+    return ShardWindows(allowed, least[:, like], head[:, like], tail[:, like], floor)
