@@ -90,10 +90,9 @@ def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[s
         raise error(f"cannot read {path}: {problem}") from problem
     try:
         data = parse_json(text)
-    except json.JSONDecodeError as problem:
-        raise error(f"{path} is not valid JSON (truncated?): {problem}") from None
     except ValueError as problem:
-        raise error(f"{path}: {problem}") from None
+        cause = " (truncated?)" if isinstance(problem, json.JSONDecodeError) else ""
+        raise error(f"{path} is not valid JSON{cause}: {problem}") from None
     check_schema(data, schema, error, str(path))
     checked: dict[str, Any] = data
     return checked

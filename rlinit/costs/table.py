@@ -412,7 +412,7 @@ def _from_json(text: str, path: str | Path) -> CostTable:
     try:
         data = parse_json(text)
     except ValueError as problem:
-        raise InvalidCostTable(f"{path} is not valid JSON (truncated?): {problem}") from None
+        raise InvalidCostTable(f"{path} is not valid JSON: {problem}") from None
     if not isinstance(data, dict) or data.get("format") != "rlinit-costs" or data.get("version") != 1:
         raise InvalidCostTable(f"{path} is no cost table; expected format 'rlinit-costs', version 1")
     unknown = set(data) - {"format", "version", "name", "notes", "rows"}

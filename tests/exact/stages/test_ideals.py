@@ -336,9 +336,9 @@ class TestPipeline:
         assert often is not None
         assert (once.parent == often.parent).all()
         assert (once.node == often.node).all()
-        budget = Budget(0.3)
-        assert enumerate_ideals(random_problem(0, 200, 3, density=0.0, zero_fraction=0.0), 10**8, budget) is None
-        assert budget.elapsed_s < 0.8
+        problem, began_s = random_problem(0, 200, 3, density=0.0, zero_fraction=0.0), time.process_time()
+        assert enumerate_ideals(problem, 10**8, Budget(0.3)) is None
+        assert time.process_time() - began_s < 0.8
 
     def test_too_many_states_are_refused(self) -> None:
         """64 different stages would take 2^64 states: the answer is None, not an attempt."""
