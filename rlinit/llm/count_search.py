@@ -30,7 +30,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.llm.contiguous import Places
 from rlinit.llm.counts import Counts, Row
 
-_WORK = 2e7
+MOST_WORK = 2e7
 """Columns times pivots of all linear programs, some three seconds."""
 
 _LEAST_PIVOTS = 10
@@ -64,14 +64,17 @@ class ProvenWalk:
         inf where nothing fits.
     closed
         Whether the search came to its end, so that the walk is best, or none fits.
+    work
+        What it took, in the unit of `MOST_WORK`.
     """
 
     places: tuple[int, ...]
     bound: float
     closed: bool
+    work: float
 
 
-def prove_walk(problem: Places, walks: Sequence[Sequence[int]] = ()) -> ProvenWalk:
+def prove_walk(problem: Places, walks: Sequence[Sequence[int]] = (), work: float = MOST_WORK) -> ProvenWalk:
     """Return the best walk found, and what none is below: the best one's cost, unless the work ends before.
 
     Parameters
@@ -80,8 +83,10 @@ def prove_walk(problem: Places, walks: Sequence[Sequence[int]] = ()) -> ProvenWa
         Units, places and memories.
     walks
         Walks to begin with, where some are known; better ones may be found.
+    work
+        Columns times pivots of all linear programs, after which the search ends.
     """
-    search = _Search(problem)
+    search = _Search(problem, work)
     for walk in walks:
         search.offer(np.asarray(walk, np.int64))
     return search.solve()
@@ -99,8 +104,8 @@ class _Node:
 class _Search:
     """Branch and bound, best bound first; one child of each node at once."""
 
-    def __init__(self, problem: Places) -> None:
-        self.problem, self.counts = problem, Counts(problem)
+    def __init__(self, problem: Places, work: float) -> None:
+        self.problem, self.counts, self.work = problem, Counts(problem), work
         self.relaxation = _Relaxation(self.counts)
         self.best, self.nodes = np.inf, 0
         self.best_walk: IntArray | None = None
@@ -120,7 +125,7 @@ class _Search:
             node: _Node | None = heapq.heappop(waiting)[2]
             while node is not None:
                 children = []
-                if node.bound < self._target() and self.relaxation.work < _WORK:
+                if node.bound < self._target() and self.relaxation.work < self.work:
                     self.nodes += 1
                     children = self._expand(node)
                 if not children or node.bound >= self._target():
@@ -129,8 +134,9 @@ class _Search:
                 heapq.heappush(waiting, (node.bound, -self.nodes, children[1]))
                 node = children[0]
         if self.best_walk is None:
-            return ProvenWalk((), done * counts.scale, done == np.inf)
-        return ProvenWalk(tuple(self.best_walk.tolist()), min(done * counts.scale, self.best), done >= self._target())
+            return ProvenWalk((), done * counts.scale, done == np.inf, self.relaxation.work)
+        proven = min(done * counts.scale, self.best)
+        return ProvenWalk(tuple(self.best_walk.tolist()), proven, done >= self._target(), self.relaxation.work)
 
     def _target(self) -> float:
         """Return the bound from which on a node holds nothing better than what is known."""

@@ -125,9 +125,13 @@ def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution
 
     Contiguous spans stand in where the search found nothing better.
     """
-    from rlinit.llm.count_search import prove_walk  # compiled, and so for those alone who ask for it
+    # Compiled, and so for those alone who ask for it.
+    from rlinit.llm.count_search import MOST_WORK, prove_walk
 
-    found, source = prove_walk(places), "branch and bound over counts"
+    source, streams = "branch and bound over counts", len(places.seconds) > len(problem.seconds)
+    found = prove_walk(Places.of_chain(problem), work=MOST_WORK / 2 if streams else MOST_WORK)
+    if streams:  # from the best walk without them, which is often the best, in the work left
+        found = prove_walk(places, [found.places] if found.places else [], MOST_WORK - found.work)
     if not found.places and found.bound == np.inf:
         return ChainSolution(np.inf, ()), np.inf, source
     solution = ChainSolution(np.inf, ())

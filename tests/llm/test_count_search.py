@@ -208,6 +208,16 @@ def test_weights_come_from_the_host_where_that_is_better() -> None:
         llm.plan(model, "rtx4090+cpu", stream=True)
 
 
+def test_streams_are_never_worse_than_none() -> None:
+    """Where streams are of no help, and too many to go through, the plan is the best one without them."""
+    config = {"model_type": "mixtral", "num_hidden_layers": 100, "num_key_value_heads": 8, "intermediate_size": 14336}
+    model = llm.load(config, context=8192)
+    hardware = "h100+a100+l40s+rtx4090+rtx3090+l4+t4+cpu-256g"
+    without = llm.plan(model, hardware, granularity="part", contiguous=False)
+    plan = llm.plan(model, hardware, granularity="part", contiguous=False, stream=True)
+    assert plan.bound <= plan.value <= without.value * (1 + 1e-9)
+
+
 def test_equal_devices_of_several_kinds_are_planned() -> None:
     """A search that ends early gives a plan and a bound near it; whole layers are proven."""
     config = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 100}
