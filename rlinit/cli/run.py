@@ -179,7 +179,7 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
         raise RlinitError("--report needs --measure")
     if command.measure and command.executor != "local":
         raise RlinitError("--measure needs --executor local")
-    from rlinit.measurement.model_inputs import model_inputs, positional_inputs
+    from rlinit.measurement.model_inputs import model_inputs
 
     plan = Plan.load(command.plan)
     if command.executor == "pipeline" and "RANK" not in os.environ:
@@ -208,7 +208,7 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
         return 0  # the process with the last stage tells the rest
     found = None
     if command.measure:
-        found = _measured(command, plan, program, positional_inputs((inputs, kwargs)), graph, places)
+        found = _measured(command, plan, program, (*inputs, *kwargs.values()), graph, places)
     return _tell(command, plan, result, _torch_arrays, lambda: _unplaced(program, inputs, kwargs), found)
 
 
@@ -229,7 +229,7 @@ def measure_model(command: Measure) -> int:
         raise RlinitError("--together needs --hw, whose devices are the processes, and --hw-out")
     program = _load_program(command.model)  # first of all, since it says what to install where torch is missing
     from rlinit.importers.torch.export import from_program
-    from rlinit.measurement.model_inputs import model_inputs, positional_inputs
+    from rlinit.measurement.model_inputs import model_inputs
     from rlinit.measurement.ops import Measuring, measure_ops
     from rlinit.measurement.roofline_fit import fitted_device
     from rlinit.measurement.together import measure_together
@@ -237,7 +237,7 @@ def measure_model(command: Measure) -> int:
 
     dims = dimension_sizes(command.dims)
     graph = from_program(program, dims=dims, name=command.model.stem)
-    inputs = positional_inputs(model_inputs(program, files=command.inputs, dims=dims, seed=command.seed))
+    inputs, kwargs = model_inputs(program, files=command.inputs, dims=dims, seed=command.seed)
     places = device_places(tuple(name if "=" in name else f"{name}={name}" for name in command.devices))
     settings = Measuring(command.warmup, command.repeats, command.threads, command.time_limit_s, command.clock)
     hardware = None if command.hw is None else load_hardware(command.hw)
@@ -251,7 +251,7 @@ def measure_model(command: Measure) -> int:
     changed = links.apply(hardware) if links is not None and hardware is not None else hardware
     table = measure_ops(
         program,
-        inputs,
+        (*inputs, *kwargs.values()),
         graph,
         devices=places,
         batches=command.batches or None,
@@ -264,7 +264,7 @@ def measure_model(command: Measure) -> int:
         changed = dataclasses.replace(changed, devices=tuple(fitted))
     sharing = None
     if changed is not None and command.together:
-        sharing = measure_together(program, inputs, len(changed), threads=command.threads or 1)
+        sharing = measure_together(program, inputs, len(changed), kwargs=kwargs, threads=command.threads or 1)
         changed = sharing.apply(changed)
     if changed is not None and command.hw_out is not None:
         changed.save(command.hw_out)

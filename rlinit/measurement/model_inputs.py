@@ -27,7 +27,7 @@ def model_inputs(
     Parameters
     ----------
     program
-        The program; plain numbers among its inputs are those that it was exported for.
+        The program; plain values among its inputs (numbers, switches, None) are those that it was exported for.
     files
         One ``.npy`` file for each tensor, in the program's order; none: normal random numbers, and zeros and ones where
         the type is no floating-point one, which are legal indices.
@@ -48,13 +48,14 @@ def model_inputs(
         torch is not installed.
     """
     torch = import_torch()
+    from torch.export.graph_signature import InputKind
     from torch.utils import _pytree as pytree
 
     from rlinit.importers.torch.symbolic_sizes import SizeTable
 
     sizes = SizeTable(program, batch, dims or {})
     generator = torch.Generator().manual_seed(seed)
-    wanted = set(program.graph_signature.user_inputs)
+    wanted = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     leaves: list[Any] = []
     for node in program.graph.nodes:
         if node.op != "placeholder" or node.name not in wanted:
@@ -75,20 +76,6 @@ def model_inputs(
             leaves[at] = torch.from_numpy(_array(path)).to(leaves[at].dtype)
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(args), dict(kwargs)
-
-
-def positional_inputs(given: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[Any, ...]:
-    """Return the positional inputs of `model_inputs`, for what takes no others.
-
-    Raises
-    ------
-    InvalidPlan
-        There are keyword inputs; the message names them.
-    """
-    args, kwargs = given
-    if kwargs:
-        raise InvalidPlan(f"measuring takes no keyword arguments; export the model without {', '.join(sorted(kwargs))}")
-    return args
 
 
 def _random(shape: Sequence[int], dtype: Any, generator: Any) -> Any:

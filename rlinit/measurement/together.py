@@ -11,7 +11,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -88,6 +88,7 @@ def measure_together(
     inputs: Sequence[Any],
     count: int,
     *,
+    kwargs: Mapping[str, Any] | None = None,
     rounds: int = 7,
     seconds: float = 0.3,
     threads: int = 1,
@@ -95,10 +96,13 @@ def measure_together(
 ) -> MeasuredSharing:
     """Run a model in 1, 2, ..., `count` processes at once, and hand tensors from one to another.
 
+    The processes import the main module anew, as those of `multiprocessing` do: a script calls this below ``if __name__
+    == "__main__":`` alone.
+
     Parameters
     ----------
-    program, inputs
-        The model, from ``torch.export.export``, and what it is run on.
+    program, inputs, kwargs
+        The model, from ``torch.export.export``, and what it is run on, positional and by keyword.
     count
         Processes, at least 2.
     rounds
@@ -127,7 +131,7 @@ def measure_together(
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         torch.export.save(program, Path(folder) / "model.pt2")
-        torch.save(tuple(inputs), Path(folder) / "inputs.pt")
+        torch.save((tuple(inputs), dict(kwargs or {})), Path(folder) / "inputs.pt")
         pipes = [context.Pipe() for _ in range(count)]
         workers = [
             context.Process(target=_serve, args=(far, folder, rank, count, threads, clock), daemon=True)
@@ -179,7 +183,7 @@ def _serve(pipe: Connection, folder: str, rank: int, count: int, threads: int, c
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=count)
     model = torch.export.load(Path(folder) / "model.pt2").module()
-    inputs = torch.load(Path(folder) / "inputs.pt")
+    inputs, kwargs = torch.load(Path(folder) / "inputs.pt")
     with torch.no_grad():
         while True:
             try:
@@ -192,7 +196,7 @@ def _serve(pipe: Connection, folder: str, rank: int, count: int, threads: int, c
                 now = time.process_time if clock == "processor" else time.perf_counter
                 started, runs = now(), 0
                 while not runs or now() - started < figure:
-                    model(*inputs)
+                    model(*inputs, **kwargs)
                     runs += 1
                 answer = (now() - started) / runs
             pipe.send(answer)

@@ -81,14 +81,15 @@ def test_the_command_line_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_keyword_arguments_of_a_program_are_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``rlinit run`` gives a program its keyword arguments, and measuring says that it takes none."""
+    """``rlinit run`` and ``measure`` give a program its keyword arguments, and the values it was exported for."""
     torch = pytest.importorskip("torch")
 
     class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
-        def forward(self, x: Any, *, scale: Any) -> Any:
+        def forward(self, x: Any, *, scale: Any, twice: bool = True, mask: Any = None) -> Any:
             return torch.relu(x * scale)
 
-    program = torch.export.export(Net(), (torch.ones(2, 3),), {"scale": torch.ones(3)})
+    given = {"scale": torch.ones(3), "twice": False, "mask": None}
+    program = torch.export.export(Net(), (torch.ones(2, 3),), given)
     torch.export.save(program, tmp_path / "net.pt2")
     (tmp_path / "hw.toml").write_text('[[device]]\nname="d"\nflops_per_s=1e9\n', encoding="utf-8")
     model, plan = str(tmp_path / "net.pt2"), str(tmp_path / "plan.json")
@@ -97,5 +98,6 @@ def test_keyword_arguments_of_a_program_are_inputs(tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert main(["run", plan, model, "--check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["difference"] == 0.0
-    assert main(["run", plan, model, "--measure"]) == 2
-    assert "scale" in capsys.readouterr().err
+    assert main(["run", plan, model, "--measure", "--repeats", "2"]) == 0
+    assert main(["measure", model, str(tmp_path / "costs.csv"), "--repeats", "2"]) == 0
+    assert '"relu","cpu",1,' in (tmp_path / "costs.csv").read_text(encoding="utf-8")

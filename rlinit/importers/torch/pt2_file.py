@@ -7,6 +7,7 @@ checked; weights are not read at all, their shapes are enough.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import zipfile
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinit.errors import InvalidGraph, first_line
+from rlinit.errors import BackendUnavailable, InvalidGraph, first_line
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype
@@ -28,6 +29,9 @@ _MAX_BYTES = 1 << 27
 """A program may be this long as JSON (GPT-3's takes 10 MB); beyond, the file is taken for a bomb."""
 
 _MAX_DEPTH = 200
+_STRUCTURES = re.compile(r'"(transformers\.(?:modeling_outputs|cache_utils|models\.\w+\.modeling_\w+))\.\w+"')
+"""Classes of inputs and outputs that transformers makes known to torch when their module is imported."""
+
 _OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+")
 
 
@@ -86,7 +90,7 @@ def load_program(path: str | Path) -> ExportedProgram:
         data = json.loads(text)
         _check(data, str(path), 0)
         return _deserialize(data)
-    except InvalidGraph:
+    except (InvalidGraph, BackendUnavailable):
         raise
     except RecursionError:
         raise InvalidGraph(f"{path}: the program is nested more than Python allows") from None
@@ -144,8 +148,8 @@ def _check(value: Any, source: str, depth: int) -> None:
             _check_operator(entry, str(value.get("name") or ""), source)
         elif key == "as_operator":
             _check_operator(str(entry), "", source)
-        elif key in ("in_spec", "out_spec") and "default_factory" in str(entry):
-            raise InvalidGraph(f"{source}: a defaultdict among the inputs or outputs; it names a module to import")
+        elif key in ("in_spec", "out_spec"):
+            _check_structure(str(entry), source)
         elif key == "expr_str":
             if not is_size_expression(entry):
                 raise InvalidGraph(f"{source}: {str(entry)[:60]!r} is not an expression of sizes, or too large a one")
@@ -153,6 +157,18 @@ def _check(value: Any, source: str, depth: int) -> None:
             raise InvalidGraph(f"{source}: the program uses a custom object; expected tensors and numbers only")
         else:
             _check(entry, source, depth + 1)
+
+
+def _check_structure(text: str, source: str) -> None:
+    """Refuse structures of inputs and outputs that name modules to import, but import those of transformers' models."""
+    for word, what in (("default_factory", "a defaultdict"), ("__enum__", "an enumeration")):
+        if word in text:
+            raise InvalidGraph(f"{source}: {what} among the inputs or outputs; it names a module to import")
+    for name in sorted(set(_STRUCTURES.findall(text))):
+        try:
+            importlib.import_module(name)
+        except ImportError as problem:
+            raise BackendUnavailable(f"{source} takes or gives what {name} defines: {problem}") from problem
 
 
 def _check_operator(name: str, node: str, source: str) -> None:

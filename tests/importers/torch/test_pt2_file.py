@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -193,6 +195,38 @@ def test_sizes_that_are_scaled(tmp_path: Path) -> None:
 def test_guards_are_not_compiled(saved: Path) -> None:
     """Guard code in a file is dropped."""
     assert load_program(saved)._guards_code == []
+
+
+def test_what_transformers_gives_is_known(tmp_path: Path) -> None:
+    """A program that gives a class of transformers is read by a process that has not imported it."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8, patch_size=4
+    )
+    model = transformers.ViTForImageClassification(config).eval()
+    torch.export.save(torch.export.export(model, (torch.ones(1, 3, 8, 8),)), tmp_path / "vit.pt2")
+    code = "import sys, rlinit; print(rlinit.load_graph(sys.argv[1]).num_ops, 'transformers' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "vit.pt2")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split()[1:] == ["True"], done.stderr
+    assert int(done.stdout.split()[0]) > 10
+
+
+def test_structures_import_nothing_else(saved: Path, tmp_path: Path) -> None:
+    """An enumeration among the outputs names a module, which is not imported; a class nobody knows is refused."""
+    hostile = json.dumps({"__enum__": True, "fqn": "this:d", "name": "x"})
+    for structure, message in ((hostile, "enumeration"), ('{"type": "os.path.x", "context": null}', "make sense")):
+
+        def edit(text: str, structure: str = structure) -> str:
+            data = json.loads(text)
+            call = data["graph_module"]["module_call_graph"][0]["signature"]
+            call["out_spec"] = f"[1, {structure}]"
+            return json.dumps(data)
+
+        with pytest.raises(InvalidGraph, match=message):
+            load_program(edited(saved, tmp_path / "edited.pt2", edit))
+    assert "this" not in sys.modules
 
 
 def test_not_an_archive(tmp_path: Path, saved: Path) -> None:
