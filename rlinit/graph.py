@@ -417,8 +417,8 @@ class Graph:
             digest.update("\0".join(self.further.port).encode())
             for array in (self.further.op, self.further.size_bytes, self.edge_tensor):
                 digest.update(np.ascontiguousarray(array).tobytes())
-        # Bytes tell types apart but for those that are as wide as a more usual one.
-        types = {v: dtype for v, row in self.extras.items() if (dtype := compute_type(row)) in ("tf32", "bf16", "fp8")}
+        # Devices have a rate for each type of numbers; bytes need not tell it: two of FP16 are as long as one of FP32.
+        types = {v: dtype for v, row in self.extras.items() if (dtype := compute_type(row)) not in ("", "fp32")}
         if types:
             digest.update(" ".join(types.get(v, "") for v in range(self.num_ops)).encode())
         views = sorted(v for v, row in self.extras.items() if row.get("view"))

@@ -128,7 +128,8 @@ def test_a_type_without_a_rate_is_told() -> None:
     with pytest.raises(InvalidGraph, match="no flops_per_s for fp32 or a wider type"):
         op_times(typed(None, "float32"), device)
     assert op_times(typed(["int8", "int8"]), device)[0] == 1e-3
-    assert typed(["fp16", "fp16"]).fingerprint() != typed(["bf16", "bf16"]).fingerprint()
+    types = ["fp32", "fp16", "bf16", "int8", "int4"]
+    assert len({typed([one, one]).fingerprint() for one in types}) == len(types)
 
 
 def test_rates_by_type_are_read_from_files(tmp_path: Path) -> None:
