@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -12,7 +13,7 @@ from typing import Annotated
 import tyro
 
 from rlinit.cli.inputs import ReadingOptions, check_folders, device_places, load_hardware, load_model
-from rlinit.errors import RlinitError
+from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -34,7 +35,7 @@ class Export:
     model: str | None = None
     """The same as MODEL."""
     hw: str | None = None
-    """The hardware that the plan was made for, as for schedule; --report needs it."""
+    """The hardware that the plan was made for, as for schedule; --report needs it, and --coarsen counts its memory."""
     trace: Path | None = None
     """Write a timeline for Perfetto or chrome://tracing here (.json)."""
     dot: Path | None = None
@@ -67,7 +68,8 @@ class Export:
     devices: tuple[str, ...] = ()
     """With --device-map, --torchrun and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
     coarsen: bool = False
-    """With --device-map: put modules that the plan cuts on the device of most of their ops, rather than refuse."""
+    """With --device-map: put modules that the plan cuts on the device that holds most of them, or, where there is no
+    room (that of --hw, if given), on another, rather than refuse."""
     stages: int | None = None
     """Number of stages, where it was given to schedule."""
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
@@ -118,9 +120,16 @@ def export_plan(command: Export) -> int:
 
 
 def _graph(command: Export, model: str, plan: Plan) -> Graph:
+    """Return the graph of the model, in layers or modules where those alone make it the plan's."""
     chosen = command.reading.dtype or plan.provenance.get("dtype")
     reading = dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
-    return load_model(model, plan.objective, reading)
+    graph = load_model(model, plan.objective, reading)
+    for granularity in ("layer", "module") if plan.graph_fingerprint != graph.fingerprint() else ():
+        with contextlib.suppress(InvalidGraph):  # a graph that does not tell its layers
+            grouped = graph.group(granularity)
+            if plan.graph_fingerprint == grouped.fingerprint():
+                return grouped
+    return graph
 
 
 def _hardware(command: Export) -> Hardware:
@@ -139,7 +148,9 @@ def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Expo
         plan.plot(path, graph, None if command.hw is None else _hardware(command))
     elif name == "device_map":
         whole = graph if command.coarsen else None  # whose bytes a coarse map counts
-        mapped = plan.to_device_map(whole, devices=device_places(command.devices), coarsen=command.coarsen)
+        hardware = None if command.hw is None else _hardware(command)
+        places = device_places(command.devices)
+        mapped = plan.to_device_map(whole, devices=places, coarsen=command.coarsen, hardware=hardware)
         write_atomically(path, json.dumps(mapped, indent=1) + "\n")
     else:
         from rlinit.exporters import to_tensorboard

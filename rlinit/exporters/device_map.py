@@ -43,17 +43,17 @@ def to_device_map(
         device name of the plan -> what the map shall say; the plan's names if not given.
     coarsen
         Put a module that has no submodule to tell its ops apart, but runs on several devices, on the one of them that
-        holds most of its parameters and has room for all, rather than refuse. The plan's times and proof do not hold
-        for such a map. It needs the graph, which has the bytes.
+        holds most of its parameters and has room for all, or, where none has, on the device with the most room, rather
+        than refuse. The plan's times and proof do not hold for such a map. It needs the graph, which has the bytes.
     hardware
-        What the plan was made for: a coarse map never puts more bytes of parameters on a device than its memory. None:
-        never more than the plan holds there.
+        What the plan was made for: a coarse map never puts more bytes of parameters on a device than its memory less
+        its reserve; tensors are not counted. None: never more than the plan holds there.
 
     Raises
     ------
     InvalidPlan
         The plan is for another graph or has no schedule, no op says which module it belongs to, the plan cuts inside
-        a module (named, with two ops that are apart), or no device of a module that is cut has room for it.
+        a module (named, with two ops that are apart), or no device has room for a module that is cut.
     """
     where = _places(plan, graph)
     paths = dict(modules or (plan.modules if graph is None else module_paths(graph)))
@@ -76,7 +76,10 @@ def to_device_map(
     if cover.cut:
         if graph is None:
             raise InvalidPlan("a coarse device map counts bytes of parameters; give the plan's graph")
-        _settle(cover, graph, _room(plan, hardware))
+        advice = (
+            ", or give the hardware, whose memory may be larger than what the plan holds" if hardware is None else ""
+        )
+        _settle(cover, graph, _room(plan, hardware), advice)
     if graph is not None:
         _add_folded(cover, graph)
     names = devices or {}
@@ -160,7 +163,7 @@ def _room(plan: Plan, hardware: Hardware | None) -> dict[str, float]:
     """Return device -> bytes of parameters that it may hold."""
     if hardware is not None:
         require_hardware(plan, hardware)
-        return {device.name: float(device.memory_bytes) for device in hardware.devices}
+        return {device.name: device.memory_bytes - device.reserve_bytes for device in hardware.devices}
     if plan.objective in ("pipeline", "memory"):
         held = dict.fromkeys((use.device for use in plan.stages), 0.0)
         for use in plan.stages:
@@ -169,7 +172,7 @@ def _room(plan: Plan, hardware: Hardware | None) -> dict[str, float]:
     return {use.device: use.held_bytes for use in plan.devices}
 
 
-def _settle(cover: _Cover, graph: Graph, room: Mapping[str, float]) -> None:
+def _settle(cover: _Cover, graph: Graph, room: Mapping[str, float], advice: str) -> None:
     """Put every module that is cut, the largest first, on the device that holds most of it and has room for all."""
     held = dict(zip(graph.names, known_bytes(graph.param_bytes).tolist(), strict=True))
     left = dict(room)
@@ -182,14 +185,13 @@ def _settle(cover: _Cover, graph: Graph, room: Mapping[str, float]) -> None:
             for device in cover.where[op]:
                 weight, count = there.get(device, (0.0, 0))
                 there[device] = (weight + held[op], count + 1)
-        fitting = [device for device in sorted(there) if size[path] <= left[device]]
+        fitting = [device for device in sorted(left) if size[path] <= left[device]]
         if not fitting:
             raise InvalidPlan(
-                f"module {path!r} has {format_bytes(size[path])} of parameters, for which none of its devices "
-                f"({', '.join(sorted(there))}) has room; plan graph.group('layer'), or give the hardware, whose memory "
-                "may be larger than what the plan holds"
+                f"module {path!r} has {format_bytes(size[path])} of parameters, for which no device has room; plan "
+                f"graph.group('layer'){advice}"
             )
-        chosen = max(fitting, key=lambda device: there[device])
+        chosen = max(fitting, key=lambda device: (*there.get(device, (-1.0, 0)), left[device]))
         cover.result[path] = chosen
         left[chosen] -= size[path]
 

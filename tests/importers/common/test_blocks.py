@@ -135,10 +135,11 @@ def test_coarse_maps_have_room(graph: Graph) -> None:
         to_device_map(plan, graph, modules=whole)
     with pytest.raises(InvalidPlan, match="graph"):
         plan.to_device_map(coarsen=True)
-    with pytest.raises(InvalidPlan, match="room"):
+    with pytest.raises(InvalidPlan, match=r"no device has room; plan graph.group\('layer'\)$"):
         mapped(total - 1, total - 1)
     assert mapped(total, total - 1)["all"] == "d0"
     assert mapped(total - 1, total)["all"] == "d1"
+    assert mapped(total - 1, total - 1, total, 2 * total)["all"] == "d3"
 
 
 def test_accelerate_takes_the_map(graph: Graph) -> None:
@@ -176,6 +177,10 @@ def test_every_file_can_be_read_in_layers(tmp_path: Path, capsys: pytest.Capture
     assert main(arguments) == 0
     stage = json.loads(capsys.readouterr().out)["assignment"]
     assert [stage[name] for name in names] == [0, 0, 1, 1, 2, 2]
+    plan, dot = str(tmp_path / "plan.json"), tmp_path / "plan.dot"
+    assert main([*arguments, "--out", plan]) == 0
+    assert main(["export", plan, str(tmp_path / "g.json"), "--dot", str(dot)]) == 0
+    assert dot.exists()
 
 
 def test_blocks_are_found_in_names() -> None:
