@@ -60,7 +60,7 @@ def schedule(
     method: str = "auto",
     gap: float = 0.0,
     time_limit_s: float | None = None,
-    memory_limit_bytes: float | None = None,
+    memory_limit_bytes: float | str | None = None,
     checkpoint: str | Path | None = None,
     seed: int = 0,
     jobs: int = 1,
@@ -113,8 +113,8 @@ def schedule(
     time_limit_s
         Wall-clock seconds, not counting kernels that are compiled on first use; None: a fixed amount of work.
     memory_limit_bytes
-        What solving may take beyond what the process has when it begins; None: 80% of what is free then. A phase that
-        would take more is given up, and named in the plan's `notes`.
+        What solving may take beyond what the process has when it begins, as a number or such as "16GB"; None: 80% of
+        what is free then. A phase that would take more is given up, and named in the plan's `notes`.
     checkpoint
         A file that keeps the best plan so far, written atomically when it changes, every 10 seconds at most. Where it
         is there, the search goes on from its schedule, and believes its bounds.
@@ -227,7 +227,7 @@ def _planned(request: Request) -> Plan:
     with (
         interruptible(budget),
         compiling_paused(budget, request.progress),
-        limited_memory(options.memory_limit_bytes),
+        limited_memory(options.memory_limit),
     ):
         if shares(request.hardware, options):
             return schedule_shared(request)

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from rlinit.errors import RlinitError
 from rlinit.plan import ChunkOrder, Objective, Resident, Transfers
 from rlinit.stages.training.rules import Recompute, Training, TrainingRules, optimizer_factor
+from rlinit.units import parse_quantity
 
 Window = int | Literal["auto", "full"] | None
 """How much the exact solver may change at a time; ``full`` and None are the same."""
@@ -159,9 +160,9 @@ class SolveOptions(ProblemOptions):
     """Stop once the schedule is proven within this fraction of the best possible."""
     time_limit_s: float | None = None
     """Seconds to spend; without it, a fixed amount of work."""
-    memory_limit_bytes: float | None = None
-    """Bytes that solving may take beyond what the process has; without it, 80% of what is free. A phase that would take
-    more is given up."""
+    memory_limit_bytes: float | str | None = None
+    """Bytes that solving may take beyond what the process has, such as 16GB; without it, 80% of what is free. A phase
+    that would take more is given up."""
     checkpoint: Path | None = None
     """Keep the best plan so far in this file, every few seconds; where it is there, go on from it."""
     seed: int = 0
@@ -184,6 +185,8 @@ class SolveOptions(ProblemOptions):
             self._set(name, _whole(name, getattr(self, name), least, optional=False))
         self._set("window", _window(self.window))
         self._set("gap", _gap(self.gap))
+        if isinstance(self.memory_limit_bytes, str):
+            self._set("memory_limit_bytes", _bytes("memory_limit_bytes", self.memory_limit_bytes))
         for name, expected in (("time_limit_s", "seconds > 0, or none"), ("memory_limit_bytes", "bytes > 0, or none")):
             self._set(name, _limit(name, getattr(self, name), expected))
         self._set("checkpoint", None if self.checkpoint is None else Path(self.checkpoint))
@@ -214,6 +217,11 @@ class SolveOptions(ProblemOptions):
     def keeps_best(self) -> bool:
         """Whether the plan may be a baseline, where one is better; methods asked for by name are shown as they are."""
         return self.method in ("auto", "warm")
+
+    @property
+    def memory_limit(self) -> float | None:
+        """`memory_limit_bytes` as a number."""
+        return None if self.memory_limit_bytes is None else float(self.memory_limit_bytes)
 
     @property
     def timed(self) -> bool:
@@ -277,6 +285,13 @@ def _gap(value: object) -> float:
     if not 0.0 <= number < 1.0:
         raise _refused("gap", value, "a fraction from 0 to below 1")
     return number
+
+
+def _bytes(name: str, text: str) -> float:
+    try:
+        return parse_quantity(text, "bytes")
+    except ValueError:
+        raise _refused(name, text, "bytes > 0 such as '16GB', or none") from None
 
 
 def _limit(name: str, value: object, expected: str) -> float | None:

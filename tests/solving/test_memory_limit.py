@@ -92,5 +92,9 @@ def test_the_process_knows_its_memory() -> None:
     assert budget.memory_left() == np.inf
     with budget.limited_memory(1e9):
         assert budget.memory_left() <= 1e9
+    sized = rlinit.schedule(wide(4), MESH, objective="latency", memory_limit_bytes="2 MiB")
+    assert sized.provenance["memory_limit_bytes"] == 2 * 2**20
+    with pytest.raises(RlinitError, match="memory_limit_bytes is '2 miles'; expected bytes > 0 such as '16GB'"):
+        rlinit.schedule(wide(4), MESH, objective="latency", memory_limit_bytes="2 miles")
     with pytest.raises(RlinitError, match="memory_limit_bytes is -1"):
         rlinit.schedule(wide(4), MESH, objective="latency", memory_limit_bytes=-1)
