@@ -12,6 +12,7 @@ import numpy as np
 import tyro
 
 from rlinit.cli.inputs import Model, ReadingOptions, cost_table, load_hardware, load_model
+from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.units import format_bytes, format_seconds
@@ -59,7 +60,9 @@ def inspect_model(command: Inspect) -> int:
         "width": graph.width,
         "max_in_degree": int(np.diff(graph.pred_indptr).max()),
         "ideals": ideals if ideals <= command.ideal_cap else f"over {command.ideal_cap}",
+        "layers": _num_layers(graph),
         "param_bytes": float(np.nansum(graph.param_bytes)),
+        "tensor_bytes": float(np.nansum(graph.made_bytes)),
         "flops": float(np.nansum(graph.flops)),
         "numbers": precision_of(graph),
     }
@@ -71,6 +74,14 @@ def inspect_model(command: Inspect) -> int:
         _print_row(row)
         _print_sources(sources)
     return 0
+
+
+def _num_layers(graph: Graph) -> int | str:
+    """Return how many groups ``--granularity layer`` makes."""
+    try:
+        return len(graph.group("layer").groups)
+    except InvalidGraph:
+        return "none found"
 
 
 def _sources(graph: Graph, hardware: Hardware, reading: ReadingOptions) -> list[CostSource]:
@@ -105,7 +116,7 @@ def _print_row(row: dict[str, Any]) -> None:
 
     table = Table(title=str(row["name"]), show_header=False)
     for key, value in row.items():
-        if key == "param_bytes":
+        if key in ("param_bytes", "tensor_bytes"):
             shown = format_bytes(float(value))
         else:
             shown = value if isinstance(value, str) else f"{value:,.0f}"

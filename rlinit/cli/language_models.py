@@ -13,7 +13,7 @@ from rlinit.cli.inputs import check_targets
 from rlinit.cli.output import EXIT_CODES, escape_markup
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
-from rlinit.llm import LlmPlan, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
+from rlinit.llm import Limit, LlmPlan, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
 from rlinit.units import format_bytes, format_seconds, parse_quantity
 
 
@@ -73,7 +73,8 @@ def plan_language_model(command: Llm) -> int:
         The input is wrong.
     """
     check_targets(command.out)
-    found, largest = _planned(command)
+    found, limit = _planned(command)
+    largest = None if limit is None else limit.largest
     if command.out is not None:
         found.save(command.out)
     flags = _flags(command, found) if found.spans else []
@@ -81,15 +82,16 @@ def plan_language_model(command: Llm) -> int:
         print(json.dumps(found.to_dict() | ({"largest": largest} if largest is not None else {})))
     else:
         _print_plan(found)
-        if largest is not None:
-            print(f"largest {'context' if command.max_context else 'batch'} that fits: {largest:,}")
+        if limit is not None:
+            ends = "; the model's positions end there" if command.max_context and limit.by_model else ""
+            print(f"largest {'context' if command.max_context else 'batch'} that fits: {limit.largest:,}{ends}")
         for line in flags:
             print(line)
     return 0 if found.spans else EXIT_CODES["infeasible"]
 
 
-def _planned(command: Llm) -> tuple[LlmPlan, int | None]:
-    """Return the plan, and the largest context or batch where that is asked for."""
+def _planned(command: Llm) -> tuple[LlmPlan, Limit | None]:
+    """Return the plan, with the largest context or batch where that is asked for."""
     if command.max_context and command.max_batch:
         raise RlinitError("--max-context and --max-batch: ask for one of them, at a given value of the other")
     try:
@@ -107,7 +109,7 @@ def _planned(command: Llm) -> tuple[LlmPlan, int | None]:
         model, hardware, objective=command.objective, granularity=command.granularity, reserve_bytes=reserve,
         first=command.first, contiguous=command.contiguous, stream=command.stream,
     )  # fmt: skip
-    return (found, None) if isinstance(found, LlmPlan) else (found.plan, found.largest)
+    return (found, None) if isinstance(found, LlmPlan) else (found.plan, found)
 
 
 def _flags(command: Llm, found: LlmPlan) -> list[str]:

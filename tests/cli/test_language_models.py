@@ -49,6 +49,8 @@ def test_json_is_the_plan(config: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert code == 0
     assert printed.pop("largest") == 2048
     assert printed == json.loads(target.read_text())
+    assert main(["llm", config, "--hw", "t4", "--dtype", "int4", "--max-context"]) == 0
+    assert "that fits: 2,048; the model's positions end there" in capsys.readouterr().out
 
 
 def test_infeasible_and_wrong_input_have_their_exit_codes(config: str, capsys: pytest.CaptureFixture[str]) -> None:

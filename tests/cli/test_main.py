@@ -71,6 +71,8 @@ def test_bound_inspect_and_bench_report(model: str, tmp_path: Path, capsys: pyte
     assert run(capsys, "bound", model, "--hw", hw, "--objective", "memory")[0] == 0
     code, out, _ = run(capsys, "inspect", model, "--json")
     assert (code, json.loads(out)["ops"]) == (0, 12)
+    assert json.loads(out)["layers"] == "none found"
+    assert json.loads(out)["tensor_bytes"] > 0
     assert "ideals" in run(capsys, "inspect", model)[1]
     code, out, _ = run(capsys, "bench", model, "--hw", hw, "--methods", "natural", "auto")
     assert code == 0
