@@ -146,11 +146,13 @@ def main() -> None:
         count_processor_time()
     rows: list[dict[str, Any]] = []
     for at, (graph, hardware) in enumerate(SETS[chosen.set](chosen.seed)):
-        if at == 0:
-            measure(graph, hardware, 5.0)  # compiles
         if at % chosen.every == 0 and (chosen.only or "") in f"{graph.name} {hardware.name}":
+            if not rows:
+                measure(graph, hardware, 5.0)  # compiles
             rows.append(measure(graph, hardware, chosen.time_limit_s))
             print({key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in rows[-1].items()}, flush=True)
+    if not rows:
+        parser.exit(2, f"no graph of {chosen.set!r} taken by --every {chosen.every} has --only {chosen.only!r}\n")
     header = [key for key in rows[0] if key != "phases"]
     print_table(f"{chosen.set}, {chosen.time_limit_s:g} s", header, ([row.get(k, "") for k in header] for row in rows))
     for key in ("under_heft", "gap"):
