@@ -21,7 +21,12 @@ from rlinit.units import parse_quantity
 _NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8}
 _PEERS = ("nvlink", "xgmi")
 _BUS_LATENCY_S, _PEER_LATENCY_S, _NETWORK_LATENCY_S = 10e-6, 5e-6, 50e-6
-"""Of a transfer, round numbers of ours: a copy by the driver, over a direct link, a message over TCP."""
+"""Of a transfer: a copy by the driver, over a direct link, a message over TCP.
+
+Round numbers among public measurements: submitting a copy takes 5 to 7 us (cudaMemcpyAsync, arXiv:2602.21548, section
+5.2); NVIDIA's p2pBandwidthLatencyTest has 6 (the host's clock) to 20 us (the GPUs') without direct links, and with them
+2, once submitted (github.com/NVIDIA/cuda-samples/issues/230). That of TCP is ours.
+"""
 
 _LAUNCH_S = 5e-6
 """Of a kernel on a GPU, a round number of ours."""
