@@ -263,7 +263,7 @@ class LanguageModel:
 
 
 def load(
-    source: str | Path | Mapping[str, Any],
+    source: Any,
     *,
     context: int | None = None,
     batch: int = 1,
@@ -279,7 +279,8 @@ def load(
     Parameters
     ----------
     source
-        A ``config.json``, a folder that has one, its contents as a mapping, or a ``.gguf`` file.
+        A ``config.json``, a folder that has one, its contents as a mapping, or a ``.gguf`` file; or a model of
+        transformers, on meta or not, or its configuration.
     context
         Tokens that the cache has room for; by default prompt and output.
     batch
@@ -306,6 +307,12 @@ def load(
     weights, activations = _dtypes(dtype)
     if kv_dtype is not None and kv_dtype not in BITS:
         raise InvalidConfig(f"kv_dtype is {kv_dtype!r}; expected one of {', '.join(BITS)}")
+    source = getattr(source, "config", source)
+    source = source.to_dict() if hasattr(source, "to_dict") else source
+    if not isinstance(source, (str, Path, Mapping)):
+        raise InvalidConfig(
+            f"expected a config.json, its contents, a model with one, or a .gguf file, got {source!r:.60}"
+        )
     if isinstance(source, Mapping):
         architecture = architecture_of(source, shares)
         title = str(source.get("model_type"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlinit import llm
 from rlinit.errors import InvalidConfig
 from rlinit.llm.families import FAMILIES, architecture_of
 
@@ -90,6 +91,16 @@ def test_windows_are_those_of_transformers(family: str) -> None:
     for config in ({"model_type": family, **said}, made.to_dict()):
         parts = [part for part in architecture_of(config).parts if part.kind == "attention"]
         assert [part.window for part in parts] == [64 if kind == "sliding_attention" else None for kind in kinds]
+
+
+def test_models_on_meta_say_their_configuration() -> None:
+    """A model of transformers, or its configuration, stands for its config.json; other things are refused."""
+    with torch.device("meta"):
+        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(num_hidden_layers=2, vocab_size=64))
+    count = sum(one.numel() for one in model.parameters())
+    assert llm.load(model).num_params == llm.load(model.config).num_params == count
+    with pytest.raises(InvalidConfig, match="its contents, a model with one"):
+        llm.load(torch.nn.Linear(2, 2))
 
 
 def test_wrong_configurations_are_told() -> None:
