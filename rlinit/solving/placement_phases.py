@@ -327,6 +327,24 @@ def split_blocks(search: PlacementSearch) -> None:
         _guarantee(search.incumbent, result.blocks)
 
 
+def take_bound(incumbent: PlacementIncumbent, bound_s: float, source: str) -> None:
+    """Take a bound on the whole problem; an infinite one says that nothing fits.
+
+    Parameters
+    ----------
+    incumbent
+        Takes what is proven.
+    bound_s
+        Seconds.
+    source
+        What proved it.
+    """
+    if np.isfinite(bound_s):
+        incumbent.raise_bound((bound_s,), source)
+    else:
+        incumbent.prove_infeasible(NOTHING_FITS, source)
+
+
 def single_op_blocks(search: PlacementSearch) -> None:
     """Solve block by block, where single ops separate them, which is exact for one input."""
     _split(search, 1)
@@ -350,7 +368,7 @@ def _split(search: PlacementSearch, channels: Literal[1, "auto"]) -> SplitResult
                 max_work=search.limits.split_work,
             )
         incumbent.offer(result.placement, "split")
-        incumbent.raise_bound((result.bound,), "split")
+        take_bound(incumbent, result.bound, "split")
     return result
 
 
@@ -360,7 +378,7 @@ def _guarantee(incumbent: PlacementIncumbent, blocks: list[IntArray]) -> None:
         return
     with incumbent.in_phase("guarantee"), incumbent.within(_GUARANTEE_SHARE):
         report = guarantee(incumbent.problem, blocks, budget=incumbent.budget)
-        incumbent.raise_bound((report.bound_s,), "split")
+        take_bound(incumbent, report.bound_s, "split")
         factors = [pair.factor for pair in report.pairs]
         incumbent.note = (
             f"{len(blocks)} blocks; neighbours one after the other are within {min(factors):.3f} to "

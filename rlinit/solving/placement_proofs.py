@@ -20,7 +20,7 @@ from rlinit.placements.problem import Placement, PlacementProblem, PlacementResu
 from rlinit.placements.timeline import placement_of
 from rlinit.placements.window import placement_windows
 from rlinit.solving.incumbent import PlacementIncumbent
-from rlinit.solving.placement_phases import NOTHING_FITS, PlacementSearch, local_search, run_heuristic
+from rlinit.solving.placement_phases import NOTHING_FITS, PlacementSearch, local_search, run_heuristic, take_bound
 
 _WINDOW_OPS = 12
 """Ops that a window frees at first; doubled while windows find nothing better."""
@@ -252,11 +252,7 @@ def by_turns(search: PlacementSearch) -> None:
 
     def prove() -> None:
         with incumbent.in_phase("bound: joined"):
-            bound = joined.run(incumbent.budget)
-            if np.isfinite(bound):
-                incumbent.raise_bound((bound,), "joined")
-            else:
-                incumbent.prove_infeasible(NOTHING_FITS, "joined")
+            take_bound(incumbent, joined.run(incumbent.budget), "joined")
 
     def improve() -> None:
         turn = next(turns)
@@ -305,7 +301,4 @@ def bound_phase(incumbent: PlacementIncumbent, name: str, late: bool = False) ->
             upper=incumbent.values[0] if incumbent.values else np.inf,
             budget=incumbent.budget,
         )
-        if np.isfinite(bound):
-            incumbent.raise_bound((bound,), name)
-        else:
-            incumbent.prove_infeasible(NOTHING_FITS, name)
+        take_bound(incumbent, bound, name)

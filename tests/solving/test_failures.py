@@ -211,3 +211,23 @@ def test_memory_of_any_size_is_compared_one_way(seed: int, scale: float, fractio
     assert plan.values[0] >= truth[0] * (1 - 1e-12)
     if plan.status == "optimal":
         assert plan.values[0] == pytest.approx(truth[0], rel=1e-6, abs=0.0)
+
+
+@pytest.mark.parametrize("method", ["auto", "split"])
+@pytest.mark.parametrize("transfers", ["parallel", "exclusive"])
+def test_blocks_of_which_one_fits_nowhere_prove_that_nothing_fits(method: Any, transfers: Any) -> None:
+    """Three ops of which no two fit one of two memories: infeasible, not a plan with an infinite bound."""
+    graph = rlinit.Graph.build(
+        [
+            ("a", {"time_s": 3.0, "param_bytes": 2, "out_bytes": 5}),
+            ("b", {"time_s": 3.0, "param_bytes": 6, "out_bytes": 2}),
+            ("c", {"time_s": 1.0, "out_bytes": 7}),
+        ],
+        [("b", "c")],
+    )
+    hardware = rlinit.Hardware.mesh([rlinit.Device(name, memory_bytes=14) for name in "xy"], 1.0)
+    plan = rlinit.schedule(
+        graph, hardware, objective="latency", method=method, transfers=transfers, resident="tensors", time_limit_s=5
+    )
+    assert plan.status == "infeasible"
+    assert "memory" in plan.message
