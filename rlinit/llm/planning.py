@@ -19,10 +19,8 @@ from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.simple_splits import compare_splits
 from rlinit.llm.verification import evaluate, value_of, verify
+from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
-
-_CLOSED = 1e-6
-"""Relative difference of value and bound up to which a plan is optimal, as for other plans."""
 
 _LONGEST = 1 << 24
 """Tokens or sequences beyond which no limit is looked for."""
@@ -91,7 +89,7 @@ def plan(
     value = value_of(spans, settings)
     others = compare_splits(model, devices, settings, problem)
     bound = min(proven, value)
-    status: Literal["optimal", "feasible"] = "optimal" if bound >= value * (1 - _CLOSED) else "feasible"
+    status: Literal["optimal", "feasible"] = "optimal" if bound >= value * (1 - OPTIMALITY_TOLERANCE) else "feasible"
     made = LlmPlan(model, devices.name, settings, status, value, bound, spans, "", others, solved, source)
     verify(made, devices)
     if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
@@ -142,7 +140,7 @@ def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution
         units = [places.seconds[place, unit] for unit, place in enumerate(found.places)]
         cuts = [places.transfer_s[one, other] for (one, _, _), (other, _, _) in pairwise(spans)]
         solution = ChainSolution(math.fsum([*units, *cuts]), spans)
-    if found.bound < solution.cost * (1 - _CLOSED):
+    if found.bound < solution.cost * (1 - OPTIMALITY_TOLERANCE):
         solution = min(solution, solve_chain(problem), key=lambda one: one.cost)
     if not solution.spans:
         raise SolverFailure(

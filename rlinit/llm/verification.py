@@ -10,6 +10,7 @@ from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.llm.lowering import Settings, buffer_bytes, passes_of, room_bytes, streamed_seconds, streams_of
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan, Span
+from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
 
 _ROUNDING = 1e-9
@@ -91,12 +92,12 @@ def overfull(spans: Sequence[Span], hardware: Hardware, settings: Settings) -> s
 
 
 def verify(plan: LlmPlan, hardware: Hardware) -> None:
-    """Check that a plan covers the model in order, fits, and costs what it says.
+    """Check that a plan covers the model in order, fits, costs what it says, and is as good as its bound proves.
 
     Parameters
     ----------
     plan
-        With a split; one that is infeasible has nothing to check.
+        With a split, or infeasible without one.
     hardware
         What it was made for.
 
@@ -106,6 +107,8 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
         It does not.
     """
     if plan.status == "infeasible":
+        if plan.spans or not plan.value == plan.bound == math.inf:
+            raise InvalidPlan(f"the plan says that nothing fits, but gives {len(plan.spans)} spans and {plan.value} s")
         return
     index = {device.name: at for at, device in enumerate(hardware.devices)}
     units = [name for name, _ in plan.model.units(plan.settings.granularity)]
@@ -133,5 +136,10 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
     if problem:
         raise InvalidPlan(problem)
     value = value_of(found, plan.settings)
-    if not math.isclose(value, plan.value, rel_tol=_ROUNDING) or plan.bound > plan.value * (1 + _ROUNDING):
+    if not (math.isclose(value, plan.value, rel_tol=_ROUNDING) and plan.bound <= plan.value * (1 + _ROUNDING)):
         raise InvalidPlan(f"the plan says {plan.value} s, at least {plan.bound} s; recomputed {value} s")
+    proven = "optimal" if plan.bound >= plan.value * (1 - OPTIMALITY_TOLERANCE) else "feasible"
+    if plan.status != proven:
+        raise InvalidPlan(
+            f"the plan is {plan.status!r} with {plan.value} s, at least {plan.bound} s; expected {proven!r}"
+        )

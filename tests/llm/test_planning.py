@@ -334,7 +334,7 @@ def test_slower_devices_take_longer_and_pipelines_that_share_are_refused() -> No
 
 
 def test_a_changed_plan_is_refused() -> None:
-    """A value, an order, a device twice or bytes that are not the plan's are found by the checker."""
+    """A value, order or bytes that are not the plan's, and a status or bound that contradicts them, are found."""
     model = llm.load(LLAMA, prompt=7, output=5)
     devices = [Device(f"d{at}", "", 1.2e4, flops_per_s=1e6, bytes_per_s=1e6) for at in range(3)]
     hardware = Hardware.mesh(devices, 1e6)
@@ -344,6 +344,10 @@ def test_a_changed_plan_is_refused() -> None:
     wrong = [
         replace(plan, value=plan.value * 0.99, bound=0.0),
         replace(plan, bound=plan.value * 1.01),
+        replace(plan, bound=math.nan),
+        replace(plan, bound=0.0),
+        replace(plan, status="feasible"),
+        replace(plan, status="infeasible"),
         replace(plan, spans=plan.spans[::-1]),
         replace(plan, spans=plan.spans[:-1]),
         replace(plan, spans=(*plan.spans[:-1], replace(plan.spans[-1], device=plan.spans[0].device))),
