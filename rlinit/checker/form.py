@@ -62,9 +62,10 @@ def check_form(plan: Plan) -> None:
     _check_levels("values", plan.values, levels, least=0.0)
     _check_levels("bounds", plan.bounds, levels, least=-math.inf)
     for at, entry in enumerate(plan.history):
-        for what, numbers in (("values", entry.values), ("bounds", entry.bounds), ("time_s", (entry.time_s,))):
-            if numbers is not None and any(not _is_number(number) or math.isnan(number) for number in numbers):
-                raise InvalidPlan(f"history[{at}].{what} is {numbers!r}; expected numbers")
+        found = ("values", entry.values, levels), ("bounds", entry.bounds, levels), ("time_s", (entry.time_s,), 1)
+        for what, numbers, count in found:
+            if numbers is not None and [_is_number(x) and not math.isnan(x) for x in numbers] != [True] * count:
+                raise InvalidPlan(f"history[{at}].{what} is {numbers!r}; expected {count} numbers")
     for phase, seconds in plan.phase_s.items():
         _check_number(f"phase_s[{phase!r}]", seconds)
     for name, compared in plan.baselines.items():

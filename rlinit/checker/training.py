@@ -53,6 +53,8 @@ def check_training(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float,
         raise InvalidPlan(
             f"a pipeline that trains by {training.schedule} has not {plan.chunks} chunks, or is contiguous"
         )
+    if plan.chunk_order != "interleaved":
+        raise InvalidPlan(f"the chunks of a pipeline that trains are interleaved, not {plan.chunk_order}")
     check_devices(plan, hardware, devices)
     model = _Model(graph)
     check_stage_rules(assignment, graph, hardware, devices, ordered=model.ordered)

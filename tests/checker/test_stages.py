@@ -94,6 +94,7 @@ def test_false_claims_are_caught(objective: str) -> None:
         {"graph_fingerprint": "0"},
         {"hardware_fingerprint": "0"},
         {"assignment": None},
+        {"history": (*plan.history, dataclasses.replace(plan.history[-1], bounds=()))},
     ]
     for lie in lies:
         with pytest.raises(InvalidPlan):

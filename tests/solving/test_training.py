@@ -70,6 +70,8 @@ def test_plans_are_checked_and_survive_a_file(schedule: Any, tmp_path: Path) -> 
         training = dataclasses.replace(plan.training, stages=(wrong, *plan.training.stages[1:]))
         with pytest.raises(InvalidPlan, match=figure):
             rlinit.verify(dataclasses.replace(plan, training=training), graph, hardware)
+    with pytest.raises(InvalidPlan, match="free"):
+        rlinit.verify(dataclasses.replace(plan, chunk_order="free"), graph, hardware)
     longer = dataclasses.replace(plan.training, step_s=plan.training.step_s + 1)
     with pytest.raises(InvalidPlan, match="step_s"):
         rlinit.verify(dataclasses.replace(plan, training=longer), graph, hardware)
