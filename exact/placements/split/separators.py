@@ -49,7 +49,7 @@ def separators(problem: PlacementProblem) -> IntArray:
     O(n + m). A virtual source before all sources and a virtual sink after all sinks leave only separators of all ops.
     """
     n = problem.num_ops
-    position = _positions(problem.order)
+    position = inverse_of(problem.order)
     first, last = np.full(n, -1, np.int64), np.full(n, n, np.int64)
     sources, sinks = np.diff(problem.pred_indptr) == 0, np.diff(problem.succ_indptr) == 0
     spans = [
@@ -139,7 +139,7 @@ def channel_counts(problem: PlacementProblem, order: IntArray) -> IntArray:
         (n,) ops.
     """
     n = problem.num_ops
-    position = _positions(order)
+    position = inverse_of(order)
     last_use = position.copy()
     np.maximum.at(last_use, problem.edges[:, 0], position[problem.edges[:, 1]])
     change = np.bincount(position, minlength=n + 1) - np.bincount(last_use, minlength=n + 1)
@@ -175,7 +175,7 @@ def channel_cuts(problem: PlacementProblem, channels: int, min_ops: int = 1) -> 
         raise ValueError(f"expected channels and min_ops of at least 1, got {channels} and {min_ops}")
     order = problem.order
     if channels == 1:
-        position = _positions(order)
+        position = inverse_of(order)
         ends = position[separators(problem)] + 1
         counts = np.zeros(problem.num_ops, np.int64)
     else:
@@ -204,11 +204,6 @@ def _spread(ends: IntArray, counts: IntArray, num_ops: int, min_ops: int) -> lis
         chosen.append(begin)
         i = best + 1
     return chosen
-
-
-def _positions(order: IntArray) -> IntArray:
-    position = inverse_of(order)
-    return position
 
 
 def _open_spans(spans: IntArray, n: int) -> IntArray:
