@@ -109,7 +109,7 @@ def test_interleaved_plans_lie_between_bound_and_brute_force() -> None:
         }
         asked: Any = {"training": "interleaved", "microbatches": m, "recompute": recompute, "optimizer": 1}
         try:
-            plan = rlinit.schedule(graph, hardware, chunks=CHUNKS, time_limit_s=1.0, **asked)
+            plan = rlinit.schedule(graph, hardware, chunks=CHUNKS, **asked)
         except InvalidGraph:
             continue
         best = brute_force(graph, hardware, blocks, "interleaved", m, 1.0, recompute)
