@@ -121,9 +121,7 @@ def export_plan(command: Export) -> int:
 
 def _graph(command: Export, model: str, plan: Plan) -> Graph:
     """Return the graph of the model, in layers or modules where those alone make it the plan's."""
-    chosen = command.reading.dtype or plan.provenance.get("dtype")
-    reading = dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
-    graph = load_model(model, plan.objective, reading)
+    graph = load_model(model, plan.objective, command.reading.of(plan))
     for granularity in ("layer", "module") if plan.graph_fingerprint != graph.fingerprint() else ():
         with contextlib.suppress(InvalidGraph):  # a graph that does not tell its layers
             grouped = graph.group(granularity)

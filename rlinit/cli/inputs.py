@@ -16,6 +16,7 @@ from rlinit.errors import BackendUnavailable, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.limits import closest
+from rlinit.plan import Plan
 
 if TYPE_CHECKING:
     from rlinit.costs.table import CostTable
@@ -73,6 +74,11 @@ class ReadingOptions:
         """What `load_graph` takes for `dtype`."""
         weights, _, activations = (self.dtype or "").partition("/")
         return (weights, activations) if activations else self.dtype
+
+    def of(self, plan: Plan) -> ReadingOptions:
+        """Return the options with the types of numbers that a plan was made for, where none are named."""
+        chosen = self.dtype or plan.provenance.get("dtype")
+        return replace(self, dtype=None if chosen is None else str(chosen))
 
     def on(self, model: str, hardware: Hardware | None = None) -> ReadingOptions:
         """Return the options with a dtype, where none was chosen and the model's own says little of how it will run.
@@ -262,8 +268,13 @@ def dimension_sizes(entries: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def device_places(entries: Sequence[str]) -> dict[str, str]:
+def device_places(entries: Sequence[str], flag: str = "--devices", example: str = "gpu0=cuda:0") -> dict[str, str]:
     """Return what the plan's devices are called elsewhere, from NAME=DEVICE.
+
+    Parameters
+    ----------
+    entries, flag, example
+        What the flag was given, and for what is wrong with it, its name and what it expects.
 
     Raises
     ------
@@ -274,7 +285,7 @@ def device_places(entries: Sequence[str]) -> dict[str, str]:
     for entry in entries:
         name, _, device = entry.partition("=")
         if not name or not device:
-            raise RlinitError(f"--devices {entry!r}: expected NAME=DEVICE, such as gpu0=cuda:0")
+            raise RlinitError(f"{flag} {entry!r}: expected NAME=DEVICE, such as {example}")
         places[name] = device
     return places
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from rlinit.cli.inputs import check_targets
+from rlinit.cli.inputs import check_targets, device_places
 from rlinit.cli.output import EXIT_CODES, escape_markup
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
@@ -119,13 +119,7 @@ def _flags(command: Llm, found: LlmPlan) -> list[str]:
         said = to_vllm(found)
         lines.append(" ".join(f"{key}{' ' if key.startswith('-') else '='}{value}" for key, value in said.items()))
     if command.llama_cpp:
-        names = {}
-        for entry in command.llama_cpp:
-            name, _, device = entry.partition("=")
-            if not name or not device:
-                raise RlinitError(f"--llama-cpp {entry!r}: expected NAME=DEVICE, such as rtx3090-0=CUDA0")
-            names[name] = device
-        flags = to_llama_cpp(found, names)
+        flags = to_llama_cpp(found, device_places(command.llama_cpp, "--llama-cpp", "rtx3090-0=CUDA0"))
         lines.append(" ".join(f"'{flag}'" if flag.startswith("^") else flag for flag in flags))
     return lines
 

@@ -317,7 +317,7 @@ def _run_onnx(command: Run, plan: Plan) -> int:
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        graph = load_model(str(command.model), plan.objective, _reading(command, plan))
+        graph = load_model(str(command.model), plan.objective, command.reading.of(plan))
     known = graph if _same_graph(command, plan, graph, needed=False) else None
     feeds = onnx_inputs(graph, command.inputs, command.seed)
     places = device_places(command.devices)
@@ -365,12 +365,6 @@ def _load_program(path: Path) -> ExportedProgram:
     return load_model(path)
 
 
-def _reading(command: Run, plan: Plan) -> ReadingOptions:
-    """Return how to read the model: with the types of numbers that the plan was made for, where none are named."""
-    chosen = command.reading.dtype or plan.provenance.get("dtype")
-    return dataclasses.replace(command.reading, dtype=None if chosen is None else str(chosen))
-
-
 def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     """Return the graph that the plan was made for."""
     from rlinit.importers.torch.export import from_program
@@ -378,7 +372,7 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        reading = _reading(command, plan)
+        reading = command.reading.of(plan)
         dims = dimension_sizes(reading.dims)
         sharing = chosen_sharing(reading.sharing, plan.objective)
         graph = from_program(
