@@ -21,6 +21,7 @@ import numpy as np
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.hardware import Hardware
 from rlinit.importers.torch.export import import_torch
+from rlinit.importers.torch.pt2_weights import load_model
 from rlinit.measurement.transfers import MeasuredTransfers, TransferRow
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _serve(pipe: Connection, folder: str, rank: int, count: int, threads: int, c
 
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=count)
-    model = torch.export.load(Path(folder) / "model.pt2").module()
+    model = load_model(Path(folder) / "model.pt2").module()
     inputs, kwargs = torch.load(Path(folder) / "inputs.pt")
     with torch.no_grad():
         while True:

@@ -108,3 +108,16 @@ def test_a_process_that_fails_is_noticed_at_once(folder: Path) -> None:
     with pytest.raises(ExecutionFailure, match="ended before it answered"):
         measure_together(torch.export.load(folder / "net.pt2"), (), 2, rounds=1, seconds=0.01)
     assert time.monotonic() - started < 100.0
+
+
+@pytest.mark.slow
+def test_processes_know_what_transformers_gives() -> None:
+    """A model that takes keyword inputs and gives a class of transformers runs in processes that never saw either."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8, patch_size=4
+    )
+    given = {"pixel_values": torch.ones(1, 3, 8, 8)}
+    program = torch.export.export(transformers.ViTForImageClassification(config).eval(), (), given)
+    found = measure_together(program, (), 2, kwargs=given, rounds=1, seconds=0.01)
+    assert found.factors[0] == 1.0 <= found.factors[1]
