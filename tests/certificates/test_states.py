@@ -1,0 +1,133 @@
+"""The compiled checker of proofs by states says what the first says, and no proof of theirs is false."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit.certificates import certificate_of, check, states
+from rlinit.cli.main import main
+from tests.certificates.test_check import GRAPH, STAGES, can_be_tried, costs_of
+from tests.properties import fuzz
+
+
+def prove(proof: Any, costs: check.Costs, reached: Any) -> Fraction | None:
+    """Return the bound of a proof when a checker's states are counted; None where it is refused."""
+    costs.reached = reached
+    read = check.parse(json.dumps(proof), "rlinit-certificate", "proof")
+    with contextlib.suppress(check.Refuted, *check.MALFORMED):
+        return check.prove(read, costs)
+    return None
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_both_checkers_count_the_same_sets(first: int) -> None:
+    """Below, at and above the optimum of random problems of all scales, and when a proof is mutated, both agree."""
+    rng, tried, refused = np.random.default_rng(first), 0, 0
+    for number in range(first, first + 100):
+        case = fuzz.draw(number, seed=31)
+        if case.options["objective"] not in ("pipeline", "memory") or not can_be_tried(case):
+            continue
+        values = tuple(map(Fraction, fuzz.optimum(case) or ()))
+        for level, value in enumerate(values):
+            costs = costs_of(case, level, tuple(each * (1 + check.ROUNDING) for each in values))
+            for factor in (Fraction(1, 2), 1 - check.ROUNDING, 1, 1 + check.ROUNDING, Fraction(3, 2)):
+                found = check.reached_states(costs, value * factor)
+                assert states.reached_states(costs, value * factor) == found, (case, level, factor)
+                proof: dict[str, Any] = {"kind": "states", "threshold": str(value * factor), "reached": found or [1]}
+                if rng.random() < 0.5:
+                    proof["reached"][int(rng.integers(len(proof["reached"])))] += int(rng.choice([-1, 1]))
+                elif rng.random() < 0.5:
+                    proof["threshold"] = str(value * factor * Fraction(int(rng.integers(5, 20)), 10))
+                bound = prove(proof, costs, check.reached_states)
+                assert prove(proof, costs, states.reached_states) == bound
+                assert bound is None or bound <= value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)
+                refused += bound is None
+                tried += 1
+    assert tried > 100
+    assert tried > refused > 20
+
+
+@pytest.mark.parametrize("bits", [3, 39, 40, 41, 100, 500])
+def test_numbers_of_any_length_keep_their_sign(bits: int) -> None:
+    """Sums of limbs without carries have the sign of the sum of the numbers, at 0 and next to it as well."""
+    graph = check.Graph({"ops": [{"name": "a"}], "edges": []})
+    rng = np.random.default_rng(bits)
+    listing = states.Listing(check.Lattice(graph), [[1 << bits]], [1], [])
+    for _ in range(50):
+        terms = [int(rng.integers(-1, 2)) * (int.from_bytes(rng.bytes(64)) % (1 << bits)) for _ in range(9)]
+        for last in (-sum(terms), 1 - sum(terms), -1 - sum(terms), 0):
+            total = listing.numbers([*terms, last]).sum(axis=0) if abs(last) < 1 << bits else None
+            if total is not None:
+                wanted = (sum(terms) + last > 0) - (sum(terms) + last < 0)
+                assert states.sign(total) == wanted
+
+
+def test_closed_sets_are_listed_once_each() -> None:
+    """The kernel lists the same sets as the first checker, with the same sums, whatever the order of merged parts."""
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        n = int(rng.integers(1, 9))
+        edges = [(f"v{i}", f"v{j}") for j in range(n) for i in range(j) if rng.random() < 0.3]
+        ops: list[Any] = [(f"v{i}", {"time_s": 1.0, "out_bytes": 1.0}) for i in range(n)]
+        for v in rng.permutation(n)[: int(rng.integers(0, 4))] if n > 3 else []:
+            ops[int(v)][1]["colocate"] = "together"
+        graph = rlinit.Graph.build(ops, edges)
+        lattice = check.Lattice(check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "graph")))
+        weights = [int(each) for each in rng.integers(0, 5, len(lattice.parts))]
+        listing = states.Listing(lattice, [weights], [3], [])
+        sums = sorted(sums[0] for sums, _ in lattice.sets(weights).values())
+        assert listing.whole(listing.sums[:, 0]).tolist() == sums
+        assert len({row.tobytes() for row in listing.bits}) == len(sums)
+
+
+def test_verify_says_which_checker_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond its budget of pairs the first checker says so and proves nothing, and the compiled one takes over."""
+    plan = rlinit.schedule(GRAPH, STAGES, objective="pipeline")
+    certificate = certificate_of(plan, GRAPH, STAGES)
+    value = Fraction(plan.values[0]) if plan.values else Fraction(0)
+    written = json.loads(json.dumps(plan.to_dict()))
+    graph = check.Graph(check.parse(json.dumps(GRAPH.to_dict()), "rlinit-graph", "graph"))
+    hardware = check.Hardware(check.parse(json.dumps(STAGES.to_dict()), "rlinit-hardware", "hardware"))
+    costs = check.Costs(check.parse(json.dumps(written), "rlinit-plan", "plan"), graph, hardware, 0, (value,))
+    reached = check.reached_states(costs, value)
+    certificate["levels"] = [{"kind": "states", "threshold": str(value), "reached": reached}]
+    plan.save(tmp_path / "plan.json")
+    GRAPH.save(tmp_path / "graph.json")
+    STAGES.save(tmp_path / "hardware.json")
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    paths = [str(tmp_path / f"{name}.json") for name in ("plan", "graph", "hardware", "certificate")]
+    assert main(["verify", *paths]) == 0
+    assert capsys.readouterr().out.startswith("VERIFIED (exact) ")
+    monkeypatch.setattr(states.Search.__init__, "__defaults__", (1,))
+    assert main(["verify", *paths]) == 0
+    assert capsys.readouterr().out.startswith("VERIFIED (exact, by the compiled checker) value 3.5625; bound 3.5625")
+    monkeypatch.setattr(check, "MOST_PAIRS", 1)
+    assert check.main(paths) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("VERIFIED (value only)")
+    assert "more than 1 pairs" in told
+    certificate["levels"][0]["reached"][0] += 1
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    assert main(["verify", *paths]) == 1
+    assert capsys.readouterr().out.startswith("REFUTED: the proof counts")
+
+
+def test_the_compiled_checker_shares_no_code_with_solvers() -> None:
+    """It imports the first checker, array types and the compiler's wrapper, and nothing else of the package."""
+    found = {
+        node.module
+        for node in ast.walk(ast.parse(Path(states.__file__).read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rlinit")
+    }
+    assert found == {"rlinit.arrays", "rlinit.certificates", "rlinit.kernels.compiled"}
