@@ -886,9 +886,10 @@ class Windows:
         def whole(x: Any) -> Any:
             return None if x is None else math.floor(x * scale) // unit
 
-        self.most = math.ceil(threshold * scale / unit) - 1
+        self.units = scale / unit  # in a second
+        self.most = math.ceil(threshold * self.units) - 1
         self.bound = (
-            max(threshold, (self.most + 1) * unit / scale) if all(x * scale % 1 == 0 for x in known) else threshold
+            max(threshold, (self.most + 1) / self.units) if all(x * scale % 1 == 0 for x in known) else threshold
         )
         self.time = [[whole(x) for x in row] for row in costs.times]
         self.move = {t: [[whole(x) for x in row] for row in move] for t, move in moves.items()}

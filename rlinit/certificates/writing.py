@@ -75,17 +75,7 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     InvalidPlan
         The plan has no schedule, or the checker refuses it; the message says why.
     """
-    if plan.training is not None:
-        raise InvalidPlan("there are no certificates of training pipelines yet")
-    if hardware.sharing and plan.objective == "pipeline":
-        raise InvalidPlan("there are no certificates of pipelines on devices that share a resource yet")
-    written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
-    raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
-    raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
-    try:
-        values = check.exact_values(written, raw_graph, raw_hardware)
-    except check.Refuted as problem:
-        raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
+    written, raw_graph, raw_hardware, values = exact_plan(plan, graph, hardware)
     levels: list[Proof | None] = []
     budget = Budget(time_limit_s)
     for level, value in enumerate(values):
@@ -104,6 +94,37 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
         "levels": levels,
         "trusted": list(plan.trusted or [plan.bound_source or "nothing"]) if None in levels else [],
     }
+
+
+def exact_plan(
+    plan: Plan, graph: Graph, hardware: Hardware
+) -> tuple[Any, check.Graph, check.Hardware, tuple[Fraction, ...]]:
+    """Return a plan, its graph and hardware as the checker reads them, and the exact values of the plan.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule, as `verify` accepts it.
+    graph, hardware
+        What the plan is for.
+
+    Raises
+    ------
+    InvalidPlan
+        The checker refuses the plan; the message says why.
+    """
+    if plan.training is not None:
+        raise InvalidPlan("there are no certificates of training pipelines yet")
+    if hardware.sharing and plan.objective == "pipeline":
+        raise InvalidPlan("there are no certificates of pipelines on devices that share a resource yet")
+    written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
+    raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
+    raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
+    try:
+        values = check.exact_values(written, raw_graph, raw_hardware)
+    except check.Refuted as problem:
+        raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
+    return written, raw_graph, raw_hardware, values
 
 
 def _proof(costs: check.Costs, bound: Fraction, value: Fraction, budget: Budget) -> Proof | None:

@@ -47,6 +47,8 @@ class Schedule:
     """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify` and tools/check.py."""
     certify_s: float = 60.0
     """With --certify: seconds to look for a proof, beside those of the time limit."""
+    certify_vipr: Path | None = None
+    """Write a proof of a bound in VIPR's format here, for viprchk; in up to --certify-s seconds more."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
     explain: bool = False
@@ -88,9 +90,8 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
     if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)
-    check_targets(
-        command.out, command.plot, command.certify and command.certify / "plan.json", command.solving.checkpoint
-    )
+    folder = command.certify and command.certify / "plan.json"
+    check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     options = command.solving
@@ -121,8 +122,12 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
             plan.save(command.out)
         if command.plot is not None and plan.assignment is not None:
             plan.plot(command.plot, graph, hardware)
+        whole = hardware.with_stages(plan.num_stages // plan.chunks) if plan.stages else hardware
         if command.certify is not None and plan.assignment is not None:
-            _certify(plan, command, graph, hardware, notes)
+            _certify(plan, command, graph, whole, notes)
+        if command.certify_vipr is not None and plan.assignment is not None:
+            proven = plan.certify_vipr(command.certify_vipr, graph, whole, time_limit_s=command.certify_s)
+            notes.print(f"{command.certify_vipr} proves {proven:.9g} of the bound {(plan.bounds or (0.0,))[0]:.9g}")
     except (OSError, InvalidPlan) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT
@@ -138,8 +143,6 @@ def _certify(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, no
     """Write what a stranger needs to check a plan, and say what the bound still rests on."""
     folder, limit_s = command.certify, command.certify_s
     assert folder is not None
-    if plan.stages:
-        hardware = hardware.with_stages(plan.num_stages // plan.chunks)
     plan.save(folder / "plan.json")
     graph.save(folder / "graph.json")
     hardware.save(folder / "hardware.json")
