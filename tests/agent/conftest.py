@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
+
+from tests.late import late_imports
+
+with late_imports():
+    import torch
 
 
 @pytest.fixture(autouse=True, scope="package")

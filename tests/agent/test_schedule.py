@@ -18,7 +18,11 @@ from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Plan
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.window import free_nodes
-from tests.agent.networks import random_network
+from tests.late import late_imports
+
+with late_imports():
+    from tests.agent.networks import random_network
+
 
 TPUS = rlinit.Hardware.edge_tpus(4)
 

@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+
 if importlib.util.find_spec("transformers") is None:  # looked for, not imported: that takes a second
     pytest.skip("transformers is not installed", allow_module_level=True)
 

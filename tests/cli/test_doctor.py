@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rlinit.costs.roofline import op_times
 from rlinit.datasets import imagenet
 from rlinit.devices.efficiency import OP_CLASSES
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
 def test_the_file_is_ready_for_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

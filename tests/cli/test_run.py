@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
 import tyro
-from torch import nn
 
 from rlinit.cli.inputs import ReadingOptions
 from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
@@ -26,8 +21,14 @@ from rlinit.hardware import Device, Hardware
 from rlinit.importers import load_graph
 from rlinit.measurement.calibration import Calibration
 from rlinit.plan import Plan
-from tests.executors.models import Chain
 from tests.executors.plans import random_plan, stage_plan
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+    from torch import nn
+
+    from tests.executors.models import Chain
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,10 @@ from rlinit.cli.inputs import cost_table
 from rlinit.costs.profiler_trace import load_trace
 from rlinit.costs.table import InvalidCostTable
 from rlinit.graph import Graph
+from tests.late import late_imports
 
-torch = pytest.importorskip("torch")
+with late_imports():
+    import torch
 
 
 def chain(*kinds: str) -> Graph:

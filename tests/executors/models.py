@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ class Branches(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (B, width) to (B, width)."""
+        """Map (B, 64) to (B, width)."""
         return torch.stack([tower(x) for tower in self.towers]).sum(0)
 
 
@@ -163,7 +164,7 @@ class RandomNet(nn.Module):
             parameter.data = torch.randn(parameter.shape, generator=generator) / width
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Map (B, width) to the last value and the sum of all of them."""
+        """Map (B, 64) to the last value and the sum of all of them."""
         values = [x]
         for kind, a, b in self.steps:
             u, v = values[a], values[b]
@@ -196,3 +197,158 @@ class RandomNet(nn.Module):
                 y = torch.softmax(u, 1)
             values.append(y)
         return values[-1], torch.stack(values).sum(0)
+
+
+class Failing(nn.Module):
+    """A model with an op that fails for large indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 3)
+        self.out = nn.Linear(3, 3)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        """Look up and transform."""
+        return self.out(torch.tanh(self.table(index)))  # type: ignore[no-any-return]
+
+
+class Overwriting(nn.Module):
+    """A model that reads a tensor after overwriting it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (2 x)^+ by a view that was taken before."""
+        y = x * 2
+        view = y.view(-1)
+        y.relu_()
+        return view + 1
+
+
+class WithMask(nn.Module):
+    """A model with a mask that depends on no input, a number as an argument, and a random op that is unused."""
+
+    def forward(self, x: torch.Tensor, scale: float, *, shift: torch.Tensor | None = None) -> torch.Tensor:
+        """Mask, scale and shift."""
+        mask = torch.tril(torch.ones(x.shape[-1], x.shape[-1], device=x.device))
+        y = x @ mask * scale
+        return y if shift is None else y + shift
+
+
+class Centred(nn.Module):
+    """A model that subtracts the mean of the whole batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Centre."""
+        return torch.tanh(x) - torch.tanh(x).mean()
+
+
+class Reversed(nn.Module):
+    """A model that reads its inputs in both orders, in ways that shapes do not show."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add the batch and its reverse."""
+        return torch.tanh(x) + torch.tanh(x.flip(0))
+
+
+class TimeMajor(nn.Module):
+    """A model that merges (time, batch), not (batch, time)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Double, time by time."""
+        rows = torch.tanh(x.transpose(0, 1).reshape(-1, x.shape[2]))
+        return (rows * 2).view(x.shape[1], x.shape[0], -1).transpose(0, 1)
+
+
+@torch.library.custom_op("rlinit_tests::nap", mutates_args=())
+def nap(x: torch.Tensor) -> torch.Tensor:
+    """Sleep for two seconds."""
+    time.sleep(2.0)
+    return x.clone()
+
+
+@nap.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("rlinit_tests::lost", mutates_args=())
+def lost(x: torch.Tensor) -> torch.Tensor:
+    """Fail as a device that has no memory left (for ones), or that is gone (for others)."""
+    if bool((x == 1).all()):
+        raise torch.OutOfMemoryError("out of memory: tried to allocate 20.00 GiB")
+    raise RuntimeError("the device is lost")
+
+
+@lost.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Losing(nn.Module):
+    """A model with an op that fails, between others on several devices."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Fail."""
+        y: torch.Tensor = torch.ops.rlinit_tests.lost(x.abs()) + torch.tanh(x)
+        return y.sin()
+
+
+class Sleepy(nn.Module):
+    """A model with an op that takes long."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Sleep."""
+        y: torch.Tensor = torch.ops.rlinit_tests.nap(torch.tanh(x))
+        return y
+
+
+class Tokens(nn.Module):
+    """A class token before the patches of a picture; a variable batch brings slices of all there is with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.token = nn.Parameter(torch.ones(1, 1, 8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, 3, 16, 16) pictures to (B, 5) logits."""
+        rows = self.patches(x).flatten(2).transpose(1, 2)
+        rows = torch.cat([self.token.expand(x.shape[0], -1, -1), rows], 1)
+        rows = rows + torch.tanh(rows).mean(1, keepdim=True)
+        return self.head(rows[:, 0])  # type: ignore[no-any-return]
+
+
+class Wired(torch.nn.Module):
+    """Layers, sums and elementwise ops wired at random, with tensors that live long and short."""
+
+    def __init__(self, seed: int, num_ops: int = 14) -> None:
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        kinds = ["linear", "tanh", "add", "relu", "view"]
+        self.steps = [(str(rng.choice(kinds)), *rng.integers(0, at + 1, 2)) for at in range(num_ops)]
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, 64) to the sum of the values that nothing else reads, and the last one."""
+        values, read = [x], set()
+        for kind, a, b in self.steps:
+            u, v = values[a], values[b]
+            read |= {a, b} if kind == "add" else {a}
+            if kind == "view":
+                values.append(u.view(*reversed(u.shape)).view(u.shape))
+                continue
+            values.append(self.layer(u) if kind == "linear" else u + v if kind == "add" else getattr(torch, kind)(u))
+        total = values[-1]
+        for at in range(1, len(values) - 1):
+            if at not in read:
+                total = total + values[at]
+        return total
+
+
+class Branching(nn.Module):
+    """Two control-flow ops with equal shapes whose branches differ."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (n, n) to (n, n)."""
+        y = torch.cond(x.sum() < 1e30, lambda t: t + 1.0, lambda t: t - 1.0, (x,))
+        return torch.cond(x.sum() < 1e30, lambda t: (t @ t) @ t, lambda t: t - 1.0, (y,))  # type: ignore[no-any-return]

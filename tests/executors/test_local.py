@@ -6,34 +6,52 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 import rlinit.executors
 from rlinit.errors import InvalidPlan
 from rlinit.executors import ExecutionFailure
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
-from rlinit.importers.torch.functionalise import without_writes
 from rlinit.plan import Plan
-from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of, graph_of_program
 from tests.executors.plans import random_hardware, random_plan, stage_plan
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+    from torch import nn
+
+    from rlinit.importers.torch.functionalise import without_writes
+    from tests.executors.models import (
+        Centred,
+        Chain,
+        Failing,
+        Inception,
+        Losing,
+        Overwriting,
+        RandomNet,
+        Reversed,
+        Sleepy,
+        TimeMajor,
+        TinyTransformer,
+        Tokens,
+        WithMask,
+        graph_of,
+        graph_of_program,
+    )
+
 
 SEEDS = st.integers(0, 100_000)
-MODELS: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
-    "chain": (Chain().eval(), (torch.randn(2, 3, 8, 8),)),
-    "inception": (Inception().eval(), (torch.randn(2, 3, 8, 8),)),
-    "transformer": (TinyTransformer().eval(), (torch.randint(0, 50, (2, 7)),)),
+MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
+    "chain": lambda: (Chain().eval(), (torch.randn(2, 3, 8, 8),)),
+    "inception": lambda: (Inception().eval(), (torch.randn(2, 3, 8, 8),)),
+    "transformer": lambda: (TinyTransformer().eval(), (torch.randint(0, 50, (2, 7)),)),
 }
 
 
@@ -77,7 +95,7 @@ def placed(
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_latency_equals_eager(name: str, devices: int) -> None:
     """A random placement gives bit for bit what the model gives."""
-    model, inputs = MODELS[name]
+    model, inputs = MODELS[name]()
     plan, graph = placed(model, inputs, devices, devices)
     result = rlinit.executors.execute(plan, model, *inputs, graph=graph)
     check_same(model, inputs, result.outputs)
@@ -100,7 +118,7 @@ def test_random_models_equal_eager(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_throughput_equals_eager(name: str, seed: int) -> None:
     """Inputs split over devices come back in order, with the model's values (up to batched kernels)."""
-    model, inputs = MODELS[name]
+    model, inputs = MODELS[name]()
     inputs = (torch.cat([inputs[0], inputs[0].flip(0)]),)
     plan, graph = placed(model, inputs, seed, 3, count=4)
     assert len({len(batch.shards) for batch in plan.batches}) > 1
@@ -119,7 +137,7 @@ def test_random_models_by_shards(seed: int) -> None:
 
 def test_stage_plans_and_exported_programs_run() -> None:
     """A stage plan runs stage by stage, also on a program that is exported already and ops named like nodes."""
-    model, inputs = MODELS["transformer"]
+    model, inputs = MODELS["transformer"]()
     graph = graph_of(model, inputs)
     hardware = random_hardware(0, 3)
     stages = [3 * at // graph.num_ops for at in range(graph.num_ops)]
@@ -133,7 +151,7 @@ def test_stage_plans_and_exported_programs_run() -> None:
 
 def test_measured_batches_are_complete() -> None:
     """Measuring gives every batch once, none overlapping another on its device."""
-    model, inputs = MODELS["inception"]
+    model, inputs = MODELS["inception"]()
     plan, graph = placed(model, inputs, 5)
     result = LocalExecutor(measure=True).execute(plan, model, inputs, graph=graph)
     assert sorted((b.op, b.device, b.shards) for b in result.batches) == sorted(
@@ -143,19 +161,6 @@ def test_measured_batches_are_complete() -> None:
         mine = [batch for batch in result.batches if batch.device == device]
         assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(mine))
     assert 0 < max(batch.end_s for batch in result.batches) <= result.seconds
-
-
-class Failing(nn.Module):
-    """A model with an op that fails for large indices."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(4, 3)
-        self.out = nn.Linear(3, 3)
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        """Look up and transform."""
-        return self.out(torch.tanh(self.table(index)))  # type: ignore[no-any-return]
 
 
 def test_failures_name_op_and_device() -> None:
@@ -174,7 +179,7 @@ def test_failures_name_op_and_device() -> None:
 
 def test_time_limit_ends_a_run() -> None:
     """A run that takes too long is given up with an error."""
-    model, inputs = MODELS["chain"]
+    model, inputs = MODELS["chain"]()
     plan, graph = placed(model, inputs, 3)
     with pytest.raises(ExecutionFailure, match=r"more than 0.0 s"):
         LocalExecutor(time_limit_s=0.0).execute(plan, model, inputs, graph=graph)
@@ -203,17 +208,6 @@ def test_dynamic_dimensions_are_those_of_the_inputs() -> None:
                 LocalExecutor().load(plan, program, (torch.randint(0, 50, (7, length)),), graph=graph)
 
 
-class Overwriting(nn.Module):
-    """A model that reads a tensor after overwriting it."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (2 x)^+ by a view that was taken before."""
-        y = x * 2
-        view = y.view(-1)
-        y.relu_()
-        return view + 1
-
-
 def test_writes_in_place_and_training() -> None:
     """Writes in place that a view sees are taken out first; training mode is refused with the node's name."""
     x = (torch.randn(4, 4),)
@@ -230,7 +224,8 @@ def test_imported_graphs_run() -> None:
     """Graphs of the importer, by ops and by modules, are scheduled and run."""
     from rlinit.importers.torch.export import export_program, from_program
 
-    for model, inputs in MODELS.values():
+    for make in MODELS.values():
+        model, inputs = make()
         program = export_program(model, inputs)
         for granularity in ("op", "module"):
             graph = from_program(program, granularity=granularity)
@@ -238,16 +233,6 @@ def test_imported_graphs_run() -> None:
             plan = random_plan(timed, random_hardware(1, 3), 1)
             for runnable in (model, program):
                 check_same(model, inputs, rlinit.executors.execute(plan, runnable, *inputs, graph=timed).outputs)
-
-
-class WithMask(nn.Module):
-    """A model with a mask that depends on no input, a number as an argument, and a random op that is unused."""
-
-    def forward(self, x: torch.Tensor, scale: float, *, shift: torch.Tensor | None = None) -> torch.Tensor:
-        """Mask, scale and shift."""
-        mask = torch.tril(torch.ones(x.shape[-1], x.shape[-1], device=x.device))
-        y = x @ mask * scale
-        return y if shift is None else y + shift
 
 
 def test_constants_numbers_and_keywords() -> None:
@@ -272,14 +257,6 @@ def test_constants_numbers_and_keywords() -> None:
             rlinit.executors.execute(plan, program, *wrong, graph=graph)
 
 
-class Centred(nn.Module):
-    """A model that subtracts the mean of the whole batch."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Centre."""
-        return torch.tanh(x) - torch.tanh(x).mean()
-
-
 def test_ops_that_mix_inputs_are_not_split() -> None:
     """An op that makes one value of all inputs of a batch runs whole, and is refused where the plan splits it."""
     model, inputs = Centred(), (torch.randn(4, 3),)
@@ -297,27 +274,10 @@ def test_ops_that_mix_inputs_are_not_split() -> None:
     assert outcomes == {True, False}
 
 
-class Reversed(nn.Module):
-    """A model that reads its inputs in both orders, in ways that shapes do not show."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add the batch and its reverse."""
-        return torch.tanh(x) + torch.tanh(x.flip(0))
-
-
-class TimeMajor(nn.Module):
-    """A model that merges (time, batch), not (batch, time)."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Double, time by time."""
-        rows = torch.tanh(x.transpose(0, 1).reshape(-1, x.shape[2]))
-        return (rows * 2).view(x.shape[1], x.shape[0], -1).transpose(0, 1)
-
-
-@pytest.mark.parametrize(("model", "shape"), [(Reversed(), (4, 3)), (TimeMajor(), (4, 5, 3))])
-def test_hidden_mixing_is_found(model: nn.Module, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("kind", "shape"), [(Reversed, (4, 3)), (TimeMajor, (4, 5, 3))])
+def test_hidden_mixing_is_found(kind: type[nn.Module], shape: tuple[int, ...]) -> None:
     """Plans that split what mixes inputs, or lists them in another order, are right or refused, never wrong."""
-    inputs = (torch.randn(shape),)
+    model, inputs = kind(), (torch.randn(shape),)
     graph = graph_of(model, inputs, batched=True)
     refused = 0
     for seed in range(12):
@@ -334,9 +294,9 @@ def test_hidden_mixing_is_found(model: nn.Module, shape: tuple[int, ...]) -> Non
 
 def test_other_models_and_devices_are_refused() -> None:
     """A plan for another model, other inputs or absent devices is refused, and the message says what differs."""
-    model, inputs = MODELS["chain"]
+    model, inputs = MODELS["chain"]()
     plan, graph = placed(model, inputs, 1)
-    other, other_inputs = MODELS["inception"]
+    other, other_inputs = MODELS["inception"]()
     with pytest.raises(InvalidPlan, match="another model"):
         rlinit.executors.execute(plan, other, *other_inputs, graph=graph)
     with pytest.raises(InvalidPlan, match="another graph"):
@@ -362,11 +322,12 @@ def test_other_models_and_devices_are_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("count", [1, 4])
 def test_cpu_and_two_logical_gpus(count: int) -> None:
     """A CPU and two logical devices on one GPU give the model's values."""
-    model, inputs = MODELS["inception"]
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    model, inputs = MODELS["inception"]()
     inputs = (torch.cat([inputs[0], inputs[0].flip(0)]),)
     plan, graph = placed(model, inputs, 1, 3, count=count)
     result = rlinit.executors.execute(
@@ -376,40 +337,6 @@ def test_cpu_and_two_logical_gpus(count: int) -> None:
         expected = model(*inputs)
     for mine, true in zip(flat(result.outputs), flat(expected), strict=True):
         torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
-
-
-@torch.library.custom_op("rlinit_tests::nap", mutates_args=())
-def nap(x: torch.Tensor) -> torch.Tensor:
-    """Sleep for two seconds."""
-    time.sleep(2.0)
-    return x.clone()
-
-
-@nap.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-@torch.library.custom_op("rlinit_tests::lost", mutates_args=())
-def lost(x: torch.Tensor) -> torch.Tensor:
-    """Fail as a device that has no memory left (for ones), or that is gone (for others)."""
-    if bool((x == 1).all()):
-        raise torch.OutOfMemoryError("out of memory: tried to allocate 20.00 GiB")
-    raise RuntimeError("the device is lost")
-
-
-@lost.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-class Losing(nn.Module):
-    """A model with an op that fails, between others on several devices."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Fail."""
-        y: torch.Tensor = torch.ops.rlinit_tests.lost(x.abs()) + torch.tanh(x)
-        return y.sin()
 
 
 @pytest.mark.parametrize(("value", "message"), [(1.0, "out of memory"), (2.0, "device is lost")])
@@ -425,15 +352,6 @@ def test_devices_that_fail_while_running(value: float, message: str) -> None:
     assert threading.active_count() == before
 
 
-class Sleepy(nn.Module):
-    """A model with an op that takes long."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Sleep."""
-        y: torch.Tensor = torch.ops.rlinit_tests.nap(torch.tanh(x))
-        return y
-
-
 def test_the_watchdog_names_who_is_at_work() -> None:
     """A run over its limit ends with an error that names the device at work, and the program can be closed."""
     model, inputs = Sleepy(), (torch.randn(2),)
@@ -446,23 +364,6 @@ def test_the_watchdog_names_who_is_at_work() -> None:
             program.run(*inputs)
         assert time.monotonic() - started < 6.0
     assert threading.active_count() == before
-
-
-class Tokens(nn.Module):
-    """A class token before the patches of a picture; a variable batch brings slices of all there is with it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 8, 4, 4)
-        self.token = nn.Parameter(torch.ones(1, 1, 8))
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (B, 3, 16, 16) pictures to (B, 5) logits."""
-        rows = self.patches(x).flatten(2).transpose(1, 2)
-        rows = torch.cat([self.token.expand(x.shape[0], -1, -1), rows], 1)
-        rows = rows + torch.tanh(rows).mean(1, keepdim=True)
-        return self.head(rows[:, 0])  # type: ignore[no-any-return]
 
 
 def test_throughput_plans_of_a_graph_for_one_input() -> None:
@@ -480,7 +381,7 @@ def test_throughput_plans_of_a_graph_for_one_input() -> None:
 
 def test_devices_that_run_nothing_may_be_named() -> None:
     """Every device of the plan may be given a physical one; a name that the plan does not know is refused."""
-    model, inputs = MODELS["chain"]
+    model, inputs = MODELS["chain"]()
     graph = graph_of(model, inputs)
     hardware = random_hardware(0, 3)
     plan = random_plan(graph, hardware, 0, transfers="parallel")

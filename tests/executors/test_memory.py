@@ -7,46 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 import rlinit
 from rlinit.executors import execute
 from rlinit.executors.local import LocalProgram
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
 from rlinit.simulation.memory_profile import memory_profile
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.executors.models import Wired
+
 
 ROWS, WIDTH = 512, 64
 HARDWARE = Hardware.mesh([Device("one", "cpu", flops_per_s=1e10, bytes_per_s=1e10)], 1e9)
-
-
-class Wired(torch.nn.Module):
-    """Layers, sums and elementwise ops wired at random, with tensors that live long and short."""
-
-    def __init__(self, seed: int, num_ops: int = 14) -> None:
-        super().__init__()
-        rng = np.random.default_rng(seed)
-        kinds = ["linear", "tanh", "add", "relu", "view"]
-        self.steps = [(str(rng.choice(kinds)), *rng.integers(0, at + 1, 2)) for at in range(num_ops)]
-        self.layer = torch.nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (B, width) to the sum of the values that nothing else reads, and the last one."""
-        values, read = [x], set()
-        for kind, a, b in self.steps:
-            u, v = values[a], values[b]
-            read |= {a, b} if kind == "add" else {a}
-            if kind == "view":
-                values.append(u.view(WIDTH, ROWS).view(ROWS, WIDTH))
-                continue
-            values.append(self.layer(u) if kind == "linear" else u + v if kind == "add" else getattr(torch, kind)(u))
-        total = values[-1]
-        for at in range(1, len(values) - 1):
-            if at not in read:
-                total = total + values[at]
-        return total
 
 
 def allocated_peak(plan: Plan, graph: rlinit.Graph, model: torch.nn.Module, x: torch.Tensor) -> float:

@@ -11,10 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +18,15 @@ import rlinit.executors
 from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering.stage_modules import stage_modules
 from rlinit.executors.lowering.torch_program import torch_program
-from tests.executors.models import Chain, Inception, RandomNet, TinyTransformer, graph_of
 from tests.executors.plans import random_case, random_hardware, stage_plan
-from tests.executors.test_local import Centred, check_same
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.executors.models import Centred, Chain, Inception, RandomNet, TinyTransformer, graph_of
+    from tests.executors.test_local import check_same
+
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 import rlinit
 import rlinit.executors
 from rlinit.exporters import to_dot, to_report, to_trace
 from rlinit.reports.critical_path import critical_path
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.simulation.simulator import simulate
-from tests.executors.models import Inception, graph_of
-from tests.executors.test_local import check_same
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.executors.models import Inception, graph_of
+    from tests.executors.test_local import check_same
+
 
 HARDWARE = rlinit.Hardware.mesh([rlinit.Device(f"d{i}", batch_sizes=(1, 2, 3, 4)) for i in range(3)], 4e3)
 CASES = [("latency", 1, "parallel"), ("latency", 1, "exclusive"), ("throughput", 4, "parallel"), ("pipeline", 1, "")]

@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+import rlinit
+from rlinit import Graph, Hardware
+from rlinit.errors import InvalidPlan
+from rlinit.importers.torch.export import export_program
+from tests.late import late_imports
 
-import rlinit  # noqa: E402
-from rlinit import Graph, Hardware  # noqa: E402
-from rlinit.errors import InvalidPlan  # noqa: E402
-from rlinit.importers.torch.export import export_program  # noqa: E402
+with late_imports():
+    import torch
+    import transformers
 
-IDS = torch.arange(14).reshape(2, 7)
-MASK = torch.ones(2, 7, dtype=torch.int64)
+
+def tokens() -> Any:
+    """Return (2, 7) tokens."""
+    return torch.arange(14).reshape(2, 7)
 
 
 def models() -> dict[str, Any]:
@@ -34,8 +38,8 @@ def models() -> dict[str, Any]:
         vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0
     )
     return {
-        "llama": transformers.LlamaForCausalLM(llama).eval(),
-        "gpt2": transformers.GPT2LMHeadModel(gpt2).eval(),
+        "llama": transformers.LlamaForCausalLM(llama).eval(),  # type: ignore[no-untyped-call]
+        "gpt2": transformers.GPT2LMHeadModel(gpt2).eval(),  # type: ignore[no-untyped-call]
     }
 
 
@@ -48,18 +52,18 @@ def built() -> dict[str, Any]:
 def test_imported_and_run_as_they_are(built: dict[str, Any], name: str) -> None:
     """The cache is left out by itself, and stays on in the model; outputs are the model's."""
     model = built[name]
-    graph = Graph.from_torch(model, (IDS,))
+    graph = Graph.from_torch(model, (tokens(),))
     assert model.config.use_cache
     plan = rlinit.schedule(graph, Hardware.preset("cpu-t4-a100"), objective="latency", time_limit_s=1)
-    outputs = rlinit.run(plan, model, IDS)
+    outputs = rlinit.run(plan, model, tokens())
     with torch.no_grad():
-        torch.testing.assert_close(outputs.logits, model(IDS).logits)
+        torch.testing.assert_close(outputs.logits, model(tokens()).logits)
     assert bool(graph.groups) == (name == "gpt2")
 
 
 def test_keyword_inputs(built: dict[str, Any]) -> None:
     """Inputs by keyword are imported, planned and run, in any order; a missing one is named."""
-    model, inputs = built["llama"], {"input_ids": IDS, "attention_mask": MASK}
+    model, inputs = built["llama"], {"input_ids": tokens(), "attention_mask": torch.ones(2, 7, dtype=torch.int64)}
     graph = Graph.from_torch(model, (), inputs)
     plan = rlinit.schedule(graph, Hardware.preset("cpu-t4-a100"), objective="latency", time_limit_s=1)
     outputs = rlinit.run(plan, model, kwargs=dict(reversed(inputs.items())), graph=graph)
@@ -67,4 +71,4 @@ def test_keyword_inputs(built: dict[str, Any]) -> None:
         torch.testing.assert_close(outputs.logits, model(**inputs).logits)
     program = export_program(model, (), inputs)
     with pytest.raises(InvalidPlan, match="attention_mask"):
-        rlinit.run(plan, program, kwargs={"input_ids": IDS}, graph=graph)
+        rlinit.run(plan, program, kwargs={"input_ids": tokens()}, graph=graph)

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 import rlinit.executors
 from benchmarks.components.pytorchcv_models import image_network
 from rlinit.executors.lowering.torch_program import export_model
 from rlinit.importers.torch.export import export_program, from_program
 from tests.executors.plans import random_hardware, random_plan
-from tests.executors.test_local import check_same
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.executors.test_local import check_same
+
 
 TEXT = {
     "GPT2": {"n_layer": 2, "n_head": 2, "n_embd": 16},

@@ -13,8 +13,11 @@ import rlinit
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.torchrun import stage_devices, to_torchrun_script
 from tests.executors.plans import stage_plan
+from tests.late import late_imports
 
-torch = pytest.importorskip("torch")
+with late_imports():
+    import torch
+
 
 FACTORY = """
 import torch

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 import rlinit
 from rlinit.cli.main import main
 from rlinit.plan import Plan
-from tests.executors.models import TinyTransformer
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.executors.models import TinyTransformer
+
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -10,9 +10,11 @@ import pytest
 from rlinit import llm
 from rlinit.errors import InvalidConfig
 from rlinit.llm.families import FAMILIES, architecture_of
+from tests.late import late_imports
 
-transformers = pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
+with late_imports():
+    import torch
+    import transformers
 
 
 def random_config(family: str, seed: int) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def test_parameters_are_those_of_transformers(family: str, seed: int) -> None:
     config = random_config(family, seed)
     made = transformers.AutoConfig.for_model(family, **config)
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(made)
+        module = transformers.AutoModelForCausalLM.from_config(made)  # type: ignore[no-untyped-call]
     ours = architecture_of({"model_type": family, **config})
     assert ours.num_params == sum(p.numel() for p in module.parameters())
     layers = module.transformer.h if family == "gpt2" else module.model.layers
@@ -75,7 +77,7 @@ def test_defaults_are_those_of_transformers(family: str) -> None:
     if family == "deepseek_v2":
         made.num_experts_per_tok = 6
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(made)
+        module = transformers.AutoModelForCausalLM.from_config(made)  # type: ignore[no-untyped-call]
     said = {"num_experts_per_tok": 6} if family == "deepseek_v2" else {}
     ours = architecture_of({"model_type": family, **said})
     assert ours.num_params == sum(p.numel() for p in module.parameters())

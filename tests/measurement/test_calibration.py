@@ -11,13 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 import rlinit
 from rlinit.costs.table import CostTable, InvalidCostTable
@@ -28,8 +23,15 @@ from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.calibration import Calibration, OpTiming, calibrate, rank_correlation
 from rlinit.measurement.ops import Measuring, measure_ops, placed_plan
 from rlinit.measurement.transfers import MeasuredTransfers, TransferRow, measure_transfers
-from tests.executors.models import Chain
 from tests.executors.plans import random_plan, stage_plan
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+    from torch import nn
+
+    from tests.executors.models import Chain
+
 
 FAST = Measuring(warmup=1, repeats=3, threads=1)
 

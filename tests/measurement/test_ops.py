@@ -9,11 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-from torch import nn
-
 from rlinit.costs.roofline import op_times
 from rlinit.costs.table import InvalidCostTable
 from rlinit.errors import InvalidPlan, RlinitError
@@ -23,18 +18,16 @@ from rlinit.hardware import Device
 from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.cache import Figure, MeasuredCache
 from rlinit.measurement.ops import Measuring, figure_of, measure_ops, sum_factor
-from tests.executors.models import Chain, TinyTransformer
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+    from torch import nn
+
+    from tests.executors.models import Branching, Chain, TinyTransformer
+
 
 FAST = Measuring(warmup=1, repeats=3, threads=1)
-
-
-class Branching(nn.Module):
-    """Two control-flow ops with equal shapes whose branches differ."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (n, n) to (n, n)."""
-        y = torch.cond(x.sum() < 1e30, lambda t: t + 1.0, lambda t: t - 1.0, (x,))
-        return torch.cond(x.sum() < 1e30, lambda t: (t @ t) @ t, lambda t: t - 1.0, (y,))  # type: ignore[no-any-return]
 
 
 def measurable(model: nn.Module, *inputs: Any) -> tuple[nn.Module, tuple[Any, ...], Graph]:

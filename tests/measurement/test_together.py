@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 import rlinit
 from rlinit.cli.run import Measure, measure_model
 from rlinit.costs.table import CostTable
 from rlinit.errors import ExecutionFailure, InvalidPlan, RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.measurement.together import MeasuredSharing, measure_together
-from tests.executors.models import Chain
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.executors.models import Chain
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
+
+from tests.late import late_imports
+
+with late_imports():
+    import torch
 
 
 @pytest.fixture(autouse=True)

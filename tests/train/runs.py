@@ -19,8 +19,14 @@ from rlinit.train.core.config import (
     ValidationConfig,
 )
 from rlinit.train.core.curriculum import CurriculumConfig
+from rlinit.train.core.distributed import Processes
 from rlinit.train.core.run_state import STATE_FILE
 from tests.train.tiny_task import TinyParams, TinyTask
+
+
+def alone() -> Processes:
+    """Return the one process of a training on the CPU."""
+    return Processes(0, 1, torch.device("cpu"))
 
 
 def tiny_config(run_dir: Path, **changes: Any) -> TrainConfig[TinyParams]:
@@ -42,9 +48,14 @@ def tiny_config(run_dir: Path, **changes: Any) -> TrainConfig[TinyParams]:
     return dataclasses.replace(config, **changes)
 
 
+def state_of(run_dir: Path) -> Path:
+    """Return where a run saves its state."""
+    return run_dir / STATE_FILE
+
+
 def tensors(run_dir: Path) -> dict[str, torch.Tensor]:
     """Return every tensor of a run's saved state."""
-    return load_file(run_dir / STATE_FILE)
+    return load_file(state_of(run_dir))
 
 
 def assert_same_state(one: Path, other: Path) -> None:

@@ -8,30 +8,31 @@ import signal
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy.stats import ttest_rel
 
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.stages.batch import StageBatch
-from rlinit.train.algorithms.imitation import Imitation
-from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.core.curriculum import CurriculumConfig
-from rlinit.train.core.distributed import Processes
-from rlinit.train.core.learner import Learner
-from rlinit.train.loop import train
 from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, optimal_values
-from tests.train.runs import assert_same_state, tiny_config
+from tests.late import late_imports
 
-ALONE = Processes(0, 1, torch.device("cpu"))
+with late_imports():
+    import torch
+
+    from rlinit.train.algorithms.imitation import Imitation
+    from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
+    from rlinit.train.core.learner import Learner
+    from rlinit.train.loop import train
+    from tests.train.runs import alone, assert_same_state, tiny_config
 
 
 def greedy_values(task: StageTask, learner: Learner, batch: StageProblems) -> FloatArray:
     """Return (B,) values of greedy schedules."""
     with torch.no_grad():
-        outputs = task.forward(learner.bare, batch, ALONE.device)
+        outputs = task.forward(learner.bare, batch, torch.device("cpu"))
         return task.rollout(learner.bare, batch, outputs, samples=1, seed=0, greedy=True).value[:, 0]
 
 
@@ -46,7 +47,7 @@ def test_overfits_eight_graphs_to_the_optimum() -> None:
     features, reference = featurise(problems)
     batch = StageProblems(problems, features, reference, optimum[hard], optimum[hard])
     labels = task.label(batch)
-    learner = Learner(task.network(0), OptimiserConfig(learning_rate=1e-2), "float32", ALONE)
+    learner = Learner(task.network(0), OptimiserConfig(learning_rate=1e-2), "float32", alone())
     assert (greedy_values(task, learner, batch) > 1.004 * batch.optimum).all()
     algorithm = Imitation(task, learner)
     for step in range(200):
@@ -58,7 +59,7 @@ def test_trained_is_better_than_untrained_on_unseen_graphs() -> None:
     """After seconds of REINFORCE greedy values of unseen graphs fall by more than chance would explain."""
     kind = ProblemParams(memory_share=0.0, cache_share=0.0, draws=8)
     task = StageTask(StageParams(hidden=32, layers=3, draw=kind))
-    learner = Learner(task.network(0), OptimiserConfig(learning_rate=3e-3), "float32", ALONE)
+    learner = Learner(task.network(0), OptimiserConfig(learning_rate=3e-3), "float32", alone())
     unseen = task.generate(10**6, 30, 300)
     before = greedy_values(task, learner, unseen)
     assert np.allclose(before, unseen.reference, rtol=1e-9)

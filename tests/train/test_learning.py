@@ -6,29 +6,33 @@ import copy
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from torch import nn
 
 from rlinit.errors import TrainingFailure
-from rlinit.train.algorithms.imitation import Imitation
-from rlinit.train.algorithms.ppo import PPO
-from rlinit.train.algorithms.reinforce import Minibatch, Reinforce, choice_weights, shared_advantage, standardised
 from rlinit.train.core.config import OptimiserConfig, PPOConfig, ReinforceConfig
-from rlinit.train.core.distributed import Processes
-from rlinit.train.core.learner import Learner, rate_share
 from rlinit.train.tasks.protocol import Choices
+from tests.late import late_imports
 from tests.train.tiny_task import TinyParams, TinyTask
 
-ALONE = Processes(0, 1, torch.device("cpu"))
+with late_imports():
+    import torch
+    from torch import nn
+
+    from rlinit.train.algorithms.imitation import Imitation
+    from rlinit.train.algorithms.ppo import PPO
+    from rlinit.train.algorithms.reinforce import Minibatch, Reinforce, choice_weights, shared_advantage, standardised
+    from rlinit.train.core.learner import Learner, rate_share
+    from tests.train.runs import alone
+
+
 TASK = TinyTask(TinyParams())
 
 
 def learner_of(seed: int = 0, **changes: float) -> Learner:
     """Return a learner of a fresh tiny network."""
-    return Learner(TASK.network(seed), OptimiserConfig(**{"learning_rate": 3e-2, **changes}), "float32", ALONE)
+    return Learner(TASK.network(seed), OptimiserConfig(**{"learning_rate": 3e-2, **changes}), "float32", alone())
 
 
 def lesson_at(step: int, *, labelled: bool = False) -> Minibatch:
@@ -159,7 +163,7 @@ def test_greedy_baseline_changes_hands_only_for_the_better() -> None:
 
 def test_bfloat16_learns_too() -> None:
     """Under autocast in bfloat16 the weights stay float32 and the gap closes."""
-    learner = Learner(TASK.network(0), OptimiserConfig(learning_rate=3e-2), "bfloat16", ALONE)
+    learner = Learner(TASK.network(0), OptimiserConfig(learning_rate=3e-2), "bfloat16", alone())
     algorithm = Reinforce(TASK, learner, ReinforceConfig(), 8)
     for step in range(60):
         algorithm.learn([lesson_at(step)])
@@ -170,7 +174,7 @@ def test_bfloat16_learns_too() -> None:
 def test_no_gradient_goes_through_a_wrapped_network_alone() -> None:
     """The bare network of a process on its own is the network itself."""
     network = nn.Linear(1, 1)
-    assert Learner(network, OptimiserConfig(), "float32", ALONE).bare is network
+    assert Learner(network, OptimiserConfig(), "float32", alone()).bare is network
 
 
 def test_average_follows_the_weights() -> None:

@@ -20,10 +20,14 @@ from rlinit.agent.network.checkpoint import load_checkpoint
 from rlinit.errors import InvalidConfig, TrainingFailure
 from rlinit.train.core.config import ReinforceConfig, ValidationConfig
 from rlinit.train.core.curriculum import batch_seed
-from rlinit.train.core.run_state import STATE_FILE, Progress
-from rlinit.train.loop import train
-from tests.train.runs import assert_same_state, long_config, tiny_config
+from tests.late import late_imports
 from tests.train.tiny_task import TinyBatch, TinyParams, TinyTask
+
+with late_imports():
+    from rlinit.train.core.run_state import Progress
+    from rlinit.train.loop import train
+    from tests.train.runs import assert_same_state, long_config, state_of, tiny_config
+
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TASK = TinyTask(TinyParams())
@@ -81,9 +85,9 @@ def test_labels_are_made_once(tmp_path: Path) -> None:
 
 def saved_step(folder: Path) -> int:
     """Return the step of the state in a run's folder, -1 if there is none."""
-    if not (folder / STATE_FILE).exists():
+    if not state_of(folder).exists():
         return -1
-    with safe_open(folder / STATE_FILE, "pt") as file:
+    with safe_open(state_of(folder), "pt") as file:
         return int(json.loads(file.metadata()["training"])["progress"]["step"])
 
 
@@ -157,7 +161,7 @@ def test_cuda_that_is_absent_is_an_error(tmp_path: Path) -> None:
         pytest.skip("there is a GPU here")
     with pytest.raises(TrainingFailure, match="cuda, but torch finds no usable GPU"):
         train(tiny_config(tmp_path, device="cuda"), TASK)
-    assert not (tmp_path / STATE_FILE).exists()
+    assert not state_of(tmp_path).exists()
 
 
 def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
-from rlinit.train.core.distributed import Processes
-from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import TASKS, AnyTask, task_class
+from tests.late import late_imports
 
-ALONE = Processes(0, 1, torch.device("cpu"))
+with late_imports():
+    import torch
+
+    from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
+    from rlinit.train.core.learner import Learner
+    from tests.train.runs import alone
+
 
 SMALL: dict[tuple[str, str], dict[str, Any]] = {
     ("stages", "oneshot"): {"hidden": 8, "layers": 1, "real_models": False},
@@ -39,7 +42,7 @@ def test_every_task_is_here() -> None:
 def test_learns_in_bfloat16(key: tuple[str, str]) -> None:
     """A step of REINFORCE under bfloat16 moves the weights, which stay finite and in float32."""
     task = small_task(key)
-    learner = Learner(task.network(0), OptimiserConfig(learning_rate=1e-2, warmup=0.0), "bfloat16", ALONE)
+    learner = Learner(task.network(0), OptimiserConfig(learning_rate=1e-2, warmup=0.0), "bfloat16", alone())
     learner.set_rate(0.5)
     before = copy.deepcopy(learner.bare.state_dict())
     batch = task.generate(3, 12, 4)
@@ -50,14 +53,14 @@ def test_learns_in_bfloat16(key: tuple[str, str]) -> None:
     assert any(not torch.equal(weight, after[name]) for name, weight in before.items())
 
 
-@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("key", list(SMALL), ids="-".join)
-def test_half_precision_plays_and_replays(key: tuple[str, str], precision: torch.dtype) -> None:
+def test_half_precision_plays_and_replays(key: tuple[str, str], precision: str) -> None:
     """Outputs of half-precision passes are played as in single precision: finite values, choices in float32."""
     task = small_task(key)
     network, batch = task.network(1), task.generate(5, 12, 3)
-    with torch.no_grad(), torch.autocast("cpu", dtype=precision):
-        outputs = task.forward(network, batch, ALONE.device)
+    with torch.no_grad(), torch.autocast("cpu", dtype=getattr(torch, precision)):
+        outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=3, seed=0)
     choices = task.choices(network, batch, outputs, played)
     assert np.isfinite(played.reward).all()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.encoder import FeatureTensors
 from rlinit.agent.network.graph_features import GraphFeatures, join
 from rlinit.agent.network.oneshot_numpy import GRID, OneShotWeights, infer
-from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
-from tests.agent.networks import joined, random_network, some_problems
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from rlinit.agent.network.encoder import FeatureTensors
+    from rlinit.agent.network.oneshot_torch import OneShot
+    from tests.agent.networks import joined, random_network, some_problems
 
 
 def random_features(rng: np.random.Generator, num_nodes: int, num_devices: int) -> GraphFeatures:

@@ -7,23 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import rlinit
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.network.checkpoint import Card, Checkpoint, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.encoder import FeatureTensors
 from rlinit.agent.network.graph_features import join
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
-from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.placements.agent import LatencyAgent, decode_placement
 from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, observe
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.timeline import makespan, obstacle
+from tests.late import late_imports
 from tests.placement_cases import random_placement_problem
+
+with late_imports():
+    import torch
+
+    from rlinit.agent.network.encoder import FeatureTensors
+    from rlinit.agent.network.oneshot_torch import OneShot
+
 
 CONFIG = OneShotConfig("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, hidden=8, layers=2)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.sequential.pointer_network import packed
-from rlinit.agent.sequential.rollouts import OrderRollouts, ready_steps
 from rlinit.env import OneProblem, StageEnv
 from rlinit.stages.batch import StageBatch
+from tests.late import late_imports
 from tests.stage_cases import random_problem
+
+with late_imports():
+    import torch
+
+    from rlinit.agent.sequential.pointer_network import packed
+    from rlinit.agent.sequential.rollouts import OrderRollouts, ready_steps
 
 
 @given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), copies=st.integers(1, 3))

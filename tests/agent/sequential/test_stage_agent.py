@@ -8,30 +8,34 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.network.checkpoint import Card, load_checkpoint, save_checkpoint
-from rlinit.agent.sequential.decoding import greedy, sample
-from rlinit.agent.sequential.pointer_network import (
-    OrderDecoding,
-    PointerBatch,
-    PointerNetwork,
-    cosine_reward,
-    embedding,
-    order_choices,
-    packed,
-    ready_counts,
-)
-from rlinit.agent.sequential.rollouts import OrderRollouts
-from rlinit.agent.sequential.stage_agent import PointerAgent
 from rlinit.agent.stages.decoding import Decoding
 from rlinit.arrays import IntArray
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
+from tests.late import late_imports
 from tests.stage_cases import random_problem
+
+with late_imports():
+    import torch
+
+    from rlinit.agent.sequential.decoding import greedy, sample
+    from rlinit.agent.sequential.pointer_network import (
+        OrderDecoding,
+        PointerBatch,
+        PointerNetwork,
+        cosine_reward,
+        embedding,
+        order_choices,
+        packed,
+        ready_counts,
+    )
+    from rlinit.agent.sequential.rollouts import OrderRollouts
+    from rlinit.agent.sequential.stage_agent import PointerAgent
 
 
 def network(seed: int = 0, hidden: int = 16) -> PointerNetwork:

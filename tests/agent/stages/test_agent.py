@@ -10,7 +10,6 @@ import pytest
 from rlinit.agent.network.checkpoint import Card, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights
-from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.selection import StageChoice, choose_for_stages, find_checkpoint, load_stage_agent
 from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.agent.stages.decoding import Decoding, decode_stages
@@ -18,8 +17,13 @@ from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.stages.orders import natural
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.problem import StageProblem, evaluate
-from tests.agent.networks import random_agent, random_network, some_problems
+from tests.late import late_imports
 from tests.stage_cases import random_problem
+
+with late_imports():
+    from rlinit.agent.network.oneshot_torch import OneShot
+    from tests.agent.networks import random_agent, random_network, some_problems
+
 
 SAMPLES = Decoding("sample", 10)
 

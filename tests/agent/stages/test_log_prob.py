@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.stages.features import featurise, slice_orders
-from rlinit.agent.stages.log_prob import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from rlinit.stages.slicing import slice_order
-from tests.agent.networks import joined, some_problems
+from tests.late import late_imports
 from tests.stage_cases import random_problem
+
+with late_imports():
+    import torch
+
+    from rlinit.agent.stages.log_prob import draw_orders, order_terms
+    from tests.agent.networks import joined, some_problems
 
 
 def ready_nodes(problem: StageProblem, taken: set[int]) -> list[int]:

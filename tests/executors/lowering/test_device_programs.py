@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 import rlinit.executors
 from rlinit.executors.lowering.codegen import device_code
 from rlinit.executors.lowering.device_programs import DevicePrograms, lower_devices
@@ -18,8 +14,14 @@ from rlinit.executors.lowering.instructions import Begin, Call, End, Free, Recv,
 from rlinit.executors.lowering.torch_program import torch_program
 from rlinit.exporters.perfetto import trace_events
 from rlinit.plan import Plan
-from tests.executors.models import RandomNet, graph_of
 from tests.executors.plans import random_hardware, random_plan
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.executors.models import RandomNet, graph_of
+
 
 CASES = [(seed, inputs) for seed in range(6) for inputs in (1, 4)]
 """Seeds of random networks and plans, and the inputs at once."""

@@ -19,48 +19,22 @@ from rlinit.exporters import to_device_map, to_split_spec
 from rlinit.hardware import Device
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.measurement.ops import placed_plan
+from tests.late import late_imports
 
-torch = pytest.importorskip("torch")
-nn = torch.nn
-X = torch.zeros(1, 5, dtype=torch.int64)
+with late_imports():
+    import torch
 
-
-class Layer(nn.Module):  # type: ignore[misc,name-defined]
-    """Two products with a residual that belongs to no submodule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(8, 32)
-        self.down = nn.Linear(32, 8)
-
-    def forward(self, x: Any, mask: Any) -> Any:
-        """Map (B, T, 8) to (B, T, 8)."""
-        return x + self.down(torch.relu(self.up(x * mask)))
+    from tests.importers.common.models import Model
 
 
-class Model(nn.Module):  # type: ignore[misc,name-defined]
-    """Embeddings of tokens and places, a mask, layers and a head."""
-
-    def __init__(self, depth: int = 6) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(20, 8)
-        self.places = nn.Embedding(5, 8)
-        self.layers = nn.ModuleList(Layer() for _ in range(depth))
-        self.norm = nn.LayerNorm(8)
-        self.head = nn.Linear(8, 20)
-
-    def forward(self, ids: Any) -> Any:
-        """Map (B, T) tokens to (B, 20) numbers."""
-        mask = (ids > 3).float().unsqueeze(-1)
-        x = self.tokens(ids) + self.places(torch.arange(5))
-        for layer in self.layers:
-            x = layer(x, mask)
-        return self.head(self.norm(x)[:, -1])
+def x() -> Any:
+    """Return (1, 5) tokens."""
+    return torch.zeros(1, 5, dtype=torch.int64)
 
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return Graph.from_torch(Model().eval(), (X,))
+    return Graph.from_torch(Model().eval(), (x(),))
 
 
 def hardware(count: int, memory: float = np.inf) -> Hardware:
@@ -88,7 +62,8 @@ def test_parts_by_class_and_path(graph: Graph) -> None:
         graph.group("op", keep=["Layer", "Conv"])
     with pytest.raises(InvalidGraph, match="granularity"):
         blocks_of(graph, "all")  # type: ignore[arg-type]
-    assert Graph.from_torch(Model().eval(), (X,), granularity="op", keep=["Layer"]) == graph.group("op", keep=["Layer"])
+    kept = graph.group("op", keep=["Layer"])
+    assert Graph.from_torch(Model().eval(), (x(),), granularity="op", keep=["Layer"]) == kept
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -97,7 +72,7 @@ def test_plans_of_layers_are_device_maps(graph: Graph, count: int) -> None:
     total = float(graph.param_bytes.sum())
     devices = hardware(count, 1.35 * total / count + 3000)
     layers = graph.group("layer")
-    assert Graph.from_torch(Model().eval(), (X,), granularity="layer") == layers
+    assert Graph.from_torch(Model().eval(), (x(),), granularity="layer") == layers
     plan = rlinit.schedule(layers, devices, objective="latency", resident="weights", time_limit_s=2)
     mapped = to_device_map(plan, layers)
     state = Model().state_dict()
@@ -159,8 +134,8 @@ def test_accelerate_takes_the_map(graph: Graph) -> None:
     assert "places" in parts
     assert all(any(name.startswith(f"{path}.") for path in parts) for name in names)
     with torch.no_grad():
-        expected = model(X)
-        outputs = hooks.dispatch_model(model, device_map=parts, main_device="cpu", force_hooks=True)(X)
+        expected = model(x())
+        outputs = hooks.dispatch_model(model, device_map=parts, main_device="cpu", force_hooks=True)(x())
     assert torch.equal(outputs, expected)
 
 

@@ -12,24 +12,12 @@ from rlinit.costs.roofline import roofline
 from rlinit.datasets import imagenet
 from rlinit.errors import InvalidGraph
 from rlinit.importers.common.precision import Precision, precision_of
+from tests.late import late_imports
 
-torch = pytest.importorskip("torch")
-nn = torch.nn
+with late_imports():
+    import torch
 
-
-class Net(nn.Module):  # type: ignore[misc,name-defined]
-    """A lookup by integer tokens, a matrix product, a view, a copy and a dropout that is off."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(10, 4)
-        self.linear = nn.Linear(4, 6, bias=False)
-        self.dropout = nn.Dropout(0.5)
-
-    def forward(self, tokens: Any) -> Any:
-        """Map (B, T) tokens to (6, B T) numbers."""
-        rows = self.linear(self.table(tokens)).reshape(-1, 6)
-        return self.dropout(rows).t().reshape(-1) + 1
+    from tests.importers.common.models import Net
 
 
 def net_graph(dtype: Any = None) -> Graph:

@@ -15,10 +15,12 @@ from rlinit.errors import BackendUnavailable, InvalidGraph
 from rlinit.importers.common.parameters import Holdings
 from rlinit.importers.torch import export
 from rlinit.importers.torch.export import constant_nodes, export_program, from_program, from_torch
+from tests.late import late_imports
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-nn = torch.nn
-F = torch.nn.functional
+with late_imports():
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
 
 
 def edges(graph: Graph) -> set[tuple[str, str]]:
@@ -34,7 +36,7 @@ def extra(graph: Graph, name: str, key: str) -> Any:
 def module_of(function: Any, **parts: Any) -> Any:
     """Return a module whose forward is a function of itself and its inputs."""
 
-    class Made(nn.Module):  # type: ignore[misc,name-defined]
+    class Made(nn.Module):
         def forward(self, *args: Any) -> Any:
             return function(self, *args)
 
@@ -204,7 +206,7 @@ def test_writes_in_place_become_data_flow() -> None:
     "forward",
     [
         lambda _, x: (lambda y: (torch.relu_(y), y[1:]))(x * 2),
-        lambda _, x: (lambda y, v: (torch.relu_(y), v))(*(lambda y: (y, y[1:]))(x * 2)),
+        lambda _, x: (lambda y, v: (torch.relu_(y), v))(*(lambda y: (y, y[1:]))(x * 2)),  # type: ignore[arg-type]
         lambda _, x: (lambda y: (y[1:].fill_(3), y))(x * 2)[1],
         lambda _, x: (lambda y: (y.add_(1).mul_(2).sub_(0.5), y + y))(x.clone()),
         lambda _, x: (lambda y: F.dropout(y, training=False).relu_() + y)(x * 1),
@@ -221,7 +223,7 @@ def test_every_sort_of_write(forward: Any) -> None:
 def test_module_granularity() -> None:
     """Each call of a leaf module is one op named by its path; the glue between stays; costs add up the same."""
 
-    class Block(nn.Module):  # type: ignore[misc,name-defined]
+    class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
@@ -264,11 +266,13 @@ def test_attention_recurrence_and_control_flow_are_counted() -> None:
     graph = from_torch(nn.LSTM(4, 5).eval(), (ones(7, 2, 4),))
     assert graph.flops.sum() == 2 * 7 * 2 * 20 * 9
 
+    cond = torch.cond  # torch reads the code below, and does not follow late imports
+
     def branch(self: Any, x: Any) -> Any:
         def deeper(x: Any) -> Any:
-            return torch.cond(x.min() > 0, lambda x: x @ x @ x, lambda x: x - 1, (x,))
+            return cond(x.min() > 0, lambda x: x @ x @ x, lambda x: x - 1, (x,))
 
-        return torch.cond(x.sum() > 0, deeper, lambda x: x @ x, (x,))
+        return cond(x.sum() > 0, deeper, lambda x: x @ x, (x,))
 
     graph = from_torch(module_of(branch), (ones(4, 4),))
     assert graph.flops.sum() == 2 * 2 * 64
@@ -462,7 +466,7 @@ def test_random_networks(net: Any) -> None:
 def test_a_transformer_runs_op_by_op() -> None:
     """A small GPT-2 run op by op, from what the graph says each op reads, gives the module's logits."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     try:
         for op in ("nms", "qnms"):  # torchvision, if there, looks for ops that a wheel for other hardware cannot load
             library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

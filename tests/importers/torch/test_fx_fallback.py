@@ -9,13 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch", reason="torch is not installed")
-
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 import rlinit.executors
 from rlinit import Graph
@@ -24,52 +19,19 @@ from rlinit.executors import ExecutionFailure
 from rlinit.executors.lowering.torch_program import export_model
 from rlinit.importers import load_graph
 from rlinit.importers.torch.export import export_program, from_program, tracer_of
-from tests.executors.models import Inception, RandomNet, TinyTransformer
 from tests.executors.plans import random_hardware, random_plan, stage_plan
-from tests.executors.test_local import check_same
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+    from torch import nn
+
+    from tests.executors.models import Inception, RandomNet, TinyTransformer
+    from tests.executors.test_local import check_same
+    from tests.importers.torch.models import Block, Choice, Sorting
+
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be traced by torch.export")
-
-
-class Choice(nn.Module):
-    """A branch on data: one of two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.yes, self.no = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, shift: float = 0.0) -> torch.Tensor:
-        """Transform and shift."""
-        y: torch.Tensor = self.yes(x) if x.sum() > 0 else self.no(x)
-        return y + shift
-
-
-class Sorting(nn.Module):
-    """Work done by NumPy."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Sort."""
-        return torch.from_numpy(np.sort(x.detach().numpy(), 0))
-
-
-class Block(nn.Module):
-    """A layer, twice a branch on data, an activation in place, a view, and normal modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
-        self.choice, self.norm = Choice(), nn.BatchNorm1d(4)
-
-    def forward(
-        self, x: torch.Tensor, mask: torch.Tensor | None = None, *, scale: float = 2.0
-    ) -> dict[str, torch.Tensor | tuple[torch.Tensor, float]]:
-        """Return nested outputs."""
-        y = self.inner(x)
-        z = self.choice(y)
-        if mask is not None:
-            z = z * mask
-        z = self.choice(z - 1, 0.5) * scale + self.norm(y.view(-1, 2, 2).flatten(1))
-        return {"z": z, "rest": (x, scale)}
 
 
 def quantised() -> nn.Module:

@@ -16,28 +16,14 @@ import pytest
 from rlinit import load_graph
 from rlinit.errors import InvalidGraph
 from rlinit.importers.torch import pt2_file
+from rlinit.importers.torch.export import from_program
+from rlinit.importers.torch.pt2_file import load_program, load_pt2
+from tests.late import late_imports
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+with late_imports():
+    import torch
 
-from rlinit.importers.torch.export import from_program  # noqa: E402
-from rlinit.importers.torch.pt2_file import load_program, load_pt2  # noqa: E402
-
-
-class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
-    """A linear layer with a buffer, a constant, a write in place and a size computed at run time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = torch.nn.Linear(4, 4)
-        self.register_buffer("mask", torch.ones(4))
-        self.register_buffer("hidden", torch.ones(4), persistent=False)
-        self.table = torch.arange(4.0)
-
-    def forward(self, x: Any) -> Any:
-        """Return two rows of two for each row of four."""
-        y = self.lin(x) + self.mask + self.hidden
-        y.add_(self.table)
-        return y.reshape(x.shape[0] * 2, 2)
+    from tests.importers.torch.models import Net
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +166,7 @@ def test_operators_are_operators(saved: Path, tmp_path: Path, operator: str, mes
 def test_sizes_that_are_scaled(tmp_path: Path) -> None:
     """Programs whose sizes are scaled by a fraction, divided and rounded are read as they are."""
 
-    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Scaled(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             large = torch.nn.functional.interpolate(x, scale_factor=1.5)
             return torch.nn.functional.avg_pool2d(large, 3, 2, 1).flatten(1)

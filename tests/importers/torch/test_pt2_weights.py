@@ -9,41 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from rlinit.errors import InvalidGraph
 from rlinit.importers.torch.pt2_weights import load_model
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+
+    from tests.importers.torch.models import Mixed
+
 
 pytestmark = pytest.mark.filterwarnings("ignore:No complete tensor")
 """torch says so of every tensor that is a view when it saves it."""
-
-
-class Mixed(nn.Module):
-    """Shared, strided, half-precision, empty and non-persistent tensors, and lifted constants."""
-
-    count: torch.Tensor
-    none: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(3, 3)
-        self.second = nn.Linear(3, 3)
-        self.second.weight = self.first.weight
-        self.turned = nn.Parameter(torch.randn(3, 3).t())
-        self.scale = nn.Parameter(torch.randn(3, dtype=torch.bfloat16))
-        self.register_buffer("count", torch.arange(3), persistent=False)
-        self.register_buffer("none", torch.empty(0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (n, 3) to (n, 3)."""
-        y = self.second(self.first(x + self.count)) @ self.turned + torch.tensor([1.0, 2.0, 3.0])
-        return y * self.scale + self.none.sum()  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")

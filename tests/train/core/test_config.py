@@ -9,12 +9,15 @@ import pytest
 
 from rlinit.errors import InvalidConfig
 from rlinit.train.core.config import TrainConfig, config_from_dict, config_to_dict, read_config, smoke
-from rlinit.train.core.run_state import Progress
-from rlinit.train.report import write_report
 from rlinit.train.run import main
 from rlinit.train.tasks import protocol
-from tests.train.runs import tiny_config
+from tests.late import late_imports
 from tests.train.tiny_task import TinyParams
+
+with late_imports():
+    from rlinit.train.core.run_state import Progress
+    from rlinit.train.report import write_report
+    from tests.train.runs import tiny_config
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
+from tests.late import late_imports
 
-from tests.train.runs import tensors
+with late_imports():
+    import torch
+
+    from tests.train.runs import tensors
+
 
 ROOT = Path(__file__).resolve().parents[3]
 

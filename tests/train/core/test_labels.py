@@ -12,8 +12,12 @@ import pytest
 from rlinit.errors import TrainingFailure
 from rlinit.train.core.curriculum import Request
 from rlinit.train.core.labels import Shards, fingerprint, shard_at, shards_of
-from tests.train.runs import tiny_config
+from tests.late import late_imports
 from tests.train.tiny_task import TinyParams, TinyTask
+
+with late_imports():
+    from tests.train.runs import tiny_config
+
 
 TASK = TinyTask(TinyParams())
 

@@ -8,17 +8,23 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from rlinit.errors import CheckpointError, TrainingFailure
-from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
 from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
-from rlinit.train.core.distributed import Processes
-from rlinit.train.core.learner import Learner
-from rlinit.train.core.run_state import STATE_FILE, Progress, load_state, load_weights, save_state
+from tests.late import late_imports
 from tests.train.tiny_task import TinyParams, TinyTask
+
+with late_imports():
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
+    from rlinit.train.core.distributed import Processes
+    from rlinit.train.core.learner import Learner
+    from rlinit.train.core.run_state import Progress, load_state, load_weights, save_state
+    from tests.train.runs import state_of
+
 
 TASK = TinyTask(TinyParams())
 
@@ -60,7 +66,7 @@ def test_a_full_disk_leaves_the_last_good_state(tmp_path: Path, monkeypatch: pyt
     """Where writing fails, the error says so, the state saved before is untouched, and nothing else is left."""
     learner = trained()
     save_state(tmp_path, learner, {}, Progress(3))
-    before = (tmp_path / STATE_FILE).read_bytes()
+    before = state_of(tmp_path).read_bytes()
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -69,8 +75,8 @@ def test_a_full_disk_leaves_the_last_good_state(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(TrainingFailure, match=r"state of step 4 .*No space left.*make room and resume"):
         save_state(tmp_path, learner, {}, Progress(4))
     monkeypatch.undo()
-    assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
-    assert (tmp_path / STATE_FILE).read_bytes() == before
+    assert list(tmp_path.iterdir()) == [state_of(tmp_path)]
+    assert state_of(tmp_path).read_bytes() == before
     assert load_state(tmp_path, learner, {}).step == 3
 
 
@@ -84,7 +90,7 @@ def rewritten(path: Path, **changes: object) -> None:
 def test_states_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """Missing, truncated, newer, of another architecture or algorithm, or with NaN: an error that says so."""
     learner = trained()
-    path = tmp_path / STATE_FILE
+    path = state_of(tmp_path)
     with pytest.raises(CheckpointError, match="nothing to resume from"):
         load_state(tmp_path, learner, {})
     save_state(tmp_path, learner, {}, Progress())

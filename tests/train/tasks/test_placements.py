@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.timeline import makespan
-from rlinit.train.algorithms.reinforce import shared_advantage, standardised
 from rlinit.train.core.labels import fingerprint
 from rlinit.train.tasks.placements import PlacementBatch, PlacementTask, PlacementTaskParams, credits_of
+from tests.late import late_imports
 from tests.placement_cases import random_placement_problem
 
-CPU = torch.device("cpu")
+with late_imports():
+    import torch
+
+    from rlinit.train.algorithms.reinforce import shared_advantage, standardised
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_an_untrained_network_is_heft(task: PlacementTask) -> None:
     """Greedy rewards of a fresh network are exactly zero."""
     batch, network = task.generate(1, 25, 8), task.network(0)
     with torch.no_grad():
-        outputs = task.forward(network, batch, CPU)
+        outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
     np.testing.assert_array_equal(played.reward, 0.0)
 
@@ -55,7 +57,7 @@ def test_credits_of_an_endless_horizon_are_advantages() -> None:
     """Looked at to the end, the first choices' credit is how much better the sample ended than the others."""
     task = PlacementTask(PlacementTaskParams(hidden=8, layers=1, layered=1.0, other_devices=0.0, horizon=10**6))
     batch, network = task.generate(3, 15, 3), task.network(0)
-    outputs = task.forward(network, batch, CPU)
+    outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=6, seed=0)
     advantage = shared_advantage(-played.value / batch.arrays.scale[:, None])
     for at in range(18):
@@ -72,7 +74,7 @@ def test_stuck_samples_are_punished_and_leave_the_gradient_finite() -> None:
     problems = [random_placement_problem(seed, 10, 2, memory_fraction=0.55, zero_fraction=0.0) for seed in range(20)]
     batch = PlacementBatch.of([p for p in problems if np.isfinite(PlacementBatch.of([p]).reference[0])])
     network = task.network(0)
-    outputs = task.forward(network, batch, CPU)
+    outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=8, seed=0)
     assert np.isinf(played.value).any()
     assert (played.reward[np.isinf(played.value)] == -1.0).all()
@@ -90,7 +92,7 @@ def test_training_on_a_few_problems_finds_better_placements(horizon: int) -> Non
     batch, network = task.generate(1, 20, 8), task.network(0)
     optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
     for step in range(120):
-        outputs = task.forward(network, batch, CPU)
+        outputs = task.forward(network, batch, torch.device("cpu"))
         played = task.rollout(network, batch, outputs, samples=12, seed=step)
         choices = task.choices(network, batch, outputs, played)
         advantage = torch.from_numpy(standardised(shared_advantage(played.reward)).ravel())
@@ -100,7 +102,7 @@ def test_training_on_a_few_problems_finds_better_placements(horizon: int) -> Non
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     with torch.no_grad():
-        outputs = task.forward(network, batch, CPU)
+        outputs = task.forward(network, batch, torch.device("cpu"))
     greedy = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
     assert greedy.reward.mean() > 0.025
 
@@ -113,7 +115,7 @@ def test_labels_are_schedules_and_can_be_imitated(task: PlacementTask) -> None:
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
     losses = []
     for _ in range(15):
-        loss = task.imitation_loss(network, batch, task.forward(network, batch, CPU), labels)
+        loss = task.imitation_loss(network, batch, task.forward(network, batch, torch.device("cpu")), labels)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -125,7 +127,7 @@ def test_plans_show_what_was_played(task: PlacementTask) -> None:
     """A plan has the makespan of its rollout."""
     batch, network = task.generate(6, 12, 2), task.network(0)
     with torch.no_grad():
-        outputs = task.forward(network, batch, CPU)
+        outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=2, seed=0)
     plan = task.plan(batch, played, 1, 1)
     assert plan.value == pytest.approx(played.value[1, 1])

@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from rlinit.agent.sequential.stage_agent import PointerAgent
 from rlinit.agent.stages.decoding import Decoding
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.errors import InvalidConfig
 from rlinit.stages.problem import memory_value
 from rlinit.train.tasks.sequential_stages import PointerParams, PointerTask
 from rlinit.train.tasks.stages import optimal_values
+from tests.late import late_imports
 
-CPU = torch.device("cpu")
+with late_imports():
+    import torch
+
+    from rlinit.agent.sequential.stage_agent import PointerAgent
+
+
 DRAW = ProblemParams(memory_share=1.0)
 
 
@@ -34,7 +38,7 @@ def test_values_are_the_one_shot_tasks_and_choices_exact(name: str) -> None:
     task = tasks()[name]
     batch = task.generate(5, 12, 6)
     network = task.network(1)
-    outputs = task.forward(network, batch, CPU)
+    outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=4, seed=2)
     assert played.value.shape == played.reward.shape == (6, 4)
     assert np.isfinite(played.reward).all()
@@ -63,7 +67,7 @@ def test_cosine_reward_holds_against_exact_stages() -> None:
     assert natural[optimal] == pytest.approx(1.0)
     assert (natural[~optimal] < 1.0).all()
     network = task.network(0)
-    played = task.rollout(network, batch, task.forward(network, batch, CPU), samples=8, seed=0)
+    played = task.rollout(network, batch, task.forward(network, batch, torch.device("cpu")), samples=8, seed=0)
     assert (played.reward <= 1.0 + 1e-12).all()
     assert (played.reward > 0.0).all()
 
@@ -77,7 +81,7 @@ def test_imitation_learns_the_labelled_orders(name: str) -> None:
     optimiser = torch.optim.Adam(network.parameters(), 1e-2)
     losses = []
     for _ in range(40):
-        loss = task.imitation_loss(network, batch, task.forward(network, batch, CPU), labels)
+        loss = task.imitation_loss(network, batch, task.forward(network, batch, torch.device("cpu")), labels)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -92,7 +96,8 @@ def test_export_is_an_agent(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.safetensors"
         task.export(network, path, {"training": {"seed": 4}, "quality": {}})
         batch = task.generate(7, 30, 3)
-        played = task.rollout(network, batch, task.forward(network, batch, CPU), samples=1, seed=0, greedy=True)
+        outputs = task.forward(network, batch, torch.device("cpu"))
+        played = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
         agent = PointerAgent.load(path)
         found = agent.propose_many([batch.problems.problem(g) for g in range(3)], Decoding(), 0)
         assert np.array_equal(np.concatenate([one.orders[0] for one in found]), played.orders[0])

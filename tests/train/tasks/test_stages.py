@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from rlinit.agent.selection import load_stage_agent
 from rlinit.agent.stages.decoding import Decoding
@@ -19,15 +18,19 @@ from rlinit.stages.slicing import slice_order
 from rlinit.train.tasks.protocol import AnyTask, unpadded
 from rlinit.train.tasks.sequential_stages import PointerParams, PointerTask
 from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, optimal_values
+from tests.late import late_imports
 
-CPU = torch.device("cpu")
+with late_imports():
+    import torch
+
+
 TASK = StageTask(StageParams(hidden=32, layers=2, real_models=False))
 
 
 def greedy_gap(network: torch.nn.Module, batch: StageProblems, optimum: np.ndarray) -> np.ndarray:
     """Return the gaps of greedy schedules."""
     with torch.no_grad():
-        outputs = TASK.forward(network, batch, CPU)
+        outputs = TASK.forward(network, batch, torch.device("cpu"))
     played = TASK.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
     return np.asarray(played.value[:, 0] / optimum - 1.0)
 
@@ -37,7 +40,7 @@ def train(network: torch.nn.Module, batches: list[StageProblems], steps: int, ra
     optimiser = torch.optim.Adam(network.parameters(), lr=rate)
     for step in range(steps):
         batch = batches[step % len(batches)]
-        outputs = TASK.forward(network, batch, CPU)
+        outputs = TASK.forward(network, batch, torch.device("cpu"))
         played = TASK.rollout(network, batch, outputs, samples=samples, seed=step)
         advantage = played.reward - played.reward.mean(axis=1, keepdims=True)
         advantage /= advantage.std(axis=1, keepdims=True) + 1e-3
@@ -87,7 +90,7 @@ def _random_orders(batch: object, count: int) -> np.ndarray:
 def test_rewards_are_relative_to_the_natural_order() -> None:
     """An untrained agent's greedy reward is zero, and a drawn one's is 1 - value / reference, from below cut off."""
     batch, network = TASK.generate(5, 20, 12), TASK.network(0)
-    outputs = TASK.forward(network, batch, CPU)
+    outputs = TASK.forward(network, batch, torch.device("cpu"))
     greedy = TASK.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
     assert np.allclose(greedy.value[:, 0], batch.reference, rtol=1e-12)
     drawn = TASK.rollout(network, batch, outputs, samples=4, seed=1)
@@ -113,7 +116,7 @@ def test_imitation_makes_labels_more_likely() -> None:
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
     losses = []
     for _ in range(20):
-        loss = TASK.imitation_loss(network, batch, TASK.forward(network, batch, CPU), labels)
+        loss = TASK.imitation_loss(network, batch, TASK.forward(network, batch, torch.device("cpu")), labels)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -158,7 +161,7 @@ def test_a_trained_agent_beats_an_untrained_one_by_more_than_chance() -> None:
 def test_plans_of_trajectories_have_the_values_claimed() -> None:
     """The checker's own arithmetic gives the value that the kernel gave, for both objectives."""
     batch, network = TASK.generate(9, 14, 16), TASK.network(2)
-    played = TASK.rollout(network, batch, TASK.forward(network, batch, CPU), samples=2, seed=3)
+    played = TASK.rollout(network, batch, TASK.forward(network, batch, torch.device("cpu")), samples=2, seed=3)
     for g in range(16):
         plan = TASK.plan(batch, played, g, 1)
         assert isinstance(plan, Plan)
@@ -173,7 +176,7 @@ def test_an_exported_agent_decides_as_the_trained_network(tmp_path: Path) -> Non
     train(network, [batch], 5, 3e-3, 8)
     TASK.export(network, tmp_path / "a.safetensors", {"training": {"seed": 1}, "quality": {}})
     agent = load_stage_agent(tmp_path / "a.safetensors")
-    outputs = TASK.forward(network, batch, CPU)
+    outputs = TASK.forward(network, batch, torch.device("cpu"))
     orders = TASK.rollout(network, batch, outputs, samples=1, seed=0, greedy=True).orders[0].reshape(8, 18)
     for g in range(8):
         assert (agent.propose(batch.problems.problem(g), Decoding(), 0).orders[0] == orders[g]).all()
@@ -208,5 +211,6 @@ def test_graphs_of_unequal_sizes_are_labelled_and_imitated(network: str) -> None
     together = unpadded(labels["order"], problems.node_ptr)[None, :]
     assert (slice_orders(problems, together)[0][:, 0] <= reference * (1 + 1e-9)).all()
     task: AnyTask = TASK if network == "oneshot" else PointerTask(PointerParams(units=8, real_models=False))
-    loss = task.imitation_loss(task.network(0), batch, task.forward(task.network(0), batch, CPU), labels)
+    outputs = task.forward(task.network(0), batch, torch.device("cpu"))
+    loss = task.imitation_loss(task.network(0), batch, outputs, labels)
     assert np.isfinite(float(loss.detach()))
