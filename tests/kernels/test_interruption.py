@@ -45,6 +45,6 @@ def test_a_short_limit_on_a_fresh_machine_is_for_searching(tmp_path: Path) -> No
         "    progress=lambda entry: seen.append(entry.phase))\n"
         "print(plan.status, any(phase.startswith('compiling') for phase in seen))\n"
     )
-    fresh = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    fresh = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     result = subprocess.run([sys.executable, "-c", code], env=fresh, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["optimal", "True"], result.stderr
