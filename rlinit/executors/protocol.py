@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlinit.graph import Graph
@@ -22,14 +22,11 @@ class Execution:
         Wall-clock seconds of the run, without loading. Simulated seconds for the simulator.
     batches
         Measured start and end of every batch in seconds from the start of the run, where that was asked for.
-    details
-        Further figures of the executor, by name.
     """
 
     outputs: Any
     seconds: float
     batches: tuple[Batch, ...] = ()
-    details: Mapping[str, float] = field(default_factory=dict)
 
 
 class Executor(Protocol):

@@ -11,6 +11,9 @@ from rlinit.arrays import IntArray
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import timeline
 
+_SLACK = 1e-9
+"""Part of the makespan by which a batch may wait and be critical all the same: rounding."""
+
 
 def boundary_ops(problem: PlacementProblem, placement: Placement) -> IntArray:
     """Return the ends of cut edges, whose producer and consumer are not on the same devices, by start.
@@ -27,7 +30,7 @@ def boundary_ops(problem: PlacementProblem, placement: Placement) -> IntArray:
     return _by_start(problem, placement, np.unique(problem.edges[cut]))
 
 
-def critical_ops(problem: PlacementProblem, placement: Placement, slack: float = 1e-9) -> IntArray:
+def critical_ops(problem: PlacementProblem, placement: Placement) -> IntArray:
     """Return the ops of which a batch cannot start later without a later end, by start.
 
     A batch is critical if nothing separates its end from the makespan: neither its consumers (with transfers as they
@@ -35,8 +38,10 @@ def critical_ops(problem: PlacementProblem, placement: Placement, slack: float =
 
     Parameters
     ----------
-    slack
-        Part of the makespan that counts as none.
+    problem
+        The problem.
+    placement
+        A placement with a finite makespan.
     """
     run = timeline(problem, placement)
     d = problem.num_devices
@@ -53,7 +58,7 @@ def critical_ops(problem: PlacementProblem, placement: Placement, slack: float =
         latest[v, i] = at - (run.end_s[v, i] - run.start_s[v, i])
         following[i] = latest[v, i]
     with np.errstate(invalid="ignore"):
-        tight = latest - run.start_s <= slack * run.makespan_s
+        tight = latest - run.start_s <= _SLACK * run.makespan_s
     return _by_start(problem, placement, np.flatnonzero(tight.any(axis=1)))
 
 

@@ -57,12 +57,7 @@ class SimulatorExecutor:
         if graph is None or devices:
             raise InvalidPlan("the simulator needs the plan's graph, and no physical devices")
         run = simulate(plan, graph, self.hardware, perturbation=self.perturbation, rng=self.rng, inputs=self.inputs)
-        return Execution(
-            _outputs(model, inputs, kwargs or {}),
-            run.makespan_s,
-            run.batches,
-            {f"busy_s of {d}": s for d, s in run.busy_s.items()},
-        )
+        return Execution(_outputs(model, inputs, kwargs or {}), run.makespan_s, run.batches)
 
 
 def _outputs(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

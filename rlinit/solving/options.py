@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
+from rlinit.limits import closest
 from rlinit.plan import ChunkOrder, Objective, Resident, Transfers
 from rlinit.stages.training.rules import Recompute, Training, TrainingRules, optimizer_factor
 from rlinit.units import parse_quantity
@@ -241,6 +243,23 @@ _CHOICES = {
     "resident": get_args(Resident),
     "chunk_order": get_args(ChunkOrder),
 }
+
+
+def unknown_bound(method: str, names: Iterable[str], problem: str) -> RlinitError:
+    """Return the error of a bound that a problem does not have, with the nearest of those it has.
+
+    Parameters
+    ----------
+    method
+        What was asked for.
+    names
+        The bounds there are, next to ``auto``.
+    problem
+        The problem, as the message calls it.
+    """
+    known = ("auto", *names)
+    near = closest(method, known)
+    return RlinitError(f"unknown bound {method!r} for {problem}{near} (expected {', '.join(known)}; {_flag('method')})")
 
 
 def _flag(name: str) -> str:

@@ -15,7 +15,6 @@ from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
-from rlinit.limits import closest
 from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
@@ -23,7 +22,7 @@ from rlinit.placements.problem import Placement
 from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.incumbent import PlacementIncumbent, for_placement
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.options import SolveOptions, unknown_bound
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, WINDOW_PROGRAM_OPS, bound_phase, has_constraints
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
@@ -479,9 +478,7 @@ def bound_placement(request: Request) -> PlacementIncumbent:
     """
     options = request.options
     if options.method not in ("auto", *PLACEMENT_BOUNDS):
-        near = closest(options.method, ("auto", *PLACEMENT_BOUNDS))
-        names = ", ".join(PLACEMENT_BOUNDS)
-        raise RlinitError(f"unknown bound {options.method!r} for {options.objective}{near} (expected auto, {names})")
+        raise unknown_bound(options.method, PLACEMENT_BOUNDS, options.objective)
     lowered, _ = _lowered(request)
     if lowered.infeasible:
         raise RlinitError(f"nothing to bound: {lowered.infeasible}")

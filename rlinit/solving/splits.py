@@ -30,11 +30,10 @@ from rlinit.exact.stages.split_run import SplitResult
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages.slot_annealing import anneal_chunks, anneal_loose, packed
-from rlinit.limits import closest
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.options import SolveOptions, unknown_bound
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
 from rlinit.solving.stage_phases import StageSearch
 from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
@@ -408,9 +407,7 @@ def bound_split(request: Request) -> Incumbent[Any, Any]:
     """
     method = request.options.method
     if method not in ("auto", *SPLIT_BOUNDS):
-        near = closest(method, ("auto", *SPLIT_BOUNDS))
-        names = ", ".join(SPLIT_BOUNDS)
-        raise RlinitError(f"unknown bound {method!r} for such a pipeline{near} (expected auto, {names})")
+        raise unknown_bound(method, SPLIT_BOUNDS, "such a pipeline")
     search = _search(request)
     if search.incumbent.infeasible:
         raise RlinitError(f"nothing to bound: {search.incumbent.infeasible}")

@@ -9,7 +9,6 @@ from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP
-from rlinit.limits import closest
 from rlinit.solving import stage_phases
 from rlinit.solving.activations import solve_activations, solve_interleaved, solve_training
 from rlinit.solving.incumbent import (
@@ -19,6 +18,7 @@ from rlinit.solving.incumbent import (
     TrainingIncumbent,
     for_stages,
 )
+from rlinit.solving.options import unknown_bound
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
 from rlinit.solving.splits import Chunks, bound_split, explain_split, solve_split, splits_devices
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
@@ -396,8 +396,7 @@ def bound_stages(request: Request) -> StageIncumbent:
     method = options.method
     names = (*stage_bounds(lowered.problem.objective), "ideals")
     if method not in ("auto", *names):
-        near = closest(method, ("auto", *names))
-        raise RlinitError(f"unknown bound {method!r} for {options.objective}{near} (expected auto, {', '.join(names)})")
+        raise unknown_bound(method, names, options.objective)
     if lowered.infeasible:
         raise RlinitError(f"nothing to bound: {lowered.infeasible}")
     search = StageSearch.of(for_stages(lowered.problem, request.budget, 0.0, None), options, None)

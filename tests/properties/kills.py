@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 
 import rlinit
-from rlinit.hardware import Hardware
+from rlinit.hardware import Device, Hardware
 from rlinit.solving import plans
-from rlinit.train import loop
-from rlinit.train.core.run_state import STATE_FILE
-from tests.solving.test_checkpoints import MESH, STAGES, wide
-from tests.train.runs import assert_same_state, long_config
-from tests.train.test_loop import saved_step
+from tests.late import late_imports
 from tests.train.tiny_task import TinyParams, TinyTask
+
+with late_imports():
+    from rlinit.train import loop
+    from tests.train.runs import assert_same_state, long_config, state_of
+    from tests.train.test_loop import saved_step
 
 Row = tuple[float, ...]
 
@@ -45,6 +46,19 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
     {"objective": "pipeline", "training": "1f1b", "microbatches": 4},
     {"objective": "latency", "transfers": "exclusive"},
 )
+
+
+MESH = Hardware.mesh([Device("x"), Device("y"), Device("z")], 1.0)
+STAGES = Hardware.pipeline(3, bandwidth=1.0)
+
+
+def wide(num_ops: int = 150) -> rlinit.Graph:
+    """Return a random graph that no search closes within seconds."""
+    rng = np.random.default_rng(3)
+    times = rng.integers(5, 50, num_ops).tolist()
+    ops = [(f"op{v}", {"time_s": {"*": {1: t, 2: 1.6 * t}}, "out_bytes": 9.0}) for v, t in enumerate(times)]
+    edges = {(u, v) for v in range(1, num_ops) for u in rng.integers(max(0, v - 30), v, 2).tolist()}
+    return rlinit.Graph.build(ops, [(f"op{u}", f"op{v}") for u, v in sorted(edges)])
 
 
 def hardware_of(problem: dict[str, Any]) -> Hardware:
@@ -76,7 +90,7 @@ def train_on(told: Connection, folder: Path) -> None:
     run._step = telling
     config = dataclasses.replace(long_config(folder), workers=0)
     told.send(())
-    loop.train(config, TinyTask(TinyParams()), resume=(folder / STATE_FILE).exists())
+    loop.train(config, TinyTask(TinyParams()), resume=state_of(folder).exists())
 
 
 def killed_after(count: int, seconds: float, target: Callable[..., None], *arguments: Any) -> tuple[list[Row], float]:
@@ -110,6 +124,38 @@ def killed_after(count: int, seconds: float, target: Callable[..., None], *argum
     return rows[1:], died if process.exitcode else time.time()
 
 
+def compile_search(problem: dict[str, Any]) -> None:
+    """Solve one of `PROBLEMS` once: nothing is written while kernels are compiled."""
+    rlinit.schedule(wide(), hardware_of(problem), time_limit_s=3.0, **problem)
+
+
+def kill_search(path: Path, problem: dict[str, Any], count: int, seconds: float) -> int:
+    """Kill a search with a checkpoint; return how many schedules told were held against the file on disk.
+
+    Parameters
+    ----------
+    path
+        The checkpoint, from which the search goes on where it is there.
+    problem
+        One of `PROBLEMS`.
+    count, seconds
+        The moment, as for `killed_after`.
+    """
+    before = rlinit.Plan.load(path) if path.exists() else None
+    rows, died = killed_after(count, seconds, search, path, problem)
+    due = [row[1:] for row in rows if row[0] < died - INTERVAL_S - WRITING_S]
+    known = [*due, *([(before.value, before.bound or 0.0)] if before is not None else [])]
+    if path.exists():
+        plan = rlinit.Plan.load(path)
+        rlinit.verify(plan, wide(), hardware_of(problem))
+        for value, bound in known:
+            assert plan.value <= value * (1.0 + 1e-9), f"{plan.value} after {value}"
+            assert (plan.bound or 0.0) >= bound * (1.0 - 1e-9), f"bound {plan.bound} after {bound}"
+    else:
+        assert not known, f"there is no file, though {known[-1]} was known"
+    return len(due)
+
+
 def kill_searches(kills: int, rng: np.random.Generator, folder: Path) -> int:
     """Kill searches at random moments; return how many schedules told were held against the file on disk.
 
@@ -122,25 +168,13 @@ def kill_searches(kills: int, rng: np.random.Generator, folder: Path) -> int:
     folder
         Where checkpoints are written.
     """
-    graph, looked = wide(), 0
-    for problem in PROBLEMS[: -(-kills // RUNS)]:  # nothing is written while kernels are compiled
-        rlinit.schedule(graph, hardware_of(problem), time_limit_s=3.0, **problem)
+    looked = 0
+    for problem in PROBLEMS[: -(-kills // RUNS)]:
+        compile_search(problem)
     for kill in range(kills):
         problem, path = PROBLEMS[kill // RUNS % len(PROBLEMS)], folder / f"search-{kill // RUNS}.json"
-        before = rlinit.Plan.load(path) if path.exists() else None
         count, seconds = int(rng.integers(0, 12)), float(rng.uniform(0.0, 4.0))
-        rows, died = killed_after(count, seconds, search, path, problem)
-        due = [row[1:] for row in rows if row[0] < died - INTERVAL_S - WRITING_S]
-        looked += len(due)
-        known = [*due, *([(before.value, before.bound or 0.0)] if before is not None else [])]
-        if path.exists():
-            plan = rlinit.Plan.load(path)
-            rlinit.verify(plan, graph, hardware_of(problem))
-            for value, bound in known:
-                assert plan.value <= value * (1.0 + 1e-9), f"kill {kill}: {plan.value} after {value}"
-                assert (plan.bound or 0.0) >= bound * (1.0 - 1e-9), f"kill {kill}: bound {plan.bound} after {bound}"
-        else:
-            assert not known, f"kill {kill}: there is no file, though {known[-1]} was known"
+        looked += kill_search(path, problem, count, seconds)
     return looked
 
 

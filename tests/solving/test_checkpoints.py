@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +11,9 @@ import pytest
 
 import rlinit
 from rlinit.errors import RlinitError
-from rlinit.hardware import Device, Hardware
-
-CHILD = """
-import sys, time
-import rlinit
-from rlinit.solving import plans
-from tests.solving.test_checkpoints import MESH, wide
-plans._CHECKPOINT_S = 0.5
-def told(entry):
-    if entry.values is not None:
-        print(time.time(), entry.values[0], entry.bounds[0] if entry.bounds else 0.0, flush=True)
-rlinit.schedule(wide(), MESH, objective="latency", time_limit_s=60.0, checkpoint=sys.argv[1], progress=told)
-"""
-
-_INTERVAL_S, _WRITING_S = 0.5, 2.0
-"""Between two writings, and for one on a busy machine."""
-
-MESH = Hardware.mesh([Device("x"), Device("y"), Device("z")], 1.0)
-STAGES = Hardware.pipeline(3, bandwidth=1.0)
-
-
-def wide(num_ops: int = 150) -> rlinit.Graph:
-    """Return a random graph that no search closes within seconds."""
-    rng = np.random.default_rng(3)
-    times = rng.integers(5, 50, num_ops).tolist()
-    ops = [(f"op{v}", {"time_s": {"*": {1: t, 2: 1.6 * t}}, "out_bytes": 9.0}) for v, t in enumerate(times)]
-    edges = {(u, v) for v in range(1, num_ops) for u in rng.integers(max(0, v - 30), v, 2).tolist()}
-    return rlinit.Graph.build(ops, [(f"op{u}", f"op{v}") for u, v in sorted(edges)])
+from rlinit.hardware import Hardware
+from tests.properties import kills
+from tests.properties.kills import MESH, STAGES, wide
 
 
 @pytest.mark.parametrize(
@@ -183,31 +154,8 @@ def _full(*_arguments: object) -> None:
 
 def test_a_kill_loses_the_last_interval_at_most(tmp_path: Path) -> None:
     """Whenever the process is killed, the file holds a whole plan, as good as what was known an interval before."""
-    path, rng, looked = tmp_path / "saved.json", np.random.default_rng(), 0
-    for _ in range(2):
-        *known, (died, _, _) = _killed_after(float(rng.uniform(2.6, 3.6)), path)
-        plan = rlinit.Plan.load(path)
-        for told_at, value, bound in known:
-            if told_at < died - _INTERVAL_S - _WRITING_S:
-                rlinit.verify(plan, wide(), MESH)
-                assert plan.value <= value * (1 + 1e-9)
-                assert plan.bound >= bound * (1 - 1e-9)
-                looked += 1
-    assert looked
-
-
-def _killed_after(seconds: float, path: Path) -> list[list[float]]:
-    """Return what a search told until it was killed, so many seconds after its first schedule, and that moment."""
-    root = str(Path(__file__).parents[2])
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True, cwd=root
-    ) as child:
-        assert child.stdout is not None
-        first = child.stdout.readline()
-        while not path.exists():
-            time.sleep(0.02)
-        time.sleep(seconds)
-        child.send_signal(signal.SIGKILL)
-        died = time.time()
-        rows = [first, *child.stdout.read().splitlines()]
-    return [*([float(part) for part in row.split()] for row in rows if len(row.split()) == 3), [died, 0.0, 0.0]]
+    kills.compile_search(kills.PROBLEMS[0])
+    rng = np.random.default_rng()
+    assert sum(
+        kills.kill_search(tmp_path / "saved.json", kills.PROBLEMS[0], 1, rng.uniform(2.6, 3.6)) for _ in range(2)
+    )

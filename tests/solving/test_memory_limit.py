@@ -14,7 +14,7 @@ from rlinit.exact.solvers.lp_dual_bound import LinearProgram
 from rlinit.exact.stages.ideals.enumeration import enumerate_ideals
 from rlinit.hardware import Device, Hardware
 from rlinit.stages.lowering import lower_stages
-from tests.solving.test_checkpoints import wide
+from tests.properties.kills import wide
 
 MESH = Hardware.mesh([Device("x"), Device("y")], 1.0)
 STAGES = Hardware.pipeline(3, bandwidth=1.0)

@@ -7,9 +7,7 @@ they cannot lead to anything better. Blocks that are copies of each other share 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -29,9 +27,6 @@ from rlinit.exact.placements.split.search import (
 from rlinit.exact.placements.split.separators import induced, separators
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority, placement_of, timeline
-
-BlockSolver = Callable[[PlacementProblem, float, Budget], PlacementResult]
-"""Solves a block as a problem of its own: of interest is only what is below the given seconds."""
 
 EXACT = 1.0 + 1e-9
 """Bound and value this close are one and the same sum, rounded in different orders."""
@@ -79,15 +74,8 @@ class _Segment:
 class BlockChain:
     """The segments between separators, with what is known of each pair of devices; segments alike share one entry."""
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        comm: FloatArray,
-        block_solver: BlockSolver | None,
-        jobs: int,
-        max_work: int,
-    ) -> None:
-        self.problem, self.comm, self.block_solver = problem, comm, block_solver
+    def __init__(self, problem: PlacementProblem, comm: FloatArray, jobs: int, max_work: int) -> None:
+        self.problem, self.comm = problem, comm
         self.jobs, self.max_work, self.work = jobs, max_work, 0
         position = np.empty(problem.num_ops, np.int64)
         position[problem.order] = np.arange(problem.num_ops)
@@ -179,7 +167,7 @@ class BlockChain:
         budget
             Ends the work between two pairs.
         """
-        for effort in range(len(_LEVELS) if self.block_solver is None else 1):
+        for effort in range(len(_LEVELS)):
             while True:
                 forward, backward = self._distances("lower")
                 best = min(upper, float(self._distances("value")[0][-1].min()))
@@ -242,10 +230,8 @@ class BlockChain:
             limit = np.minimum(cutoffs[id(segment)][u] * EXACT, segment.value[u])
             limit = np.where(closed | (segment.lower[u] >= limit), -np.inf, limit)
             level = _LEVELS[effort]
-            if self.block_solver is not None:
-                return self._solve_block(segment, u, limit, budget, self.block_solver)
             if isinstance(level, int):
-                return self._solve_block(segment, u, limit, budget, partial(_by_trials, choices=level))
+                return self._solve_block(segment, u, limit, budget, level)
             left = self.max_work - self.work
             return search(segment.models[u], segment.starts[u], limit, budget, widths=level, max_work=left)
 
@@ -262,10 +248,8 @@ class BlockChain:
                 segment.solution[u, int(v)] = (result.device[v], result.rank[v])
             segment.lower[u] = np.minimum(segment.lower[u], segment.value[u])
 
-    def _solve_block(
-        self, segment: _Segment, u: int, limit: FloatArray, budget: Budget, solver: BlockSolver
-    ) -> SearchResult:
-        """Solve a row by a solver of problems: one for each sink device, with the source as an op of no time."""
+    def _solve_block(self, segment: _Segment, u: int, limit: FloatArray, budget: Budget, choices: int) -> SearchResult:
+        """Solve a row by trial makespans: a problem for each sink device, with the source as an op of no time."""
         head = [segment.source] if segment.source >= 0 else []
         ops = np.array([*head, *segment.inner.tolist(), *([segment.sink] if segment.sink >= 0 else [])], np.int64)
         columns, inner = len(limit), len(segment.inner)
@@ -282,7 +266,7 @@ class BlockChain:
                 time_s[0, :, 1] = np.where(np.arange(d) == u, 0.0, np.inf)
             if segment.sink >= 0:
                 time_s[-1, np.arange(d) != v, 1] = np.inf
-            result = solver(dataclasses.replace(block, time_s=time_s), float(limit[v]), budget)
+            result = _by_trials(dataclasses.replace(block, time_s=time_s), float(limit[v]), budget, choices)
             work += result.work + 1
             bound[v] = limit[v] if result.status == "infeasible" else min(result.bound, limit[v])
             if result.placement is not None and result.value is not None:
@@ -315,7 +299,7 @@ class BlockChain:
         return bound, placement_from_priority(self.problem, device, rank)
 
 
-def _by_trials(problem: PlacementProblem, limit: float, budget: Budget, *, choices: int) -> PlacementResult:
+def _by_trials(problem: PlacementProblem, limit: float, budget: Budget, choices: int) -> PlacementResult:
     """Solve a block by refuted trial makespans: what the last one leaves standing mostly is a schedule."""
     trying = DestructiveSearch(problem, upper=limit)
     best, value = None, limit

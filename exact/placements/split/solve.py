@@ -29,7 +29,7 @@ from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.beam import BlockBeam
 from rlinit.exact.placements.split.bounds import split_bound
-from rlinit.exact.placements.split.chain_dp import EXACT, BlockChain, BlockSolver
+from rlinit.exact.placements.split.chain_dp import EXACT, BlockChain
 from rlinit.exact.placements.split.reoptimise import resolve_blocks
 from rlinit.exact.placements.split.search import transfer_times
 from rlinit.exact.placements.split.separators import channel_cuts, induced, with_side_outputs, without_side_outputs
@@ -75,7 +75,6 @@ def solve_split(
     *,
     budget: Budget,
     channels: int | Literal["auto"] = "auto",
-    block_solver: BlockSolver | None = None,
     jobs: int = 1,
     upper: float = np.inf,
     min_ops: int = 4,
@@ -92,8 +91,6 @@ def solve_split(
     channels
         Tensors that may pass between blocks; ``auto`` takes one where that gives blocks that can be searched, else
         the fewest of 2 to 8 that do.
-    block_solver
-        Solves the blocks of one channel instead of the built-in search.
     jobs
         Blocks solved at once.
     upper
@@ -131,7 +128,7 @@ def solve_split(
     if not first:
         best.carry(beam, _BEAM_WIDTHS[0])
         best.resolve(*_SUBSEQUENCES[0])
-    chain = BlockChain(problem, best.comm_s, block_solver, jobs, max_work - best.work)
+    chain = BlockChain(problem, best.comm_s, jobs, max_work - best.work)
     if best.placement is not None:
         chain.adopt(best.placement)
     best.bound, found = chain.solve(best.limit, budget)

@@ -42,7 +42,6 @@ def solve_memory_ideals(
     lower: float = 0.0,
     upper: MemoryValue | None = None,
     on_bound: Callable[[Value], None] | None = None,
-    on_solution: Callable[[StageAssignment, Value], None] | None = None,
 ) -> StageResult | None:
     """Return the assignment of the lexicographically smallest (peak, off-cache, traffic), exact over all monotone ones.
 
@@ -58,8 +57,8 @@ def solve_memory_ideals(
         A proven lower bound on the peak in bytes, where one is known.
     upper
         Value of a schedule at hand: only better ones are looked for.
-    on_bound, on_solution
-        Told of each proven bound, and of the best assignment after each of the two steps.
+    on_bound
+        Told of each proven bound.
 
     Returns
     -------
@@ -88,10 +87,7 @@ def solve_memory_ideals(
     def offer(chain: list[int]) -> tuple[StageAssignment, MemoryValue]:
         stage = search.table.stages(chain)
         assignment = merged.expand(StageAssignment(stage, problem.stage_class))
-        value = memory_value(problem, assignment.stage)
-        if on_solution is not None and value < cutoff:
-            on_solution(assignment, value)
-        return assignment, value
+        return assignment, memory_value(problem, assignment.stage)
 
     found = search.run(lower, cutoff[0], lambda peak: tell((peak, 0.0, 0.0)))
     if not found.complete:

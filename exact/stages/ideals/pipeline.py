@@ -25,7 +25,6 @@ def solve_pipeline_ideals(
     lower: float = 0.0,
     upper: float | None = None,
     on_bound: Callable[[Value], None] | None = None,
-    on_solution: Callable[[StageAssignment, Value], None] | None = None,
 ) -> StageResult | None:
     """Return the assignment of the smallest bottleneck, exact over all monotone assignments and orders of classes.
 
@@ -41,8 +40,8 @@ def solve_pipeline_ideals(
         A proven lower bound in seconds, where one is known. The closer, the fewer passes.
     upper
         Value in seconds of a schedule at hand: only better ones are looked for.
-    on_bound, on_solution
-        Told of each proven bound, and of the optimum.
+    on_bound
+        Told of each proven bound.
 
     Returns
     -------
@@ -82,6 +81,4 @@ def solve_pipeline_ideals(
     value = evaluate(problem, assignment)
     if value[0] >= cutoff:
         return StageResult(None, None, (cutoff,), "infeasible", search.work)
-    if on_solution is not None:
-        on_solution(assignment, value)
     return StageResult(assignment, value, (min(value[0], found.value),), "optimal", search.work)

@@ -32,7 +32,6 @@ class FeatureTensors:
     num_graphs: int
     base_key: Tensor
     device: Tensor
-    device_graph: Tensor
     pair: Tensor
     pair_node: Tensor
     pair_device: Tensor
@@ -56,7 +55,6 @@ class FeatureTensors:
         def indices(array: Any) -> Tensor:
             return torch.as_tensor(array, dtype=torch.int64, device=device)
 
-        device_count = features.device_ptr[1:] - features.device_ptr[:-1]
         return cls(
             node=floats(features.node),
             pred_indptr=indices(features.pred_indptr),
@@ -67,9 +65,6 @@ class FeatureTensors:
             num_graphs=features.num_graphs,
             base_key=floats(features.base_key),
             device=floats(features.device),
-            device_graph=torch.repeat_interleave(torch.arange(features.num_graphs), torch.as_tensor(device_count)).to(
-                device
-            ),
             pair=floats(features.pair),
             pair_node=indices(pair_node),
             pair_device=indices(pair_device),

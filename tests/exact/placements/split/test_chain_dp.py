@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.chain_dp import BlockChain, BlockSolver, _by_trials
+from rlinit.exact.placements.split import chain_dp
+from rlinit.exact.placements.split.chain_dp import BlockChain
 from rlinit.exact.placements.split.search import search, transfer_times
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
@@ -18,7 +17,7 @@ from tests.exact.placements.split.cases import any_placement_problem, brute_forc
 
 
 def _chain(problem: PlacementProblem) -> BlockChain:
-    return BlockChain(problem, transfer_times(problem), None, 1, 1 << 62)
+    return BlockChain(problem, transfer_times(problem), 1, 1 << 62)
 
 
 def _all_pairs(problem: PlacementProblem) -> tuple[float, int]:
@@ -65,8 +64,8 @@ def test_separators_of_one_group_share_a_device() -> None:
     assert placement.device[:, 0].tolist() in ([0, 0, 0], [1, 1, 0])
 
 
-@pytest.mark.parametrize("solver", [None, partial(_by_trials, choices=1_000)])
-def test_copies_that_hold_more_are_no_copies(solver: BlockSolver | None) -> None:
+@pytest.mark.parametrize("levels", [chain_dp._LEVELS, (1_000,)])
+def test_copies_that_hold_more_are_no_copies(monkeypatch: pytest.MonkeyPatch, levels: tuple[int, ...]) -> None:
     """Two diamonds with equal times, the first of which fits no device: what that costs is not counted twice."""
     rate = np.where(np.eye(2, dtype=np.bool_), 0.0, 3.0)
     problem = make_problem(
@@ -76,7 +75,8 @@ def test_copies_that_hold_more_are_no_copies(solver: BlockSolver | None) -> None
         weight_bytes=np.array([0.0, 5.0, 5.0, 0.0, 0.0, 0.0, 0.0]),
         capacity_bytes=np.array([9.0, 9.0]),
     )
-    bound, _ = BlockChain(problem, transfer_times(problem), solver, 1, 1 << 62).solve(np.inf, Budget())
+    monkeypatch.setattr(chain_dp, "_LEVELS", levels)
+    bound, _ = _chain(problem).solve(np.inf, Budget())
     assert bound == brute_force(problem) == 9.0
 
 

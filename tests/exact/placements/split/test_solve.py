@@ -13,7 +13,6 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.split import separators
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.exact.placements.split.solve import solve_split
-from rlinit.placements.problem import PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
 from rlinit.plan import Transfers
 from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_blocks, make_problem
@@ -130,26 +129,6 @@ def test_bound_holds_when_work_ends(seed: int, max_work: int) -> None:
     ):
         assert result.bound <= best * TIGHT
         assert result.value is None or result.value >= best / TIGHT
-
-
-def _solver(problem: PlacementProblem, upper: float, budget: Budget) -> PlacementResult:
-    """Solve a block by searching all of it at once, by the rules of a block solver."""
-    del budget
-    result = solve_split(problem, budget=Budget(), channels=1)
-    if result.value is None or result.value >= upper:
-        return PlacementResult(None, None, upper, "infeasible", result.work)
-    return PlacementResult(result.placement, result.value, result.bound, "optimal", result.work)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6))
-def test_block_solver_is_used(seed: int) -> None:
-    """A given solver of the blocks leads to the same optimum."""
-    problem = any_placement_problem(seed, max_ops=7, chain=True)
-    mine = solve_split(problem, budget=Budget(), channels=1)
-    theirs = solve_split(problem, budget=Budget(), channels=1, block_solver=_solver)
-    assert theirs.bound == pytest.approx(mine.bound, rel=1e-9)
-    assert (theirs.value is None) == (mine.value is None)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
