@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+import rlinit
+from rlinit import Graph, Hardware
+from rlinit.exporters import to_split_spec
+from rlinit.exporters.device_map import module_paths
+from rlinit.measurement.ops import placed_plan
+from tests.late import late_imports
 
-import rlinit  # noqa: E402
-from rlinit import Graph, Hardware  # noqa: E402
-from rlinit.exporters import to_split_spec  # noqa: E402
-from rlinit.exporters.device_map import module_paths  # noqa: E402
-from rlinit.measurement.ops import placed_plan  # noqa: E402
+with late_imports():
+    import torch
+    import transformers
 
 SMALL: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 
@@ -25,7 +27,7 @@ SMALL: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 32, "num_attenti
 def ops() -> Graph:
     """Llama 7B in FP16, 13.5 GB; no weights are there."""
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig()).eval()
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig()).eval()  # type: ignore[no-untyped-call]
         words = torch.zeros(1, 128, dtype=torch.long)
     return Graph.from_torch(model, (words,), dtype="fp16", name="llama")
 
@@ -86,7 +88,7 @@ def test_coarse_maps_of_cut_layers_fit(ops: Graph) -> None:
 
 def test_a_vit_stays_on_the_fast_gpu() -> None:
     """Views cost nothing, and links have latencies: little or nothing of a ViT leaves the A100."""
-    vit = transformers.ViTForImageClassification(transformers.ViTConfig()).eval()
+    vit = transformers.ViTForImageClassification(transformers.ViTConfig()).eval()  # type: ignore[no-untyped-call]
     graph = Graph.from_torch(vit, (torch.zeros(1, 3, 224, 224),))
     hardware = Hardware.preset("cpu-t4-a100")
     plan = rlinit.schedule(graph, hardware, objective="latency", time_limit_s=10)
@@ -96,7 +98,7 @@ def test_a_vit_stays_on_the_fast_gpu() -> None:
 
 def test_a_throughput_plan_runs_at_its_batch_with_all_devices_named() -> None:
     """Eight images, of which a plan of one image's graph deals some to each device, give what the model gives."""
-    vit = transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL)).eval()
+    vit = transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL)).eval()  # type: ignore[no-untyped-call]
     images = torch.randn(8, 3, 224, 224)
     graph = Graph.from_torch(vit, (images[:1],))
     hardware = Hardware.preset("cpu-t4-a100")
