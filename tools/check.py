@@ -19,7 +19,8 @@ Kinds of proof, each of "no schedule has a value below this":
 
 zero        no value is below 0
 op          some op takes as long on every device it may run on
-load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d >= sum_v min_d y_d time(v, d)
+load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d >= sum_v min_d y_d time(v, d), where
+            for throughput time(v, d) is that of all shards in batches of the best size
 quantum     one of the above, raised to the next multiple of what divides every time exactly
 packing     (k equal devices) a dual feasible function gives the ops more than k devices hold
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
@@ -742,7 +743,6 @@ class Costs:
     """Times (op -> device -> seconds or None) of a problem about seconds, or bytes as one device's times."""
 
     def __init__(self, plan: Any, graph: Graph, hardware: Hardware, level: int, values: tuple[Fraction, ...]) -> None:
-        need(plan["objective"] != "throughput", "bounds on throughput are not checked here")
         self.graph, self.hardware, self.objective = graph, hardware, plan["objective"]
         self.expired: Callable[[], bool] = lambda: False  # who looks for a proof may end the search here
         self.reached: Callable[[Costs, Fraction], Any] = reached_states  # and count with another checker
@@ -766,16 +766,23 @@ class Costs:
             capacity = hardware.capacity(i, "memory_bytes")
             reserve = number(device, "reserve_bytes", ZERO) if resident == "peak" else ZERO
             self.room.append(INF if capacity is None else capacity * CAPACITY - reserve)
+        inputs, shard = (whole(plan.get(key, ONE), key, 1) for key in ("inputs", "shard_inputs"))
+        shards = range(1, inputs // shard + 1) if self.objective == "throughput" else [1]
+
+        def seconds(v: int, device: Any) -> Any:
+            """Return the time of all shards of an op on one device, of which batches of any size take a part each."""
+            sizes = device.get("batch_sizes") or [count * shard for count in shards]
+            runs = [(count, graph.time(v, device, count * shard)) for count in shards if count * shard in sizes]
+            possible = [len(shards) * each / count for count, each in runs if each is not None]
+            return min(possible, default=None)
+
+        def amount(v: int, device: Any) -> Any:
+            if memory:
+                return None if forbidden(graph, v, device) else graph.param[v]
+            return graph.time(v, device) if self.objective == "pipeline" else seconds(v, device)
+
         self.times: list[list[Any]] = [
-            [
-                (None if forbidden(graph, v, device) else graph.param[v])
-                if memory
-                else graph.time(v, device)
-                if self.objective != "latency" or 1 in (device.get("batch_sizes") or [1])
-                else None
-                for device in hardware.devices
-            ]
-            for v in range(len(graph.ops))
+            [amount(v, device) for device in hardware.devices] for v in range(len(graph.ops))
         ]
 
     def least(self, v: int) -> Fraction:
@@ -1510,6 +1517,10 @@ PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
 def prove(proof: Any, costs: Costs) -> Fraction:
     """Return the bound that a proof proves."""
     need(isinstance(proof, dict) and proof.get("kind") in PROOFS, f"unknown proof {str(proof)[:60]}")
+    need(
+        costs.objective != "throughput" or proof["kind"] in ("zero", "load"),
+        f"{proof['kind']} proves no bounds of throughput: shards of an op may run at once",
+    )
     need(
         costs.level == 0 or proof["kind"] in ("zero", "states"),
         f"{proof['kind']} proves bounds on the first level alone",

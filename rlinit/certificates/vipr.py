@@ -462,6 +462,7 @@ def write_vipr(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, t
     """
     budget = Budget(time_limit_s)
     try:
+        check.need(plan.objective != "throughput", "VIPR files are of latency, pipelines and memory, not of throughput")
         read = exact_plan(plan, graph, hardware)
         costs, value = check.Costs(*read[:3], 0, read[3]), read[3][0]
         bound = read[0]["bounds"][0] if plan.bounds else Fraction(0)

@@ -148,7 +148,9 @@ def lie(files: Files, told: str, optimum: Any) -> str:
     try:
         marks = {"graph_fingerprint": graph.fingerprint(), "hardware_fingerprint": hardware.fingerprint()}
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "plan.json").write_text(json.dumps(files["plan"] | marks | {"graph_figures": {}}))
+            (Path(folder) / "plan.json").write_text(
+                json.dumps(files["plan"] | marks | {"graph_figures": {}, "history": []})
+            )
             plan = Plan.load(Path(folder) / "plan.json")
     except (RlinitError, *check.MALFORMED):
         return ""  # a field that claims nothing of the schedule has another form

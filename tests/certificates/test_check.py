@@ -33,7 +33,8 @@ def costs_of(case: fuzz.Case, level: int, values: tuple[Fraction, ...]) -> check
     """Return what the checker knows of a case's costs."""
     graph = check.Graph(check.parse(json.dumps(case.graph.to_dict()), "rlinit-graph", "graph"))
     hardware = check.Hardware(check.parse(json.dumps(case.hardware.to_dict()), "rlinit-hardware", "hardware"))
-    plan = {"objective": case.options["objective"], "resident": case.options.get("resident", "tensors")}
+    plan = {key: case.options[key] for key in ("objective", "resident", "inputs") if key in case.options}
+    plan = {"resident": "tensors"} | check.parse(json.dumps(plan), "rlinit-plan", "plan")
     return check.Costs(plan, graph, hardware, level, values)
 
 
@@ -81,6 +82,25 @@ def test_sums_and_packings_stay_below_the_optimum(first: int) -> None:
             for proof in _packings(costs, threshold):
                 with pytest.raises(check.Refuted, match="fit"):
                     check.prove(proof, costs)
+
+
+def test_loads_bound_throughput() -> None:
+    """Shards in batches of the best size stay below brute force's optimum; no other kind of proof is taken."""
+    tried = 0
+    for number in range(400):
+        case = fuzz.draw(number, seed=12)
+        best = fuzz.optimum(case) if case.options["objective"] == "throughput" and can_be_tried(case) else None
+        if best is None:
+            continue
+        costs = costs_of(case, 0, ())
+        for proof in _simple_proofs(costs):
+            if proof["kind"] == "load":
+                assert check.prove(proof, costs) <= Fraction(best[0]) * (1 + check.ROUNDING), case
+            else:
+                with pytest.raises(check.Refuted, match="throughput"):
+                    check.prove(proof, costs)
+        tried += 1
+    assert tried > 10
 
 
 GRAPH = rlinit.Graph.build(
