@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], message:
         ({"contiguous": False}, "one stage a device"),
         ({"chunk_order": "sideways"}, "chunk_order"),
         ({"contiguous": 1}, "expected true or false"),
-        ({"objective": "memory", "values": (1.0, 1.0, 1.0), "bounds": None}, "no chunks"),
+        ({"objective": "memory", "values": (1.0, 1.0, 1.0), "bounds": None, "history": ()}, "no chunks"),
     ],
 )
 def test_false_claims_about_chunks_are_refused(change: dict[str, Any], message: str) -> None:
