@@ -7,6 +7,10 @@ makespan. The bound is the least sum over the devices of the chain, a shortest p
 graph (modules joined by one channel) nothing is lost but transfers that overlap; elsewhere what is not between any two
 neighbours is left out.
 
+Longer segments, which join two or three neighbours, level by level up to the whole, find it. A longer segment knows
+the bounds of all that it is made of as least times between their ends (`lags`), so that its own is no less than their
+sum, and has the ops beside its parts as well.
+
 References
 ----------
 DIVIML, section IV-B: the recursion over modules, here on lower bounds and without requiring modules.
@@ -14,18 +18,18 @@ DIVIML, section IV-B: the recursion over modules, here on lower bounds and witho
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget, WorkShares, reserve
-from rlinit.exact.placements.analysis.reachability import in_words, lengths_between, reachability
+from rlinit.arrays import BoolArray, FloatArray
+from rlinit.budget import Budget, WorkShares
+from rlinit.exact.placements.analysis.chains import segment_problem
+from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
+from rlinit.exact.placements.bounds.destructive_kernel import ROUNDING
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.placements.problem import PlacementProblem
 
@@ -38,180 +42,78 @@ _RELAXATION_WORK = 100
 _LEAST_SHARE = 0.15
 """Of all work, what each of the two searches gets at least."""
 
-_ROWS_A_LOOK = 256
-"""Ops whose distances to all others are found between two looks at the clock: a few milliseconds for 3,000 ops."""
+_LEVEL_SHARE, _MEMORY = 0.1, 0.9
+"""Of all work, what single segments and longer ones get at least each; what counts of gains and work, a turn later."""
 
-
-def best_chain(
-    problem: PlacementProblem,
-    reach: NDArray[np.bool_],
-    weight: FloatArray,
-    least: FloatArray,
-    most: int,
-    gain: float,
-    budget: Budget,
-) -> list[int]:
-    """Return the chain with the largest sum of `least` of its ops and what is known of the time between neighbours.
-
-    That is the larger of the sum of `weight` and the longest path.
-
-    Parameters
-    ----------
-    weight, least
-        (n,) what an op adds between two ops of the chain, and as one of them.
-    most
-        Most ops between neighbours.
-    gain
-        What another op of the chain must add, relative to a mean op: segments that are not cut up are bounded better.
-    budget
-        Where it ends before all pairs of ops were looked at there is no chain.
-    """
-    n = problem.num_ops
-    step = _between(problem, reach, weight, least, most, budget)
-    if step is None:
-        return []
-    size_before, size_after = reach.sum(axis=0), reach.sum(axis=1)
-    before, after = np.zeros(n), np.zeros(n)
-    for v in problem.order.tolist():
-        producers = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
-        before[v] = (before[producers] + least[producers]).max(initial=0.0)
-    for v in problem.order[::-1].tolist():
-        consumers = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
-        after[v] = (least[consumers] + after[consumers]).max(initial=0.0)
-    before, after = np.maximum(weight @ reach, before), np.maximum(reach @ weight, after)
-    least = least - gain * (least + weight).sum() / max(1, n)
-    value, previous = np.full(n, -np.inf), np.full(n, -1)
-    for v in problem.order.tolist():
-        first = before[v] if size_before[v] <= most else -np.inf
-        through = value + least + step[:, v]
-        u = int(np.argmax(through))
-        value[v], previous[v] = (first, -1) if first >= through[u] else (through[u], u)
-    total = np.where(size_after <= most, value + least + after, -np.inf)
-    last = int(np.argmax(total)) if n else -1
-    if last < 0 or total[last] == -np.inf:
-        return []
-    chain = [last]
-    while previous[chain[-1]] >= 0:
-        chain.append(int(previous[chain[-1]]))
-    return chain[::-1]
-
-
-def _between(
-    problem: PlacementProblem,
-    reach: NDArray[np.bool_],
-    weight: FloatArray,
-    least: FloatArray,
-    most: int,
-    budget: Budget,
-) -> FloatArray | None:
-    """Return (n, n) what is known of the time between row and column, ``-inf`` where more than `most` ops lie there."""
-    n, order = problem.num_ops, problem.order
-    reserve(18.0 * n * n, f"the times between {n:,} ops")
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
-    ordered = reach[np.ix_(order, order)]
-    descendants, ancestors = in_words(ordered), in_words(ordered.T)
-    edges = place[problem.edges].reshape(-1, 2)
-    edges = edges[np.argsort(edges[:, 1], kind="stable")]
-    pred_indptr = np.searchsorted(edges[:, 1], np.arange(n + 1)).astype(np.int64)
-    pred, weight, least = edges[:, 0].copy(), weight[order], least[order]
-    length = np.full((n, n), -np.inf)
-    for first in range(0, n, _ROWS_A_LOOK):
-        if budget.expired:
-            return None
-        rows = (first, min(n, first + _ROWS_A_LOOK))
-        lengths_between(rows, descendants, ancestors, pred_indptr, pred, weight, least, most, length)
-    return length[np.ix_(place, place)]
-
-
-def segment_problem(
-    problem: PlacementProblem, window: ShardWindows, reach: NDArray[np.bool_], before: int, after: int
-) -> tuple[PlacementProblem, IntArray]:
-    """Return the `latency` problem of one shard of the ops between two ops, with these, and its ops in the whole.
-
-    Parameters
-    ----------
-    before, after
-        Ops, or -1 for the start and the end. `after` takes no time.
-    """
-    inside = np.ones(problem.num_ops, np.bool_)
-    if before >= 0:
-        inside &= reach[before]
-    if after >= 0:
-        inside &= reach[:, after]
-    inside[[v for v in (before, after) if v >= 0]] = True
-    ops = np.flatnonzero(inside)
-    local = np.cumsum(inside) - 1
-    time_s = np.zeros((len(ops), problem.num_devices, 2))
-    time_s[:, :, 1] = window.least_s[ops]
-    if after >= 0:
-        own = time_s[local[after], :, 1]
-        time_s[local[after], :, 1] = np.where(np.isfinite(own), 0.0, np.inf)
-    edges = problem.edges[inside[problem.edges].all(axis=1)]
-    leader: dict[int, int] = {}
-    group = np.array([leader.setdefault(int(problem.group[v]), k) for k, v in enumerate(ops)], np.int64)
-    segment = dataclasses.replace(
-        problem,
-        objective="latency",
-        time_s=time_s,
-        tensor_bytes=problem.tensor_bytes[ops],
-        weight_bytes=problem.weight_bytes[ops],
-        shard_bytes=problem.shard_bytes[ops],
-        edges=local[edges].reshape(-1, 2),
-        order=local[problem.order[inside[problem.order]]],
-        group=group,
-    )
-    return segment, ops
+_LONG_WORK, _LONG_CHOICES = 2, 100
+"""What a choice of a longer segment counts for, for each segment that it is made of; choices at a turn, shared by so
+many."""
 
 
 class _Pair:
     """Bounds of a segment with devices of its ends by two searches: with trial makespans, and with linear relaxations.
 
     Relaxations know better what fractions of ops cost, trials what whole ones do; what gains more depends on the graph.
+    Longer segments have trials alone.
     """
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        upper: float,
-        allowed: NDArray[np.bool_],
-        weight: FloatArray | None,
-        gains: WorkShares,
-    ) -> None:
-        self.upper, self._gains, self._begun = upper, gains, False
-        self.trials = DestructiveSearch(problem, upper=upper, allowed=allowed, weight=weight)
-        self.relaxations = DeviceSearch(problem, upper=upper, allowed=allowed)
+    def __init__(self, segment: _Segment, upper: float, allowed: BoolArray) -> None:
+        self.upper, self._gains, self._size, self._begun = upper, segment.gains, segment.size, False
+        self.trials = DestructiveSearch(segment.problem, upper=upper, allowed=allowed, like=segment.like)
+        single = segment.size == 1
+        self.relaxations = DeviceSearch(segment.problem, upper=upper, allowed=allowed) if single else None
 
     @property
     def work(self) -> int:
-        """Choices looked at, and for relaxations as many as take their time."""
+        """Choices looked at, those of longer segments and relaxations as many as take their time."""
+        if self.relaxations is None:
+            return _LONG_WORK * self._size * self.trials.nodes
         return self.trials.nodes + _RELAXATION_WORK * self.relaxations.nodes
 
     @property
     def bound_s(self) -> float:
         """The better bound."""
-        return max(self.relaxations.bound_s, self.trials.bound_s)
+        return self.trials.bound_s if self.relaxations is None else max(self.relaxations.bound_s, self.trials.bound_s)
 
     @property
-    def exhausted(self) -> bool:
+    def ended(self) -> bool:
         """Whether neither search gets further."""
-        return self.relaxations.exhausted and self.trials.exhausted
+        exhausted = self.trials.exhausted and (self.relaxations is None or self.relaxations.exhausted)
+        return exhausted or self.bound_s >= self.upper
 
-    def run(self, budget: Budget) -> float:
-        """Propagate at first, then go on with the search that gains more; return the bound."""
+    def run(self, floor: float, budget: Budget) -> float:
+        """Propagate at first, then go on with the search that gains more; return the bound, `floor` at least."""
+        self.trials.raise_bound(floor)
         if not self._begun:
             self._begun = True
             return self.trials.run(0, budget)
+        if self.relaxations is None:
+            return self.trials.run(max(1, _LONG_CHOICES // self._size), budget)
         way = 0 if self.relaxations.exhausted else 1 if self.trials.exhausted else self._gains.choose()
         before, done = self.bound_s, self.work
         if way == 0:
-            self.trials.raise_bound(self.relaxations.bound_s)
             self.trials.run(_CHOICES, budget)
         else:
             self.relaxations.run(1 if self.relaxations.nodes == 0 else _STRIDE, budget)
         gain = self.bound_s - before
         self._gains.reward(way, gain if gain < np.inf else 0.0, max(1, self.work - done))
         return self.bound_s
+
+
+def _fixed_ends(problem: PlacementProblem, ends: tuple[int, int], pair: tuple[int, int]) -> BoolArray:
+    """Return (n, d, 2) the batches of a segment with devices of its ends."""
+    allowed = np.isfinite(problem.time_s)
+    allowed[:, :, 0] = False
+    for at, device in zip(ends, pair, strict=True):
+        if at >= 0:
+            only = np.zeros_like(allowed[at])
+            only[device] = allowed[at, device]
+            allowed[at] = only
+    return allowed
+
+
+_Part = tuple[int, int, "_Segment"]
+"""Where a segment begins and ends, and the segment."""
 
 
 class _Segment:
@@ -225,35 +127,125 @@ class _Segment:
         Which of its ops are the first and the last, -1 for the start and the end.
     gains
         What all segments tell of the two ways to search, by seconds gained for work.
+    inner
+        Shorter segments that it is made of, by their ends among its ops, sorted by the second; none of a single one.
+    parts
+        Those of them that it joins, in order.
+    size
+        How many single segments it is made of.
     """
 
-    def __init__(self, problem: PlacementProblem, ends: tuple[int, int], gains: WorkShares) -> None:
-        self.problem, self._ends, self._gains = problem, ends, gains
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        ends: tuple[int, int],
+        gains: WorkShares,
+        inner: Sequence[_Part] = (),
+        parts: Sequence[_Segment] = (),
+        size: int = 1,
+    ) -> None:
+        self.problem, self.gains, self.parts, self.size = problem, gains, parts, size
+        self._ends, self._inner = ends, inner
         start = np.arange(problem.num_devices) == 0
         rows, columns = (np.isfinite(problem.op_time_s[end]) if end >= 0 else start for end in ends)
         self.bound_s = np.where(rows[:, None] & columns[None, :], 0.0, np.inf)
-        self.searches: dict[tuple[int, int], _Pair] = {}
+        self._lag_s = np.zeros((len(inner), *self.bound_s.shape))
+        lags = (np.array([part[:2] for part in inner], np.int64), self._lag_s)
+        self.like = DestructiveSearch(problem, lags=lags if inner else None)
+        self._searches: dict[tuple[int, int], _Pair] = {}
 
-    def search(self, pair: tuple[int, int], upper: float) -> _Pair:
-        """Return the search for devices of the ends, making it if need be."""
-        if pair not in self.searches:
-            allowed = np.isfinite(self.problem.time_s)
-            allowed[:, :, 0] = False
-            for at, device in zip(self._ends, pair, strict=True):
-                if at >= 0:
-                    only = np.zeros_like(allowed[at])
-                    only[device] = allowed[at, device]
-                    allowed[at] = only
-            known = next((search.trials.weight for search in self.searches.values()), None)
-            self.searches[pair] = _Pair(self.problem, upper, allowed, known, self._gains)
-        return self.searches[pair]
+    @property
+    def work(self) -> int:
+        """Choices looked at so far, and what else was done as so many as take its time."""
+        return sum(search.work for search in self._searches.values())
+
+    def add_up(self) -> None:
+        """Take what shorter segments prove: lags, and the least sum of the parts over the devices where they meet."""
+        if not self.parts:
+            return
+        total = self.parts[0].bound_s
+        for part in self.parts[1:]:
+            total = (total[:, :, None] + part.bound_s[None]).min(axis=1)
+        self.bound_s = np.maximum(self.bound_s, total)
+        for lag, (_, _, segment) in zip(self._lag_s, self._inner, strict=True):
+            lag[:] = segment.bound_s * (1.0 - ROUNDING)
+
+    def effort(self, pair: tuple[int, int]) -> int | None:
+        """Return the work for devices of the ends so far, -1 before any; None where nothing is left to do."""
+        search = self._searches.get(pair)
+        return -1 if search is None else None if search.ended else search.work
+
+    def improve(self, pair: tuple[int, int], upper: float, budget: Budget) -> None:
+        """Search on for devices of the ends, at first below `upper`."""
+        if pair not in self._searches:
+            self._searches[pair] = _Pair(self, upper, _fixed_ends(self.problem, self._ends, pair))
+            self.like = self._searches[pair].trials
+        bound = self._searches[pair].run(float(self.bound_s[pair]), budget)
+        self.bound_s[pair] = max(self.bound_s[pair], bound)
 
 
-def _key(problem: PlacementProblem, ends: tuple[int, ...]) -> bytes:
+def _key(problem: PlacementProblem, ends: tuple[int, ...], parts: Sequence[_Segment]) -> bytes:
     """Return what bounds of a segment depend on; equal for segments that are copies of each other."""
     numbers = [np.array([problem.num_ops, len(problem.edges), *ends]), problem.edges, problem.order, problem.group]
     sizes = [problem.time_s, problem.tensor_bytes, problem.weight_bytes, problem.shard_bytes]
-    return b"".join(array.tobytes() for array in (*numbers, *sizes))
+    same = np.array([id(part) for part in parts])
+    return b"".join(array.tobytes() for array in (*numbers, *sizes, same))
+
+
+class _Level:
+    """Segments one after another, from the start to the end.
+
+    Parameters
+    ----------
+    spans
+        Segments, copies of each other being one, in order, and where in the chain they begin and end.
+    """
+
+    def __init__(self, spans: list[_Part]) -> None:
+        self.spans = spans
+        self.segments = [segment for _, _, segment in spans]
+        self._each = list(dict.fromkeys(self.segments))
+
+    def add_up(self) -> None:
+        """Take what shorter segments prove."""
+        for segment in self._each:
+            segment.add_up()
+
+    @property
+    def work(self) -> int:
+        """What was done for its segments, in choices looked at."""
+        return sum(segment.work for segment in self._each)
+
+    def shortest(self) -> tuple[list[FloatArray], list[FloatArray], list[tuple[int, int]]]:
+        """Return least sums up to and from each op between segments by device, and the pairs of a shortest path."""
+        d = len(self.segments[0].bound_s)
+        forward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
+        for segment in self.segments:
+            forward.append((forward[-1][:, None] + segment.bound_s).min(axis=0))
+        backward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
+        for segment in reversed(self.segments):
+            backward.append((segment.bound_s + backward[-1][None, :]).min(axis=1))
+        backward.reverse()
+        device, path = 0, []
+        for k, segment in enumerate(self.segments):
+            following = int(np.argmin(segment.bound_s[device] + backward[k + 1]))
+            path.append((device, following))
+            device = following
+        return forward, backward, path
+
+    def open_pair(self) -> tuple[int, int, tuple[int, int]] | None:
+        """Return the segment on the shortest path that had the least work, with that before it and its devices."""
+        path = self.shortest()[2]
+        efforts = [segment.effort(pair) for segment, pair in zip(self.segments, path, strict=True)]
+        return min(((work, k, path[k]) for k, work in enumerate(efforts) if work is not None), default=None)
+
+    def improve(self, k: int, pair: tuple[int, int], upper: float, budget: Budget) -> None:
+        """Improve segment k for devices of its ends."""
+        forward, backward, _ = self.shortest()
+        segment, (i, j) = self.segments[k], pair
+        copies = [c for c, other in enumerate(self.segments) if other is segment]
+        others = min(float(forward[c][i] + backward[c + 1][j]) for c in copies)
+        segment.improve(pair, upper - others if upper < np.inf else np.inf, budget)
 
 
 class ChainBound:
@@ -272,34 +264,32 @@ class ChainBound:
     """
 
     def __init__(self, problem: PlacementProblem, window: ShardWindows, chain: Sequence[int], upper: float) -> None:
-        reach = reachability(problem.order, problem.succ_indptr, problem.succ)
-        ends = [-1, *chain, -1]
-        self.upper = upper
-        self.ends = list(itertools.pairwise(ends))
-        self.segments: list[_Segment] = []
-        gains, alike = WorkShares(2, _LEAST_SHARE), dict[bytes, _Segment]()
-        for before, after in self.ends:
-            part, ops = segment_problem(problem, window, reach, before, after)
-            first, last = (int(np.searchsorted(ops, op)) if op >= 0 else -1 for op in (before, after))
-            key = _key(part, (first, last))
-            alike[key] = alike.get(key) or _Segment(part, (first, last), gains)
-            self.segments.append(alike[key])
-        self.bound_s = 0.0
+        self.upper, self.bound_s = upper, 0.0
+        self._problem, self._window = problem, window
+        self._reach = reachability(problem.order, problem.succ_indptr, problem.succ)
+        self._chain = np.array([-1, *chain, -1])
+        self._gains, self._turns = WorkShares(2, _LEAST_SHARE), WorkShares(2, _LEVEL_SHARE, _MEMORY)
+        self.levels: list[_Level] = []
+        self._add_level(list(range(len(self._chain))))
 
     @property
     def work(self) -> int:
-        """Choices looked at so far, and relaxations solved as so many as take their time."""
-        return sum(search.work for segment in dict.fromkeys(self.segments) for search in segment.searches.values())
+        """Choices looked at so far, and what else was done as so many as take its time."""
+        return sum(level.work for level in self.levels)
 
     @property
     def gaps(self) -> list[tuple[int, int, FloatArray]]:
-        """Bounds on the time between neighbours by their devices, for a `PlacementLP`."""
-        return [(*ends, segment.bound_s) for ends, segment in zip(self.ends, self.segments, strict=True)]
+        """Bounds on the time between ops of the chain by their devices, for a `PlacementLP`."""
+        return [
+            (int(self._chain[a]), int(self._chain[b]), segment.bound_s)
+            for level in self.levels
+            for a, b, segment in level.spans
+        ]
 
     def run(self, work: int, budget: Budget) -> float:
-        """Look at about `work` more choices, or solve relaxations for as long, and return the bound.
+        """Look at about `work` more choices, or do as much else, and return the bound.
 
-        Each round improves the segment on the shortest path that had the least work.
+        Single segments and longer ones take turns; those that gained more for their work of late have more of them.
 
         Parameters
         ----------
@@ -309,45 +299,51 @@ class ChainBound:
             Ends the search between two relaxations, and between some choices.
         """
         last = self.work + work
-        while True:
-            forward, backward, path = self._shortest()
-            self.bound_s = max(self.bound_s, min(self.upper, float(forward[-1].min())))
-            if self.bound_s >= self.upper or self.work >= last or budget.expired:
-                return self.bound_s
-            chosen = self._weakest(path)
-            if chosen is None:
-                return self.bound_s
-            k, (i, j) = chosen
-            segment = self.segments[k]
-            copies = [c for c, other in enumerate(self.segments) if other is segment]
-            others = min(float(forward[c][i] + backward[c + 1][j]) for c in copies)
-            search = segment.search((i, j), self.upper - others if self.upper < np.inf else np.inf)
-            segment.bound_s[i, j] = search.run(budget)
+        while self.bound_s < self.upper and self.work < last and not budget.expired:
+            before, done, way = self.bound_s, self.work, self._turns.choose()
+            if not self._improve(way, budget):
+                way = 1 - way
+                if not self._improve(way, budget):
+                    break
+            self._turns.reward(way, self.bound_s - before, max(1, self.work - done))
+        return self.bound_s
 
-    def _shortest(self) -> tuple[list[FloatArray], list[FloatArray], list[tuple[int, int]]]:
-        """Return least sums up to and from each op of the chain by device, and the pairs of a shortest path."""
-        d = len(self.segments[0].bound_s)
-        forward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
-        for segment in self.segments:
-            forward.append((forward[-1][:, None] + segment.bound_s).min(axis=0))
-        backward = [np.where(np.arange(d) == 0, 0.0, np.inf)]
-        for segment in reversed(self.segments):
-            backward.append((segment.bound_s + backward[-1][None, :]).min(axis=1))
-        backward.reverse()
-        device, path = 0, []
-        for k, segment in enumerate(self.segments):
-            following = int(np.argmin(segment.bound_s[device] + backward[k + 1]))
-            path.append((device, following))
-            device = following
-        return forward, backward, path
+    def _improve(self, way: int, budget: Budget) -> bool:
+        """Improve a single segment (0) or a longer one (1), that with the least work; return whether any can be."""
+        levels = self.levels[1:] if way else self.levels[:1]
+        for level in levels:
+            level.add_up()
+            self._raise(level)
+        chosen = [(*found, level) for level in levels if (found := level.open_pair()) is not None]
+        last = self.levels[-1].spans
+        if way and len(last) > 1 and all(work >= 0 for work, *_ in chosen):
+            # Two segments are joined, and the last three of an odd number.
+            self._add_level([*(a for a, _, _ in last[: len(last) // 2 * 2 : 2]), last[-1][1]])
+            return True
+        if not chosen:
+            return False
+        _, k, pair, level = min(chosen, key=lambda each: each[0])
+        level.improve(k, pair, self.upper, budget)
+        self._raise(level)
+        return True
 
-    def _weakest(self, path: list[tuple[int, int]]) -> tuple[int, tuple[int, int]] | None:
-        """Return the segment of the path with the fewest nodes whose search can go on."""
-        best: tuple[int, int] | None = None
-        for k, (segment, pair) in enumerate(zip(self.segments, path, strict=True)):
-            search = segment.searches.get(pair)
-            if search is not None and (search.exhausted or search.bound_s >= search.upper):
-                continue
-            key = (search.work if search is not None else -1, k)
-            best = key if best is None else min(best, key)
-        return None if best is None else (best[1], path[best[1]])
+    def _raise(self, level: _Level) -> None:
+        self.bound_s = max(self.bound_s, min(self.upper, float(level.shortest()[0][-1].min())))
+
+    def _add_level(self, first: list[int]) -> None:
+        """Add the segments between some ops of the chain: single ones at first, then those that join the last ones."""
+        alike: dict[bytes, _Segment] = {}
+        spans: list[_Part] = []
+        for a, b in itertools.pairwise(first):
+            before, after = self._chain[[a, b]].tolist()
+            problem, ops = segment_problem(self._problem, self._window, self._reach, before, after)
+            local = np.where(self._chain >= 0, np.searchsorted(ops, self._chain), -1).tolist()
+            within = [[each for each in level.spans if a <= each[0] and each[1] <= b] for level in self.levels]
+            parts = [segment for _, _, segment in within[-1]] if within else []
+            key = _key(problem, (local[a], local[b]), parts)
+            if key not in alike:
+                inner = sorted(itertools.chain(*within), key=lambda each: each[1])
+                inner = [(local[p], local[q], segment) for p, q, segment in inner]
+                alike[key] = _Segment(problem, (local[a], local[b]), self._gains, inner, parts, b - a)
+            spans.append((a, b, alike[key]))
+        self.levels.append(_Level(spans))

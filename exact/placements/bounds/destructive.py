@@ -10,7 +10,8 @@ that get narrower narrow others (:mod:`~rlinit.exact.placements.bounds.destructi
   b - a``, with the least seconds of v on i that lie inside wherever in its window it starts. On one device alone the
   ops that run nowhere else count, which is no less than Jackson's pre-emptive schedule of their heads and tails;
 - two ops of one device run one after the other; where windows leave one order only, that is taken;
-- what is certain to be on a device fits its memory.
+- what is certain to be on a device fits its memory;
+- what is known of the time between two ops, by their devices, keeps their heads and tails apart.
 
 Where an op has no device left, or an interval needs more than its length, the makespan exceeds L; where all makespans
 are multiples of a quantum, it is then at least the next. Branching over devices, then over orders on devices
@@ -32,7 +33,7 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.analysis.batches import data_flow
+from rlinit.exact.placements.analysis.batches import DataFlow, data_flow
 from rlinit.exact.placements.analysis.reachability import in_words, reachability
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.placements.analysis.symmetry import alike_devices
@@ -52,6 +53,9 @@ _ANCESTOR_OPS = 4_000
 
 _ENERGY_WORK, _ENDS = 4_000_000, (8, 64)
 """Overlaps of ops with intervals in a round, and the fewest and most ends of intervals on each side."""
+
+_LAGS_ENERGY_WORK, _LAGS_ENDS = 1_000_000, (8, 24)
+"""The same where lags are known: these say most, and problems with them are large."""
 
 _FIRST_NODES, _MORE = 200, 4
 """Choices looked at in a trial at first, and what that grows by when even close trials stop."""
@@ -94,6 +98,11 @@ class DestructiveSearch:
         (n, d, 2) batches to choose from; None: all that are possible.
     weight
         (d,) multipliers of the devices, at least 0 and of sum 1; None: those of the best fractional assignment.
+    lags
+        Pairs (k, 2) of ops, sorted by the second of each, and (k, d, d) seconds of which ``start(b) - start(a)`` is
+        proven to be no less, by the devices of both; -1 for the start and the end, where there is device 0 alone.
+    like
+        Another search of the same problem and lags, of which this one takes what trials share.
     """
 
     def __init__(
@@ -103,22 +112,26 @@ class DestructiveSearch:
         upper: float = np.inf,
         allowed: BoolArray | None = None,
         weight: FloatArray | None = None,
+        lags: tuple[IntArray, FloatArray] | None = None,
+        like: DestructiveSearch | None = None,
     ) -> None:
-        self.problem, self.upper, self.weight = problem, upper, weight
+        self.problem, self.upper = problem, upper
+        self.weight: FloatArray | None = weight if like is None else like.weight
+        self._lags: tuple[IntArray, FloatArray] | None = lags if like is None else like._lags
         possible = possible_batches(problem) if allowed is None else allowed
         self._able = np.ascontiguousarray(possible[:, :, 1])
         self.bound_s = 0.0
         self.nodes = 0
         self.exhausted = False
         self.standing: tuple[IntArray, FloatArray] | None = None
-        self._flow = data_flow(problem)
+        self._flow: DataFlow = data_flow(problem) if like is None else like._flow
         self._top = min(upper, latest_end(problem, possible))
         quantum = makespan_quantum(problem)
         self._quantum = quantum if quantum > _FINE * self._top else 0.0
         self._stands = self._hard = np.inf
         self._quota, self._step = 0, 0.0
         self._chunk = 16
-        self._trial: Trial | None = None
+        self._trial: Trial | None = None if like is None else like._trial
 
     def run(self, nodes: int, budget: Budget, target: float = np.inf) -> float:
         """Look at about `nodes` more choices and return the bound; stop early once it reaches `target`.
@@ -239,6 +252,9 @@ class DestructiveSearch:
                 loads = load_lagrangian(problem, np.stack([np.zeros_like(self._able), self._able], axis=2), budget)
                 self.weight = loads.weight
                 self.raise_bound(loads.bound_s)
+            none = (np.zeros((0, 2), np.int64), np.zeros((0, d, d)))
+            work, ends = (_ENERGY_WORK, _ENDS) if self._lags is None else (_LAGS_ENERGY_WORK, _LAGS_ENDS)
+            lag_ends, lag_s = self._lags or none
             self._trial = Trial(
                 least=problem.op_time_s,
                 weight=self.weight,
@@ -249,7 +265,9 @@ class DestructiveSearch:
                 held=problem.weight_bytes + problem.shard_bytes,
                 capacity=problem.capacity_bytes * CAPACITY_SLACK,
                 kind=_kinds(problem),
-                most_ends=int(np.clip(math.sqrt(2 * _ENERGY_WORK / max(1, n * d)), *_ENDS)),
+                most_ends=int(np.clip(math.sqrt(2 * work / max(1, n * d)), *ends)),
+                lag_ends=lag_ends,
+                lag_s=lag_s,
             )
         return self._trial
 

@@ -36,7 +36,8 @@ class Trial(NamedTuple):
     ``least`` (n, d) seconds, ``weight`` (d,) multipliers, ``ancestors`` and ``descendants`` (n, words) as bits, 32 a
     word, or (0, 0) where they are not looked at, ``indptr`` (g + 1,) and ``members`` (n,) the ops of each group,
     ``held`` (n,) bytes of an op, ``capacity`` (d,) with room for rounding, ``kind`` (d,) the first of the devices alike
-    to each, and ``most_ends`` of intervals on each side.
+    to each, and ``most_ends`` of intervals on each side. ``lag_ends`` (k, 2) are ops in the order of time, -1 for the
+    start and the end, of which ``lag_s`` (k, d, d) are least seconds from start to start by the devices of both.
     """
 
     least: FloatArray
@@ -49,6 +50,8 @@ class Trial(NamedTuple):
     capacity: FloatArray
     kind: IntArray
     most_ends: int
+    lag_ends: IntArray
+    lag_s: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -360,6 +363,35 @@ def _memory(trial: Trial, able: BoolArray) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _carry_lags(trial: Trial, able: BoolArray, head: FloatArray, tail: FloatArray) -> None:
+    """Raise heads and tails by what is known of the time between ops: ``start(b) - start(a) >= lag(x_a, x_b)``.
+
+    At the start and the end there is device 0 alone.
+    """
+    least, d, k = trial.least, able.shape[1], len(trial.lag_ends)
+    for at in range(k):
+        a, b = trial.lag_ends[at]
+        for j in range(d):
+            if b < 0 or not able[b, j]:
+                continue
+            soonest = np.inf
+            for i in range(d if a >= 0 else 1):
+                if a < 0 or able[a, i]:
+                    soonest = min(soonest, (head[a, i] if a >= 0 else 0.0) + trial.lag_s[at, i, j])
+            head[b, j] = max(head[b, j], soonest)
+    for at in range(k - 1, -1, -1):
+        a, b = trial.lag_ends[at]
+        for i in range(d):
+            if a < 0 or not able[a, i]:
+                continue
+            rest = np.inf
+            for j in range(d if b >= 0 else 1):
+                if b < 0 or able[b, j]:
+                    rest = min(rest, trial.lag_s[at, i, j] + (least[b, j] + tail[b, j] if b >= 0 else 0.0))
+            tail[a, i] = max(tail[a, i], rest - least[a, i])
+
+
+@njit(cache=True, nogil=True)
 def tighten(
     flow: DataFlow,
     trial: Trial,
@@ -395,6 +427,7 @@ def tighten(
                 if v >= 0 and able[v, i] and able[w, i]:
                     head[w, i] = max(head[w, i], head[v, i] + least[v, i])
                     tail[v, i] = max(tail[v, i], least[w, i] + tail[w, i])
+        _carry_lags(trial, able, head, tail)
         carry_open(flow, able, least, head, tail)
         fell = _drop_beyond(able, least, head, tail, group, limit)
         if fell < 0:

@@ -31,9 +31,9 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.chains import best_chain
 from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
-from rlinit.exact.placements.bounds.chain import best_chain
 from rlinit.exact.placements.bounds.lagrangian_segments import Arc, Column, LagrangianSegment
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem

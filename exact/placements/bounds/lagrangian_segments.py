@@ -1,6 +1,6 @@
 """The segments of a chain with multipliers on memory: the cheapest devices of what lies between two end devices.
 
-A *segment* is what :func:`~rlinit.exact.placements.bounds.chain.segment_problem` cuts out. An *arc* of it fixes the
+A *segment* is what :func:`~rlinit.exact.placements.analysis.chains.segment_problem` cuts out. An *arc* of it fixes the
 devices of both ends, and may forbid more. For multipliers mu of the devices' memory, the *cost* of an arc is the least
 length of its ops, plus mu times what they hold, over all choices of devices. A choice that was cheapest once is kept as
 a *column*: its cost under other multipliers takes one product.
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.exact.placements.analysis.chains import segment_problem
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
-from rlinit.exact.placements.bounds.chain import segment_problem
 from rlinit.exact.placements.bounds.segment_kernel import cheapest_devices
 from rlinit.placements.problem import PlacementProblem
 

@@ -30,9 +30,10 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.chains import best_chain
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
-from rlinit.exact.placements.bounds.chain import ChainBound, best_chain
+from rlinit.exact.placements.bounds.chain import ChainBound
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.flow import FlowBound
 from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lagrangian_chain
@@ -48,10 +49,9 @@ _SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
 _FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
 _CHAIN_WORK = 40_000
-_CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))  # Most ops between neighbours, and what a further op must gain.
-_TRIED_SHARE, _TRIED_WORK = 0.08, 1_500
-"""Of the time left, or in choices, what each chain may take before all but the best are given up: neither the first
-relaxations nor the ops beside a chain tell how far its segments get."""
+_CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
+"""Most ops between neighbours, and what a further op must gain: the first for which there is a chain. Longer segments
+come of shorter ones by themselves."""
 _NO_LIMIT = 1 << 40
 _MEMORY_NODES = 5_000_000
 _TRIAL_CHOICES = 20_000
@@ -353,6 +353,11 @@ class JoinedBound:
             self._window = _tightened(problem, self._start, upper)
             self.bound_s = upper if self._window is None else max(self.bound_s, min(self._window.floor_s, upper))
 
+    @property
+    def chain_s(self) -> float:
+        """What the chain proves alone: a lower bound that begins at 0."""
+        return 0.0 if self._chain is None else self._chain.bound_s
+
     def run(self, budget: Budget) -> float:
         """Go on until the budget ends, or for a turn of counted work where it has no limit; return the bound.
 
@@ -414,20 +419,15 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
 def _chain(
     problem: PlacementProblem, window: ShardWindows, start: _Start, upper: float, budget: Budget
 ) -> ChainBound | None:
-    """Return the chain of a problem that is not too large, if it has one: of several, the one that got furthest."""
+    """Return the chain of a problem that is not too large, if it has one: that with the shortest segments."""
     if not 0 < problem.num_ops <= _CHAIN_OPS:
         return None
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
     least = window.least_s.min(axis=1)
     weight = _surrogate(window, start.weight)
-    chains = [best_chain(problem, reach, weight, least, span, gain, budget) for span, gain in _CHAINS]
-    candidates = [ChainBound(problem, window, chain, upper) for chain in dict.fromkeys(map(tuple, chains)) if chain]
-    if len(candidates) < 2:
-        return candidates[0] if candidates else None
-    slice_s = _TRIED_SHARE * budget.remaining_s
-    for candidate in candidates:
-        candidate.run(_TRIED_WORK if slice_s == np.inf else _NO_LIMIT, budget.share(slice_s))
-    return max(candidates, key=lambda candidate: candidate.bound_s)
+    chains = (best_chain(problem, reach, weight, least, span, gain, budget) for span, gain in _CHAINS)
+    chain = next(filter(None, chains), None)
+    return None if chain is None else ChainBound(problem, window, chain, upper)
 
 
 def _surrogate(window: ShardWindows, weight: FloatArray) -> FloatArray:

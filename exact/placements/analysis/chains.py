@@ -1,0 +1,139 @@
+"""Chains of ops that cut a graph into segments: which ops they run over, and the problem between two neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget, reserve
+from rlinit.exact.placements.analysis.reachability import in_words, lengths_between
+from rlinit.exact.placements.analysis.time_windows import ShardWindows
+from rlinit.placements.problem import PlacementProblem
+
+_ROWS_A_LOOK = 256
+"""Ops whose distances to all others are found between two looks at the clock: a few milliseconds for 3,000 ops."""
+
+
+def best_chain(
+    problem: PlacementProblem,
+    reach: NDArray[np.bool_],
+    weight: FloatArray,
+    least: FloatArray,
+    most: int,
+    gain: float,
+    budget: Budget,
+) -> list[int]:
+    """Return the chain with the largest sum of `least` of its ops and what is known of the time between neighbours.
+
+    That is the larger of the sum of `weight` and the longest path.
+
+    Parameters
+    ----------
+    weight, least
+        (n,) what an op adds between two ops of the chain, and as one of them.
+    most
+        Most ops between neighbours.
+    gain
+        What another op of the chain must add, relative to a mean op: segments that are not cut up are bounded better.
+    budget
+        Where it ends before all pairs of ops were looked at there is no chain.
+    """
+    n = problem.num_ops
+    step = _between(problem, reach, weight, least, most, budget)
+    if step is None:
+        return []
+    size_before, size_after = reach.sum(axis=0), reach.sum(axis=1)
+    before, after = np.zeros(n), np.zeros(n)
+    for v in problem.order.tolist():
+        producers = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
+        before[v] = (before[producers] + least[producers]).max(initial=0.0)
+    for v in problem.order[::-1].tolist():
+        consumers = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
+        after[v] = (least[consumers] + after[consumers]).max(initial=0.0)
+    before, after = np.maximum(weight @ reach, before), np.maximum(reach @ weight, after)
+    least = least - gain * (least + weight).sum() / max(1, n)
+    value, previous = np.full(n, -np.inf), np.full(n, -1)
+    for v in problem.order.tolist():
+        first = before[v] if size_before[v] <= most else -np.inf
+        through = value + least + step[:, v]
+        u = int(np.argmax(through))
+        value[v], previous[v] = (first, -1) if first >= through[u] else (through[u], u)
+    total = np.where(size_after <= most, value + least + after, -np.inf)
+    last = int(np.argmax(total)) if n else -1
+    if last < 0 or total[last] == -np.inf:
+        return []
+    chain = [last]
+    while previous[chain[-1]] >= 0:
+        chain.append(int(previous[chain[-1]]))
+    return chain[::-1]
+
+
+def _between(
+    problem: PlacementProblem,
+    reach: NDArray[np.bool_],
+    weight: FloatArray,
+    least: FloatArray,
+    most: int,
+    budget: Budget,
+) -> FloatArray | None:
+    """Return (n, n) what is known of the time between row and column, ``-inf`` where more than `most` ops lie there."""
+    n, order = problem.num_ops, problem.order
+    reserve(18.0 * n * n, f"the times between {n:,} ops")
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    ordered = reach[np.ix_(order, order)]
+    descendants, ancestors = in_words(ordered), in_words(ordered.T)
+    edges = place[problem.edges].reshape(-1, 2)
+    edges = edges[np.argsort(edges[:, 1], kind="stable")]
+    pred_indptr = np.searchsorted(edges[:, 1], np.arange(n + 1)).astype(np.int64)
+    pred, weight, least = edges[:, 0].copy(), weight[order], least[order]
+    length = np.full((n, n), -np.inf)
+    for first in range(0, n, _ROWS_A_LOOK):
+        if budget.expired:
+            return None
+        rows = (first, min(n, first + _ROWS_A_LOOK))
+        lengths_between(rows, descendants, ancestors, pred_indptr, pred, weight, least, most, length)
+    return length[np.ix_(place, place)]
+
+
+def segment_problem(
+    problem: PlacementProblem, window: ShardWindows, reach: NDArray[np.bool_], before: int, after: int
+) -> tuple[PlacementProblem, IntArray]:
+    """Return the `latency` problem of one shard of the ops between two ops, with these, and its ops in the whole.
+
+    Parameters
+    ----------
+    before, after
+        Ops, or -1 for the start and the end. `after` takes no time.
+    """
+    inside = np.ones(problem.num_ops, np.bool_)
+    if before >= 0:
+        inside &= reach[before]
+    if after >= 0:
+        inside &= reach[:, after]
+    inside[[v for v in (before, after) if v >= 0]] = True
+    ops = np.flatnonzero(inside)
+    local = np.cumsum(inside) - 1
+    time_s = np.zeros((len(ops), problem.num_devices, 2))
+    time_s[:, :, 1] = window.least_s[ops]
+    if after >= 0:
+        own = time_s[local[after], :, 1]
+        time_s[local[after], :, 1] = np.where(np.isfinite(own), 0.0, np.inf)
+    edges = problem.edges[inside[problem.edges].all(axis=1)]
+    leader: dict[int, int] = {}
+    group = np.array([leader.setdefault(int(problem.group[v]), k) for k, v in enumerate(ops)], np.int64)
+    segment = dataclasses.replace(
+        problem,
+        objective="latency",
+        time_s=time_s,
+        tensor_bytes=problem.tensor_bytes[ops],
+        weight_bytes=problem.weight_bytes[ops],
+        shard_bytes=problem.shard_bytes[ops],
+        edges=local[edges].reshape(-1, 2),
+        order=local[problem.order[inside[problem.order]]],
+        group=group,
+    )
+    return segment, ops
