@@ -261,15 +261,23 @@ def by_turns(search: PlacementSearch) -> None:
         else:
             local_search(search, turn)
 
+    def behind() -> float:
+        """Return by what part of the bound the chain is below it: until it is above, no gap tells of its work."""
+        bound = incumbent.bounds[0] if incumbent.bounds else 0.0
+        return max(0.0, 1.0 - joined.chain_s / bound) if bound > 0.0 else 0.0
+
     ways = (prove, improve)
     shares = WorkShares(len(ways), _LEAST_SHARE, _MEMORY)
     idle = 0
     while not incumbent.finished and idle < _IDLE_TURNS:
         way, gap, began = shares.choose(), min(incumbent.gap, 1.0), incumbent.budget.elapsed_s
+        deficit = behind()
         with incumbent.within(max(_TURN_SHARE, _LEAST_TURN_S / max(incumbent.budget.remaining_s, _LEAST_TURN_S))):
             ways[way]()
         seconds = incumbent.budget.elapsed_s - began
-        gain = max(0.0, gap - incumbent.gap)
+        gain, caught_up = max(0.0, gap - incumbent.gap), deficit - behind()
+        if caught_up * incumbent.budget.remaining_s > behind() * seconds:  # It gets there in the time left.
+            gain = max(gain, caught_up)
         idle = idle + 1 if seconds < _IDLE_S and gain == 0.0 else 0
         shares.reward(way, gain, max(seconds, _LEAST_TURN_S))
 
