@@ -332,11 +332,10 @@ class ChainOrder:
             A bottleneck in seconds, inf where none is known.
         """
         count, most = problem.class_count, min(problem.num_stages, problem.num_nodes)
-        if (count > 0).sum() < 2 or num_counted(count, most) * problem.num_classes > _MOST_STEPS:
+        num_states = num_counted(count, most)
+        if (count > 0).sum() < 2 or num_states * problem.num_classes > _MOST_STEPS:
             return None
-        states = StageStates.counted(count, most)
-        chains = _chains_of(problem, states.num_states)
-        ceiling = min(upper, whole_cost(problem))
+        chains, ceiling = _chains_of(problem, num_states), min(upper, whole_cost(problem))
         if chains is None or not ceiling > 0.0:
             return None
         priced = np.where(problem.work_s > ceiling, problem.num_stages * ceiling, problem.work_s)
@@ -344,7 +343,7 @@ class ChainOrder:
         if not work.any():
             return None
         weight = np.where(count > 0, 1.0 / np.maximum(work.sum(axis=1), 1e-9 * work.sum()), 0.0)
-        return ChainOrder(problem, states, chains, work, weight / (count @ weight))
+        return ChainOrder(problem, StageStates.counted(count, most), chains, work, weight / (count @ weight))
 
     def raised(self, proven: float, upper: float, budget: Budget) -> float:
         """Return the larger of `proven` and the best bound that weights of some rounds give; keep these weights.
