@@ -32,6 +32,7 @@ _MAX_DEPTH = 200
 _STRUCTURES = re.compile(r'"(transformers\.(?:modeling_outputs|cache_utils|models\.\w+\.modeling_\w+))\.\w+"')
 """Classes of inputs and outputs that transformers makes known to torch when their module is imported."""
 
+_ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+")
 
 
@@ -160,7 +161,12 @@ def _check(value: Any, source: str, depth: int) -> None:
 
 
 def _check_structure(text: str, source: str) -> None:
-    """Refuse structures of inputs and outputs that name modules to import, but import those of transformers' models."""
+    """Refuse structures of inputs and outputs that name modules to import, but import those of transformers' models.
+
+    They are JSON with JSON in its strings, in which any letter may be escaped, at any depth.
+    """
+    while (plain := _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)) != text:
+        text = plain
     for word, what in (("default_factory", "a defaultdict"), ("__enum__", "an enumeration")):
         if word in text:
             raise InvalidGraph(f"{source}: {what} among the inputs or outputs; it names a module to import")

@@ -200,9 +200,17 @@ def test_what_transformers_gives_is_known(tmp_path: Path) -> None:
 
 
 def test_structures_import_nothing_else(saved: Path, tmp_path: Path) -> None:
-    """An enumeration among the outputs names a module, which is not imported; a class nobody knows is refused."""
-    hostile = json.dumps({"__enum__": True, "fqn": "this:d", "name": "x"})
-    for structure, message in ((hostile, "enumeration"), ('{"type": "os.path.x", "context": null}', "make sense")):
+    """Enumerations and defaultdicts name modules, which are not imported, however they are spelled; nor are classes."""
+    unknown = json.dumps({"type": "os.path.x", "context": None, "children_spec": []})
+    enumeration = json.dumps({"__enum__": True, "fqn": "this:d", "name": "x"})
+    factory = json.dumps({"default_factory_module": "this", "default_factory_name": "d", "dict_context": []})
+    cases = [(unknown, "make sense")]
+    for kind, context, message in (("dict", enumeration, "enum"), ("collections.defaultdict", factory, "defaultdict")):
+        escaped = context.replace("_", "\\u005f")
+        for written in (json.dumps(context), json.dumps(escaped), json.dumps(context).replace("_", "\\u005f")):
+            cases.append((f'{{"type": "builtins.{kind}", "context": {written}, "children_spec": []}}', message))
+            cases.append((f'{{"type": "{kind}", "context": {written}, "children_spec": []}}', message))
+    for structure, message in cases:
 
         def edit(text: str, structure: str = structure) -> str:
             data = json.loads(text)
