@@ -88,6 +88,8 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     """
     if not command.certify_s > 0:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
+    if command.certify_vipr is not None and command.solving.objective == "throughput":
+        raise RlinitError("--certify-vipr: there are proofs of latency, pipelines and memory, not of throughput")
     if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)
     folder = command.certify and command.certify / "plan.json"

@@ -164,6 +164,12 @@ def test_the_command_line_writes_the_file(tmp_path: Path, capsys: pytest.Capture
     assert "x.vipr proves" in capsys.readouterr().err.replace("\n", "")
     vipr_checker.check(out.read_text())
     assert main([*command, "--certify-vipr", str(tmp_path)]) == 2
+    capsys.readouterr()
+    throughput = ["--objective", "throughput", "--inputs", "2", "--certify-vipr", str(out)]
+    assert main([*command, *throughput]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert told.err.startswith("rlinit: --certify-vipr: ")
     graph = rlinit.Graph.build([("a", {"time_s": {name: {1: 1.0, 2: 1.5} for name in "xy"}})], [])
     plan = rlinit.schedule(graph, MESH, objective="throughput", inputs=2)
     with pytest.raises(InvalidPlan, match="throughput"):
