@@ -325,14 +325,19 @@ class Stage(NamedTuple):
 
 @njit
 def _extend_memory(
-    sets: Sets, tensors: Tensors, stage: Stage, span: Spans, used: Any, least: Any, following: Any, grown_least: Any
-) -> int:
-    """Mark what a stage reaches from the sets of `used`, with the least bytes beyond caches; return pairs compared."""
+    sets: Sets, tensors: Tensors, stage: Stage, span: Spans, used: Any, least: Any, marked: Any, grown: Any, first: int
+) -> Any:
+    """Mark what a stage reaches from the sets of `used` from `first` on, with the least bytes beyond caches.
+
+    Return where it stopped, and pairs compared.
+    """
     pairs, held = 0, sets.sums[:, 0]
     nothing = np.zeros_like(stage.cache)
-    for small in range(len(used)):
+    for small in range(first, len(used)):
         if not used[small]:
             continue
+        if pairs > _CHUNK:
+            return small, pairs
         pairs += max(0, span.high[small] - span.low[small])
         for large in range(span.low[small], span.high[small]):
             if not _grows(sets.bits, small, large):
@@ -352,14 +357,14 @@ def _extend_memory(
                         sent += tensors.leave[0, sets.live[at]]
                 if sign(sent) > 0:
                     continue
-            if not following[large] or sign(total - grown_least[large]) < 0:
-                following[large] = True
+            if not marked[large] or sign(total - grown[large]) < 0:
+                marked[large] = True
                 carry = np.int64(0)
                 for limb in range(len(total)):
                     carry += total[limb]
-                    grown_least[large, limb] = carry & ((1 << _BITS) - 1)
+                    grown[large, limb] = carry & ((1 << _BITS) - 1)
                     carry >>= _BITS
-    return pairs
+    return len(used), pairs
 
 
 class Listing:
@@ -514,17 +519,19 @@ def _memory(states: check.MemoryStates) -> list[int] | None:
     used[one.empty] = True
     reached, pairs = list[int](), 0
     for i, limit in enumerate(most):
-        check.need(not states.expired(), "the search has no time left")
         behind = caches[i + 1 :]
         figures = caches[i], None if None in behind else sum(behind), states.streamed, states.sent
         low, high = _spans(one.sums[:, 0], one.numbers([limit])[0])
         low = np.maximum(low, bisect_left(one.keys, one.keys[-1] - sum(most[i + 1 :])))
         told = [(one.numbers([each or 0])[0], each is not None) for each in figures]
         stage = Stage._make([*chain.from_iterable(told), one.masks([states.banned[i]])[0]])
-        following, grown = np.zeros_like(used), np.zeros_like(least)
-        pairs += _extend_memory(one.sets, tensors, stage, Spans(low, low, high), used, least, following, grown)
-        if pairs > MOST_PAIRS:
-            raise check.TooLong(f"the proof compares more than {MOST_PAIRS:,} pairs of sets")
+        span, following, grown, at = Spans(low, low, high), np.zeros_like(used), np.zeros_like(least), 0
+        while at < len(used):
+            check.need(not states.expired(), "the search has no time left")
+            at, compared = _extend_memory(one.sets, tensors, stage, span, used, least, following, grown, at)
+            pairs += compared
+            if pairs > MOST_PAIRS:
+                raise check.TooLong(f"the proof compares more than {MOST_PAIRS:,} pairs of sets")
         used, least = following, grown
         reached.append(int(used.sum()))
     return None if used[one.full] else reached

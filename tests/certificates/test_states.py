@@ -56,6 +56,26 @@ def test_both_checkers_count_the_same_sets(first: int) -> None:
     assert tried > refused > 20
 
 
+@pytest.mark.parametrize("objective", ["pipeline", "memory"])
+def test_looks_at_the_clock_change_no_counts(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that stop after every set, as they do after many pairs, count the same; too many pairs end the search."""
+    case = next(
+        case
+        for case in (fuzz.draw(number, seed=31) for number in range(1000))
+        if case.options["objective"] == objective and can_be_tried(case) and (fuzz.optimum(case) or (0,))[0] > 0
+    )
+    values = tuple(map(Fraction, fuzz.optimum(case) or ()))
+    costs, below, above = costs_of(case, 0, values), values[0] * (1 - check.ROUNDING), values[0] * 2
+    monkeypatch.setattr(states, "_CHUNK", 0)
+    for kernel in ("_extend", "_extend_memory"):
+        monkeypatch.setattr(states, kernel, getattr(states, kernel).py_func)
+    for threshold in (below, above):
+        assert states.reached_states(costs, threshold) == check.reached_states(costs, threshold)
+    monkeypatch.setattr(states, "MOST_PAIRS", 0)
+    with pytest.raises(check.TooLong, match="more than 0 pairs"):
+        states.reached_states(costs, above)
+
+
 @pytest.mark.parametrize("bits", [3, 39, 40, 41, 100, 500])
 def test_numbers_of_any_length_keep_their_sign(bits: int) -> None:
     """Sums of limbs without carries have the sign of the sum of the numbers, at 0 and next to it as well."""
