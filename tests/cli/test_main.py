@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -219,3 +220,13 @@ def test_ctrl_c_at_once_shows_no_traceback(tmp_path: Path, seconds: float) -> No
         return
     assert process.returncode in (130, -signal.SIGINT), err.decode()  # before Python runs, the shell's own ending
     assert "rlinit" not in err.decode() or "Traceback" not in err.decode()
+
+
+def test_a_saved_graph_is_exported_whatever_types_the_plan_names(tmp_path: Path) -> None:
+    """The types of numbers that a plan was made for are not asked of a graph file, which has bytes alone."""
+    graph = rlinit.Graph.build([("a", {"time_s": 1.0}), ("b", {"time_s": 1.0})], [("a", "b", 8.0)])
+    graph.save(tmp_path / "g.json")
+    plan = rlinit.schedule(graph, rlinit.Hardware.preset("edge-tpu-2"), objective="pipeline")
+    dataclasses.replace(plan, provenance={**plan.provenance, "dtype": "int8"}).save(tmp_path / "p.json")
+    assert main(["export", str(tmp_path / "p.json"), str(tmp_path / "g.json"), "--dot", str(tmp_path / "g.dot")]) == 0
+    assert (tmp_path / "g.dot").stat().st_size > 0
