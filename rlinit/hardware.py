@@ -357,11 +357,9 @@ class Hardware:
         Raises
         ------
         InvalidHardware
-            k < 1, or a rate or capacity that is not positive.
+            k is no whole number of at least 1, or a rate or capacity is not positive.
         """
-        if k < 1:
-            raise InvalidHardware(f"a pipeline needs at least one stage; got k = {k}")
-        _check_count(k)
+        _check_stages(k)
         _check_positive("bandwidth", bandwidth)
         stage = Device("stage", "stage", memory, cache, flops_per_s, bytes_per_s, io_bandwidth=float(bandwidth))
         stages = [dataclasses.replace(stage, name=f"stage{i}") for i in range(k)]
@@ -377,11 +375,9 @@ class Hardware:
         Raises
         ------
         InvalidHardware
-            k < 1.
+            k is no whole number of at least 1.
         """
-        if k < 1:
-            raise InvalidHardware(f"a pipeline needs at least one Edge TPU; got k = {k}")
-        _check_count(k)
+        _check_stages(k)
         tpus = [Device(f"tpu{i}", "edge-tpu", math.inf, 8 * _MIB, 4e12, 32e9, io_bandwidth=320e6) for i in range(k)]
         return cls.mesh(tpus, 320e6, name=f"edge-tpu-{k}")
 
@@ -551,11 +547,9 @@ class Hardware:
         Raises
         ------
         InvalidHardware
-            k < 1, or unequal devices of which k cannot be chosen without guessing.
+            k is no whole number of at least 1, or unequal devices of which k cannot be chosen without guessing.
         """
-        if k < 1:
-            raise InvalidHardware(f"stages is {k}; expected at least 1")
-        _check_count(k)
+        _check_stages(k)
         if k == self.num_devices:
             return self
         first = self.devices[0]
@@ -633,6 +627,12 @@ def _quantity(what: str, value: float | str, unit: str) -> float:
         return parse_quantity(value, unit)
     except ValueError as problem:
         raise InvalidHardware(f"{what}: {problem}") from None
+
+
+def _check_stages(k: int) -> None:
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise InvalidHardware(f"stages is {k!r:.60}; expected a whole number of at least 1")
+    _check_count(k)
 
 
 def _check_count(count: int) -> None:

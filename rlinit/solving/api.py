@@ -243,10 +243,10 @@ def _check_kinds(graph: object, hardware: object) -> None:
         how = "rlinit.load_graph reads one from a file, Graph.from_torch from a module"
         if type(graph).__name__ == "LanguageModel":
             how = "rlinit.llm.plan(model, hardware, objective='decode') plans a language model"
-        raise InvalidGraph(f"schedule takes a Graph, got a {type(graph).__name__}; {how}")
+        raise InvalidGraph(f"expected a Graph, got a {type(graph).__name__}; {how}")
     if not isinstance(hardware, Hardware):
         raise InvalidHardware(
-            f"schedule takes Hardware, got {hardware!r:.60}; Hardware.preset(name) and Hardware.load(path) give one"
+            f"expected Hardware, got {hardware!r:.60}; Hardware.preset(name) and Hardware.load(path) give one"
         )
 
 
@@ -355,6 +355,7 @@ def bound(
         contiguous=contiguous,
         time_limit_s=time_limit_s,
     )
+    _check_kinds(graph, hardware)
     prove = bound_placement if places_ops(options.objective) else bound_stages
     started = time.monotonic()
     budget = Budget(options.time_limit_s)

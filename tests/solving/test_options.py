@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlinit
-from rlinit.errors import RlinitError
+from rlinit.errors import InvalidHardware, RlinitError
 from rlinit.solving.options import SolveOptions
 
 
@@ -90,3 +90,16 @@ def test_a_large_seed_is_a_seed(graph: rlinit.Graph) -> None:
     """Every seed that is accepted works."""
     plan = rlinit.schedule(graph, rlinit.Hardware.pipeline(2), method="anneal", seed=2**31)
     assert plan.values == (2.0,)
+
+
+def test_bounds_take_graph_and_hardware_alone() -> None:
+    """What is no hardware yet is told in a line by `bound` as by `schedule`, and so is a list in place of a count."""
+    graph = rlinit.Graph.build([("a", {"time_s": 1.0})], [])
+    solvers: Any = (rlinit.schedule, rlinit.bound)
+    for solve in solvers:
+        with pytest.raises(InvalidHardware, match="expected Hardware, got 'edge-tpu-4'"):
+            solve(graph, "edge-tpu-4")
+    with pytest.raises(InvalidHardware, match=r"stages is \[Device"):
+        rlinit.Hardware.pipeline([rlinit.Device("a")])  # type: ignore[arg-type]
+    with pytest.raises(InvalidHardware, match="stages is 0"):
+        rlinit.Hardware.pipeline(1).with_stages(0)
