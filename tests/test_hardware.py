@@ -76,7 +76,7 @@ def test_bad_arguments_are_refused() -> None:
     """K < 1, an unknown preset, unreadable files and negative rates are errors with a cure."""
     with pytest.raises(InvalidHardware, match="stages is 0"):
         Hardware.pipeline(0)
-    with pytest.raises(InvalidHardware, match="stages is 0"):
+    with pytest.raises(InvalidHardware, match="stages is -1"):
         Hardware.edge_tpus(-1)
     with pytest.raises(InvalidHardware, match="edge-tpu-K"):
         Hardware.preset("abacus")
