@@ -46,7 +46,7 @@ class Schedule:
     certify: Path | None = None
     """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify` and tools/check.py."""
     certify_s: float = 60.0
-    """With --certify: seconds to look for a proof, beside those of the time limit."""
+    """With --certify or --certify-vipr: seconds to look for a proof, beside those of the time limit."""
     certify_vipr: Path | None = None
     """Write a proof of a bound in VIPR's format here, for viprchk; in up to --certify-s seconds more."""
     json: bool = False

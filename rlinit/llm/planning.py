@@ -127,9 +127,9 @@ def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution
     from rlinit.llm.count_search import MOST_WORK, prove_walk
 
     source, streams = "branch and bound over counts", len(places.seconds) > len(problem.seconds)
-    found = prove_walk(Places.of_chain(problem), work=MOST_WORK / 2 if streams else MOST_WORK)
-    if streams:  # from the best walk without them, which is often the best, in the work left
-        found = prove_walk(places, [found.places] if found.places else [], MOST_WORK - found.work)
+    found = prove_walk(Places.of_chain(problem), work=MOST_WORK)
+    if streams:  # from the best walk without them, which is often the best
+        found = prove_walk(places, [found.places] if found.places else [], max(MOST_WORK / 2, MOST_WORK - found.work))
     if not found.places and found.bound == np.inf:
         return ChainSolution(np.inf, ()), np.inf, source
     solution = ChainSolution(np.inf, ())
