@@ -288,7 +288,7 @@ def _allowed(problem: PlacementProblem) -> BoolArray:
     held = problem.weight_bytes + problem.shard_bytes
     allowed = np.asarray(np.isfinite(problem.time_s[:, :, 1:]).any(axis=2))
     allowed &= held[:, None] <= problem.capacity_bytes * CAPACITY_SLACK
-    _close_groups(problem, allowed)
+    close_groups(problem, allowed)
     return allowed
 
 
@@ -323,7 +323,7 @@ def possible_batches(problem: PlacementProblem) -> BoolArray:
     s = problem.num_shards
     allowed = np.isfinite(problem.time_s)
     allowed[:, :, 0] = False
-    _close_groups(problem, allowed)
+    close_groups(problem, allowed)
     if np.isfinite(problem.capacity_bytes).any():
         held = np.zeros((problem.num_ops, s + 1))
         np.add.at(
@@ -333,8 +333,16 @@ def possible_batches(problem: PlacementProblem) -> BoolArray:
     return _drop_incomplete(allowed)
 
 
-def _close_groups(problem: PlacementProblem, allowed: BoolArray) -> None:
-    """Forbid in place for all ops of a group what is forbidden for one of them."""
+def close_groups(problem: PlacementProblem, allowed: BoolArray) -> None:
+    """Forbid in place for all ops of a group what is forbidden for one of them.
+
+    Parameters
+    ----------
+    problem
+        The groups.
+    allowed
+        (n, d, s + 1) batches to choose from.
+    """
     joined = np.flatnonzero(np.bincount(problem.group, minlength=len(allowed))[problem.group] > 1)
     _, which = np.unique(problem.group[joined], return_inverse=True)
     banned = np.zeros((len(joined), *allowed.shape[1:]), np.int64)
@@ -412,7 +420,7 @@ def shard_windows(
     n = problem.num_ops
     floors = [np.zeros(n) if floor is None else floor for floor in (head_floor_s, tail_floor_s)]
     allowed = allowed.copy()
-    _close_groups(problem, allowed)
+    close_groups(problem, allowed)
     kept, like = _one_of_each(problem, allowed)
     flow = data_flow(problem)
     links = np.ix_(kept, kept)
@@ -434,7 +442,7 @@ def shard_windows(
         if not dead.any():
             break
         allowed &= ~dead[:, like]
-        _close_groups(problem, allowed)
+        close_groups(problem, allowed)
         allowed = _drop_incomplete(allowed)
     floor = float((head + least + tail).min(axis=1).max()) if n else 0.0
     return ShardWindows(allowed, least[:, like], head[:, like], tail[:, like], floor)

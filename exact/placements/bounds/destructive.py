@@ -37,7 +37,7 @@ from rlinit.exact.placements.analysis.batches import DataFlow, data_flow
 from rlinit.exact.placements.analysis.reachability import in_words, reachability
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.placements.analysis.symmetry import alike_devices
-from rlinit.exact.placements.analysis.time_windows import latest_end, possible_batches
+from rlinit.exact.placements.analysis.time_windows import close_groups, latest_end, possible_batches
 from rlinit.exact.placements.bounds.destructive_branching import STANDS, STOPPED, branch, new_stack
 from rlinit.exact.placements.bounds.destructive_kernel import CHANGED, REFUTED, Trial, tighten
 from rlinit.exact.placements.bounds.load import load_lagrangian
@@ -118,7 +118,8 @@ class DestructiveSearch:
         self.problem, self.upper = problem, upper
         self.weight: FloatArray | None = weight if like is None else like.weight
         self._lags: tuple[IntArray, FloatArray] | None = lags if like is None else like._lags
-        possible = possible_batches(problem) if allowed is None else allowed
+        possible = possible_batches(problem) if allowed is None else allowed.copy()
+        close_groups(problem, possible)
         self._able = np.ascontiguousarray(possible[:, :, 1])
         self.bound_s = 0.0
         self.nodes = 0

@@ -177,3 +177,20 @@ def test_an_expired_budget_ends_it_at_once() -> None:
     search = DestructiveSearch(random_placement_problem(3, num_ops=40))
     assert search.run(1_000, Budget(0.0)) == 0.0
     assert search.nodes == 0
+
+
+def test_a_group_that_no_device_may_run_is_refuted() -> None:
+    """Each op of a group may run somewhere, but nowhere do all of them: no placement, whatever the makespan."""
+    for seed in range(200):
+        problem = _case(seed)
+        together = np.flatnonzero(np.bincount(problem.group, minlength=problem.num_ops)[problem.group] > 1)
+        if not len(together):
+            continue
+        allowed = np.isfinite(problem.time_s)
+        allowed[:, :, 0] = False
+        one, other = np.flatnonzero(problem.group == problem.group[together[0]])[:2]
+        allowed[one, 1:], allowed[other, 0] = False, False
+        if allowed.any(axis=(1, 2)).all():
+            assert DestructiveSearch(problem, upper=LIMIT, allowed=allowed).run(10, Budget()) == LIMIT
+            return
+    raise AssertionError("no case with a group")
