@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.placements.analysis.reachability import in_words, lengths_between
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
@@ -82,8 +82,7 @@ def _between(
     """Return (n, n) what is known of the time between row and column, ``-inf`` where more than `most` ops lie there."""
     n, order = problem.num_ops, problem.order
     reserve(18.0 * n * n, f"the times between {n:,} ops")
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
+    place = inverse_of(order)
     ordered = reach[np.ix_(order, order)]
     descendants, ancestors = in_words(ordered), in_words(ordered.T)
     edges = place[problem.edges].reshape(-1, 2)
