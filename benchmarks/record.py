@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -28,6 +29,7 @@ __all__ = [
     "rows_of",
     "save",
     "save_figure",
+    "take_no_options",
     "timed",
 ]
 
@@ -70,6 +72,11 @@ def save(name: str, rows: object, **settings: object) -> None:
     module = Path(sys.argv[0]).name if spec is None else spec.name.removesuffix(".__main__")
     command = " ".join(["python", "-m", module, *sys.argv[1:]])
     write_json(RESULTS / f"{name}.json", {"command": command, "machine": machine(), "settings": settings, "rows": rows})
+
+
+def take_no_options(description: str | None) -> None:
+    """Answer ``--help`` with a benchmark's description, and refuse anything else on its command line."""
+    argparse.ArgumentParser(description=description).parse_args()
 
 
 def measure_part(

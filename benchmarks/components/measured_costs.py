@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import rlinit
-from benchmarks.record import print_table, save
+from benchmarks.record import print_table, save, take_no_options
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.importers.torch.export import export_program, from_program
@@ -100,6 +100,7 @@ def error(run: Calibration) -> float:
 
 def main() -> None:
     """Measure, run, print and write."""
+    take_no_options(__doc__)
     torch.manual_seed(0)
     before = os.getloadavg()
     rows = []

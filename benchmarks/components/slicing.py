@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal
 
 import rlinit
-from benchmarks.record import median_seconds, print_table, save
+from benchmarks.record import median_seconds, print_table, save, take_no_options
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.slicing import slice_order
 
@@ -37,6 +37,7 @@ def long_graph(num_ops: int) -> rlinit.Graph:
 
 def main() -> None:
     """Time every size for both objectives and write the medians."""
+    take_no_options(__doc__)
     rows = []
     for num_ops, k in SIZES:
         graph = long_graph(num_ops)

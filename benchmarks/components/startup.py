@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from benchmarks.record import print_table, save
+from benchmarks.record import print_table, save, take_no_options
 
 STATEMENTS = {
     "nothing": "pass",
@@ -66,6 +66,7 @@ def first_plan(objective: str) -> dict[str, float]:
 
 def main() -> None:
     """Time each statement and each first plan in fresh processes, and write the seconds."""
+    take_no_options(__doc__)
     rows = {name: statistics.median(process_s(statement) for _ in range(7)) for name, statement in STATEMENTS.items()}
     print_table("processor seconds of a fresh process", ["imports", "median s"], rows.items())
     plans = {objective: first_plan(objective) for objective in FIRST_PLANS}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import rlinit
-from benchmarks.record import print_table, save, save_figure, timed
+from benchmarks.record import print_table, save, save_figure, take_no_options, timed
 from rlinit.datasets.zoo import imagenet
 from rlinit.stages.activation_problem import activation_value, with_activations
 from rlinit.stages.lowering import lower_stages
@@ -59,6 +59,7 @@ def measure(name: str, k: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure every network, print, write and draw."""
+    take_no_options(__doc__)
     rows = []
     for k in STAGES:
         for name in NETWORKS:
