@@ -385,8 +385,9 @@ class Hardware:
     def preset(cls, name: str) -> Hardware:
         """Return hardware by name. Peak rates are those of the vendors' data sheets.
 
-        Joined devices have a rate for each type of numbers. The named wholes have one rate, that of FP32, and Edge TPUs
-        that of INT8, whatever a graph's numbers are, as in the papers they are from.
+        Joined devices have a rate for each type of numbers, and links with a latency. The named wholes have one rate,
+        that of FP32, and Edge TPUs that of INT8, whatever a graph's numbers are, and links without latency, as in the
+        papers they are from.
 
         ==================  ========================================================================================
         name                hardware
