@@ -496,16 +496,20 @@ class Plan:
             The file to write, as text.
         graph, hardware
             What the plan is for.
+        time_limit_s
+            Seconds to look for a tree. Where they end first, the file proves what one linear program says.
 
         Returns
         -------
         float
-            The bound that the file proves: the plan's, or a lower one where a tree of programs does not reach it.
+            The bound that the file proves, in seconds (`memory`: bytes): the plan's, or a lower one where a tree of
+            programs does not reach it.
 
         Raises
         ------
         InvalidPlan
-            The plan has no schedule, or one that is not feasible in exact arithmetic, or is for `throughput`.
+            The plan has no schedule, or one that is not feasible in exact arithmetic, or is for `throughput`, a training
+            pipeline, chunks, scattered ops or pipelines on devices that share a resource.
         """
         from rlinit.certificates import write_vipr
 

@@ -58,6 +58,25 @@ def write_certificate(
     return tuple(certificate["trusted"])
 
 
+def uncertified(hardware: Hardware, objective: str, *, training: bool, scattered: bool) -> str:
+    """Return why there are no certificates of a problem's plans, nothing where there are.
+
+    Parameters
+    ----------
+    hardware, objective
+        Of the problem.
+    training, scattered
+        Whether it is a training pipeline, and whether a device runs several chunks, or any ops.
+    """
+    if training:
+        return "there are no certificates of training pipelines yet"
+    if scattered:
+        return "there are no certificates of pipelines in chunks or of scattered ops yet"
+    if hardware.sharing and objective == "pipeline":
+        return "there are no certificates of pipelines on devices that share a resource yet"
+    return ""
+
+
 def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float = 60.0) -> dict[str, Any]:
     """Return the certificate that `write_certificate` writes: a proof for each level, None where there is none.
 
@@ -113,10 +132,9 @@ def exact_plan(
     InvalidPlan
         The checker refuses the plan; the message says why.
     """
-    if plan.training is not None:
-        raise InvalidPlan("there are no certificates of training pipelines yet")
-    if hardware.sharing and plan.objective == "pipeline":
-        raise InvalidPlan("there are no certificates of pipelines on devices that share a resource yet")
+    scattered = plan.chunks > 1 or not plan.contiguous
+    if why := uncertified(hardware, plan.objective, training=plan.training is not None, scattered=scattered):
+        raise InvalidPlan(why)
     written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
     raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
     raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))

@@ -74,12 +74,12 @@ def plan_language_model(command: Llm) -> int:
     """
     check_targets(command.out)
     found, limit = _planned(command)
-    largest = None if limit is None else limit.largest
     if command.out is not None:
         found.save(command.out)
     flags = _flags(command, found) if found.spans else []
     if command.json:
-        print(json.dumps(found.to_dict() | ({"largest": largest} if largest is not None else {})))
+        most = {} if limit is None else {"largest": limit.largest, "by_model": limit.by_model}
+        print(json.dumps(found.to_dict() | most))
     else:
         _print_plan(found)
         if limit is not None:

@@ -98,6 +98,12 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     options = command.solving
     hardware = load_hardware(command.hw)
+    if command.certify is not None or command.certify_vipr is not None:
+        from rlinit.certificates import uncertified
+
+        scattered = options.chunks > 1 or not options.contiguous
+        if why := uncertified(hardware, options.objective, training=options.training is not None, scattered=scattered):
+            raise RlinitError(f"{'--certify-vipr' if command.certify is None else '--certify'}: {why}")
     graph = load_model(command.model, options.objective, command.reading, hardware)
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     if command.explain:
@@ -129,7 +135,8 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
             _certify(plan, command, graph, whole, notes)
         if command.certify_vipr is not None and plan.assignment is not None:
             proven = plan.certify_vipr(command.certify_vipr, graph, whole, time_limit_s=command.certify_s)
-            notes.print(f"{command.certify_vipr} proves {proven:.9g} of the bound {(plan.bounds or (0.0,))[0]:.9g}")
+            told = [show_value(each, plan.objective) for each in (proven, (plan.bounds or (0.0,))[0])]
+            notes.print(f"{command.certify_vipr} proves a bound of {told[0]}; the plan's is {told[1]}")
     except (OSError, InvalidPlan) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT

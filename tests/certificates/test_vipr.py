@@ -161,7 +161,7 @@ def test_the_command_line_writes_the_file(tmp_path: Path, capsys: pytest.Capture
     out = tmp_path / "x.vipr"
     command = ["schedule", str(tmp_path / "g.json"), "--hw", str(tmp_path / "h.json")]
     assert main([*command, "--certify-vipr", str(out)]) == 0
-    assert "x.vipr proves" in capsys.readouterr().err.replace("\n", "")
+    assert "x.vipr proves a bound of 3.562 s; the plan's is 3.562 s" in " ".join(capsys.readouterr().err.split())
     vipr_checker.check(out.read_text())
     assert main([*command, "--certify-vipr", str(tmp_path)]) == 2
     capsys.readouterr()
@@ -170,6 +170,11 @@ def test_the_command_line_writes_the_file(tmp_path: Path, capsys: pytest.Capture
     told = capsys.readouterr()
     assert not told.out
     assert told.err.startswith("rlinit: --certify-vipr: ")
+    for refused in (["--chunks", "2"], ["--no-contiguous"], ["--training", "1f1b", "--microbatches", "4"]):
+        assert main([*command, *refused, "--certify-vipr", str(out)]) == 2
+        told = capsys.readouterr()
+        assert not told.out
+        assert told.err.startswith("rlinit: --certify-vipr: there are no certificates of ")
     graph = rlinit.Graph.build([("a", {"time_s": {name: {1: 1.0, 2: 1.5} for name in "xy"}})], [])
     plan = rlinit.schedule(graph, MESH, objective="throughput", inputs=2)
     with pytest.raises(InvalidPlan, match="throughput"):

@@ -47,7 +47,7 @@ def test_json_is_the_plan(config: str, tmp_path: Path, capsys: pytest.CaptureFix
     code = main(["llm", config, "--hw", "t4", "--dtype", "int4", "--max-context", "--json", "--out", str(target)])
     printed = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert printed.pop("largest") == 2048
+    assert (printed.pop("largest"), printed.pop("by_model")) == (2048, True)
     assert printed == json.loads(target.read_text())
     assert main(["llm", config, "--hw", "t4", "--dtype", "int4", "--max-context"]) == 0
     assert "that fits: 2,048; the model's positions end there" in capsys.readouterr().out
