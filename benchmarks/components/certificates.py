@@ -4,7 +4,7 @@ Each plan, graph, hardware and certificate is written to files, and a fresh Pyth
 
 Run as ``python -m benchmarks.components.certificates SET ... [--every N] [--seconds S]``. The sets are ``imagenet``
 (ten graphs, k = 4, 5, 6, `memory`), ``zoo`` (20 networks, k = 2 to 64, `pipeline`), ``dnn-partitioning``,
-``assembly-lines`` (100 tasks) and ``communication`` (task graphs with delays, `latency`).
+``assembly-lines`` (100 tasks), ``communication`` (task graphs with delays, `latency`) and ``flexible-job-shop``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import rlinit
-from benchmarks.families.task_graphs import communication
+from benchmarks.families.task_graphs import communication, job_shops
 from benchmarks.record import print_table, save, timed
 from rlinit.certificates import check, write_certificate
 from rlinit.datasets import imagenet
@@ -28,7 +28,7 @@ from rlinit.datasets.published import assembly_line, dnn_partitioning
 from rlinit.datasets.published.location import instances_root
 from rlinit.plan import Objective
 
-SETS = ("imagenet", "zoo", "dnn-partitioning", "assembly-lines", "communication")
+SETS = ("imagenet", "zoo", "dnn-partitioning", "assembly-lines", "communication", "flexible-job-shop")
 
 Problem = tuple[str, rlinit.Graph, rlinit.Hardware, Objective]
 
@@ -52,8 +52,9 @@ def problems(name: str) -> Iterator[Problem]:
         for path in sorted((root / "dnn-partitioning" / "throughput").glob("*.json")):
             yield path.stem, *dnn_partitioning.load(path), "pipeline"
         return
-    if name == "communication":
-        yield from ((one.name, one.graph, one.hardware, "latency") for one in communication(root))
+    if name in ("communication", "flexible-job-shop"):
+        instances = communication(root) if name == "communication" else job_shops(root)
+        yield from ((one.name, one.graph, one.hardware, "latency") for one in instances)
         return
     for path in sorted((root / "assembly-line" / "otto-100").glob("*.alb")):
         for k in (5, 10, 20):
