@@ -142,6 +142,7 @@ def test_an_ended_budget_still_gives_a_true_bound() -> None:
     assert hurried.bound <= truth.value
 
 
+@pytest.mark.compiled
 def test_long_orders_need_no_table() -> None:
     """A chain of 20,000 nodes with skips slices into 32 stages, within 2% of the average work."""
     rng = np.random.default_rng(0)
@@ -202,7 +203,9 @@ def cheapest_on_distinct_devices(problem: StageProblem, slices: list[tuple[int, 
     return min(max(cost for cost, _ in row) for row in choices)
 
 
-@pytest.mark.parametrize(("num_nodes", "num_devices"), [(75, 19), (40, 40), (300, 64)])
+@pytest.mark.parametrize(
+    ("num_nodes", "num_devices"), [(75, 19), (40, 40), pytest.param(300, 64, marks=pytest.mark.compiled)]
+)
 def test_many_unlike_devices_take_a_beam(num_nodes: int, num_devices: int) -> None:
     """Where the states are out of reach a beam finds a schedule in seconds, far better than one device."""
     problem = unlike_devices(num_nodes, num_devices)

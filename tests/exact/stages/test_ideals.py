@@ -145,6 +145,7 @@ class TestIdeals:
         assert len(set(sets)) == len(sets) == ideals.num_ideals
         assert [len(s) for s in sets] == sorted(len(s) for s in sets)
 
+    @pytest.mark.compiled
     def test_cap_stops_both(self) -> None:
         """20 independent nodes have 2^20 ideals: one below the cap is too few, and a small cap answers at once."""
         problem = from_edges(20, [], np.ones(20), 2, 0.0)
@@ -365,6 +366,7 @@ class TestPipeline:
         assert result.status == "no_solution"
         assert 0 < result.bound[0] <= best[0]
 
+    @pytest.mark.compiled
     def test_cancelling_is_heard_soon(self) -> None:
         """Another thread's cancel ends a long search within a fraction of a second."""
         problem = branches(1, 6, 8, 3, 12, 0.05)
@@ -381,6 +383,7 @@ class TestPipeline:
         assert result.status == "no_solution"
         assert time.monotonic() - started < 0.5 + 1.0
 
+    @pytest.mark.compiled
     @pytest.mark.parametrize(
         ("name", "optimum_ms"),
         [
