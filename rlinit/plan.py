@@ -508,8 +508,8 @@ class Plan:
         Raises
         ------
         InvalidPlan
-            The plan has no schedule, or one that is not feasible in exact arithmetic, or is for `throughput`, a training
-            pipeline, chunks, scattered ops or pipelines on devices that share a resource.
+            The plan has no schedule, or one that is not feasible in exact arithmetic, or is for `throughput`, a
+            training pipeline, chunks, scattered ops or pipelines on devices that share a resource.
         """
         from rlinit.certificates import write_vipr
 
