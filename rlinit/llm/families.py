@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rlinit.errors import InvalidConfig
 from rlinit.limits import closest
@@ -21,17 +21,26 @@ class _Family:
         Values of keys that its config files leave out.
     qkv_bias, o_bias
         Keys that turn biases on, or whether there are some.
+    mlp_bias
+        Likewise of the feed-forward part.
     norms
         Norms of a layer's width in each layer.
+    norm_bias
+        Whether norms add a bias as well.
     qk_norm
-        Whether queries and keys are normalised head by head.
+        Whether queries and keys are normalised, each head by the same weights or all heads as a whole.
+    gated
+        Whether two matrices widen, of which one gates the other.
     """
 
     defaults: Mapping[str, Any]
     qkv_bias: str | bool = False
     o_bias: str | bool = False
+    mlp_bias: str | bool = False
     norms: int = 2
-    qk_norm: bool = False
+    norm_bias: bool = False
+    qk_norm: Literal["", "head", "whole"] = ""
+    gated: bool = True
 
 
 _LLAMA = {
@@ -73,25 +82,93 @@ _GPT2 = {
 }  # fmt: skip
 
 FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(_LLAMA, "attention_bias", "attention_bias"),
+    "llama": _Family(_LLAMA, "attention_bias", "attention_bias", "mlp_bias"),
     "mistral": _Family(_MISTRAL | {"sliding_window": 4096}),
     "qwen2": _Family(_QWEN, True),
-    "qwen3": _Family(_QWEN | {"head_dim": 128}, "attention_bias", "attention_bias", qk_norm=True),
+    "qwen3": _Family(_QWEN | {"head_dim": 128}, "attention_bias", "attention_bias", qk_norm="head"),
     "gemma": _Family(_GEMMA, "attention_bias", "attention_bias"),
     "gemma2": _Family(_GEMMA2, "attention_bias", "attention_bias", norms=4),
     "gemma3_text": _Family(
         _GEMMA2 | {"vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window_pattern": 6},
-        "attention_bias", "attention_bias", norms=4, qk_norm=True,
+        "attention_bias", "attention_bias", norms=4, qk_norm="head",
+    ),
+    "phi3": _Family(
+        _LLAMA | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096}
+    ),
+    "granite": _Family(_LLAMA, "attention_bias", "attention_bias", "mlp_bias"),
+    "smollm3": _Family(
+        _LLAMA | {
+            "vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
+            "num_key_value_heads": 4, "max_position_embeddings": 32768, "tie_word_embeddings": True,
+        },
+        "attention_bias", "attention_bias", "mlp_bias",
+    ),
+    "ernie4_5": _Family(
+        _LLAMA | {
+            "vocab_size": 103424, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 18,
+            "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072,
+            "tie_word_embeddings": True,
+        },
+        "use_bias", "use_bias", "use_bias",
+    ),
+    "olmo2": _Family(_LLAMA | {"vocab_size": 50304}, "attention_bias", "attention_bias", qk_norm="whole"),
+    "glm4": _Family(
+        _LLAMA | {
+            "vocab_size": 151552, "intermediate_size": 13696, "num_hidden_layers": 40, "num_key_value_heads": 2,
+            "head_dim": 128, "max_position_embeddings": 131072, "attention_bias": True,
+        },
+        "attention_bias", norms=4,
+    ),
+    "cohere": _Family(
+        _LLAMA | {
+            "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
+            "num_attention_heads": 64, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+        },
+        "attention_bias", "attention_bias", norms=1,
+    ),
+    "starcoder2": _Family(
+        _LLAMA | {
+            "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30,
+            "num_attention_heads": 24, "num_key_value_heads": 2, "max_position_embeddings": 4096, "use_bias": True,
+            "tie_word_embeddings": True,
+        },
+        "use_bias", "use_bias", "use_bias", norm_bias=True, gated=False,
+    ),
+    "stablelm": _Family(
+        _LLAMA | {
+            "vocab_size": 50304, "hidden_size": 2560, "intermediate_size": 6912, "max_position_embeddings": 4096,
+        },
+        "use_qkv_bias", norm_bias=True,
+    ),
+    "gpt_oss": _Family(
+        _LLAMA | {
+            "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128,
+            "num_experts_per_tok": 4, "sliding_window": 128, "max_position_embeddings": 131072,
+        },
+        True, True, True,
     ),
     "gpt2": _Family(_GPT2),
     "mixtral": _Family(_MISTRAL | {"num_local_experts": 8, "num_experts_per_tok": 2}),
     "qwen2_moe": _Family(_QWEN2_MOE, "qkv_bias"),
-    "qwen3_moe": _Family(_QWEN3_MOE, "attention_bias", "attention_bias", qk_norm=True),
+    "qwen3_moe": _Family(_QWEN3_MOE, "attention_bias", "attention_bias", qk_norm="head"),
     "deepseek_v2": _Family(_DEEPSEEK2, "attention_bias", "attention_bias"),
     "deepseek_v3": _Family(_DEEPSEEK3, "attention_bias", "attention_bias"),
 }  # fmt: skip
 """``model_type`` -> what is special about it."""
 
+
+_ALIASES = {
+    "gemma3": "gemma3_text", "qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe",
+}  # fmt: skip
+"""Types of models for pictures and text, and the family of what they do with text."""
+
+_WINDOWED = (
+    "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "starcoder2",
+    "gpt_oss",
+)  # fmt: skip
+"""Families that look back no further than `sliding_window`, where it is said."""
 
 LARGEST_COUNT = 1 << 40
 """More layers, heads or numbers than this are damage; products of several are still numbers."""
@@ -143,7 +220,7 @@ def architecture_of(config: Mapping[str, Any], shares: Sequence[float] = ()) -> 
     if isinstance(text, Mapping):
         config = {"model_type": config.get("model_type"), **text}
     family = str(config.get("model_type"))
-    family = "gemma3_text" if family == "gemma3" else family
+    family = _ALIASES.get(family, family)
     if family not in FAMILIES:
         raise InvalidConfig(
             f"model_type is {family!r}{closest(family, FAMILIES)}; expected one of {', '.join(FAMILIES)}"
@@ -157,7 +234,8 @@ def architecture_of(config: Mapping[str, Any], shares: Sequence[float] = ()) -> 
     for layer in range(layers):
         parts.append(attention(read, layer))
         parts.extend(_feed_forward(read, layer, tuple(shares)))
-    parts.append(Part("head", -1, vocab * hidden + hidden, vocab * hidden))
+    norm = hidden * (1 + read.rules.norm_bias)
+    parts.append(Part("head", -1, vocab * hidden + norm, vocab * hidden))
     tied = read.flag("tie_word_embeddings")
     return Architecture(family, hidden, layers, tuple(parts), tied, read.number_or("max_position_embeddings", 2048))
 
@@ -169,8 +247,10 @@ def _attention(read: _Config, layer: int) -> Part:
     width = read.number_or("head_dim", hidden // heads)
     queries, keys = heads * width, 2 * kv_heads * width
     matrices = hidden * (queries + keys) + queries * hidden
-    rest = rules.norms * hidden + (2 * width if rules.qk_norm else 0)
+    rest = rules.norms * hidden * (1 + rules.norm_bias)
+    rest += {"": 0, "head": 2 * width, "whole": queries + keys // 2}[rules.qk_norm]
     rest += (queries + keys) * read.flag(rules.qkv_bias) + hidden * read.flag(rules.o_bias)
+    rest += heads if read.family == "gpt_oss" else 0  # a sink a head
     pair = 4.0 * queries
     return Part(
         "attention",
@@ -188,12 +268,12 @@ def _window(read: _Config, layer: int) -> int | None:
     data, family = read.data, read.family
     if not data.get("sliding_window") or (family.startswith("qwen") and not data.get("use_sliding_window")):
         return None
-    if family not in ("mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma2", "gemma3_text"):
+    if family not in _WINDOWED:
         return None
     window, kinds = read.number("sliding_window"), data.get("layer_types")
     if kinds:
         return window if kinds[layer] == "sliding_attention" else None
-    if family == "gemma2":
+    if family in ("gemma2", "gpt_oss"):
         return None if layer % 2 else window
     if family == "gemma3_text":
         return window if (layer + 1) % read.number("sliding_window_pattern") else None
@@ -228,10 +308,10 @@ def _feed_forward(read: _Config, layer: int, shares: tuple[float, ...]) -> list[
     hidden = read.number("hidden_size")
     count = _experts(read, layer)
     if not count:
-        width = read.number("intermediate_size")
-        biases = (2 * width + hidden) if read.data.get("mlp_bias") and read.family == "llama" else 0
-        return [Part("dense", layer, 3 * hidden * width + biases, 3 * hidden * width)]
-    width = read.number("intermediate_size" if read.family == "mixtral" else "moe_intermediate_size")
+        width, wide = read.number("intermediate_size"), 1 + read.rules.gated
+        biases = (wide * width + hidden) * read.flag(read.rules.mlp_bias)
+        return [Part("dense", layer, (wide + 1) * hidden * width + biases, (wide + 1) * hidden * width)]
+    width = read.number("intermediate_size" if read.family in ("mixtral", "gpt_oss") else "moe_intermediate_size")
     chosen = read.number("num_experts_per_tok")
     if chosen > count:
         raise InvalidConfig(f"{read.family}: num_experts_per_tok is {chosen}, of {count} experts")
@@ -241,16 +321,18 @@ def _feed_forward(read: _Config, layer: int, shares: tuple[float, ...]) -> list[
         shared = 3 * hidden * read.number("shared_expert_intermediate_size") + hidden
     elif read.family.startswith("deepseek"):
         shared = 3 * hidden * width * read.number_or("n_shared_experts", 0)
+    biased = read.flag(read.rules.mlp_bias)
     always, one = hidden * count + shared, 3 * hidden * width
     routed = Part(
-        "experts", layer, count * one, chosen * one, experts=count, experts_per_token=chosen, shares=shares
+        "experts", layer, count * (one + (2 * width + hidden) * biased), chosen * one, experts=count,
+        experts_per_token=chosen, shares=shares,
     )  # fmt: skip
-    return [Part("dense", layer, always, always), routed]
+    return [Part("dense", layer, always + count * biased, always), routed]
 
 
 def _experts(read: _Config, layer: int) -> int:
     """Return the number of routed experts of a layer, 0 where it has none."""
-    if read.family == "mixtral":
+    if read.family in ("mixtral", "gpt_oss"):
         return read.number("num_local_experts")
     if read.family in ("qwen2_moe", "qwen3_moe"):
         key = "num_local_experts" if "num_local_experts" in read.data else "num_experts"

@@ -30,13 +30,11 @@ def random_config(family: str, seed: int) -> dict[str, Any]:
         "num_hidden_layers": draw.choice([2, 5]), "num_attention_heads": heads,
         "num_key_value_heads": draw.choice([1, 2, heads]), "tie_word_embeddings": draw.random() < 0.5,
     }  # fmt: skip
-    if family in ("llama", "qwen3", "gemma", "gemma2", "gemma3_text", "qwen3_moe"):
-        config |= {"attention_bias": draw.random() < 0.5}
-    if family == "llama":
-        config |= {"mlp_bias": draw.random() < 0.5}
-    if not family.startswith(("deepseek", "qwen2")):
+    rules = FAMILIES[family]
+    config |= {key: draw.random() < 0.5 for key in (rules.qkv_bias, rules.mlp_bias) if isinstance(key, str)}
+    if "head_dim" in transformers.AutoConfig.for_model(family).to_dict() or family == "llama":
         config |= {"head_dim": width}
-    if family == "mixtral":
+    if family in ("mixtral", "gpt_oss"):
         config |= {"num_local_experts": 5, "num_experts_per_tok": 2}
     if "moe" in family:
         config |= {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "decoder_sparse_step": 2}
@@ -58,7 +56,8 @@ def random_config(family: str, seed: int) -> dict[str, Any]:
 def test_parameters_are_those_of_transformers(family: str, seed: int) -> None:
     """The whole model and each layer have exactly the parameters of transformers' module on the meta device."""
     config = random_config(family, seed)
-    made = transformers.AutoConfig.for_model(family, **config)
+    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    made = transformers.AutoConfig.for_model(family, **config, **tokens)
     with torch.device("meta"):
         module = transformers.AutoModelForCausalLM.from_config(made)  # type: ignore[no-untyped-call]
     ours = architecture_of({"model_type": family, **config})
@@ -83,7 +82,7 @@ def test_defaults_are_those_of_transformers(family: str) -> None:
     assert ours.num_params == sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen2", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "gemma2", "gemma3_text", "phi3", "gpt_oss"])
 def test_windows_are_those_of_transformers(family: str) -> None:
     """Layers with a sliding window are those that transformers marks, with and without `layer_types`."""
     said = {"num_hidden_layers": 8, "sliding_window": 64}
@@ -93,6 +92,22 @@ def test_windows_are_those_of_transformers(family: str) -> None:
     for config in ({"model_type": family, **said}, made.to_dict()):
         parts = [part for part in architecture_of(config).parts if part.kind == "attention"]
         assert [part.window for part in parts] == [64 if kind == "sliding_attention" else None for kind in kinds]
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+def test_text_of_models_for_pictures(kind: str) -> None:
+    """Of a model for pictures and text the layers for text count, as transformers has them."""
+    sizes: dict[str, Any] = {"num_hidden_layers": 2, "vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 4}
+    text = transformers.AutoConfig.for_model(kind).text_config.to_dict() | sizes
+    text |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    text.pop("layer_types", None)
+    made = type(transformers.AutoConfig.for_model(kind).text_config)(**text)
+    with torch.device("meta"):
+        module = transformers.AutoModel.from_config(made)  # type: ignore[no-untyped-call]
+    ours = architecture_of({"model_type": kind, "text_config": text})
+    for at, layer in enumerate(module.layers):
+        assert sum(part.params for part in ours.parts if part.layer == at) == sum(p.numel() for p in layer.parameters())
 
 
 def test_models_on_meta_say_their_configuration() -> None:
