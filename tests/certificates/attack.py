@@ -113,7 +113,8 @@ def _other(value: Any, files: Files, every: list[Any], which: str, rng: np.rando
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
-        return value * factor if kind < 0.9 else value + int(rng.integers(-1, 2))
+        more = int(rng.integers(-1, 2)) * max(1, abs(value) // 10**6)  # so that it is no rounding
+        return value * factor if kind < 0.9 else value + more
     if isinstance(value, str):
         try:
             return str(Fraction(value) * Fraction(factor))

@@ -306,7 +306,7 @@ def _peak_fits(
     there: dict[_Copy, list[float]] = {}  # begin, until, bytes
     root: dict[_Copy, _Copy] = {}
     tensors = _tensors(graph)
-    by_maker = sorted(range(len(tensors)), key=lambda t: tensors[t][0])
+    by_maker = sorted(range(len(tensors)), key=lambda t: int(graph.level[tensors[t][0]]))
     for t, i in itertools.product(by_maker, range(hardware.num_devices)):
         v, size, readers = tensors[t]
         if (v, i) not in batches:
