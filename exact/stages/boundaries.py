@@ -83,8 +83,7 @@ def improve_at_boundaries(
 def _groups(problem: StageProblem, best: StageAssignment, share: float, rng: np.random.Generator) -> IntArray:
     """Return the group of each node, numbered along a random order of the ops within each stage."""
     n = problem.num_nodes
-    position = np.empty(n)
-    position[problem.order] = np.arange(n) / n
+    position = inverse_of(problem.order) / n
     # Between 0 and 1 in a stage: some orders are random, some close to the natural one.
     within = (1.0 - position) + float(rng.random()) * rng.random(n)
     order = kahn(within / 2.0 - 1.0 * best.stage, problem.succ_indptr, problem.succ, problem.pred_indptr)

@@ -30,9 +30,8 @@ def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray
     np.logical_and.at(allowed, group[members], allowed[members])
     allowed[members] = allowed[group[members]]
     scale = _typical_s(problem)
-    rank, natural = upward_ranks(problem), np.empty(n, np.int64)
-    natural[problem.order] = np.arange(n)
-    place = inverse_of(np.lexsort((natural, -rank)))
+    rank = upward_ranks(problem)
+    place = inverse_of(np.lexsort((inverse_of(problem.order), -rank)))
     arrays = RolloutArrays(
         ptr=np.array([0, n]),
         device_ptr=np.array([0, d]),

@@ -214,7 +214,7 @@ def placement_of(problem: PlacementProblem, device: IntArray, start_s: FloatArra
     return _sorted(problem, device, start_s, start_s + seconds)
 
 
-def placement_from_priority(problem: PlacementProblem, device: IntArray, priority: FloatArray) -> Placement:
+def placement_from_priority(problem: PlacementProblem, device: IntArray, priority: FloatArray | IntArray) -> Placement:
     """Return the placement that runs, among batches whose producers ran, that of smallest `priority` ((n,)) first.
 
     Parameters
@@ -226,7 +226,7 @@ def placement_from_priority(problem: PlacementProblem, device: IntArray, priorit
     priority
         (n,) of each op, in any unit; ties go to the smaller index.
     """
-    key = np.repeat(priority[:, None], problem.num_devices, axis=1)
+    key = np.repeat(priority[:, None].astype(np.float64), problem.num_devices, axis=1)
     return _sorted(problem, device, key, key)
 
 

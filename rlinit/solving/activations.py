@@ -328,8 +328,7 @@ def _cut_again(incumbent: TrainingIncumbent, assignment: StageAssignment) -> Non
 
 def _staged_order(problem: StageProblem, stage: IntArray) -> IntArray:
     """Return the topological order with one stage after the other, each in the natural order."""
-    place = np.empty(problem.num_nodes)
-    place[problem.order] = np.arange(problem.num_nodes)
+    place = inverse_of(problem.order).astype(np.float64)
     return kahn(-(stage * float(problem.num_nodes) + place), problem.succ_indptr, problem.succ, problem.pred_indptr)
 
 

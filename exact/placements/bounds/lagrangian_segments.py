@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.exact.placements.analysis.chains import segment_problem
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.segment_kernel import cheapest_devices
@@ -106,9 +106,7 @@ class LagrangianSegment:
         first, last = int(before < 0), int(after < 0)
         n = len(order) + first + last
         self.ops = np.concatenate([np.full(first, -1), ops[order], np.full(last, -1)])
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order)) + first
-        edges = place[segment.edges].reshape(-1, 2)
+        edges = (inverse_of(order) + first)[segment.edges].reshape(-1, 2)
         inner = np.arange(first, n - last)
         if before < 0:
             sources = np.setdiff1d(inner, edges[:, 1])

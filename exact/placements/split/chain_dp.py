@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from joblib import Parallel, delayed
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.split.search import (
@@ -77,10 +77,8 @@ class BlockChain:
     def __init__(self, problem: PlacementProblem, comm: FloatArray, jobs: int, max_work: int) -> None:
         self.problem, self.comm = problem, comm
         self.jobs, self.max_work, self.work = jobs, max_work, 0
-        position = np.empty(problem.num_ops, np.int64)
-        position[problem.order] = np.arange(problem.num_ops)
         cuts = separators(problem)
-        at = position[cuts]
+        at = inverse_of(problem.order)[cuts]
         begins, finishes = [0, *(at + 1).tolist()], [*at.tolist(), problem.num_ops]
         ends_with = [*cuts.tolist(), -1]
         starts_with = [-1, *cuts.tolist()]
@@ -144,8 +142,7 @@ class BlockChain:
         """Take what a schedule does between separators as values of its pairs of devices."""
         problem, d = self.problem, self.problem.num_devices
         times = timeline(problem, placement)
-        rank = np.empty(problem.num_ops, np.int64)
-        rank[placement.sequence // d] = np.arange(problem.num_ops)
+        rank = inverse_of(placement.sequence // d)
         where = placement.device[:, 0]
         begin = 0.0
         u = 0
@@ -272,9 +269,7 @@ class BlockChain:
             if result.placement is not None and result.value is not None:
                 value[v] = result.value
                 bound[v] = min(bound[v], value[v])
-                at = result.placement.sequence // d
-                place = np.empty(len(ops), np.int64)
-                place[at] = np.arange(len(ops))
+                place = inverse_of(result.placement.sequence // d)
                 chosen = slice(len(head), len(head) + inner)
                 device[v], rank[v] = result.placement.device[chosen, 0], place[chosen]
         return SearchResult(value, bound, device, rank, work)

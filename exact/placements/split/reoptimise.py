@@ -15,7 +15,7 @@ import dataclasses
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search import Frontier, Target, advance, even_multipliers, root_bound, search_model
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -89,11 +89,9 @@ class _Sequence:
         self.need = problem.weight_bytes + problem.shard_bytes
         self.multiplier = even_multipliers(problem.op_time_s)
 
-    def rank(self) -> FloatArray:
+    def rank(self) -> IntArray:
         """Return (n,) the place of each op in the order."""
-        rank = np.empty(len(self.order))
-        rank[self.order] = np.arange(len(self.order))
-        return rank
+        return inverse_of(self.order)
 
     def sweep(self, size: int, stride: int, shift: int, width: int, budget: Budget, max_work: int) -> int:
         """Solve all subsequences once, the last one first; return the work."""

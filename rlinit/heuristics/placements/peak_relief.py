@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -30,9 +30,7 @@ def in_natural_order(problem: PlacementProblem, placement: Placement) -> Placeme
     placement
         Whose devices are kept.
     """
-    place = np.empty(problem.num_ops)
-    place[problem.order] = np.arange(problem.num_ops)
-    return placement_from_priority(problem, placement.device, place)
+    return placement_from_priority(problem, placement.device, inverse_of(problem.order))
 
 
 def relieve(
@@ -54,8 +52,7 @@ def relieve(
         When to stop.
     """
     rng, n, s = np.random.default_rng(seed), problem.num_ops, problem.num_shards
-    place = np.empty(n)
-    place[problem.order] = np.arange(n)
+    place = inverse_of(problem.order).astype(np.float64)
     found, over = start, _excess(problem, live, start)
     device, priority = start.device, place
     for _ in range(min(max(_TRIED[0], _WORK // n), _TRIED[1])):
