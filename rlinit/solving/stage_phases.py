@@ -28,9 +28,10 @@ from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
 from rlinit.exact.stages.remember.search import improve_and_prove
-from rlinit.heuristics.stages import STAGE_HEURISTICS, Found
-from rlinit.heuristics.stages.beam import beam_from
-from rlinit.heuristics.stages.filling import fill_from
+from rlinit.heuristics.stages import STAGE_HEURISTICS
+from rlinit.heuristics.stages.beam import Beam
+from rlinit.heuristics.stages.filling import Filler, bisect_from
+from rlinit.heuristics.stages.threshold_search import Attempt
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, shared_cover, stage_bounds
@@ -263,21 +264,22 @@ def anneal(search: StageSearch) -> None:
 
 def fill(search: StageSearch) -> None:
     """Fill stages from both ends under a bisected bottleneck, from the bound up and the incumbent down."""
-    _fill_by(search, "fill", fill_from)
+    _fill_by(search, "fill", Filler)
 
 
 def beam(search: StageSearch) -> None:
     """Search a beam over what is placed and which devices are used, by prices of a cover, below the incumbent."""
     cover = shared_cover(search.incumbent)
-    _fill_by(search, "beam", partial(beam_from, prices=None if cover is None else cover.guide))
+    _fill_by(search, "beam", partial(Beam, prices=None if cover is None else cover.guide))
 
 
-def _fill_by(search: StageSearch, name: str, method: Callable[..., Found]) -> None:
+def _fill_by(search: StageSearch, name: str, searcher: Callable[..., Attempt]) -> None:
     incumbent = search.incumbent
     if incumbent.finished:
         return
     with incumbent.in_phase(name):
-        found = method(
+        found = bisect_from(
+            searcher,
             incumbent.problem,
             incumbent.assignment,
             seed=search.options.seed,

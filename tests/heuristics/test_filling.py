@@ -15,8 +15,8 @@ from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.heuristics.stages import Found
-from rlinit.heuristics.stages.beam import beam, beam_from
-from rlinit.heuristics.stages.filling import FillSettings, fill, fill_from, quick_lower_bound
+from rlinit.heuristics.stages.beam import Beam, beam
+from rlinit.heuristics.stages.filling import Filler, FillSettings, bisect_from, fill, quick_lower_bound
 from rlinit.stages.problem import StageProblem, evaluate
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
@@ -53,7 +53,7 @@ def test_never_worse_than_its_start_and_stops_at_the_bound() -> None:
     problem = random_problem(3, 8, 3)
     found = fill(problem, seed=0, evaluations=50_000)
     assert found is not None
-    again = fill_from(problem, found[0], seed=1, loads=1_000, lower=found[1][0], budget=Budget())
+    again = bisect_from(Filler, problem, found[0], seed=1, loads=1_000, lower=found[1][0], budget=Budget())
     assert again is not None
     assert again[0] is found[0]
 
@@ -71,11 +71,12 @@ def test_the_beam_takes_prices() -> None:
         cover = ConvexCover(problem, Budget())
         optimum = brute_force_pipeline(problem)
         nothing = np.zeros(problem.num_nodes), np.zeros(problem.num_classes)
-        found = beam_from(problem, None, seed=0, loads=50_000, prices=cover.guide)
+        found = bisect_from(partial(Beam, prices=cover.guide), problem, None, seed=0, loads=50_000)
         assert found is not None
         assert evaluate(problem, found[0]) == found[1]
         assert found[1][0] == pytest.approx(optimum, rel=1e-9)
-        found = beam_from(problem, None, seed=0, loads=5_000, prices=partial(_constant, nothing))
+        priced = partial(Beam, prices=partial(_constant, nothing))
+        found = bisect_from(priced, problem, None, seed=0, loads=5_000)
         assert found is not None
         assert found[1][0] >= optimum * (1 - 1e-9)
 
@@ -88,7 +89,8 @@ def test_the_beam_takes_prices_where_only_transfers_cost() -> None:
             whole, work_s=np.zeros_like(whole.work_s), memory_bytes=np.full(2, 0.6 * whole.param_bytes.sum())
         )
         optimum = brute_force_pipeline(problem)
-        found = beam_from(problem, None, seed=seed, loads=20_000, prices=ConvexCover(problem, Budget()).guide)
+        priced = partial(Beam, prices=ConvexCover(problem, Budget()).guide)
+        found = bisect_from(priced, problem, None, seed=seed, loads=20_000)
         assert found is None or found[1][0] >= optimum * (1 - 1e-9)
 
 

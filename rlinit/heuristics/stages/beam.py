@@ -8,9 +8,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.stages.filling import FillSettings, quick_lower_bound
-from rlinit.heuristics.stages.orders import Found, natural, random_orders
-from rlinit.heuristics.stages.threshold_search import ThresholdSearch
+from rlinit.heuristics.stages.filling import FillSettings, bisect_from, sliced
+from rlinit.heuristics.stages.orders import Found
 from rlinit.kernels.stages.beam import BeamGuide, expand_states
 from rlinit.kernels.stages.filling import new_loads
 from rlinit.kernels.stages.stage_state import FillRule, new_state
@@ -198,52 +197,5 @@ def beam(problem: StageProblem, *, seed: int, evaluations: int | None = None, bu
     budget
         When to stop.
     """
-    start = natural(problem)
-    if start is None:
-        start = random_orders(problem, seed=seed, budget=budget)
-    return beam_from(problem, start[0] if start else None, seed=seed, loads=evaluations or _WORK, budget=budget)
-
-
-def beam_from(
-    problem: StageProblem,
-    start: StageAssignment | None,
-    *,
-    seed: int,
-    loads: int,
-    lower: float = 0.0,
-    quantum: float = 0.0,
-    budget: Budget | None = None,
-    prices: Prices | None = None,
-) -> Found:
-    """Return the best assignment found, never worse than `start`; None where there is none at all.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    start
-        An assignment to improve, or None.
-    seed
-        Of everything random.
-    loads
-        Loads of stages that are looked at.
-    lower
-        A bottleneck that none is below.
-    quantum
-        Every bottleneck is a whole multiple of it; 0: not known.
-    budget
-        When to stop.
-    prices
-        As for `Beam`.
-    """
-    settings = FillSettings(problem)
-    if not np.isfinite(settings.cheapest).all():
-        return None
-    clock = budget or Budget()
-    search = ThresholdSearch(
-        problem, Beam(settings, seed, clock, prices), max(lower, quick_lower_bound(settings)), clock, quantum
-    )
-    if start is not None:
-        search.offer(start)
-    search.run(settings.everything, loads)
-    return None if search.best is None or search.value is None else (search.best, search.value)
+    start = sliced(problem, seed, budget)
+    return bisect_from(Beam, problem, start, seed=seed, loads=evaluations or _WORK, budget=budget)

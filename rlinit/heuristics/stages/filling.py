@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
-from rlinit.heuristics.stages.threshold_search import ThresholdSearch
+from rlinit.heuristics.stages.threshold_search import Attempt, ThresholdSearch
 from rlinit.kernels.stages.filling import fill_line, new_line, new_loads
 from rlinit.kernels.stages.priorities import FEATURES, balance_prices, longest_tails, reach_sums
 from rlinit.kernels.stages.stage_state import FillRule, new_state
@@ -175,13 +177,28 @@ def fill(problem: StageProblem, *, seed: int, evaluations: int | None = None, bu
     budget
         When to stop.
     """
-    start = natural(problem)
-    if start is None:
-        start = random_orders(problem, seed=seed, budget=budget)
-    return fill_from(problem, start[0] if start else None, seed=seed, loads=evaluations or _WORK, budget=budget)
+    start = sliced(problem, seed, budget)
+    return bisect_from(Filler, problem, start, seed=seed, loads=evaluations or _WORK, budget=budget)
 
 
-def fill_from(
+def sliced(problem: StageProblem, seed: int, budget: Budget | None) -> StageAssignment | None:
+    """Return the natural order sliced, or a random one where that fails; None where all do.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    seed
+        Of random orders.
+    budget
+        When to stop.
+    """
+    found = natural(problem) or random_orders(problem, seed=seed, budget=budget)
+    return found[0] if found else None
+
+
+def bisect_from(
+    searcher: Callable[[FillSettings, int, Budget], Attempt],
     problem: StageProblem,
     start: StageAssignment | None,
     *,
@@ -191,14 +208,16 @@ def fill_from(
     quantum: float = 0.0,
     budget: Budget | None = None,
 ) -> Found:
-    """Return the best assignment found, never worse than `start`; None where there is none at all.
+    """Return the best assignment found below a bisected bottleneck; None where there is none at all.
 
     Parameters
     ----------
+    searcher
+        Takes what is known of the problem, a seed and a budget; gives the attempts to stay within a bottleneck.
     problem
         The problem. For `memory` only the first level counts.
     start
-        An assignment to improve, or None.
+        An assignment to improve, or None; the result is never worse.
     seed
         Of everything random.
     loads
@@ -214,8 +233,8 @@ def fill_from(
     if not np.isfinite(settings.cheapest).all():
         return None
     clock = budget or Budget()
-    filler = Filler(settings, seed, clock)
-    search = ThresholdSearch(problem, filler, max(lower, quick_lower_bound(settings)), clock, quantum)
+    floor = max(lower, quick_lower_bound(settings))
+    search = ThresholdSearch(problem, searcher(settings, seed, clock), floor, clock, quantum)
     if start is not None:
         search.offer(start)
     search.run(settings.everything, loads)

@@ -22,6 +22,10 @@ _BELOW = 1e-9
 """A threshold this much below a value, relatively, asks for anything better."""
 
 
+Attempt = Callable[[float, int], tuple[StageAssignment | None, int]]
+"""Takes (threshold, effort); returns an assignment within the threshold, or None, and the work it took."""
+
+
 @dataclass(slots=True)
 class ThresholdSearch:
     """Bisection on the bottleneck, round after round with more effort, until the work allowed is spent.
@@ -31,7 +35,6 @@ class ThresholdSearch:
     problem
         The problem.
     attempt
-        Called with (threshold, effort); returns an assignment within the threshold, or None, and the work it took.
         Every call may come out otherwise.
     lower
         A bottleneck that none is below; the search ends where it is reached.
@@ -46,7 +49,7 @@ class ThresholdSearch:
     """
 
     problem: StageProblem
-    attempt: Callable[[float, int], tuple[StageAssignment | None, int]]
+    attempt: Attempt
     lower: float
     budget: Budget
     quantum: float = 0.0
