@@ -119,8 +119,6 @@ def branch_and_bound(
     problem: PlacementProblem,
     *,
     budget: Budget | None = None,
-    node_limit: int | None = None,
-    upper: float = np.inf,
 ) -> PlacementResult:
     """Minimise the makespan of a small ``latency`` problem with transfers in parallel.
 
@@ -130,10 +128,6 @@ def branch_and_bound(
     ----------
     budget
         Time limit and switch, looked at every 20,000 nodes.
-    node_limit
-        Most nodes.
-    upper
-        Only look for makespans below this many seconds.
 
     Returns
     -------
@@ -156,17 +150,15 @@ def branch_and_bound(
     if n > MAX_OPS:
         raise ValueError(f"expected at most {MAX_OPS} ops, got {n}")
     budget = budget or Budget()
-    limit = min(upper * (1 + 1e-9), horizon_s(problem))
-    windows = batch_windows(problem, limit)
+    windows = batch_windows(problem, horizon_s(problem))
     if windows.empty:
-        return PlacementResult(None, None, upper, "infeasible", 0)
+        return PlacementResult(None, None, np.inf, "infeasible", 0)
     root = float((windows.head_s + windows.rest_s).min(axis=1, where=windows.allowed, initial=np.inf).max(initial=0.0))
-    data, node, memo, tree = _data(problem, windows), _empty_node(n, d), _empty_memo(n, d), _open_tree(n, d, upper)
+    data, node, memo, tree = _data(problem, windows), _empty_node(n, d), _empty_memo(n, d), _open_tree(n, d)
     complete = False
-    most = np.iinfo(np.int64).max if node_limit is None else node_limit
-    while not complete and not budget.expired and tree.counter[_NODES] < most:
-        complete = _search(min(int(tree.counter[_NODES]) + _CHUNK, most), data, node, memo, tree)
-    return _result(problem, tree, complete, root, upper)
+    while not complete and not budget.expired:
+        complete = _search(int(tree.counter[_NODES]) + _CHUNK, data, node, memo, tree)
+    return _result(problem, tree, complete, root)
 
 
 def _data(problem: PlacementProblem, windows: BatchWindows) -> _Data:
@@ -220,10 +212,10 @@ def _empty_memo(n: int, d: int) -> _Memo:
     )
 
 
-def _open_tree(n: int, d: int, upper: float) -> _Tree:
+def _open_tree(n: int, d: int) -> _Tree:
     return _Tree(
         counter=np.array([-1, 0, 0], np.int64),
-        value=np.array([upper]),
+        value=np.array([np.inf]),
         done=np.zeros(n + 1, np.int64),
         free=np.zeros((n + 1, d)),
         held=np.zeros((n + 1, d)),
@@ -236,14 +228,14 @@ def _open_tree(n: int, d: int, upper: float) -> _Tree:
     )
 
 
-def _result(problem: PlacementProblem, tree: _Tree, complete: bool, root: float, upper: float) -> PlacementResult:
+def _result(problem: PlacementProblem, tree: _Tree, complete: bool, root: float) -> PlacementResult:
     """Join the best leaf with what the search proved."""
     work = int(tree.counter[_NODES])
     safe_root = root * (1 - _ROUNDING)
     if not tree.counter[_FOUND]:
         if complete:
-            return PlacementResult(None, None, upper * (1 - _ROUNDING), "infeasible", work)
-        return PlacementResult(None, None, min(safe_root, upper), "no_solution", work)
+            return PlacementResult(None, None, np.inf, "infeasible", work)
+        return PlacementResult(None, None, safe_root, "no_solution", work)
     codes = tree.best_sequence * problem.num_devices + tree.best_device[tree.best_sequence]
     placement = Placement(tree.best_device[:, None].copy(), codes)
     value = makespan(problem, placement)

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pyscipopt import Eventhdlr, Model
 from pyscipopt.scip import PY_SCIP_EVENTTYPE as EVENT
-from pyscipopt.scip import PY_SCIP_PARAMEMPHASIS as EMPHASIS
 from pyscipopt.scip import PY_SCIP_PARAMSETTING as SETTING
 from pyscipopt.scip import Expr, ExprCons, Term
 
@@ -33,6 +32,15 @@ _INFINITY = 1e20
 _POLL_S = 0.05
 _INTEGRALITY = 1e-5
 _ROWS_A_LOOK = 256
+
+_FEASIBILITY_TOLERANCE = 1e-7
+
+_DUAL_TOLERANCE = 1e-9
+"""Of reduced costs, on which dual bounds rest: the value of a dual feasible basis is a bound however far its rows are
+violated. After numerical trouble SCIP solves an LP again at a thousandth of it; SoPlex, built without GMP, takes 1e-10
+at least and says so on the terminal."""
+
+_MEMORY_LIMIT_MB = 8192.0
 
 _BYTES = 500
 """Bytes of an entry of a row in SCIP, as it is and presolved."""
@@ -80,53 +88,28 @@ class RunSettings:
 
     Parameters
     ----------
-    seed
-        Seed of SCIP's permutations and tie-breaking.
-    feasibility_tolerance, dual_tolerance
-        Of rows and of reduced costs. The second is what dual bounds rest on: the value of a dual feasible basis is a
-        bound however far its rows are violated. After numerical trouble SCIP solves an LP again at a thousandth of it;
-        SoPlex, built without GMP, takes 1e-10 at least and says so on the terminal.
-    memory_limit_mb
-        Memory SCIP may take before it stops.
-    separation, heuristics, presolve
-        SCIP's emphasis on cutting planes, primal heuristics and presolving: ``off``, ``fast``, ``default``,
-        ``aggressive``.
-    emphasis
-        ``default``, ``optimality`` or ``feasibility``.
+    separation, heuristics
+        SCIP's emphasis on cutting planes and primal heuristics: ``off``, ``fast``, ``default``.
 
     Raises
     ------
     ValueError
-        A setting or emphasis that does not exist.
+        A setting that does not exist.
     """
 
-    seed: int = 0
-    feasibility_tolerance: float = 1e-7
-    dual_tolerance: float = 1e-9
-    memory_limit_mb: float = 8192.0
     separation: str = "default"
     heuristics: str = "default"
-    presolve: str = "default"
-    emphasis: str = "default"
 
     def __post_init__(self) -> None:
-        for name in ("separation", "heuristics", "presolve"):
+        for name in ("separation", "heuristics"):
             if getattr(self, name) not in _SETTINGS:
                 raise ValueError(f"{name}: expected one of {sorted(_SETTINGS)}, got {getattr(self, name)!r}")
-        if self.emphasis not in _EMPHASES:
-            raise ValueError(f"emphasis: expected one of {sorted(_EMPHASES)}, got {self.emphasis!r}")
 
 
 _SETTINGS = {
     "off": SETTING.OFF,
     "fast": SETTING.FAST,
     "default": SETTING.DEFAULT,
-    "aggressive": SETTING.AGGRESSIVE,
-}
-_EMPHASES = {
-    "default": EMPHASIS.DEFAULT,
-    "optimality": EMPHASIS.OPTIMALITY,
-    "feasibility": EMPHASIS.FEASIBILITY,
 }
 
 
@@ -246,19 +229,15 @@ def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[
             return None
         expression = Expr({terms[handle]: coef for handle, coef in coefs.items()})
         model.addCons(ExprCons(expression, None if lhs == -np.inf else lhs, None if rhs == np.inf else rhs))
-    model.setEmphasis(_EMPHASES[settings.emphasis])
     model.setSeparating(_SETTINGS[settings.separation])
     model.setHeuristics(_SETTINGS[settings.heuristics])
-    model.setPresolve(_SETTINGS[settings.presolve])
     model.setParams(
         {
             "display/verblevel": 0,
             "misc/catchctrlc": False,
-            "randomization/randomseedshift": settings.seed,
-            "randomization/permutationseed": settings.seed,
-            "numerics/feastol": settings.feasibility_tolerance,
-            "numerics/dualfeastol": settings.dual_tolerance,
-            "limits/memory": min(settings.memory_limit_mb, max(memory_left() / 2**20, 1.0)),
+            "numerics/feastol": _FEASIBILITY_TOLERANCE,
+            "numerics/dualfeastol": _DUAL_TOLERANCE,
+            "limits/memory": min(_MEMORY_LIMIT_MB, max(memory_left() / 2**20, 1.0)),
             # SCIP 10.0 replaces a binary by a sum of continuous variables and then forgets that it is one: points
             # with fractional binaries come back as optimal.
             "presolving/donotmultaggr": True,
@@ -293,7 +272,7 @@ def run_scip(
 ) -> Run:
     """Solve `linear` until it is done, the budget ends, or somebody cancels it.
 
-    Deterministic for given inputs and seed unless time, memory or a cancellation ended it.
+    Deterministic for given inputs unless time, memory or a cancellation ended it.
 
     Parameters
     ----------

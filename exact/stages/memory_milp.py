@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,33 +218,26 @@ def _simple_floor(problem: StageProblem, level: int) -> float:
 
 
 class _Search:
-    """The best assignment so far and the value that the next one has to beat."""
+    """The best assignment so far."""
 
     def __init__(
         self,
         problem: StageProblem,
         start: StageAssignment | None,
-        cutoff: MemoryValue,
         on_solution: Callable[[StageAssignment, Value], None] | None,
     ) -> None:
         self.problem = problem
         self.on_solution = on_solution
         self.value = _NOTHING if start is None else memory_value(problem, start.stage)
         self.assignment = start if self.value < _NOTHING else None
-        self.reference = min(self.value, cutoff)
 
     def offer(self, assignment: StageAssignment) -> None:
-        """Take an assignment if it is lexicographically below the best and the cutoff."""
+        """Take an assignment if it is lexicographically below the best."""
         value = memory_value(self.problem, assignment.stage)
-        if value < self.reference:
-            self.assignment, self.value, self.reference = assignment, value, value
+        if value < self.value:
+            self.assignment, self.value = assignment, value
             if self.on_solution is not None:
                 self.on_solution(assignment, value)
-
-    @property
-    def holds_reference(self) -> bool:
-        """Whether the value to beat is one that we have, not just a cutoff."""
-        return self.assignment is not None and self.value == self.reference
 
 
 def solve_memory_milp(
@@ -254,7 +246,6 @@ def solve_memory_milp(
     budget: Budget,
     start: StageAssignment | None = None,
     free: NDArray[np.bool_] | None = None,
-    cutoff: MemoryValue | None = None,
     node_limit: int | None = None,
     on_solution: Callable[[StageAssignment, Value], None] | None = None,
     on_bound: Callable[[Value], None] | None = None,
@@ -274,8 +265,6 @@ def solve_memory_milp(
         A monotone assignment; the result is never worse than it.
     free
         (n,) nodes that may change stage; the rest keep their stage in `start`. None frees all.
-    cutoff
-        Only look for values lexicographically below this one.
     node_limit
         Most branch-and-bound nodes of each level, for limits that repeat identically.
     on_solution, on_bound
@@ -286,7 +275,7 @@ def solve_memory_milp(
     StageResult
         Value recomputed from the rounded assignment. Integral bytes make exact bounds: they are rounded up to the
         next attainable value. Where bytes are not integral, a bound is discounted by 5e-9. Levels that were not
-        solved have bound 0. Status ``infeasible`` with `cutoff` means that nothing is below it. `work` counts nodes.
+        solved have bound 0. `work` counts nodes.
 
     Notes
     -----
@@ -306,25 +295,21 @@ def solve_memory_milp(
     """
     if problem.objective != "memory":
         raise ValueError(f"expected a memory problem, got {problem.objective!r}")
-    search = _Search(problem, start, cutoff or _NOTHING, on_solution)
+    search = _Search(problem, start, on_solution)
     bound, work, proven = [0.0, 0.0, 0.0], 0, True
     for level in range(3):
         report = None if on_bound is None else _reporter(on_bound, bound, level)
         run, bound[level] = _solve_level(search, start, free, level, budget, node_limit, report)
         work += run.nodes
-        proven = proven and search.reference[level] <= bound[level] * (1 + OPTIMAL_GAP)
-        if search.reference == _NOTHING:  # Nothing found and nothing to beat: no level to fix.
+        proven = proven and search.value[level] <= bound[level] * (1 + OPTIMAL_GAP)
+        if search.assignment is None:  # No level to fix.
             break
-    lexicographic: MemoryValue = min((bound[0], bound[1], bound[2]), search.reference)
-    if search.assignment is None and cutoff is None and bound[0] == math.inf:
-        return StageResult(None, None, _NOTHING, "infeasible", work)
-    status: Literal["optimal", "feasible", "infeasible", "no_solution"]
-    if proven and search.reference < _NOTHING:
-        status = "optimal" if search.holds_reference else "infeasible"
-    else:
-        status = "no_solution" if search.assignment is None else "feasible"
-    value = None if search.assignment is None else search.value
-    return StageResult(search.assignment, value, lexicographic, status, work)
+    lexicographic: MemoryValue = min((bound[0], bound[1], bound[2]), search.value)
+    if search.assignment is None:
+        if bound[0] == math.inf:
+            return StageResult(None, None, _NOTHING, "infeasible", work)
+        return StageResult(None, None, lexicographic, "no_solution", work)
+    return StageResult(search.assignment, search.value, lexicographic, "optimal" if proven else "feasible", work)
 
 
 def _reporter(on_bound: Callable[[Value], None], earlier: list[float], level: int) -> Callable[[float], None]:
@@ -348,9 +333,9 @@ def _solve_level(
     """Minimise one level with the earlier ones held at the reference; return the run and the level's bound.
 
     The bound is over all assignments in the window that are at most the reference on the earlier levels, a set
-    that contains the lexicographic optimum (or only values that the reference already beats or ties).
+    that contains the lexicographic optimum (or only values that the reference already ties).
     """
-    problem, reference = search.problem, search.reference
+    problem, reference = search.problem, search.value
     quantum = _level_quantum(problem, level)
     floor = _simple_floor(problem, level)
     if reference[level] <= floor:
@@ -363,18 +348,15 @@ def _solve_level(
         model = MemoryModel(problem, domains, level, reference, floor, budget)
     except OutOfTime:
         return skipped_run(Status.NO_SOLUTION), min(floor, reference[level])
-    ceiling = reference[level]
-    incumbent = search.assignment if search.holds_reference else None
 
     def exact(bound: float) -> float:
-        return min(max(_round_up(bound * model.unit, quantum, model.unit), floor), ceiling)
+        return min(max(_round_up(bound * model.unit, quantum, model.unit), floor), reference[level])
 
     run = run_scip(
         model.linear,
         budget=budget,
         node_limit=node_limit,
-        cutoff=None if incumbent is not None or math.isinf(ceiling) else ceiling / model.unit,
-        start=None if incumbent is None else model.encode(incumbent),
+        start=None if search.assignment is None else model.encode(search.assignment),
         absolute_gap=0.5 * quantum / model.unit,
         on_point=lambda point: search.offer(model.decode(point)),
         on_bound=None if on_bound is None else lambda bound: on_bound(exact(bound)),

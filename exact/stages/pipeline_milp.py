@@ -216,10 +216,8 @@ def solve_pipeline_milp(
     budget: Budget,
     start: StageAssignment | None = None,
     free: NDArray[np.bool_] | None = None,
-    upper: float | None = None,
     lower: float | None = None,
     node_limit: int | None = None,
-    settings: RunSettings | None = None,
     on_solution: Callable[[StageAssignment, Value], None] | None = None,
     on_bound: Callable[[Value], None] | None = None,
 ) -> StageResult:
@@ -239,22 +237,18 @@ def solve_pipeline_milp(
     free
         (n,) nodes that may change stage; the rest keep their stage in `start`. None frees all. Stage classes
         stay open in either case.
-    upper
-        Only look for bottlenecks below this many seconds.
     lower
         A proven lower bound of the same (windowed or whole) problem, in seconds: SCIP stops when it is met.
     node_limit
         Most branch-and-bound nodes, for limits that repeat identically.
-    settings
-        How SCIP searches; None: no cutting planes, and primal heuristics only in windows or without a start.
     on_solution, on_bound
         Called in this thread with each better assignment and each better bound.
 
     Returns
     -------
     StageResult
-        Value recomputed from the rounded assignment; bound discounted by 2.5e-7 for SCIP's tolerances. Status
-        ``infeasible`` with `upper` means that nothing is below `upper` (and the bound says so). `work` counts nodes.
+        Value recomputed from the rounded assignment; bound discounted by 2.5e-7 for SCIP's tolerances. `work` counts
+        nodes.
 
     Raises
     ------
@@ -269,37 +263,33 @@ def solve_pipeline_milp(
     """
     if problem.objective != "pipeline":
         raise ValueError(f"expected a pipeline problem, got {problem.objective!r}")
-    start_value = np.inf if start is None else stage_value(problem, start.stage, start.classes)
-    cutoff = np.inf if upper is None else upper
-    reference = min(start_value, cutoff)
+    reference = np.inf if start is None else stage_value(problem, start.stage, start.classes)
     floor = max(0.0 if lower is None else lower, average_work(problem))
-    best = _Best(problem, start, start_value, cutoff, on_solution)
+    best = _Best(problem, start, reference, on_solution)
     try:
         model = _build(problem, start, free, reference, floor, budget)
     except OutOfTime:
-        return _result(best, skipped_run(Status.NO_SOLUTION), cutoff, min(floor, reference))
+        return _result(best, skipped_run(Status.NO_SOLUTION), min(floor, reference))
     if model is None:
         # Counted, not solved: only the rounding of sums stands between the reference and a bound.
-        return _result(best, skipped_run(Status.INFEASIBLE), cutoff, max(reference * (1 - BOUND_SAFETY), floor))
+        return _result(best, skipped_run(Status.INFEASIBLE), max(reference * (1 - BOUND_SAFETY), floor))
     unit = model.unit
-    if settings is None:
-        # Cutting planes cost more than they close here (on random graphs of 180 nodes at k = 4, a bound of 0.960 of the
-        # value in 30 s with them, 0.968 without), and primal heuristics have little to add to a good start of the
-        # whole problem.
-        settings = RunSettings(separation="off", heuristics="default" if start is None or free is not None else "off")
+    # Cutting planes cost more than they close here (on random graphs of 180 nodes at k = 4, a bound of 0.960 of the
+    # value in 30 s with them, 0.968 without), and primal heuristics have little to add to a good start of the
+    # whole problem.
+    settings = RunSettings(separation="off", heuristics="default" if start is None or free is not None else "off")
     run = run_scip(
         model.linear,
         budget=budget,
         node_limit=node_limit,
-        cutoff=None if upper is None else upper / unit,
-        start=model.encode(start) if start is not None and start_value < cutoff else None,
+        start=model.encode(start) if start is not None and reference < np.inf else None,
         settings=settings,
         on_point=lambda point: best.offer(model.decode(point)),
         on_bound=None if on_bound is None else lambda bound: on_bound((_safe_bound(bound, unit, reference, floor),)),
     )
     if run.point is not None:
         best.offer(model.decode(run.point))
-    return _result(best, run, cutoff, _safe_bound(run.bound, unit, reference, floor))
+    return _result(best, run, _safe_bound(run.bound, unit, reference, floor))
 
 
 class _Best:
@@ -310,19 +300,17 @@ class _Best:
         problem: StageProblem,
         start: StageAssignment | None,
         value: float,
-        cutoff: float,
         on_solution: Callable[[StageAssignment, Value], None] | None,
     ) -> None:
         self._problem = problem
-        self._cutoff = cutoff
         self._on_solution = on_solution
         self.assignment = start if value < np.inf else None
         self.value = value
 
     def offer(self, assignment: StageAssignment) -> None:
-        """Take an assignment if it is below the best and the cutoff."""
+        """Take an assignment if it is below the best."""
         value = stage_value(self._problem, assignment.stage, assignment.classes)
-        if value < min(self.value, self._cutoff):
+        if value < self.value:
             self.assignment, self.value = assignment, value
             if self._on_solution is not None:
                 self._on_solution(assignment, (value,))
@@ -336,20 +324,20 @@ def _safe_bound(bound: float, unit: float, reference: float, floor: float) -> fl
     return max(safe_bound(min(bound, reference / unit), unit), floor)
 
 
-def _result(best: _Best, run: Run, cutoff: float, bound: float) -> StageResult:
+def _result(best: _Best, run: Run, bound: float) -> StageResult:
     """Join what SCIP proved with the best assignment."""
     value = None if best.assignment is None else (best.value,)
     status: Literal["optimal", "feasible", "infeasible", "no_solution"]
     if best.assignment is not None and best.value <= bound * (1 + OPTIMAL_GAP):
         status = "optimal"
-    elif best.value >= cutoff and (run.status is Status.INFEASIBLE or cutoff <= bound * (1 + OPTIMAL_GAP)):
-        status = "infeasible"
+    elif best.assignment is not None:
+        status = "feasible"
     else:
-        status = "no_solution" if best.assignment is None else "feasible"
+        status = "infeasible" if run.status is Status.INFEASIBLE or bound == np.inf else "no_solution"
     return StageResult(best.assignment, value, (min(bound, best.value),), status, run.nodes)
 
 
-def pipeline_lp_bound(problem: StageProblem, *, budget: Budget, upper: float | None = None) -> float:
+def pipeline_lp_bound(problem: StageProblem, *, budget: Budget) -> float:
     """Return a lower bound on the bottleneck, in seconds, from the LP relaxation of the whole problem.
 
     The bound is evaluated from dual multipliers (weak duality), so it does not rest on the LP solver's
@@ -361,16 +349,13 @@ def pipeline_lp_bound(problem: StageProblem, *, budget: Budget, upper: float | N
         A ``pipeline`` problem.
     budget
         Time limit for the LP.
-    upper
-        Value of a known assignment, in seconds; tightens the stages that nodes can take. The bound never exceeds it.
     """
-    reference = np.inf if upper is None else upper
     floor = average_work(problem)
     try:
-        model = _build(problem, None, None, reference, floor, budget)
+        model = _build(problem, None, None, np.inf, floor, budget)
     except OutOfTime:
-        return min(floor, reference)
+        return floor
     if model is None:
-        return reference
+        return np.inf
     bound = model.linear.relaxation_bound(budget.remaining_s) * model.unit * (1 - 1e-9)
-    return min(max(bound, floor), reference)
+    return max(bound, floor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,6 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.symmetry import Symmetry
 from rlinit.exact.placements.analysis.time_windows import BatchWindows
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
-from rlinit.exact.solvers.scip import RunSettings
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes
@@ -48,9 +47,6 @@ class PlacementMilpSettings:
         (d,) node of each device; None: all devices are in one.
     node_limit
         Most branch-and-bound nodes, for limits that repeat identically; None: no limit.
-    search
-        How SCIP searches. Cutting planes cost more than they close here: a window of 12 ops in 340 took 0.7 s without
-        them and 2.2 s with, and 20 ops on two devices 0.4 s against more than 6.
 
     Raises
     ------
@@ -65,7 +61,6 @@ class PlacementMilpSettings:
     inter_symmetry: Symmetry = "none"
     node_of_device: IntArray | None = None
     node_limit: int | None = None
-    search: RunSettings = field(default_factory=lambda: RunSettings(separation="off", heuristics="fast"))
 
     def __post_init__(self) -> None:
         for name, options in (
@@ -130,6 +125,17 @@ class PlacementModel:
         if problem.num_shards > 1:
             self._sizes()
         self._memory()
+        self.write()
+
+    def write(self) -> None:
+        """Add what the program has beside devices, sizes of batches and memory.
+
+        Raises
+        ------
+        NotImplementedError
+            Here: it is for the two programs.
+        """
+        raise NotImplementedError
 
     # Devices and batches.
 

@@ -10,27 +10,17 @@ import itertools
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget
-from rlinit.exact.placements.analysis.time_windows import BatchWindows
-from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
+from rlinit.exact.placements.milp.base_model import PlacementModel
 from rlinit.exact.solvers.linear_model import Affine
-from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.problem import Placement
 
 
 class BatchModel(PlacementModel):
     """``S[v, i]`` is the start of batch (v, i) (DIVIML's s[i, u]), ``R[v, i, j]`` that of its transfer to device j."""
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        windows: BatchWindows,
-        settings: PlacementMilpSettings,
-        *,
-        unit: float,
-        lower_s: float,
-        budget: Budget,
-    ) -> None:
-        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s, budget=budget)
+    def write(self) -> None:
+        """Add starts, what devices run, and precedence or congestion."""
+        problem, settings = self.problem, self.settings
         # Rows that are relaxed where batches share data must not take more for shared than is.
         self._exact = settings.served and problem.transfers == "blocking"
         self._z: dict[tuple[int, int], dict[tuple[int, int, int], Affine]] = {}

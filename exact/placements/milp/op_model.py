@@ -11,28 +11,18 @@ import itertools
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
-from rlinit.budget import Budget
-from rlinit.exact.placements.analysis.time_windows import BatchWindows
-from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
+from rlinit.exact.placements.milp.base_model import PlacementModel
 from rlinit.exact.solvers.linear_model import Affine
-from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.problem import Placement
 from rlinit.placements.timeline import timeline
 
 
 class OpModel(PlacementModel):
     """``S[v]`` is the start of op v: a variable, a constant (early ops) or C less a constant (late ones)."""
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        windows: BatchWindows,
-        settings: PlacementMilpSettings,
-        *,
-        unit: float,
-        lower_s: float,
-        budget: Budget,
-    ) -> None:
-        super().__init__(problem, windows, settings, unit=unit, lower_s=lower_s, budget=budget)
+    def write(self) -> None:
+        """Add starts, precedence, chains and disjunctions."""
+        problem = self.problem
         self.s: dict[int, int] = {}
         # (u, i, w, j, handle): z[u, w, i, j] is 1 iff u is on i and w on j.
         self.flows: list[tuple[int, int, int, int, int]] = []

@@ -19,12 +19,12 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.bounds import split_bound
 from rlinit.exact.placements.split.chain_dp import EXACT
 from rlinit.exact.placements.split.separators import channel_cuts, induced
-from rlinit.exact.placements.split.solve import SplitResult
+from rlinit.exact.placements.split.solve import LEAST_OPS, SplitResult
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority, shard_masks
 
@@ -61,7 +61,6 @@ def solve_split_batched(
     *,
     budget: Budget,
     channels: int | Literal["auto"] = "auto",
-    min_ops: int = 4,
 ) -> SplitResult:
     """Place a problem with any number of shards block by block.
 
@@ -73,8 +72,6 @@ def solve_split_batched(
         Wall-clock limit. Once it is over, the best partial placement alone is carried on.
     channels
         Tensors that may pass between blocks; ``auto`` is 2.
-    min_ops
-        Least size of a block.
 
     Returns
     -------
@@ -82,11 +79,10 @@ def solve_split_batched(
     batch sizes that fit no split alike, groups across blocks): nothing is proven by that.
     """
     n, s, d = problem.num_ops, problem.num_shards, problem.num_devices
-    blocks = channel_cuts(problem, 2 if channels == "auto" else channels, min_ops)
+    blocks = channel_cuts(problem, 2 if channels == "auto" else channels, LEAST_OPS)
     ways = [np.repeat(np.arange(d), row) for row in splits(s, d)]
     order = np.concatenate(blocks)
-    rank = np.empty(n, np.float64)
-    rank[order] = np.arange(n)
+    rank = inverse_of(order)
     carried: list[IntArray] = [np.full((n, s), -1, np.int64)]
     done, work = 0, 0
     for block in blocks:

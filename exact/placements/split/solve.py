@@ -38,6 +38,10 @@ from rlinit.placements.timeline import makespan
 
 _SEARCHED_OPS = 40
 """Blocks of up to so many ops are searched; larger ones are cut at more channels where the caller leaves it open."""
+
+LEAST_OPS = 4
+"""Least size of a block with more than one channel."""
+
 _RECURSION_OPS = 4000
 _BEAM_WIDTHS = (16, 256, 4096)
 _SUBSEQUENCES = ((12, 16), (24, 64), (30, 128))
@@ -77,7 +81,6 @@ def solve_split(
     channels: int | Literal["auto"] = "auto",
     jobs: int = 1,
     upper: float = np.inf,
-    min_ops: int = 4,
     max_work: int = 1 << 62,
 ) -> SplitResult:
     """Schedule a `latency` problem block by block.
@@ -95,8 +98,6 @@ def solve_split(
         Blocks solved at once.
     upper
         A known makespan in seconds; pairs that cannot beat it are not solved.
-    min_ops
-        Least size of a block with more than one channel.
     max_work
         Partial schedules extended at most, as a limit that does not depend on the machine.
 
@@ -120,7 +121,7 @@ def solve_split(
     whole, kept = problem, without_side_outputs(problem)
     if len(kept) < problem.num_ops:
         problem = induced(problem, kept)
-    blocks = _blocks(problem, channels, min_ops)
+    blocks = _blocks(problem, channels)
     best = _Best(problem, upper, max_work, budget)
     beam = BlockBeam(problem, best.comm_s, blocks)
     # Where the chain of blocks is exact and knows what to beat, it needs no schedule to begin with.
@@ -215,12 +216,12 @@ class _Best:
         self.offer(found)
 
 
-def _blocks(problem: PlacementProblem, channels: int | Literal["auto"], min_ops: int) -> list[IntArray]:
+def _blocks(problem: PlacementProblem, channels: int | Literal["auto"]) -> list[IntArray]:
     if channels != "auto":
-        return channel_cuts(problem, channels, min_ops if channels > 1 else 1)
+        return channel_cuts(problem, channels, LEAST_OPS if channels > 1 else 1)
     best = channel_cuts(problem, 1)
     for count in range(2, 9):
         if max(len(block) for block in best) <= _SEARCHED_OPS:
             break
-        best = channel_cuts(problem, count, min_ops)
+        best = channel_cuts(problem, count, LEAST_OPS)
     return best

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.exact.placements import branch_and_bound as module
 from rlinit.exact.placements.branch_and_bound import branch_and_bound
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
-from rlinit.placements.timeline import makespan
 from tests.exact.placements.test_milp import check, small_latency
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
@@ -78,31 +78,31 @@ def test_order_of_alike_devices_keeps_the_best(seed: int) -> None:
     check(problem, result, np.inf if best is None else best)
 
 
-def test_limits_repeat_and_bound() -> None:
-    """A node limit gives the same result each time, with a bound of the whole; in parts it is the same search."""
+def test_what_ends_early_repeats_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ended after its first nodes gives the same result each time, with a bound of the whole."""
     problem = random_placement_problem(1, 16, 3, density=0.15)
-    first, second = (branch_and_bound(problem, node_limit=500) for _ in range(2))
-    assert (first.value, first.bound, first.work, first.status) == (second.value, second.bound, second.work, "feasible")
     best = branch_and_bound(problem)
     assert best.status == "optimal"
+    monkeypatch.setattr(module, "_CHUNK", 500)
+    first, second = (branch_and_bound(problem, budget=_EndsAtTheSecondLook()) for _ in range(2))
+    assert (first.value, first.bound, first.work, first.status) == (second.value, second.bound, second.work, "feasible")
     assert first.value is not None
     assert best.value is not None
     assert first.bound <= best.value <= first.value
     assert branch_and_bound(problem, budget=Budget(0.0)).status == "no_solution"
 
 
-def test_nothing_below_the_best() -> None:
-    """With the best makespan as the value to beat nothing is found; with a little more it is."""
-    problem = random_placement_problem(4, 8, 2)
-    best = branch_and_bound(problem)
-    assert best.value is not None
-    below = branch_and_bound(problem, upper=best.value)
-    assert (below.status, below.value) == ("infeasible", None)
-    assert best.value * (1 - 1e-9) <= below.bound <= best.value
-    above = branch_and_bound(problem, upper=best.value * 1.01)
-    assert above.value == best.value
-    assert above.placement is not None
-    assert makespan(problem, above.placement) == above.value
+class _EndsAtTheSecondLook(Budget):
+    """A budget that lasts for one part of a search."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    @property
+    def expired(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
 
 
 def test_what_it_is_not_for_is_refused() -> None:

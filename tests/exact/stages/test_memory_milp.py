@@ -91,21 +91,6 @@ def test_everything_free_equals_the_full_problem(seed: int) -> None:
         assert window.value == pytest.approx(full.value, rel=1e-7)
 
 
-@settings(max_examples=40, deadline=None)
-@given(seeds)
-def test_cutoff_at_the_optimum_leaves_nothing(seed: int) -> None:
-    """Nothing is lexicographically below the optimum, and the bound stays valid."""
-    problem = any_problem(seed, "memory")
-    best = brute_force_memory(problem)
-    if best == NOTHING:
-        return
-    result = solve_memory_milp(problem, cutoff=best, budget=Budget(60))
-    assert result.status in ("infeasible", "optimal")
-    if result.value is not None:  # A tie that rounding made a little better.
-        assert result.value == pytest.approx(best, rel=1e-7)
-    assert at_most(result.bound, best)
-
-
 def test_expired_budget_returns_the_start() -> None:
     """Without time the start comes back as feasible, with a bound that needed no search."""
     problem = random_problem(1, 7, 3, objective="memory")
@@ -165,8 +150,6 @@ def test_small_later_levels_are_proven(seed: int, max_nodes: int) -> None:
     """Off-cache bytes far below a stage's bytes still close: the discount is that of the rows' tolerance."""
     problem = any_problem(seed, "memory", max_nodes=max_nodes)
     best = brute_force_memory(problem)
-    again = solve_memory_milp(problem, cutoff=best, budget=Budget(60))
-    assert again.status in ("infeasible", "optimal")
     start = StageAssignment(np.zeros(problem.num_nodes, np.int64), problem.stage_class)
     for one in (None, start):
         result = solve_memory_milp(problem, start=one, budget=Budget(60))

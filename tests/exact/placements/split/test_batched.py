@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.exact.placements.split import batched
 from rlinit.exact.placements.split.batched import solve_split_batched, splits
 from rlinit.placements.timeline import makespan, placement_from_priority
 from tests.exact.placements.split.cases import make_problem
@@ -35,7 +39,8 @@ def test_value_and_bound_enclose_the_optimum(seed: int, transfers: str, min_ops:
     """The optimum lies between the bound and the value, which is that of the placement."""
     problem = random_placement_problem(seed, 3, 2, shards=2, transfers=transfers, group_fraction=0.2)  # type: ignore[arg-type]
     best = brute_force_placement(problem)
-    result = solve_split_batched(problem, budget=Budget(), channels=1 + seed % 2, min_ops=min_ops)
+    with mock.patch.object(batched, "LEAST_OPS", min_ops):
+        result = solve_split_batched(problem, budget=Budget(), channels=1 + seed % 2)
     assert result.bound <= best * TIGHT
     if result.placement is not None:
         assert result.value is not None
@@ -43,12 +48,13 @@ def test_value_and_bound_enclose_the_optimum(seed: int, transfers: str, min_ops:
         assert makespan(problem, result.placement) == result.value
 
 
-def test_blocks_may_be_split_differently() -> None:
+def test_blocks_may_be_split_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that is fast on one device runs there whole; one that two devices share is shared."""
     count = np.arange(3.0)
     fast, even = np.outer([1.0, 50.0], count), np.outer([4.0, 4.0], count)
     problem = make_problem(np.stack([fast, fast, even, even]), [(0, 1), (1, 2), (2, 3)])
-    result = solve_split_batched(problem, budget=Budget(), channels=1, min_ops=2)
+    monkeypatch.setattr(batched, "LEAST_OPS", 2)
+    result = solve_split_batched(problem, budget=Budget(), channels=1)
     assert result.placement is not None
     assert result.placement.device[:2].tolist() == [[0, 0], [0, 0]]
     assert sorted(result.placement.device[2].tolist()) == [0, 1]

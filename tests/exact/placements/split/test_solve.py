@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.split import separators
+from rlinit.exact.placements.split import separators, solve
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.exact.placements.split.solve import solve_split
 from rlinit.placements.timeline import makespan, placement_from_priority
@@ -44,7 +45,8 @@ def test_value_and_bound_enclose_the_optimum(seed: int, channels: int, chain: bo
     """With memory limits and several channels the optimum lies between the bound and the value."""
     problem = any_placement_problem(seed, max_ops=6, chain=chain, memory=True)
     best = brute_force(problem)
-    result = solve_split(problem, budget=Budget(), channels=channels, min_ops=min_ops)
+    with mock.patch.object(solve, "LEAST_OPS", min_ops):
+        result = solve_split(problem, budget=Budget(), channels=channels)
     assert result.bound <= best * TIGHT
     if result.value is not None:
         assert result.value >= best / TIGHT
