@@ -18,6 +18,7 @@ from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
 from rlinit.exact.stages.bounds.trial_load import trial_load_bound
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
+from rlinit.exact.stages.intervals.search import interval_bound
 from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.stages.problem import Value
@@ -29,6 +30,9 @@ _MOST_PROGRAM_NODES = 5_000
 
 _BOUND_NODES = 2_000
 """Branch-and-bound nodes of a bound that is a program of its own, where no time limit is set."""
+
+_INTERVALS, _TIMED_INTERVALS = 8_000, 1_000_000
+"""Intervals of ideals at most: without a time limit, and with one, which then ends it."""
 
 
 def stage_bounds(objective: Literal["pipeline", "memory"]) -> tuple[str, ...]:
@@ -119,6 +123,14 @@ def _anchored(incumbent: StageIncumbent) -> Value:
     return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
+def _intervals(incumbent: StageIncumbent) -> Value:
+    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
+    most = _TIMED_INTERVALS if incumbent.budget.remaining_s < np.inf else _INTERVALS
+    return (
+        interval_bound(incumbent.problem, lower=lower, upper=_upper(incumbent), most=most, budget=incumbent.budget),
+    )
+
+
 def _spectral(incumbent: StageIncumbent) -> Value:
     return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
@@ -163,6 +175,7 @@ BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
     "trial-load": _trial_load,
     "chain-order": _chain_order,
     "convex-cover": _convex_cover,
+    "intervals": _intervals,
     "parametric-cut": _parametric,
     "anchored-cut": _anchored,
     "spectral": _spectral,

@@ -64,6 +64,9 @@ _ALIKE: Condition[StageSearch] = Condition(
     "devices are alike", lambda search: search.incumbent.problem.num_classes == 1
 )
 _UNLIKE: Condition[StageSearch] = Condition("devices differ", lambda search: search.incumbent.problem.num_classes > 1)
+_TRANSFERS: Condition[StageSearch] = Condition(
+    "tensors cost something", lambda search: bool(search.incumbent.problem.in_s.any())
+)
 _UP_TO_FEW: Condition[StageSearch] = Condition(
     f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
 )
@@ -133,6 +136,13 @@ _AUTO: Strategy[StageSearch] = (
         "reach half of it; lines of 75 tasks take longer",
     ),
     Phase(
+        "bound intervals",
+        _bound("intervals"),
+        0.1,
+        (_PIPELINE, _ALIKE, _TRANSFERS),
+        "a NASNet mobile in 8 stages: 0.94 of the best known value within a second, where cuts prove 0.88 in 30",
+    ),
+    Phase(
         "filling",
         stage_phases.fill,
         0.25,
@@ -186,6 +196,13 @@ _AUTO: Strategy[StageSearch] = (
         (_PIPELINE,),
         "a few stages, and boundaries with the middle of stages held together, have few ideals: a NASNet mobile in 8 "
         "stages gets 2% better in 12 s after annealing",
+    ),
+    Phase(
+        "bound intervals",
+        _bound("intervals"),
+        0.5,
+        (_PIPELINE, _ALIKE, _TRANSFERS),
+        "more intervals, below a better value; ends where a round proves nothing",
     ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
     Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),

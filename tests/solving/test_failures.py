@@ -65,7 +65,7 @@ def test_a_stage_plan_survives_every_exact_part(error: Exception, monkeypatch: p
     """Programs, ideals and bounds that fail are notes in a plan that is whole, saved and loaded again."""
     for name in ("solve_ideals", "solve_pipeline_milp"):
         monkeypatch.setattr(stage_phases, name, failing(error))
-    for name in ("parametric_cut_bound", "anchored_cut_bound", "spectral_bound", "merged_bound"):
+    for name in ("interval_bound", "parametric_cut_bound", "anchored_cut_bound", "spectral_bound", "merged_bound"):
         monkeypatch.setattr(stage_bounds, name, failing(error))
     graph, hardware = layers(), rlinit.Hardware.pipeline(4, bandwidth=2.0)
     plan = rlinit.schedule(graph, hardware)
@@ -101,6 +101,7 @@ def test_a_placement_survives_every_exact_part(
 def many_ideals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no dynamic program close the gap before the bounds are asked."""
     monkeypatch.setattr(stage_phases, "solve_ideals", lambda *_, **__: None)
+    monkeypatch.setattr(stage_bounds, "interval_bound", lambda *_, lower, **__: lower)
 
 
 @pytest.mark.usefixtures("production", "many_ideals")

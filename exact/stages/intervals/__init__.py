@@ -1,0 +1,1 @@
+"""Bounds on pipelines from intervals of ideals, cut finer where a trial bottleneck is not yet refuted."""

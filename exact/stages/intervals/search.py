@@ -1,0 +1,167 @@
+"""The interval bound: bottlenecks refuted by a dynamic program over intervals of ideals instead of ideals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rlinit.arrays import FloatArray
+from rlinit.budget import Budget, reserve
+from rlinit.exact.stages.bounds.simple import simple_bound
+from rlinit.exact.stages.ideals.bottleneck_search import run_in_chunks
+from rlinit.exact.stages.ideals.node_merging import merge_weightless
+from rlinit.exact.stages.intervals.cover import Cover, Lattice, undecided
+from rlinit.exact.stages.intervals.crossings import crossings
+from rlinit.exact.stages.intervals.passes import Transfers, furthest, least_needed
+from rlinit.stages.problem import StageProblem
+
+MOST_NODES = 5_000
+"""Nodes above which tables of what leads to what, and the words of an interval, cost more than they prove."""
+
+_MORE = 4
+"""How many times as many intervals a trial may have in each further round."""
+
+_TRIALS = 5
+"""Bottlenecks tried in a round: each halves what lies between the refuted and the least one given up."""
+
+_COARSE = 0.5
+"""Intervals are halved where this share of the largest spread of work is undecided."""
+
+_NEAR, _CLOSE = 0.005, 1e-7
+"""Gaps at which the value itself is tried, and below which nothing is."""
+
+
+class _Out(Exception):
+    """The budget ended."""
+
+
+def _tried(lattice: Lattice, cover: Cover, bottleneck: float, budget: Budget) -> Cover | None:
+    """Return the intervals in which a boundary of a schedule within the bottleneck may lie; None if there is none."""
+    problem, limit = lattice.problem, lattice.room(bottleneck)
+    leaves, at = cover.leaves()
+    tensors = problem.tensor_arrays
+    entering = crossings(leaves.inner, leaves.outer, tensors, lattice.in_s, budget)
+    leaving = crossings(leaves.inner, leaves.outer, tensors, lattice.out_s, budget)
+    if entering is None or leaving is None:
+        raise _Out
+    transfers = Transfers(entering, leaving, problem.tensor_indptr, problem.tensor_dst)
+    k, last = problem.num_stages, leaves.at[-1]
+    done = np.full((k + 1, cover.size), -1.0)
+    done[0, leaves.at[0]] = 0.0
+    # So much is done before the last r stages, or they do not suffice.
+    floor = cover.least[-1] - limit * np.arange(k + 1.0)[:, None]
+    need = np.maximum(cover.need, floor).take(at, axis=1)
+
+    def run(kernel: Callable[..., tuple[int, int]], need: FloatArray) -> None:
+        def call(first: int, quota: int) -> tuple[int, int]:
+            then, met = kernel(limit, first, quota, leaves, transfers, need, done)
+            return int(then), int(met)
+
+        if not run_in_chunks(call, cover.size, budget)[0]:
+            raise _Out
+
+    run(furthest, need)
+    if done[k, last] < need[0, last]:
+        return None
+    exact = np.full_like(need, np.inf)
+    exact[0, last] = need[0, last]
+    run(least_needed, exact)
+    needed = np.empty_like(exact)
+    needed[:, at] = exact
+    cover = Cover(cover.inner, cover.outer, cover.least, cover.most, needed)
+    return cover.kept(np.isfinite(needed).any(axis=0))
+
+
+def refuted(lattice: Lattice, bottleneck: float, most: int, budget: Budget) -> bool | None:
+    """Return whether it is proven that no schedule is within a bottleneck; None if the budget ended first.
+
+    Parameters
+    ----------
+    lattice
+        The ideals.
+    bottleneck
+        Seconds.
+    most
+        Intervals beyond which the trial is given up.
+    budget
+        When to stop.
+    """
+    cover: Cover | None = lattice.whole()
+    try:
+        while cover is not None:
+            spread = np.where(undecided(cover), cover.most - cover.least, -1.0)
+            chosen = (spread >= 0) & (spread >= _COARSE * spread.max())
+            if not chosen.any() or cover.size + chosen.sum() > most:
+                return False
+            halved = lattice.halved(cover, chosen)
+            cover = _tried(lattice, halved, bottleneck, budget)
+    except _Out:
+        return None
+    return True
+
+
+def interval_bound(
+    problem: StageProblem,
+    *,
+    lower: float = 0.0,
+    upper: float = np.inf,
+    first: int = 500,
+    most: int = 8_000,
+    budget: Budget | None = None,
+    on_bound: Callable[[float], None] | None = None,
+) -> float:
+    """Return the interval bound: the largest bottleneck found that no chain of intervals of ideals stays within.
+
+    Parameters
+    ----------
+    problem
+        A `pipeline` problem. Where devices differ, an op or a tensor counts with the cheapest; overflow is left out.
+    lower, upper
+        Seconds: a known lower bound, and the value of a known assignment, which the bound does not exceed.
+    first, most
+        Intervals of a trial in the first round and in the last. The time of a trial grows with their square.
+    budget
+        When to stop; looked at many times a second.
+    on_bound
+        Told of each proven bound.
+    """
+    budget, low = budget or Budget(), max(lower, simple_bound(problem, budget)[0])
+    if problem.num_nodes == 0 or not np.isfinite(low):
+        return low
+    lattice_of = merge_weightless(problem).problem
+    n, words = lattice_of.num_nodes, (lattice_of.num_nodes + 63) // 64
+    if n > MOST_NODES or not low < upper:
+        return min(low, upper)
+    reserve(16.0 * n * words, f"what {n:,} ops lead to")
+    lattice = Lattice(lattice_of)
+    upper = min(upper, lattice.total)
+    intervals, given_up = first, upper
+    while intervals <= most and not budget.expired:
+        reserve(intervals * (40.0 * words + 32.0 * (problem.num_stages + 1)), f"{intervals:,} intervals of ideals")
+        began, trial = low, given_up if given_up < upper else _between(low, upper, upper)
+        given_up = upper
+        for _ in range(_TRIALS):
+            gone = refuted(lattice, trial, intervals, budget)
+            if gone is None:
+                return low
+            if gone:
+                low = trial
+                if on_bound is not None:
+                    on_bound(low)
+            else:
+                given_up = trial
+            if given_up - low <= _CLOSE * upper:
+                break
+            trial = _between(low, given_up, upper)
+        if low == began or upper - low <= _CLOSE * upper:
+            break  # A round that proves nothing is seldom followed by one that does.
+        intervals *= _MORE
+    return low
+
+
+def _between(low: float, given_up: float, upper: float) -> float:
+    """Return what to try next: what would close a small gap, or the middle."""
+    if given_up < upper:
+        return 0.5 * (low + given_up)
+    return upper * (1 - _CLOSE) if upper - low < _NEAR * upper else 0.5 * (low + upper)
