@@ -9,31 +9,34 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
-from rlinit.exact.placements.analysis.reachability import in_words, lengths_between
+from rlinit.exact.placements.analysis.reachability import in_words, work_between
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.placements.problem import PlacementProblem
 
 _ROWS_A_LOOK = 256
-"""Ops whose distances to all others are found between two looks at the clock: a few milliseconds for 3,000 ops."""
+"""Ops whose work to all others is found between two looks at the clock: a few milliseconds for 3,000 ops."""
+
+_BESIDE = 0.02
+"""Part of the work beside an op that it has to make up for to be in the chain: it decides where little else does."""
 
 
 def best_chain(
     problem: PlacementProblem,
     reach: NDArray[np.bool_],
-    weight: FloatArray,
     least: FloatArray,
     most: int,
     gain: float,
     budget: Budget,
 ) -> list[int]:
-    """Return the chain with the largest sum of `least` of its ops and what is known of the time between neighbours.
+    """Return the chain between whose neighbours most work lies; of equal ones, of ops with little beside them.
 
-    That is the larger of the sum of `weight` and the longest path.
+    Work beside an op of the chain is between no two neighbours. Networks of cells that read two cells before them have
+    ops with least of it where a cell ends: segments between those are copies of each other.
 
     Parameters
     ----------
-    weight, least
-        (n,) what an op adds between two ops of the chain, and as one of them.
+    least
+        (n,) seconds of work of an op.
     most
         Most ops between neighbours.
     gain
@@ -42,19 +45,13 @@ def best_chain(
         Where it ends before all pairs of ops were looked at there is no chain.
     """
     n = problem.num_ops
-    step = _between(problem, reach, weight, least, most, budget)
+    step = _between(problem, reach, least, most, budget)
     if step is None:
         return []
     size_before, size_after = reach.sum(axis=0), reach.sum(axis=1)
-    before, after = np.zeros(n), np.zeros(n)
-    for v in problem.order.tolist():
-        producers = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
-        before[v] = (before[producers] + least[producers]).max(initial=0.0)
-    for v in problem.order[::-1].tolist():
-        consumers = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
-        after[v] = (least[consumers] + after[consumers]).max(initial=0.0)
-    before, after = np.maximum(weight @ reach, before), np.maximum(reach @ weight, after)
-    least = least - gain * (least + weight).sum() / max(1, n)
+    before, after = least @ reach, reach @ least
+    beside = least.sum() - (before + after + least)
+    least = least - gain * 2.0 * least.sum() / max(1, n) - _BESIDE * beside
     value, previous = np.full(n, -np.inf), np.full(n, -1)
     for v in problem.order.tolist():
         first = before[v] if size_before[v] <= most else -np.inf
@@ -72,30 +69,20 @@ def best_chain(
 
 
 def _between(
-    problem: PlacementProblem,
-    reach: NDArray[np.bool_],
-    weight: FloatArray,
-    least: FloatArray,
-    most: int,
-    budget: Budget,
+    problem: PlacementProblem, reach: NDArray[np.bool_], least: FloatArray, most: int, budget: Budget
 ) -> FloatArray | None:
-    """Return (n, n) what is known of the time between row and column, ``-inf`` where more than `most` ops lie there."""
+    """Return (n, n) the work between row and column, ``-inf`` where more than `most` ops lie there or no path leads."""
     n, order = problem.num_ops, problem.order
-    reserve(18.0 * n * n, f"the times between {n:,} ops")
+    reserve(18.0 * n * n, f"the work between {n:,} ops")
     place = inverse_of(order)
     ordered = reach[np.ix_(order, order)]
     descendants, ancestors = in_words(ordered), in_words(ordered.T)
-    edges = place[problem.edges].reshape(-1, 2)
-    edges = edges[np.argsort(edges[:, 1], kind="stable")]
-    pred_indptr = np.searchsorted(edges[:, 1], np.arange(n + 1)).astype(np.int64)
-    pred, weight, least = edges[:, 0].copy(), weight[order], least[order]
-    length = np.full((n, n), -np.inf)
+    work, least = np.full((n, n), -np.inf), least[order]
     for first in range(0, n, _ROWS_A_LOOK):
         if budget.expired:
             return None
-        rows = (first, min(n, first + _ROWS_A_LOOK))
-        lengths_between(rows, descendants, ancestors, pred_indptr, pred, weight, least, most, length)
-    return length[np.ix_(place, place)]
+        work_between((first, min(n, first + _ROWS_A_LOOK)), descendants, ancestors, least, most, work)
+    return work[np.ix_(place, place)]
 
 
 def segment_problem(

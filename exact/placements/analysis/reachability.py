@@ -118,18 +118,15 @@ def _weight_between(below: IntArray, above: IntArray, first: int, last: int, wei
 
 
 @njit(cache=True, nogil=True)
-def lengths_between(
+def work_between(
     rows: tuple[int, int],
     descendants: IntArray,
     ancestors: IntArray,
-    pred_indptr: IntArray,
-    pred: IntArray,
-    weight: FloatArray,
     least: FloatArray,
     most: int,
-    length: FloatArray,
+    work: FloatArray,
 ) -> None:
-    """Set rows of (n, n) lengths to the larger of the weight and the longest path of the ops between row and column.
+    """Set rows of (n, n) work to the sum of `least` of the ops between row and column.
 
     Parameters
     ----------
@@ -137,25 +134,12 @@ def lengths_between(
         First row, and the first one that is not set.
     descendants, ancestors
         Rows of bits as of `in_words`; ops are numbered in topological order.
-    pred_indptr, pred
-        Producers of each op.
-    weight, least
-        (n,) what an op adds to a sum, and to a path; at least 0.
+    least
+        (n,) seconds of each op.
     most
         Pairs with more ops between them are left as they are, like those that no path joins.
     """
-    n = len(weight)
-    path = np.zeros(n)
     for u in range(rows[0], rows[1]):
-        for v in range(u + 1, n):
-            if not (descendants[u, v >> 5] >> (v & 31)) & 1:
-                continue
-            longest = 0.0
-            for e in range(pred_indptr[v], pred_indptr[v + 1]):
-                x = pred[e]
-                if x > u and (descendants[u, x >> 5] >> (x & 31)) & 1:
-                    longest = max(longest, path[x] + least[x])
-            path[v] = longest
-            amount = _weight_between(descendants[u], ancestors[v], u, v, weight, most)
-            if amount > -np.inf:
-                length[u, v] = max(amount, longest)
+        for v in range(u + 1, len(least)):
+            if (descendants[u, v >> 5] >> (v & 31)) & 1:
+                work[u, v] = _weight_between(descendants[u], ancestors[v], u, v, least, most)

@@ -19,13 +19,16 @@ DIVIML, section IV-B: the recursion over modules, here on lower bounds and witho
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray
 from rlinit.budget import Budget, WorkShares
+from rlinit.exact.placements.analysis.batches import data_flow
 from rlinit.exact.placements.analysis.chains import segment_problem
+from rlinit.exact.placements.analysis.open_propagation import carry_open
 from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
@@ -112,6 +115,24 @@ def _fixed_ends(problem: PlacementProblem, ends: tuple[int, int], pair: tuple[in
     return allowed
 
 
+def _by_paths(problem: PlacementProblem, ends: tuple[int, int]) -> FloatArray:
+    """Return (d, d) least times of a segment by its paths and transfers, by the devices of its ends."""
+    flow, least, d = data_flow(problem), problem.op_time_s, problem.num_devices
+    before, after = ends
+    able = np.isfinite(least)
+    table = np.full((d, d), np.inf)
+    for i in np.flatnonzero(able[before]).tolist() if before >= 0 else [0]:
+        allowed, head = able.copy(), np.zeros(able.shape)
+        if before >= 0:
+            allowed[before] = np.arange(d) == i
+        carry_open(flow, allowed, least, head, np.zeros(able.shape))
+        if after >= 0:
+            table[i] = np.where(able[after], head[after], np.inf)
+        else:
+            table[i, 0] = np.where(allowed, head + least, np.inf).min(axis=1).max(initial=0.0)
+    return table * (1.0 - ROUNDING)
+
+
 _Part = tuple[int, int, "_Segment"]
 """Where a segment begins and ends, and the segment."""
 
@@ -146,9 +167,7 @@ class _Segment:
     ) -> None:
         self.problem, self.gains, self.parts, self.size = problem, gains, parts, size
         self._ends, self._inner = ends, inner
-        start = np.arange(problem.num_devices) == 0
-        rows, columns = (np.isfinite(problem.op_time_s[end]) if end >= 0 else start for end in ends)
-        self.bound_s = np.where(rows[:, None] & columns[None, :], 0.0, np.inf)
+        self.bound_s = _by_paths(problem, ends)
         self._lag_s = np.zeros((len(inner), *self.bound_s.shape))
         lags = (np.array([part[:2] for part in inner], np.int64), self._lag_s)
         self.like = DestructiveSearch(problem, lags=lags if inner else None)
@@ -233,11 +252,23 @@ class _Level:
             device = following
         return forward, backward, path
 
-    def open_pair(self) -> tuple[int, int, tuple[int, int]] | None:
-        """Return the segment on the shortest path that had the least work, with that before it and its devices."""
+    def open_pair(self) -> tuple[float, int, tuple[int, int]] | None:
+        """Return the segment on the shortest path that had the least work, with that before it and its devices.
+
+        What is done for copies of a segment counts for each of them in part.
+        """
         path = self.shortest()[2]
-        efforts = [segment.effort(pair) for segment, pair in zip(self.segments, path, strict=True)]
-        return min(((work, k, path[k]) for k, work in enumerate(efforts) if work is not None), default=None)
+        on_path = list(zip(self.segments, path, strict=True))
+        efforts = [segment.effort(pair) for segment, pair in on_path]
+        copies = Counter((id(segment), pair) for segment, pair in on_path)
+        return min(
+            (
+                (work / copies[id(self.segments[k]), path[k]], k, path[k])
+                for k, work in enumerate(efforts)
+                if work is not None
+            ),
+            default=None,
+        )
 
     def improve(self, k: int, pair: tuple[int, int], upper: float, budget: Budget) -> None:
         """Improve segment k for devices of its ends."""

@@ -416,7 +416,7 @@ def lagrangian_chain(
     least = window.least_s.min(axis=1)
     tried: list[list[int]] = []
     for most, gain in _CHAINS:
-        ops = best_chain(problem, reach, least, least, most, gain, budget)
+        ops = best_chain(problem, reach, least, most, gain, budget)
         if ops in tried or not (ops or problem.num_ops <= most):
             continue
         tried.append(ops)

@@ -50,8 +50,11 @@ _CHAIN_OPS = 3_000
 _FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
 _CHAIN_WORK = 40_000
 _CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
-"""Most ops between neighbours, and what a further op must gain: the first for which there is a chain. Longer segments
+"""Most ops between neighbours, and what a further op must gain: the first for which there are chains. Longer segments
 come of shorter ones by themselves."""
+_TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
+"""Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
+search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
 _NO_LIMIT = 1 << 40
 _MEMORY_NODES = 5_000_000
 _TRIAL_CHOICES = 20_000
@@ -235,7 +238,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
         return upper
     bound = start.bound_s
     if bound < upper and not limited.expired:
-        search = _chain(problem, start.window, start, upper, limited)
+        search = _chain(problem, start.window, upper, limited)
         if search is not None:
             bound = max(bound, search.run(_CHAIN_WORK if limited.remaining_s == np.inf else _NO_LIMIT, limited))
     return min(bound, upper)
@@ -344,7 +347,7 @@ class JoinedBound:
     def __init__(self, problem: PlacementProblem, upper: float, budget: Budget, *, with_chain: bool = True) -> None:
         self._problem, self._upper, self._with_chain = problem, upper, with_chain
         self._pool = CutPool()
-        self._chain: ChainBound | None = None
+        self._chain: _BestChain | None = None
         self._begun = False
         self._start = _start(problem, upper, budget)
         self._window: ShardWindows | None = None
@@ -373,7 +376,7 @@ class JoinedBound:
             share = budget.share(budget.remaining_s * _RELAXATION_SHARE) if self._with_chain else budget
             self._relax(share, _ROUNDS)
             if self._with_chain and self.bound_s < self._upper:
-                self._chain = _chain(self._problem, self._window, self._start, self._upper, budget)
+                self._chain = _chain(self._problem, self._window, self._upper, budget)
         if self._chain is None or self.bound_s >= self._upper or budget.expired:
             return self.bound_s
         # Where the chain is behind, too much of the problem is beside it to catch up soon.
@@ -416,18 +419,52 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
     return _Start(window, loads.weight, max(window.floor_s, loads.bound_s))
 
 
-def _chain(
-    problem: PlacementProblem, window: ShardWindows, start: _Start, upper: float, budget: Budget
-) -> ChainBound | None:
-    """Return the chain of a problem that is not too large, if it has one: that with the shortest segments."""
+def _chain(problem: PlacementProblem, window: ShardWindows, upper: float, budget: Budget) -> _BestChain | None:
+    """Return the chains of a problem that is not too large, if it has any: those with the shortest segments."""
     if not 0 < problem.num_ops <= _CHAIN_OPS:
         return None
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
     least = window.least_s.min(axis=1)
-    weight = _surrogate(window, start.weight)
-    chains = (best_chain(problem, reach, weight, least, span, gain, budget) for span, gain in _CHAINS)
-    chain = next(filter(None, chains), None)
-    return None if chain is None else ChainBound(problem, window, chain, upper)
+    found: list[list[int]] = []
+    for span, gain in _CHAINS:
+        chain = best_chain(problem, reach, least, span, gain, budget) if len(found) < _TRIED else []
+        if chain and chain not in found:
+            found.append(chain)
+    return _BestChain([ChainBound(problem, window, chain, upper) for chain in found]) if found else None
+
+
+class _BestChain:
+    """The bounds of some chains, of which after a first look at each that goes on which proves most."""
+
+    def __init__(self, chains: list[ChainBound]) -> None:
+        self._chains, self._looks = chains, chains * _LOOKS if len(chains) > 1 else []
+
+    @property
+    def bound_s(self) -> float:
+        """The best bound of any."""
+        return max(chain.bound_s for chain in self._chains)
+
+    @property
+    def gaps(self) -> list[tuple[int, int, FloatArray]]:
+        """Bounds on the time between ops of the best chain; see `ChainBound.gaps`."""
+        return max(self._chains, key=lambda chain: chain.bound_s).gaps
+
+    def run(self, work: int, budget: Budget) -> float:
+        """Look at about `work` more choices and return the bound; see `ChainBound.run`.
+
+        Parameters
+        ----------
+        work
+            At least 1.
+        budget
+            Ends the search.
+        """
+        timed = budget.remaining_s < np.inf
+        while self._looks and not budget.expired:
+            self._looks.pop().run(_LOOK_WORK, budget.share(_LOOK_S) if timed else budget)
+            if not self._looks:
+                self._chains = [max(self._chains, key=lambda chain: chain.bound_s)]
+        return self.bound_s if self._looks else self._chains[0].run(work, budget)
 
 
 def _surrogate(window: ShardWindows, weight: FloatArray) -> FloatArray:
