@@ -689,11 +689,11 @@ def live_copies(batches: Batches, ends: list[Fraction], delays: Any) -> tuple[li
                         for base in bases:
                             base[2] = max(base[2], own[2])
                         there |= {(t, each, i): bases[0] for each in shards if bases}
-    used = defaultdict[tuple[int, Fraction], list[Any]](list)  # what batches that take no time read and make
+    used: list[Any] = []  # of each batch that takes no time: device, moment, and the copies it reads and makes
     for (v, i), job in at.items():
         if not jobs[job][0]:
             mine = [there[t, each, i] for t in reads[v] + rows[v] for each in where[v] if where[v][each] == i]
-            used[i, ends[job]] += mine
+            used.append((i, ends[job], mine))
     return copies, used
 
 
@@ -704,9 +704,10 @@ def most_at_once(copies: list[Any], i: int, used: Any, late: Fraction) -> Fracti
     begins, ends = [time for time, _ in begun], [time for time, _ in ended]
     made, gone = ([ZERO, *accumulate(size for _, size in spans)] for spans in (begun, ended))
     most = ZERO
-    for time in {*begins, *(time for device, time in used if device == i)}:
-        gone_by = {id(copy): copy for copy in used.get((i, time), ()) if copy[2] * (1 + late) <= time}
-        unborn = {id(copy): copy for copy in used.get((i, time), ()) if copy[1] * (1 - late) > time}
+    at_work = [(time, mine) for device, time, mine in used if device == i]
+    for time, mine in [*at_work, *((time, []) for time in set(begins))]:
+        gone_by = {id(copy): copy for copy in mine if copy[2] * (1 + late) <= time}
+        unborn = {id(copy): copy for copy in mine if copy[1] * (1 - late) > time}
         over = {at: copy[3] for at, copy in (gone_by | unborn).items()}
         most = max(most, made[bisect_right(begins, time)] - gone[bisect_right(ends, time)] + sum(over.values(), ZERO))
     return most

@@ -177,6 +177,20 @@ def test_plans_of_random_placements_are_verified(resident: Resident) -> None:
     assert tried > 20
 
 
+def test_batches_of_one_moment_do_not_hold_their_tensors_together() -> None:
+    """Of ops that take no time and follow each other at once, each reads and makes its own tensors."""
+    ops = [
+        (name, {"time_s": {"*": 0.0}, "out_bytes": size})
+        for name, size in zip("abcd", (8.0, 1.0, 8.0, 1.0), strict=True)
+    ]
+    graph = rlinit.Graph.build(ops, [("a", "b"), ("b", "c"), ("c", "d")])
+    hardware = Hardware.mesh([Device("x", memory_bytes=10.0)], 1.0)
+    plan = rlinit.schedule(graph, hardware, objective="latency", resident="peak")
+    read = [json.loads(json.dumps(each.to_dict())) for each in (plan, graph, hardware)]
+    assert plan.devices[0].held_bytes == 10.0
+    assert verdict(*read, certificate_of(plan, graph, hardware)).startswith("VERIFIED (exact) value 0;")
+
+
 def numbers_in(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of every number in a file."""
     if isinstance(data, dict):
