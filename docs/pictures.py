@@ -124,15 +124,15 @@ def _stages(path: Path) -> None:
 
 def _placement(path: Path) -> None:
     hardware = rlinit.Hardware.preset("cpu-t4-a100")
-    graph = imagenet.load("inceptionv3")
-    rlinit.schedule(graph, hardware, objective="latency", time_limit_s=2).plot(path, graph, hardware)
+    graph = imagenet.load("inceptionresnetv2")
+    rlinit.schedule(graph, hardware, objective="latency").plot(path, graph, hardware)
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "ten_ops.svg": lambda path: _figure(draw_graph, (8.0, 2.9), path),
     "ten_ops_bounds.svg": lambda path: _figure(draw_bounds, (7.0, 2.8), path),
     "mobilenetv2.svg": _stages,
-    "inceptionv3.svg": _placement,
+    "inceptionresnetv2.svg": _placement,
 }
 """File names and what draws them."""
 
