@@ -9,6 +9,7 @@ question        sides
 ==============  ==================================================================================================
 flow            the dual ascent among the phases for `latency`, and without it
 opening         a schedule by quick heuristics before the bound by loads, and after it
+first-beam      on unlike stages a short beam before the bounds, and none until they are done
 latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead
 stage-agent     the shipped agent, asked after few ideals; none; its decoders with a network that says nothing
 ==============  ==================================================================================================
@@ -50,7 +51,7 @@ History = list[tuple[float, float | None, float | None]]
 _LEAST = 1e-4
 """Integrals below this count as this: a problem that all sides close at once says nothing."""
 
-MOMENTS = (0.1, 0.3, 1.0, 3.0)
+MOMENTS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Seconds at which values are compared."""
 
 
@@ -127,9 +128,19 @@ def loads_first() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def bounds_first() -> Iterator[None]:
+    """Slice to the end and bound before any beam."""
+    phases = [phase for phase in STAGE_METHODS["auto"] if phase.name != "first beam"]
+    whole = [replace(phase, share=1.0) if phase.name == "coarse schedule" else phase for phase in phases]
+    with patch.dict(STAGE_METHODS, {"auto": tuple(whole)}):
+        yield
+
+
 QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
     "flow": ("latency", {"with": nullcontext, "without": lambda: without_phase("bound flow")}),
     "opening": ("latency", {"schedule first": nullcontext, "loads first": loads_first}),
+    "first-beam": ("stages", {"first beam": nullcontext, "bounds first": bounds_first}),
     "latency-agent": (
         "latency",
         {
@@ -149,6 +160,9 @@ QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
     ),
 }
 """Kind of problem and sides by question; the first side is held against each of the others."""
+
+ASKED = {"latency-agent": "agent", "stage-agent": "agent", "first-beam": "beam"}
+"""Phase, as `Plan.phase_s` names it, without which a problem says nothing about a question."""
 
 
 def run(case: Case, side: Side, objective: str, seconds: float) -> tuple[History, dict[str, float]]:
@@ -232,8 +246,8 @@ def main() -> None:
                 for side in sides.values():
                     run(case, side, objective, 1.0)  # compiles
             row = measured(case, sides, objective, chosen.seconds, at)
-            if "agent" in chosen.question and "agent" not in row["phases"]:
-                print(f"{family}, {case.graph.name}: no agent is asked", flush=True)
+            if ASKED.get(chosen.question) not in (None, *row["phases"]):
+                print(f"{family}, {case.graph.name}: no {ASKED[chosen.question]} is asked", flush=True)
                 continue
             rows.append({"family": family} | row)
             brief = {name: [float(f"{v:.4g}") for v in row[name].values()] for name in sides}

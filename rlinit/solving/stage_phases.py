@@ -57,6 +57,9 @@ _LONG_EVALUATIONS = 4_000_000
 _FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
 """Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
 
+_OPENING_LOADS = 200
+"""Loads of the first beam for each op and class: three attempts from either end."""
+
 _SEGMENT_IDEALS = 100_000
 """Ideals of a few neighbouring stages at most: a second of dynamic programming."""
 
@@ -267,29 +270,36 @@ def fill(search: StageSearch) -> None:
     _fill_by(search, "fill", Filler)
 
 
+def opening_beam(search: StageSearch) -> None:
+    """Search a beam by times alone, for as much work as some attempts take."""
+    size = search.incumbent.problem.work_s.size
+    _fill_by(search, "beam", Beam, search.options.seed + _SEED_STRIDE, _OPENING_LOADS * size)
+
+
 def beam(search: StageSearch) -> None:
     """Search a beam over what is placed and which devices are used, by prices of a cover, below the incumbent."""
     cover = shared_cover(search.incumbent)
     _fill_by(search, "beam", partial(Beam, prices=None if cover is None else cover.guide))
 
 
-def _fill_by(search: StageSearch, name: str, searcher: Callable[..., Attempt]) -> None:
+def _fill_by(
+    search: StageSearch, name: str, searcher: Callable[..., Attempt], seed: int | None = None, loads: int | None = None
+) -> None:
     incumbent = search.incumbent
     if incumbent.finished:
         return
     with incumbent.in_phase(name):
-        found = bisect_from(
+        bisect_from(
             searcher,
             incumbent.problem,
             incumbent.assignment,
-            seed=search.options.seed,
-            loads=_LONG_FILL_LOADS if search.options.timed else _FILL_LOADS,
+            seed=search.options.seed if seed is None else seed,
+            loads=loads or (_LONG_FILL_LOADS if search.options.timed else _FILL_LOADS),
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
             quantum=incumbent.quantum,
             budget=incumbent.budget,
+            on_solution=incumbent.listeners(name)[0],
         )
-        if found is not None:
-            incumbent.offer(found[0], name)
 
 
 def neighbours(search: StageSearch) -> None:

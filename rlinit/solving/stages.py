@@ -77,6 +77,22 @@ _MOST_REMEMBERED = 200
 _REMEMBERED_GAP = 0.2
 """Gap beyond which too many states lie between bound and value: nothing is gained there in 10 s."""
 
+_MOST_OPENED = 5_000
+"""Ops times classes up to which the first beam ends within a few seconds where nothing else ends it."""
+
+_OPENED: Condition[StageSearch] = Condition(
+    f"a pipeline of devices that differ, ops times kinds of devices at most {_MOST_OPENED:,}, and no agent named",
+    lambda search: (
+        _pipeline(search)
+        and search.options.agent == "auto"
+        and search.incumbent.problem.num_classes > 1
+        and search.incumbent.problem.work_s.size <= _MOST_OPENED
+    ),
+)
+
+_TIMED: Condition[StageSearch] = Condition("there is a time limit", lambda search: search.options.timed)
+_OTHERWISE: Condition[StageSearch] = Condition("otherwise", lambda search: not _OPENED.holds(search))
+
 _UP_TO_REMEMBERED: Condition[StageSearch] = Condition(
     f"at most {_MOST_REMEMBERED} ops", lambda search: search.incumbent.problem.num_nodes <= _MOST_REMEMBERED
 )
@@ -103,7 +119,14 @@ _AUTO: Strategy[StageSearch] = (
     Phase(
         "coarse schedule",
         stage_phases.first_schedule,
-        when=(_NO_PLAN,),
+        0.1,
+        (_NO_PLAN, _OPENED),
+        "slicing the natural order of 75 ops for 11 unlike devices takes 0.5 s, and a beam is far ahead of it",
+    ),
+    Phase(
+        "coarse schedule",
+        stage_phases.first_schedule,
+        when=(_NO_PLAN, _OTHERWISE),
         because="slicing the natural order of 1,000 ops costs 0.6 ms (benchmarks.components.slicing); "
         "ideals need no better",
     ),
@@ -112,6 +135,14 @@ _AUTO: Strategy[StageSearch] = (
         partial(exact_ideals, most=FEW_IDEALS),
         because=f"up to {FEW_IDEALS:,} ideals, {FEW_LABELS:,} times sets of devices used, it proves the optimum in a "
         "fraction of a second, sooner than any bound",
+    ),
+    Phase(
+        "first beam",
+        stage_phases.opening_beam,
+        0.4,
+        (_OPENED, _TIMED),
+        "over the first second the primal integral is 32% smaller with it before the bounds than without "
+        "(benchmarks.learning.strategy first-beam)",
     ),
     Phase(
         "bound bin-packing",

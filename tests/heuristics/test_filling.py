@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -17,7 +18,7 @@ from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.heuristics.stages import Found
 from rlinit.heuristics.stages.beam import Beam, beam
 from rlinit.heuristics.stages.filling import Filler, FillSettings, bisect_from, fill, quick_lower_bound
-from rlinit.stages.problem import StageProblem, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -56,6 +57,18 @@ def test_never_worse_than_its_start_and_stops_at_the_bound() -> None:
     again = bisect_from(Filler, problem, found[0], seed=1, loads=1_000, lower=found[1][0], budget=Budget())
     assert again is not None
     assert again[0] is found[0]
+
+
+@pytest.mark.parametrize("searcher", [Filler, Beam])
+def test_each_better_assignment_is_told(searcher: type[Filler | Beam]) -> None:
+    """What is told while the search goes on gets better from one to the next, and the last is what is returned."""
+    problem = random_problem(5, 30, 4, num_classes=3, density=0.2, io=0.1)
+    told: list[StageAssignment] = []
+    found = bisect_from(searcher, problem, None, seed=0, loads=50_000, on_solution=told.append)
+    assert found is not None
+    assert told[-1] is found[0]
+    values = [evaluate(problem, one) for one in told]
+    assert all(later < earlier for earlier, later in itertools.pairwise(values))
 
 
 def _constant(prices: tuple[FloatArray, FloatArray], _: float) -> tuple[FloatArray, FloatArray]:

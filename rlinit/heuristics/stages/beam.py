@@ -80,7 +80,6 @@ class Beam:
         self.state = new_state(settings.arrays)
         self.loads = new_loads(_DIVES, settings.key)
         self.speed = _log_speeds(settings.arrays.work, settings.problem.class_count)
-        self.runs = 0
 
     def __call__(self, threshold: float, effort: int) -> tuple[StageAssignment | None, int]:
         """Return an assignment within the threshold, or None after a search from each end, and the loads looked at."""
@@ -89,7 +88,6 @@ class Beam:
             if total and self.budget.expired:
                 break
             found, work = self._search(threshold, effort, forward)
-            self.runs += 1
             total += work
             if found is not None:
                 return found, total

@@ -207,6 +207,7 @@ def bisect_from(
     lower: float = 0.0,
     quantum: float = 0.0,
     budget: Budget | None = None,
+    on_solution: Callable[[StageAssignment], object] | None = None,
 ) -> Found:
     """Return the best assignment found below a bisected bottleneck; None where there is none at all.
 
@@ -228,13 +229,15 @@ def bisect_from(
         Every bottleneck is a whole multiple of it; 0: not known.
     budget
         When to stop.
+    on_solution
+        Called with each better assignment.
     """
     settings = FillSettings(problem)
     if not np.isfinite(settings.cheapest).all():
         return None
     clock = budget or Budget()
     floor = max(lower, quick_lower_bound(settings))
-    search = ThresholdSearch(problem, searcher(settings, seed, clock), floor, clock, quantum)
+    search = ThresholdSearch(problem, searcher(settings, seed, clock), floor, clock, quantum, on_solution)
     if start is not None:
         search.offer(start)
     search.run(settings.everything, loads)

@@ -42,6 +42,8 @@ class ThresholdSearch:
         When to stop.
     quantum
         Every bottleneck is a whole multiple of it; 0: not known.
+    on_solution
+        Called with each better assignment.
     best, value
         The best assignment so far and its value, None at first where there is none.
     work
@@ -53,6 +55,7 @@ class ThresholdSearch:
     lower: float
     budget: Budget
     quantum: float = 0.0
+    on_solution: Callable[[StageAssignment], object] | None = None
     best: StageAssignment | None = None
     value: Value | None = None
     work: int = 0
@@ -125,4 +128,6 @@ class ThresholdSearch:
         if not math.isfinite(value[0]) or (self.value is not None and not value < self.value):
             return False
         self.best, self.value = assignment, value
+        if self.on_solution is not None:
+            self.on_solution(assignment)
         return True
