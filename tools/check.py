@@ -528,6 +528,7 @@ class Batches:
         self.num_shards = inputs // self.shard
         need(inputs % self.shard == 0, "the inputs cannot be dealt in shards of that size")
         need(not plan["stages"], "a placement has no stages")
+        need(self.num_shards <= sum(len(row["shards"]) for row in plan["batches"]), "some op runs too seldom")
         sizes = [count * self.shard for count in range(1, self.num_shards + 1)]
         for device in hardware.devices:
             need_times(graph, device, [size for size in sizes if size in (device.get("batch_sizes") or sizes)])

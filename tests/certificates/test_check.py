@@ -191,6 +191,13 @@ def test_batches_of_one_moment_do_not_hold_their_tensors_together() -> None:
     assert verdict(*read, certificate_of(plan, graph, hardware)).startswith("VERIFIED (exact) value 0;")
 
 
+def test_more_inputs_than_the_batches_run_are_refuted_at_once() -> None:
+    """A number of inputs that nothing in the plan bears out takes neither memory nor time."""
+    plan, *others = files("latency")
+    with pytest.raises(check.Refuted, match="some op runs too seldom"):
+        verdict(plan | {"inputs": 10**15}, *others)
+
+
 def numbers_in(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of every number in a file."""
     if isinstance(data, dict):
