@@ -25,6 +25,9 @@ _MORE = 4
 _TRIALS = 5
 """Bottlenecks tried in a round: each halves what lies between the refuted and the least one given up."""
 
+_STEP = 1.25
+"""What is proven times this is tried at most: without a good value to stay below, rounds would begin in vain."""
+
 _COARSE = 0.5
 """Intervals are halved where this share of the largest spread of work is undecided."""
 
@@ -109,7 +112,6 @@ def interval_bound(
     first: int = 500,
     most: int = 8_000,
     budget: Budget | None = None,
-    on_bound: Callable[[float], None] | None = None,
 ) -> float:
     """Return the interval bound: the largest bottleneck found that no chain of intervals of ideals stays within.
 
@@ -123,8 +125,6 @@ def interval_bound(
         Intervals of a trial in the first round and in the last. The time of a trial grows with their square.
     budget
         When to stop; looked at many times a second.
-    on_bound
-        Told of each proven bound.
     """
     budget, low = budget or Budget(), max(lower, simple_bound(problem, budget)[0])
     if problem.num_nodes == 0 or not np.isfinite(low):
@@ -147,8 +147,6 @@ def interval_bound(
                 return low
             if gone:
                 low = trial
-                if on_bound is not None:
-                    on_bound(low)
             else:
                 given_up = trial
             if given_up - low <= _CLOSE * upper:
@@ -161,7 +159,8 @@ def interval_bound(
 
 
 def _between(low: float, given_up: float, upper: float) -> float:
-    """Return what to try next: what would close a small gap, or the middle."""
-    if given_up < upper:
-        return 0.5 * (low + given_up)
-    return upper * (1 - _CLOSE) if upper - low < _NEAR * upper else 0.5 * (low + upper)
+    """Return what to try next: what would close a small gap, or the middle, but little more than is proven."""
+    if given_up == upper and upper - low < _NEAR * upper:
+        return upper * (1 - _CLOSE)
+    middle = 0.5 * (low + given_up)
+    return min(middle, _STEP * low) if low > 0 else middle
