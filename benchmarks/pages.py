@@ -65,6 +65,7 @@ _TITLES = {
     "learning_strategy": "The dual ascent in auto",
     "learning_opening_1s": "The first schedule before the loads",
     "learning_first_beam_1s": "A first beam before the bounds, 1 s",
+    "learning_first_beam_10s": "A first beam before the bounds, 10 s",
     "learning_stage_agent_1s": "The stage agent in auto",
     "learning_latency_agent_0.1s": "The latency agent in auto, 0.1 s",
     "learning_latency_agent_1s": "The latency agent in auto, 1 s",
