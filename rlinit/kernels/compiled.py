@@ -24,6 +24,8 @@ from typing import Any
 
 import numba
 from numba.core import caching, config
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 
 _PACKAGE = "rlinit"
 
@@ -172,6 +174,61 @@ if _SourceHashLocator.__qualname__ not in {one.__qualname__ for one in caching.C
     caching.CacheImpl._locator_classes.insert(0, _SourceHashLocator)  # type: ignore[arg-type]
 
 
+class _Library(JITCodeLibrary):
+    """LLVM code that is optimised and made machine code once Python asks for a pointer into it.
+
+    numba does both to each function as it compiles it, optimises it again in every caller that it is linked into, and
+    so on upwards. What only kernels call needs neither: it is optimised as a part of those that Python calls.
+    """
+
+    _asked = False
+
+    @property
+    def codegen(self) -> Any:
+        """What takes a function's environment, which has no address as long as there is no machine code."""
+        return self._codegen if self._asked else self
+
+    def set_env(self, *_: Any) -> None:
+        """Do nothing; see `codegen`."""
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return the address of a function; 0 where it is none of this library.
+
+        Parameters
+        ----------
+        name
+            As LLVM knows it.
+        """
+        library: Any = super()
+        library._ensure_finalized()
+        if not self._asked and any(function.name == name for function in library.get_defined_functions()):
+            self._asked = True
+            library._optimize_final_module()
+            library._finalize_final_module()
+        address: int = library.get_pointer_to_function(name)
+        return address
+
+    def _optimize_final_module(self) -> None:
+        """Wait, as `_finalize_final_module` does, until somebody asks."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+class _Compiler(Compiler):
+    """Compiles a kernel, and what it calls of numba's own functions, into libraries that wait to be asked."""
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a function; numba's lock is held."""
+        compiler: Any = super()
+        codegen = self.state.targetctx.codegen()
+        before, codegen._library_class = codegen._library_class, _Library
+        try:
+            return compiler.compile_extra(func)
+        finally:
+            codegen._library_class = before
+
+
 def _plain(*functions: Any, **_options: Any) -> Any:
     """Stand for ``njit`` where compiling is switched off: the function itself, which is its own Python form."""
 
@@ -193,9 +250,10 @@ def _compiled(*functions: Any, **options: Any) -> Any:
 
     def mark(function: Any) -> Any:
         compiling: Any = numba.njit
-        kernel = compiling(**{**options, "no_cfunc_wrapper": True})(function)
-        bare = {"cache": False, "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
-        twin = compiling(**{**options, **bare})(function)
+        shared = {**options, "no_cfunc_wrapper": True, "pipeline_class": _Compiler}
+        kernel = compiling(**shared)(function)
+        bare = {**shared, "cache": False, "no_cpython_wrapper": True}
+        twin = compiling(**bare)(function)
 
         def call_template(args: Any, kws: Any) -> Any:
             _, types = kernel._compiler.fold_argument_types(args, kws)

@@ -109,6 +109,21 @@ def test_what_only_kernels_call_has_no_wrapper_for_python(calls: str, told: list
     assert [run(package, BOTH.format(calls=calls)) for _ in told] == told
 
 
+OPTIMISED = """\
+import gc
+from rlinit.kernels.caller import caller
+from rlinit.kernels.compiled import _Library
+caller(10)
+libraries = [one for one in gc.get_objects() if type(one) is _Library]
+print(*sorted(one.name for one in libraries if one._asked), len(libraries))
+"""
+
+
+def test_what_only_kernels_call_is_optimised_within_them(package: Path) -> None:
+    """Of a kernel and the one that it calls, that which Python calls is made machine code, and nothing else."""
+    assert run(package, OPTIMISED) == "caller 2"
+
+
 def test_nothing_is_written_into_the_package(package: Path) -> None:
     """Compiled code lies in the user's cache, so that the installation may be read-only; another checkout finds it."""
     folder = ask(package)[2]
