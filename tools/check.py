@@ -1551,7 +1551,7 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
 def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached: Any = None) -> str:
     """Return the line that says what is verified; `reached` may stand in for `reached_states`."""
     values = exact_values(plan, graph, hardware)
-    bounds, closed = plan["bounds"] or [ZERO] * len(values), True
+    bounds, closed = [ZERO] * len(values) if plan["bounds"] is None else plan["bounds"], True
     for said, value in zip(bounds, values, strict=True):
         need(not closed or said <= value * (1 + ROUNDING), f"the bound {float(said)} exceeds the value {float(value)}")
         closed = closed and value - said <= OPTIMAL * value
