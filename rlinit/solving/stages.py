@@ -228,15 +228,15 @@ _AUTO: Strategy[StageSearch] = (
         "a few stages, and boundaries with the middle of stages held together, have few ideals: a NASNet mobile in 8 "
         "stages gets 2% better in 12 s after annealing",
     ),
+    Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
+    Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),
     Phase(
         "bound intervals",
         _bound("intervals"),
-        0.5,
+        0.6,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        "more intervals, below a better value; ends where a round proves nothing",
+        "more intervals, below a better value; ends where a round proves nothing beyond the other bounds",
     ),
-    Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
-    Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),
     Phase(
         "all ideals",
         exact_ideals,
