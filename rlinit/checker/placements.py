@@ -1,6 +1,8 @@
 """The independent checker of placements: the definitions, over columns of the plan's batches.
 
-Nothing here comes from the solvers, the kernels or the array form they work on.
+Batches take their ops' times and run one at a time on a device (`_check_lengths`, `_check_overlaps`), transfers follow
+the rule of the plan (`_check_data`, `_check_transfers`), and memory holds what is there (`_check_uses`). Nothing here
+comes from the solvers, the kernels or the array form they work on.
 """
 
 from __future__ import annotations

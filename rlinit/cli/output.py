@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from rlinit.solving.strategy import PlannedPhase
+    from rlinit.solving.phases import PlannedPhase
 
 EXIT_CODES = {"input": 2, "infeasible": 3, "no_solution": 4, "interrupted": 130}
 """What the process ends with where it is not 0."""

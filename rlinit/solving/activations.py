@@ -21,10 +21,10 @@ from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry, Plan
 from rlinit.solving.incumbent import ActivationIncumbent, Incumbent, Progress, TrainingIncumbent, for_stages
 from rlinit.solving.options import SolveOptions
+from rlinit.solving.phases import Strategy, follow
 from rlinit.solving.splits import SPLIT_METHODS, Chunks, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch
-from rlinit.solving.strategy import Strategy, follow
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageProblem
 from rlinit.stages.training.problem import StageTraining, training_shortfall

@@ -18,12 +18,12 @@ from rlinit.kernels.interruption import compiling_paused, interruptible
 from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import SolveOptions, Window, places_ops
+from rlinit.solving.phases import PlannedPhase
 from rlinit.solving.placements import PLACEMENT_METHODS, bound_placement, explain_placement, solve_placement
 from rlinit.solving.plans import Request, Solved, checked_plan, saved_plan
 from rlinit.solving.sharing import bound_shared, schedule_shared, shares
 from rlinit.solving.splits import SPLIT_METHODS, splits_devices
 from rlinit.solving.stages import STAGE_METHODS, bound_stages, explain_stages, solve_stages
-from rlinit.solving.strategy import PlannedPhase
 from rlinit.stages.training.rules import Recompute, Training
 from rlinit.units import format_bytes, format_seconds
 

@@ -1,4 +1,4 @@
-"""What each method does for a placement problem: its phases, their shares of the time left, and when they run."""
+"""Strategies of placement problems: what each method does, its phases, their shares of the time left, and when."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.incumbent import PlacementIncumbent, for_placement
 from rlinit.solving.options import SolveOptions, unknown_bound
+from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, WINDOW_PROGRAM_OPS, bound_phase, has_constraints
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
-from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 
 _PROGRAM_OPS = 60
 """Ops (times shards) up to which the full program is worth its time, unless it is asked for by name."""

@@ -34,9 +34,9 @@ from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.options import SolveOptions, unknown_bound
+from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
 from rlinit.solving.stage_phases import StageSearch
-from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate

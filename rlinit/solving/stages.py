@@ -1,4 +1,4 @@
-"""What each method does for a stage problem: its phases, their shares of the time left, and when they run."""
+"""Strategies of stage problems: what each method does, its phases, their shares of the time left, and when they run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rlinit.solving.incumbent import (
     for_stages,
 )
 from rlinit.solving.options import unknown_bound
+from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
 from rlinit.solving.splits import Chunks, bound_split, explain_split, solve_split, splits_devices
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, StageSearch, exact_ideals
-from rlinit.solving.strategy import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.stages.activation_problem import activation_value, with_activations
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan

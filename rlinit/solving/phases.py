@@ -1,4 +1,7 @@
-"""Strategies as data: which phases a method consists of, what each may take of the time, and when it runs."""
+"""Phases, of which strategies consist: what each may take of the time, when it runs, and how they are followed.
+
+The strategies themselves are tables of them: `rlinit.solving.stages` for pipelines, `rlinit.solving.placements`.
+"""
 
 from __future__ import annotations
 
