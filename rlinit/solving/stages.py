@@ -234,8 +234,8 @@ _AUTO: Strategy[StageSearch] = (
         "bound intervals",
         _bound("intervals"),
         0.6,
-        (_PIPELINE, _ALIKE, _TRANSFERS),
-        "more intervals, below a better value; ends where a round proves nothing beyond the other bounds",
+        (_PIPELINE, _ALIKE, _TRANSFERS, _stages_over(_FEW_STAGES)),
+        "more intervals, below a better value; with few stages the program proves more (a NASNet mobile in 4)",
     ),
     Phase(
         "all ideals",

@@ -137,7 +137,7 @@ def interval_bound(
     lattice = Lattice(lattice_of)
     upper = min(upper, lattice.total)
     intervals, given_up = first, upper
-    while intervals <= most and not budget.expired:
+    while not budget.expired:
         reserve(intervals * (40.0 * words + 32.0 * (problem.num_stages + 1)), f"{intervals:,} intervals of ideals")
         began, trial = low, given_up if given_up < upper else _between(low, upper, upper)
         given_up = upper
@@ -152,9 +152,10 @@ def interval_bound(
             if given_up - low <= _CLOSE * upper:
                 break
             trial = _between(low, given_up, upper)
-        if low == began or upper - low <= _CLOSE * upper:
-            break  # A round that proves nothing is seldom followed by one that does.
-        intervals *= _MORE
+        if upper - low <= _CLOSE * upper or intervals >= most:
+            break
+        # After a round that proves nothing, only far more intervals may prove something.
+        intervals = min(most, intervals * _MORE) if low > began else most
     return low
 
 
