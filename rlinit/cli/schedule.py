@@ -90,20 +90,19 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
     if command.certify_vipr is not None and command.solving.objective == "throughput":
         raise RlinitError("--certify-vipr: there are proofs of latency, pipelines and memory, not of throughput")
-    if command.certify is not None:
-        command.certify.mkdir(parents=True, exist_ok=True)
-    folder = command.certify and command.certify / "plan.json"
-    check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
-    if command.plot is not None and command.plot.suffix not in _PICTURES:
-        raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
-    options = command.solving
-    hardware = load_hardware(command.hw)
+    options, hardware = command.solving, load_hardware(command.hw)
     if command.certify is not None or command.certify_vipr is not None:
         from rlinit.certificates import uncertified
 
         scattered = options.chunks > 1 or not options.contiguous
         if why := uncertified(hardware, options.objective, training=options.training is not None, scattered=scattered):
             raise RlinitError(f"{'--certify-vipr' if command.certify is None else '--certify'}: {why}")
+    if command.certify is not None:
+        command.certify.mkdir(parents=True, exist_ok=True)
+    folder = command.certify and command.certify / "plan.json"
+    check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
+    if command.plot is not None and command.plot.suffix not in _PICTURES:
+        raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
     graph = load_model(command.model, options.objective, command.reading, hardware)
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     if command.explain:

@@ -8,6 +8,7 @@ import pytest
 
 import rlinit
 from rlinit.cli.main import main
+from rlinit.hardware import Hardware
 
 
 @pytest.fixture
@@ -28,15 +29,20 @@ def test_what_is_certified_is_verified(graph: str, tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out.startswith("VERIFIED (exact)")
 
 
-def test_a_plan_that_cannot_be_certified_is_printed(
+def test_what_cannot_be_certified_is_refused_before_the_search(
     graph: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan is shown and kept, the message says what the checker does not take, and the code is not 0."""
+    """Nothing is solved or printed for a certificate that cannot be; the checker says what it does not take."""
     folder = tmp_path / "proof"
-    assert main(["schedule", graph, "--hw", "edge-tpu-2", "--chunks", "2", "--certify", str(folder)]) == 2
+    chunks = ["schedule", graph, "--hw", "edge-tpu-2", "--chunks", "2"]
+    assert main([*chunks, "--certify", str(folder)]) == 2
     told = capsys.readouterr()
-    assert "bottleneck" in told.out
-    assert "cannot be certified: chunks" in told.err
-    plan = [str(folder / f"{name}.json") for name in ("plan", "graph", "hardware")]
-    assert main(["verify", *plan]) == 1
+    assert not told.out
+    assert not folder.exists()
+    assert "--certify: there are no certificates of pipelines in chunks" in told.err
+    assert main([*chunks, "--out", str(tmp_path / "plan.json")]) == 0
+    rlinit.load_graph(graph).save(tmp_path / "graph.json")
+    Hardware.edge_tpus(2).save(tmp_path / "hardware.json")
+    capsys.readouterr()
+    assert main(["verify", *(str(tmp_path / f"{name}.json") for name in ("plan", "graph", "hardware"))]) == 1
     assert capsys.readouterr().out.startswith("REFUTED: chunks")
