@@ -690,27 +690,33 @@ def live_copies(batches: Batches, ends: list[Fraction], delays: Any) -> tuple[li
                         for base in bases:
                             base[2] = max(base[2], own[2])
                         there |= {(t, each, i): bases[0] for each in shards if bases}
-    used: list[Any] = []  # of each batch that takes no time: device, moment, and the copies it reads and makes
+    used: list[Any] = []  # of each batch: device, when it starts, and the copies it reads and makes
     for (v, i), job in at.items():
-        if not jobs[job][0]:
-            mine = [there[t, each, i] for t in reads[v] + rows[v] for each in where[v] if where[v][each] == i]
-            used.append((i, ends[job], mine))
+        mine = [there[t, each, i] for t in reads[v] + rows[v] for each in where[v] if where[v][each] == i]
+        used.append((i, ends[job] - jobs[job][0], mine))
     return copies, used
 
 
 def most_at_once(copies: list[Any], i: int, used: Any, late: Fraction) -> Fraction:
-    """Return the most bytes of a device's copies when one begins or a batch without time runs, each a part longer."""
-    begun = sorted((begin * (1 - late), size) for _, begin, _, size in copies if size)
-    ended = sorted((until * (1 + late), size) for _, _, until, size in copies if size)
+    """Return the most bytes of a device's copies when one or a batch begins; copies end a part sooner or later.
+
+    What a batch reads and makes is there while it begins, whatever rounding says. Copies that end later begin sooner as
+    well; none ends before it begins.
+    """
+    spans = {}
+    for copy in copies:
+        begin = copy[1] * (1 - max(late, ZERO))
+        spans[id(copy)] = begin, max(begin, copy[2] * (1 + late)), copy[3]
+    begun = sorted((begin, size) for begin, _, size in spans.values() if size)
+    ended = sorted((until, size) for _, until, size in spans.values() if size)
     begins, ends = [time for time, _ in begun], [time for time, _ in ended]
-    made, gone = ([ZERO, *accumulate(size for _, size in spans)] for spans in (begun, ended))
+    made, gone = ([ZERO, *accumulate(size for _, size in rows)] for rows in (begun, ended))
     most = ZERO
     at_work = [(time, mine) for device, time, mine in used if device == i]
     for time, mine in [*at_work, *((time, []) for time in set(begins))]:
-        gone_by = {id(copy): copy for copy in mine if copy[2] * (1 + late) <= time}
-        unborn = {id(copy): copy for copy in mine if copy[1] * (1 - late) > time}
-        over = {at: copy[3] for at, copy in (gone_by | unborn).items()}
-        most = max(most, made[bisect_right(begins, time)] - gone[bisect_right(ends, time)] + sum(over.values(), ZERO))
+        there = made[bisect_right(begins, time)] - gone[bisect_right(ends, time)]
+        over = {id(copy): copy[3] for copy in mine if not spans[id(copy)][0] <= time < spans[id(copy)][1]}
+        most = max(most, there + sum(over.values(), ZERO))
     return most
 
 

@@ -191,6 +191,22 @@ def test_batches_of_one_moment_do_not_hold_their_tensors_together() -> None:
     assert told.startswith("VERIFIED (exact) value 0;")
 
 
+def test_tensors_of_ops_without_time_fill_memory_at_any_moment() -> None:
+    """What an op without time makes counts while it runs, after a second as at the beginning."""
+    times = {"x": 1.0, "y": 0.0, "z": 0.0, "w": 1.0}
+    ops = [(name, {"time_s": {"*": time}, "out_bytes": 100.0 if name == "y" else 1.0}) for name, time in times.items()]
+    graph = rlinit.Graph.build(ops, [("x", "y"), ("y", "z"), ("z", "w")])
+    hardware = Hardware.mesh([Device("d", memory_bytes=1000.0)], 1.0)
+    plan = rlinit.schedule(graph, hardware, objective="latency", resident="peak").to_dict()
+    assert plan["devices"][0]["held_bytes"] == 103.0
+    assert verdict(plan, graph.to_dict(), hardware.to_dict(), None).startswith("VERIFIED")
+    for room, said in ((102.0, 103.0), (1000.0, 102.0)):
+        small = Hardware.mesh([Device("d", memory_bytes=room)], 1.0)
+        lie = plan | {"devices": [plan["devices"][0] | {"held_bytes": said}]}
+        with pytest.raises(check.Refuted, match=r"overfills|bytes of"):
+            verdict(lie, graph.to_dict(), small.to_dict(), None)
+
+
 def test_more_inputs_than_the_batches_run_are_refuted_at_once() -> None:
     """A number of inputs that nothing in the plan bears out takes neither memory nor time."""
     graph = rlinit.Graph.build([("a", {"time_s": {"*": {1: 1.0, 2: 1.5}}})], [])
