@@ -115,19 +115,22 @@ def _fixed_ends(problem: PlacementProblem, ends: tuple[int, int], pair: tuple[in
     return allowed
 
 
-def _by_paths(problem: PlacementProblem, ends: tuple[int, int]) -> FloatArray:
-    """Return (d, d) least times of a segment by its paths and transfers, by the devices of its ends."""
+def _by_paths(problem: PlacementProblem, ends: tuple[int, int], budget: Budget) -> FloatArray:
+    """Return (d, d) least times of a segment by paths and transfers, by the devices of its ends; 0 once time is up."""
     flow, least, d = data_flow(problem), problem.op_time_s, problem.num_devices
     before, after = ends
     able = np.isfinite(least)
-    table = np.full((d, d), np.inf)
-    for i in np.flatnonzero(able[before]).tolist() if before >= 0 else [0]:
+    rows, columns = (able[at] if at >= 0 else np.arange(d) == 0 for at in ends)
+    table = np.where(rows[:, None] & columns[None, :], 0.0, np.inf)
+    for i in np.flatnonzero(rows).tolist():
+        if budget.expired:
+            break
         allowed, head = able.copy(), np.zeros(able.shape)
         if before >= 0:
             allowed[before] = np.arange(d) == i
         carry_open(flow, allowed, least, head, np.zeros(able.shape))
         if after >= 0:
-            table[i] = np.where(able[after], head[after], np.inf)
+            table[i] = np.where(columns, head[after], np.inf)
         else:
             table[i, 0] = np.where(allowed, head + least, np.inf).min(axis=1).max(initial=0.0)
     return table * (1.0 - ROUNDING)
@@ -154,6 +157,8 @@ class _Segment:
         Those of them that it joins, in order.
     size
         How many single segments it is made of.
+    budget
+        Of its first table, which is that of its parts where there are some.
     """
 
     def __init__(
@@ -161,13 +166,14 @@ class _Segment:
         problem: PlacementProblem,
         ends: tuple[int, int],
         gains: WorkShares,
-        inner: Sequence[_Part] = (),
-        parts: Sequence[_Segment] = (),
-        size: int = 1,
+        inner: Sequence[_Part],
+        parts: Sequence[_Segment],
+        size: int,
+        budget: Budget,
     ) -> None:
         self.problem, self.gains, self.parts, self.size = problem, gains, parts, size
         self._ends, self._inner = ends, inner
-        self.bound_s = _by_paths(problem, ends)
+        self.bound_s = _by_paths(problem, ends, budget.share(0.0) if parts else budget)
         self._lag_s = np.zeros((len(inner), *self.bound_s.shape))
         lags = (np.array([part[:2] for part in inner], np.int64), self._lag_s)
         self.like = DestructiveSearch(problem, lags=lags if inner else None)
@@ -255,7 +261,7 @@ class _Level:
     def open_pair(self) -> tuple[float, int, tuple[int, int]] | None:
         """Return the segment on the shortest path that had the least work, with that before it and its devices.
 
-        What is done for copies of a segment counts for each of them in part.
+        What is done for copies of a segment counts for each of them in part; a segment not begun comes first.
         """
         path = self.shortest()[2]
         on_path = list(zip(self.segments, path, strict=True))
@@ -263,7 +269,7 @@ class _Level:
         copies = Counter((id(segment), pair) for segment, pair in on_path)
         return min(
             (
-                (work / copies[id(self.segments[k]), path[k]], k, path[k])
+                (work / copies[id(self.segments[k]), path[k]] if work > 0 else work, k, path[k])
                 for k, work in enumerate(efforts)
                 if work is not None
             ),
@@ -292,16 +298,20 @@ class ChainBound:
         Ops, each reachable from the one before it.
     upper
         Bounds are not raised beyond this.
+    budget
+        Of the first tables of its segments.
     """
 
-    def __init__(self, problem: PlacementProblem, window: ShardWindows, chain: Sequence[int], upper: float) -> None:
+    def __init__(
+        self, problem: PlacementProblem, window: ShardWindows, chain: Sequence[int], upper: float, budget: Budget
+    ) -> None:
         self.upper, self.bound_s = upper, 0.0
         self._problem, self._window = problem, window
         self._reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         self._chain = np.array([-1, *chain, -1])
         self._gains, self._turns = WorkShares(2, _LEAST_SHARE), WorkShares(2, _LEVEL_SHARE, _MEMORY)
         self.levels: list[_Level] = []
-        self._add_level(list(range(len(self._chain))))
+        self._add_level(list(range(len(self._chain))), budget)
 
     @property
     def work(self) -> int:
@@ -349,7 +359,7 @@ class ChainBound:
         last = self.levels[-1].spans
         if way and len(last) > 1 and all(work >= 0 for work, *_ in chosen):
             # Two segments are joined, and the last three of an odd number.
-            self._add_level([*(a for a, _, _ in last[: len(last) // 2 * 2 : 2]), last[-1][1]])
+            self._add_level([*(a for a, _, _ in last[: len(last) // 2 * 2 : 2]), last[-1][1]], budget)
             return True
         if not chosen:
             return False
@@ -361,7 +371,7 @@ class ChainBound:
     def _raise(self, level: _Level) -> None:
         self.bound_s = max(self.bound_s, min(self.upper, float(level.shortest()[0][-1].min())))
 
-    def _add_level(self, first: list[int]) -> None:
+    def _add_level(self, first: list[int], budget: Budget) -> None:
         """Add the segments between some ops of the chain: single ones at first, then those that join the last ones."""
         alike: dict[bytes, _Segment] = {}
         spans: list[_Part] = []
@@ -375,6 +385,6 @@ class ChainBound:
             if key not in alike:
                 inner = sorted(itertools.chain(*within), key=lambda each: each[1])
                 inner = [(local[p], local[q], segment) for p, q, segment in inner]
-                alike[key] = _Segment(problem, (local[a], local[b]), self._gains, inner, parts, b - a)
+                alike[key] = _Segment(problem, (local[a], local[b]), self._gains, inner, parts, b - a, budget)
             spans.append((a, b, alike[key]))
         self.levels.append(_Level(spans))

@@ -52,6 +52,9 @@ _CHAIN_WORK = 40_000
 _CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
 """Most ops between neighbours, and what a further op must gain: the first for which there are chains. Longer segments
 come of shorter ones by themselves."""
+_TABLES = 0.2
+"""Of the time left, for what paths prove of every segment and pair of devices."""
+
 _TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
 """Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
 search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
@@ -430,7 +433,8 @@ def _chain(problem: PlacementProblem, window: ShardWindows, upper: float, budget
         chain = best_chain(problem, reach, least, span, gain, budget) if len(found) < _TRIED else []
         if chain and chain not in found:
             found.append(chain)
-    return _BestChain([ChainBound(problem, window, chain, upper) for chain in found]) if found else None
+    tables = budget.share(_TABLES * budget.remaining_s)
+    return _BestChain([ChainBound(problem, window, chain, upper, tables) for chain in found]) if found else None
 
 
 class _BestChain:

@@ -49,7 +49,7 @@ def test_copies_of_a_segment_are_searched_once(transfers: Transfers) -> None:
         for upper in (np.inf, best * 1.2):
             window = shard_windows(problem, upper, possible_batches(problem))
             assert window is not None
-            chain = ChainBound(problem, window, [0, 3, 6], upper)
+            chain = ChainBound(problem, window, [0, 3, 6], upper, Budget())
             assert chain.levels[0].segments[1] is chain.levels[0].segments[2] or upper < np.inf
             last = 0.0
             for _ in range(4):
@@ -144,7 +144,7 @@ def test_no_segment_takes_less_than_its_bound(first: int) -> None:
         window = shard_windows(problem, np.inf, possible_batches(problem))
         if not np.isfinite(best) or window is None:
             continue
-        bound, last = ChainBound(problem, window, chain, np.inf), 0.0
+        bound, last = ChainBound(problem, window, chain, np.inf, Budget()), 0.0
         for _ in range(4):
             value = bound.run(300, Budget())
             assert last <= value <= best * CLOSE, seed
@@ -187,6 +187,6 @@ def test_a_longer_segment_knows_what_is_beside_the_chain() -> None:
     problem = make_problem(np.ones((5, 1)), [(0, 1), (1, 2), (2, 4), (0, 3), (3, 4)])
     window = shard_windows(problem, np.inf, possible_batches(problem))
     assert window is not None
-    chain = ChainBound(problem, window, [0, 1, 2, 4], np.inf)
+    chain = ChainBound(problem, window, [0, 1, 2, 4], np.inf, Budget())
     assert chain.run(2_000, Budget()) == pytest.approx(5.0)
     assert float(chain.levels[0].shortest()[0][-1].min()) == pytest.approx(4.0)
