@@ -171,7 +171,7 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.1,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        "a NASNet mobile in 8 stages: 0.94 of the best known value within a second, where cuts prove 0.88 in 30",
+        "searched cells in 8 stages: gaps of 3 to 6% after 30 s, of 9 to 12% by cuts (benchmarks.families.pipelines)",
     ),
     Phase(
         "filling",

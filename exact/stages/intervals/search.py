@@ -56,10 +56,12 @@ def _tried(lattice: Lattice, cover: Cover, bottleneck: float, budget: Budget) ->
     floor = cover.least[-1] - limit * np.arange(k + 1.0)[:, None]
     need = np.maximum(cover.need, floor).take(at, axis=1)
 
+    steps = k + (problem.num_nodes + 63) // 64  # of a pair, at most, beside what crosses
+
     def run(kernel: Callable[..., tuple[int, int]], need: FloatArray) -> None:
         def call(first: int, quota: int) -> tuple[int, int]:
-            then, met = kernel(limit, first, quota, leaves, transfers, need, done)
-            return int(then), int(met)
+            then, met = kernel(limit, first, 1 + quota // steps, leaves, transfers, need, done)
+            return int(then), int(met) * steps
 
         if not run_in_chunks(call, cover.size, budget)[0]:
             raise _Out
@@ -135,7 +137,9 @@ def interval_bound(
         return min(low, upper)
     reserve(16.0 * n * words, f"what {n:,} ops lead to")
     lattice = Lattice(lattice_of)
-    upper = min(upper, lattice.total)
+    upper = min(upper, lattice.total)  # what fits into one stage, if anything does
+    if low >= upper * (1 - _CLOSE):
+        return low
     intervals, given_up = first, upper
     while not budget.expired:
         reserve(intervals * (40.0 * words + 32.0 * (problem.num_stages + 1)), f"{intervals:,} intervals of ideals")
@@ -146,7 +150,7 @@ def interval_bound(
             if gone is None:
                 return low
             if gone:
-                low = trial
+                low = max(low, trial)
             else:
                 given_up = trial
             if given_up - low <= _CLOSE * upper:
