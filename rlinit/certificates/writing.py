@@ -58,20 +58,24 @@ def write_certificate(
     return tuple(certificate["trusted"])
 
 
-def uncertified(hardware: Hardware, objective: str, *, training: bool, scattered: bool) -> str:
+def uncertified(
+    hardware: Hardware, objective: str, *, training: bool = False, scattered: bool = False, activations: bool = False
+) -> str:
     """Return why there are no certificates of a problem's plans, nothing where there are.
 
     Parameters
     ----------
     hardware, objective
         Of the problem.
-    training, scattered
-        Whether it is a training pipeline, and whether a device runs several chunks, or any ops.
+    training, scattered, activations
+        Whether it is a training pipeline, a device runs several chunks, or any ops, and stages hold working memory.
     """
     if training:
         return "there are no certificates of training pipelines yet"
     if scattered:
         return "there are no certificates of pipelines in chunks or of scattered ops yet"
+    if activations:
+        return "there are no certificates of pipelines with peaks of activations yet"
     if hardware.sharing and objective == "pipeline":
         return "there are no certificates of pipelines on devices that share a resource yet"
     return ""

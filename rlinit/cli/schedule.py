@@ -94,8 +94,8 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     if command.certify is not None or command.certify_vipr is not None:
         from rlinit.certificates import uncertified
 
-        scattered = options.chunks > 1 or not options.contiguous
-        if why := uncertified(hardware, options.objective, training=options.training is not None, scattered=scattered):
+        marks = {"training": options.training is not None, "scattered": options.chunks > 1 or not options.contiguous}
+        if why := uncertified(hardware, options.objective, **marks, activations=options.activations):
             raise RlinitError(f"{'--certify-vipr' if command.certify is None else '--certify'}: {why}")
     if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)

@@ -170,7 +170,12 @@ def test_the_command_line_writes_the_file(tmp_path: Path, capsys: pytest.Capture
     told = capsys.readouterr()
     assert not told.out
     assert told.err.startswith("rlinit: --certify-vipr: ")
-    for refused in (["--chunks", "2"], ["--no-contiguous"], ["--training", "1f1b", "--microbatches", "4"]):
+    for refused in (
+        ["--chunks", "2"],
+        ["--no-contiguous"],
+        ["--activations"],
+        ["--training", "1f1b", "--microbatches", "4"],
+    ):
         assert main([*command, *refused, "--certify-vipr", str(out)]) == 2
         told = capsys.readouterr()
         assert not told.out
