@@ -145,8 +145,9 @@ FAMILIES: Mapping[str, _Family] = {
             "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
             "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128,
             "num_experts_per_tok": 4, "sliding_window": 128, "max_position_embeddings": 131072,
+            "attention_bias": True,
         },
-        True, True, True,
+        "attention_bias", "attention_bias", True,
     ),
     "gpt2": _Family(_GPT2),
     "mixtral": _Family(_MISTRAL | {"num_local_experts": 8, "num_experts_per_tok": 2}),
@@ -160,7 +161,8 @@ FAMILIES: Mapping[str, _Family] = {
 
 _ALIASES = {
     "gemma3": "gemma3_text", "qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2",
-    "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen2_5_vl_text": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_text": "qwen3", "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_vl_moe_text": "qwen3_moe",
 }  # fmt: skip
 """Types of models for pictures and text, and the family of what they do with text."""
 
@@ -218,7 +220,8 @@ def architecture_of(config: Mapping[str, Any], shares: Sequence[float] = ()) -> 
     """
     text = config.get("text_config")
     if isinstance(text, Mapping):
-        config = {"model_type": config.get("model_type"), **text}
+        whole = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+        config = {"model_type": config.get("model_type"), **text, **whole}
     family = str(config.get("model_type"))
     family = _ALIASES.get(family, family)
     if family not in FAMILIES:
@@ -251,6 +254,11 @@ def _attention(read: _Config, layer: int) -> Part:
     rest += {"": 0, "head": 2 * width, "whole": queries + keys // 2}[rules.qk_norm]
     rest += (queries + keys) * read.flag(rules.qkv_bias) + hidden * read.flag(rules.o_bias)
     rest += heads if read.family == "gpt_oss" else 0  # a sink a head
+    if read.family == "cohere" and read.data.get("use_qk_norm"):
+        rest += queries + keys // 2
+    if read.family == "stablelm":
+        rest += (queries + keys // 2) * bool(read.data.get("qk_layernorm"))
+        rest -= 2 * hidden * bool(read.data.get("use_parallel_residual"))
     pair = 4.0 * queries
     return Part(
         "attention",

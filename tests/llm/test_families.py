@@ -32,6 +32,8 @@ def random_config(family: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
     rules = FAMILIES[family]
     config |= {key: draw.random() < 0.5 for key in (rules.qkv_bias, rules.mlp_bias) if isinstance(key, str)}
+    flags = {"cohere": ("use_qk_norm",), "stablelm": ("qk_layernorm", "use_parallel_residual")}
+    config |= {key: draw.random() < 0.5 for key in flags.get(family, ())}
     if "head_dim" in transformers.AutoConfig.for_model(family).to_dict() or family == "llama":
         config |= {"head_dim": width}
     if family in ("mixtral", "gpt_oss"):
