@@ -178,7 +178,8 @@ class _Library(JITCodeLibrary):
     """LLVM code that is optimised and made machine code once Python asks for a pointer into it.
 
     numba does both to each function as it compiles it, optimises it again in every caller that it is linked into, and
-    so on upwards. What only kernels call needs neither: it is optimised as a part of those that Python calls.
+    so on upwards. What only kernels call needs neither: it is optimised as a part of those that Python calls. It has no
+    environment of Python objects, so no kernel may print text or raise an error with numbers in its message.
     """
 
     _asked = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import rlinit
 from rlinit.kernels import compiled
 
 CALLER = """\
@@ -148,3 +150,16 @@ def test_the_hash_follows_imports() -> None:
     """The hash of a module covers what it imports; a module that imports nothing has the hash of its own text."""
     assert compiled.source_hash("rlinit.errors") == compiled.source_hash("rlinit.errors")
     assert "rlinit.kernels.compiled" in compiled._text_of("rlinit.kernels.stages.slicing")[1]
+
+
+def test_no_kernel_needs_python_objects() -> None:
+    """Kernels print nothing and raise with constant messages: called by others, they have no Python objects."""
+    root = Path(rlinit.__file__).parent
+    for path in [*root.glob("kernels/**/*.py"), *root.parent.glob("exact/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            compiled = isinstance(node, ast.FunctionDef) and any("njit" in ast.unparse(d) for d in node.decorator_list)
+            for inner in ast.walk(node) if compiled else ():
+                if isinstance(inner, ast.Call):
+                    assert ast.unparse(inner.func) != "print", (path, inner.lineno)
+                if isinstance(inner, ast.Raise) and isinstance(inner.exc, ast.Call):
+                    assert all(isinstance(each, ast.Constant) for each in inner.exc.args), (path, inner.lineno)
