@@ -22,6 +22,9 @@ MOST_NODES = 5_000
 _MORE = 4
 """How many times as many intervals a trial may have in each further round."""
 
+_ENOUGH = 8_000
+"""Intervals that are tried after a round that proves nothing; where these prove nothing, more seldom do."""
+
 _TRIALS = 5
 """Bottlenecks tried in a round: each halves what lies between the refuted and the least one given up."""
 
@@ -156,10 +159,10 @@ def interval_bound(
             if given_up - low <= _CLOSE * upper:
                 break
             trial = _between(low, given_up, upper)
-        if upper - low <= _CLOSE * upper or intervals >= most:
+        vain = low == began
+        if upper - low <= _CLOSE * upper or intervals >= (min(most, _ENOUGH) if vain else most):
             break
-        # After a round that proves nothing, only far more intervals may prove something.
-        intervals = min(most, intervals * _MORE) if low > began else most
+        intervals = min(most, _ENOUGH if vain else intervals * _MORE)
     return low
 
 
