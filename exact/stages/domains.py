@@ -100,21 +100,29 @@ def window_domains(
 
 
 @njit(cache=True, nogil=True)
-def _reach(order: IntArray, pred_indptr: IntArray, pred: IntArray) -> NDArray[np.uint64]:
-    """Return (n, w) the set of each node and its ancestors, node u at bit u % 64 of word u // 64."""
+def reach_sets(order: IntArray, indptr: IntArray, neighbour: IntArray) -> NDArray[np.uint64]:
+    """Return (n, w) the set of each node and all it reaches, node u at bit u % 64 of word u // 64.
+
+    Parameters
+    ----------
+    order
+        (n,) such that neighbours come before a node.
+    indptr, neighbour
+        Predecessors in CSR form; for successors, with the order reversed.
+    """
     n = len(order)
     reach = np.zeros((n, (n + 63) // 64), np.uint64)
     for v in order:
         reach[v, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
-        for e in range(pred_indptr[v], pred_indptr[v + 1]):
+        for e in range(indptr[v], indptr[v + 1]):
             for w in range(reach.shape[1]):
-                reach[v, w] |= reach[pred[e], w]
+                reach[v, w] |= reach[neighbour[e], w]
     return reach
 
 
 @njit(cache=True, nogil=True)
 def _sums_of_reach(reach: NDArray[np.uint64], weight: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return (n,) the weight of each node with its ancestors, and with its descendants, of the sets of `_reach`."""
+    """Return (n,) the weight of each node with its ancestors, and with its descendants, of the sets of `reach_sets`."""
     n = len(weight)
     up, down = np.zeros(n), np.zeros(n)
     for v in range(n):
@@ -147,13 +155,13 @@ def _covers(
 
 def _path_sums(problem: StageProblem, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return (n,) weight of each node with all its ancestors, and (n,) with all its descendants."""
-    up, down = _sums_of_reach(_reach(problem.order, problem.pred_indptr, problem.pred), weight)
+    up, down = _sums_of_reach(reach_sets(problem.order, problem.pred_indptr, problem.pred), weight)
     return up, down
 
 
 def cover_edges(problem: StageProblem) -> tuple[IntArray, IntArray]:
     """Return the edges (u, v) not implied by a longer path: all that precedence needs."""
-    reach = _reach(problem.order, problem.pred_indptr, problem.pred)
+    reach = reach_sets(problem.order, problem.pred_indptr, problem.pred)
     u = np.repeat(np.arange(problem.num_nodes), np.diff(problem.succ_indptr))
     keep = _covers(reach, u, problem.succ, problem.pred_indptr, problem.pred)
     return u[keep], problem.succ[keep]

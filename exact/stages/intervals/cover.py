@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray, WordArray, inverse_of
+from rlinit.exact.stages.domains import reach_sets
 from rlinit.exact.stages.intervals.crossings import has
 from rlinit.exact.stages.intervals.passes import Leaves
 from rlinit.kernels.compiled import njit
@@ -18,19 +19,6 @@ _CANDIDATES = 128
 
 _ROUNDING = 2.0**-50
 """Relative room for each addition."""
-
-
-@njit(cache=True, nogil=True)
-def _closures(order: IntArray, indptr: IntArray, neighbour: IntArray) -> WordArray:
-    """Return (n, words) each node with all it reaches through `neighbour`, which `order` visits first."""
-    n = len(order)
-    closed = np.zeros((n, (n + 63) // 64), np.uint64)
-    for v in order:
-        closed[v, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
-        for q in range(indptr[v], indptr[v + 1]):
-            for x in range(closed.shape[1]):
-                closed[v, x] |= closed[neighbour[q], x]
-    return closed
 
 
 @njit(cache=True, nogil=True)
@@ -133,8 +121,8 @@ class Lattice:
         self.in_s: FloatArray = problem.in_s[usable].min(axis=0)
         self.out_s: FloatArray = problem.out_s[usable].min(axis=0)
         self.total = float(self.work.sum())
-        self._before = _closures(problem.order, problem.pred_indptr, problem.pred)
-        self._after = _closures(problem.order[::-1].copy(), problem.succ_indptr, problem.succ)
+        self._before = reach_sets(problem.order, problem.pred_indptr, problem.pred)
+        self._after = reach_sets(problem.order[::-1].copy(), problem.succ_indptr, problem.succ)
         # Where no work is left to halve, nodes are.
         self._mass = self.work + 1e-9 * max(self.total, np.finfo(np.float64).tiny) / problem.num_nodes
         self._slack = (problem.num_nodes + 2) * _ROUNDING
