@@ -1,10 +1,14 @@
-"""What torch warns of in its own code while it exports: nothing that its caller did, or can change."""
+"""What torch says of its own code while it exports: nothing that its caller did, or can change."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
+import sys
 import warnings
 from collections.abc import Iterator
+from typing import TextIO
 
 _KNOWN: tuple[tuple[str, type[Warning]], ...] = (
     # torch.export copies its own LeafSpec, a class that torch 2.13 deprecates.
@@ -17,10 +21,38 @@ _KNOWN: tuple[tuple[str, type[Warning]], ...] = (
 )
 
 
+# Beside the exception, which names the line of the model.
+_LOGGED = "Unable to find user code corresponding to"
+_SYMBOLIC_SHAPES = "torch.fx.experimental.symbolic_shapes"
+
+
+class _WithoutPrograms(io.TextIOBase):
+    """A stream without the half-made program that torch.export prints where control flow depends on data."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._inside = stream, False
+
+    def write(self, text: str) -> int:
+        self._inside = "def forward(self" in text or (self._inside and text == "\n")
+        return len(text) if self._inside else self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return _LOGGED not in str(record.msg)
+
+
 @contextlib.contextmanager
 def without_known_warnings() -> Iterator[None]:
-    """Pass over the warnings that torch gives about itself; all others are shown."""
-    with warnings.catch_warnings():
-        for message, category in _KNOWN:
-            warnings.filterwarnings("ignore", message, category)
-        yield
+    """Pass over what torch warns of and prints about itself; all else is shown."""
+    log = logging.getLogger(_SYMBOLIC_SHAPES)
+    log.addFilter(_is_news)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(_WithoutPrograms(sys.stderr)):
+            for message, category in _KNOWN:
+                warnings.filterwarnings("ignore", message, category)
+            yield
+    finally:
+        log.removeFilter(_is_news)

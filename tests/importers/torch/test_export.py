@@ -324,7 +324,9 @@ def test_writes_after_an_input_with_a_name_of_python() -> None:
     assert from_torch(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train(), (ones(2, 4),)).names[0] == "input"
 
 
-def test_what_cannot_be_traced_is_told_with_its_line() -> None:
+def test_what_cannot_be_traced_is_told_with_its_line(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """A branch on data, wrong arguments and an error in forward name the line of the model and the alternatives."""
 
     def branch(_: Any, x: Any) -> Any:
@@ -334,6 +336,9 @@ def test_what_cannot_be_traced_is_told_with_its_line() -> None:
 
     with pytest.raises(InvalidGraph, match=r"test_export\.py:\d+ \(if x\.sum\(\) > 0:\).*torch\.cond"):
         from_torch(module_of(branch), (ones(4),))
+    told = capfd.readouterr()
+    assert not told.out + told.err, "torch.export prints the program that it has half made"
+    assert not caplog.records
     with pytest.raises(InvalidGraph, match="Made cannot be traced"):
         from_torch(module_of(lambda _, x: x @ ones(7, 7)), (ones(4, 4),))
     with pytest.raises(InvalidGraph, match=r"expected a torch\.nn\.Module"):
