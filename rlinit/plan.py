@@ -472,6 +472,8 @@ class Plan:
             The file to write, as JSON.
         graph, hardware
             What the plan is for.
+        time_limit_s
+            Seconds to look for proofs. A level whose proof is not found by then rests on what found its bound.
 
         Returns
         -------
@@ -481,7 +483,8 @@ class Plan:
         Raises
         ------
         InvalidPlan
-            The plan has no schedule, or one that is not feasible in exact arithmetic.
+            The plan has no schedule, or one that is not feasible in exact arithmetic, or is a training pipeline, or a
+            pipeline with chunks, scattered ops, peaks of activations, or devices that share a resource.
         """
         from rlinit.certificates import write_certificate
 
