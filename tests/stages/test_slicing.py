@@ -203,9 +203,8 @@ def cheapest_on_distinct_devices(problem: StageProblem, slices: list[tuple[int, 
     return min(max(cost for cost, _ in row) for row in choices)
 
 
-@pytest.mark.parametrize(
-    ("num_nodes", "num_devices"), [(75, 19), (40, 40), pytest.param(300, 64, marks=pytest.mark.compiled)]
-)
+@pytest.mark.compiled
+@pytest.mark.parametrize(("num_nodes", "num_devices"), [(75, 19), (40, 40), (300, 64)])
 def test_many_unlike_devices_take_a_beam(num_nodes: int, num_devices: int) -> None:
     """Where the states are out of reach a beam finds a schedule in seconds, far better than one device."""
     problem = unlike_devices(num_nodes, num_devices)
@@ -257,6 +256,7 @@ def test_an_ended_budget_leaves_a_feasible_slicing(objective: Literal["pipeline"
     assert best[1] <= found[1]
 
 
+@pytest.mark.compiled
 def test_wide_orders_keep_a_budget() -> None:
     """20,000 wide nodes on 8 equal stages, 2,000 on 4 unlike ones: slicing ends soon after its budget."""
     for problem in (wide(20_000, 8, 1), wide(2_000, 4, 4)):

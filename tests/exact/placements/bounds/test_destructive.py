@@ -162,6 +162,7 @@ def test_orders_of_overlapping_windows_are_all_there_are() -> None:
     assert 30 < ends.count(0) < 270
 
 
+@pytest.mark.compiled
 def test_many_ops_of_one_device_take_little_time() -> None:
     """Windows of 60,000 ops that only one device runs are put in order within a bounded number of pairs."""
     n = 60_000
