@@ -1,4 +1,4 @@
-"""Baselines of placements: the best single device, contiguous splits in simple proportions, and HEFT."""
+"""Baselines of placements: the best device, a share of the inputs for each, contiguous splits, and HEFT."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.heuristics.placements.common import placed_in_order
+from rlinit.heuristics.placements.data_parallel import data_parallel
 from rlinit.heuristics.placements.list_scheduling import best_device, heft
 from rlinit.heuristics.placements.peak_relief import in_natural_order
 from rlinit.placements.live_tensors import LiveTensors
@@ -20,7 +21,10 @@ from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
 from rlinit.units import format_bytes
 
-PLACEMENT_BASELINES = (BEST_DEVICE, EQUAL_LAYERS, "split by speed", "split by memory", "HEFT")
+DATA_PARALLEL = "data parallel"
+"""The whole network on every device, each for its share of the inputs; only where there are several."""
+
+PLACEMENT_BASELINES = (BEST_DEVICE, DATA_PARALLEL, EQUAL_LAYERS, "split by speed", "split by memory", "HEFT")
 
 _TOO_LARGE = 100_000
 """Ops times devices times shards beyond which HEFT is left out: 10,000 ops on 8 devices take 0.1 s."""
@@ -49,6 +53,7 @@ def placement_baselines(
     """
     rules = {
         BEST_DEVICE: lambda: _best_device(problem, hardware, live),
+        DATA_PARALLEL: lambda: _data_parallel(problem),
         EQUAL_LAYERS: lambda: _split(problem, np.ones(problem.num_ops), np.ones(problem.num_devices), graph, hardware),
         "split by speed": lambda: _by_speed(problem, graph, hardware),
         "split by memory": lambda: _by_memory(problem, graph, hardware),
@@ -56,6 +61,8 @@ def placement_baselines(
     }
     found = []
     for name in PLACEMENT_BASELINES:
+        if name == DATA_PARALLEL and problem.num_shards == 1:
+            continue
         placement, note = (None, _OUT_OF_TIME) if budget.expired else rules[name]()
         if placement is not None and live is not None:
             placement, note = _within_memory(problem, live, placement, note, hardware)
@@ -97,6 +104,14 @@ def _best_device(problem: PlacementProblem, hardware: Hardware, live: LiveTensor
     if placement is None:
         return None, _no_device(need, problem.capacity_bytes.max())
     return placement, hardware.devices[int(placement.device[0, 0])].name
+
+
+def _data_parallel(problem: PlacementProblem) -> _Outcome:
+    placement = data_parallel(problem)
+    if placement is None:
+        return None, "no devices together hold and run the whole network each"
+    shards = np.bincount(placement.device[0], minlength=problem.num_devices) * problem.shard_inputs
+    return placement, " + ".join(str(each) for each in shards.tolist()) + " inputs"
 
 
 def _without(time_s: FloatArray, device: int) -> FloatArray:

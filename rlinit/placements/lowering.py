@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,16 +12,20 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.costs.roofline import held_tensors, known_bytes, op_times
-from rlinit.errors import RlinitError
+from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.graph import Graph
-from rlinit.hardware import CAPACITY_SLACK, Hardware
+from rlinit.hardware import CAPACITY_SLACK, Device, Hardware
 from rlinit.placements.live_tensors import LiveTensors, live_tensors, without_what_never_fits
 from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
 from rlinit.plan import Resident, Transfers
 
-QUARTERS = 4
-"""Shards the inputs are dealt in where no device names its batch sizes (DIVIML: batches of L/4, L/2, 3L/4 and L)."""
+_MOST_DEALT, _FEW_DEALT = 16, 4
+"""Most shards that inputs are dealt in where a device takes batches of any size, on small and on large graphs (DIVIML,
+Table 4: batches of L/4, L/2, 3L/4 and L)."""
+
+_MANY_TIMES = 500_000
+"""Times of ops on devices for all numbers of shards, beyond which a graph is large."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +87,7 @@ def lower_placement(
     if objective == "throughput" and (inputs is None or inputs < 1):
         raise RlinitError(f"inputs is {inputs}; throughput needs the number of inputs to finish, at least 1")
     total = inputs or 1
-    shard = shard_inputs(hardware, total)
+    shard = shard_inputs(graph, hardware, total)
     ports = port_ops(graph, shared=transfers != "parallel")
     time_s = _times(graph, hardware, total, shard)
     _warn_unknown(graph, hardware)
@@ -126,11 +131,16 @@ def _capacities(hardware: Hardware, resident: Resident) -> FloatArray:
     return room
 
 
-def shard_inputs(hardware: Hardware, inputs: int) -> int:
+def shard_inputs(graph: Graph, hardware: Hardware, inputs: int) -> int:
     """Return the inputs of one shard: the common divisor of `inputs` and every batch size a device names.
+
+    Where a device names none, the inputs are dealt in equal shards as many as divide them, 16 at most or 4 on large
+    graphs, so that every number of shards has a time on it. All of them are one shard where no other number has.
 
     Parameters
     ----------
+    graph
+        The graph, which may have times for some batch sizes only.
     hardware
         The devices, with the batch sizes they name.
     inputs
@@ -142,15 +152,32 @@ def shard_inputs(hardware: Hardware, inputs: int) -> int:
         It is so small that there would be more than 62 shards.
     """
     named = {size for device in hardware.devices for size in device.batch_sizes or () if size <= inputs}
-    if any(device.batch_sizes is None for device in hardware.devices):
-        named.add(max(1, inputs // QUARTERS) if inputs % QUARTERS == 0 else inputs)
     shard = math.gcd(inputs, *named)
+    free = [device for device in hardware.devices if device.batch_sizes is None]
+    if free:
+        fine = graph.num_ops * hardware.num_devices * _MOST_DEALT <= _MANY_TIMES
+        parts = (part for part in range(_MOST_DEALT if fine else _FEW_DEALT, 1, -1) if inputs % part == 0)
+        dealt = (math.gcd(shard, inputs // part) for part in parts)
+        shard = next((size for size in dealt if _has_times(graph, free, size, inputs)), shard)
     if inputs // shard > MAX_SHARDS:
         raise RlinitError(
             f"the batch sizes {sorted(named)} deal {inputs} inputs in shards of {shard}, {inputs // shard} in all; "
             f"at most {MAX_SHARDS} are possible: name batch sizes with a larger common divisor"
         )
     return shard
+
+
+def _has_times(graph: Graph, devices: Sequence[Device], shard: int, inputs: int) -> bool:
+    """Return whether every op has a time on devices that may run it, for all numbers of shards."""
+    if not graph.times:
+        return True
+    try:
+        for device in devices:
+            for size in range(shard, inputs + 1, shard):
+                op_times(graph, device, size)
+    except InvalidGraph:
+        return False
+    return True
 
 
 def _with_ports(column: FloatArray, ports: PortOps) -> FloatArray:

@@ -27,13 +27,17 @@ from rlinit.heuristics.placements.local_search import earliest_finish_start, mem
 from rlinit.heuristics.placements.peak_memory import PeakMemory
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.shards import in_larger_shards, in_smaller_shards
 from rlinit.solving.incumbent import PlacementIncumbent
 from rlinit.solving.options import SolveOptions
 
-_STARTS = ("heft", "greedy", "best-device", "met", "segments")
+_STARTS = ("heft", "greedy", "best-device", "met", "segments", "data-parallel")
 """Heuristics of milliseconds that the search begins from, the best of them."""
 
 NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
+
+FEW_SHARDS = 4
+"""Shards up to which a search moves them one by one as soon as several together."""
 
 _SPLIT_OPS = 3_000
 """Ops up to which the blocks of a graph are solved on their own."""
@@ -297,6 +301,21 @@ def local_search(search: PlacementSearch, seed: int = 0, start: Placement | None
         )
         for found in runs:
             incumbent.offer(found, "sweep")
+
+
+def search_in_larger_shards(search: PlacementSearch) -> None:
+    """Search from whole ops with at most `FEW_SHARDS` shards, of which one move takes as much as many single ones."""
+    incumbent, shards = search.incumbent, search.problem.num_shards
+    factor = next(factor for factor in range(1, shards + 1) if shards % factor == 0 and shards <= FEW_SHARDS * factor)
+    if incumbent.finished:
+        return
+    with incumbent.in_phase("sweep in larger shards"):
+        sweep_placements(
+            in_larger_shards(search.searched(), factor),
+            seed=search.options.seed,
+            budget=incumbent.budget,
+            on_better=lambda found: incumbent.offer(in_smaller_shards(found, factor), "sweep in larger shards"),
+        )
 
 
 def memory_multipliers(search: PlacementSearch) -> None:

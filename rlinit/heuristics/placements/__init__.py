@@ -8,6 +8,7 @@ from rlinit.heuristics.placements.baechi import m_etf, m_topo
 from rlinit.heuristics.placements.balance import balance
 from rlinit.heuristics.placements.common import PlacementHeuristic
 from rlinit.heuristics.placements.contiguous import segments
+from rlinit.heuristics.placements.data_parallel import data_parallel
 from rlinit.heuristics.placements.getf import getf
 from rlinit.heuristics.placements.list_scheduling import best_device, greedy, heft, minimum_execution_time
 from rlinit.heuristics.placements.m_sct import m_sct
@@ -28,6 +29,7 @@ PLACEMENT_HEURISTICS: Mapping[str, PlacementHeuristic] = {
     "ea": evolve,
     "tabu": tabu,
     "segments": segments,
+    "data-parallel": data_parallel,
     "balance": balance,
 }
 """name -> call(problem, seed=, evaluations=, budget=) -> placement, or None where it finds no feasible one."""

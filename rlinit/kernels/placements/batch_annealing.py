@@ -26,14 +26,14 @@ from rlinit.kernels.placements.timeline import TimelineArrays
 _CHAIN_SHARE = 0.1
 """Of the moves, those that take shards of several connected ops to another device."""
 
-_CHAIN_ONE_SHARD = 0.7
-"""Of these, those that take one shard of each op."""
+_CHAIN_RUN = 0.7
+"""Of these, those that take a run of shards of each op, not all that a device has."""
 
 _DEVICE_SHARE = 0.6
 """Of the other moves, those that take shards of one op to another device; the rest change a position."""
 
-_ONE_SHARD = 0.6
-"""Of the moves of shards of one op, those that take one shard."""
+_RUN = 0.6
+"""Of the moves of shards of one op, those that take a run of them."""
 
 _NEW_PLACE, _SAME_PLACE = 0.3, 0.7
 """Of the batches that get shards, those that change their position though they had some; of these, those put where the
@@ -386,6 +386,20 @@ def _try_place(rng: np.random.Generator, a: TimelineArrays, s: BatchSequence, co
     return False
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _draw_run(rng: np.random.Generator, num_shards: int) -> np.int64:
+    """Return 1, 2, 4, ... shards in a row as bits, fewer than all, each length as often; the one there is, if only one.
+
+    Single shards alone would have to move one after another, each move worse than the one before, where there are many.
+    """
+    lengths = 1
+    while 2 << lengths <= num_shards:
+        lengths += 1
+    length = 1 << int(rng.random() * lengths)
+    first = length * int(rng.random() * ((num_shards + length - 1) // length))
+    return ((np.int64(1) << np.int64(length)) - np.int64(1)) << np.int64(first)
+
+
 @hot_kernel
 def _try_shards(
     rng: np.random.Generator, a: TimelineArrays, memory: DeviceMemory, s: BatchSequence, code: int, lo: int, hi: int
@@ -398,8 +412,8 @@ def _try_shards(
     if s.place[other] < lo or s.place[other] >= hi:
         return False
     given = s.mask[v, i]
-    if rng.random() < _ONE_SHARD:
-        given &= np.int64(1) << np.int64(rng.random() * num_shards)
+    if rng.random() < _RUN:
+        given &= _draw_run(rng, num_shards)
         if given == 0:
             return False
     origin, count_j, moved = s.place[other], bit_count(s.mask[v, j]), bit_count(given)
@@ -440,8 +454,8 @@ def _try_chain(
     j = draw_other_device(rng, i, d)
     _copy_out(s, lo, hi, s.kept)
     given = s.mask[v, i]
-    if rng.random() < _CHAIN_ONE_SHARD:
-        given &= np.int64(1) << np.int64(rng.random() * num_shards)
+    if rng.random() < _CHAIN_RUN:
+        given &= _draw_run(rng, num_shards)
     most = 2 + int(rng.random() * rng.random() * (hi - lo) / d)
     if given != 0:
         count = _connected(rng, a, memory, s, v, i, j, given, most, lo, hi)

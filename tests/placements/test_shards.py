@@ -1,0 +1,77 @@
+"""How many shards inputs are dealt in, and placements of larger shards as those of smaller ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
+from rlinit.placements.lowering import lower_placement, shard_inputs
+from rlinit.placements.shards import in_larger_shards, in_smaller_shards
+from rlinit.placements.timeline import held_bytes, makespan
+from rlinit.plan import Transfers
+from tests.placement_cases import random_placement
+
+ROOFLINE = Graph.build([("a", {"flops": 1e9}), ("b", {"flops": 2e9})], [("a", "b")])
+
+
+def two(*batch_sizes: tuple[int, ...] | None) -> Hardware:
+    """Return two unlike devices with batch sizes."""
+    devices = [
+        Device(f"d{i}", "d", float("inf"), flops_per_s=(1 + i) * 1e12, batch_sizes=sizes)
+        for i, sizes in enumerate(batch_sizes)
+    ]
+    return Hardware.mesh(devices, 1e9)
+
+
+def timed(*sizes: int) -> Graph:
+    """Return one op with times at some batch sizes only."""
+    return Graph.build([("a", {"time_s": {"*": {size: 1.0 * size for size in sizes}}})], [])
+
+
+@pytest.mark.parametrize(
+    ("graph", "hardware", "inputs", "shard"),
+    [
+        (ROOFLINE, two(None, None), 1, 1),
+        (ROOFLINE, two(None, None), 10, 1),
+        (ROOFLINE, two(None, None), 128, 8),
+        (ROOFLINE, two(None, None), 34, 17),
+        (ROOFLINE, two(None, None), 37, 37),
+        (ROOFLINE, two((2, 4), (8,)), 8, 2),
+        (ROOFLINE, two((4,), None), 8, 1),
+        (timed(4, 8, 12, 16), two(None, None), 16, 4),
+        (timed(4, 16), two(None, None), 16, 16),
+        (timed(4, 16), two((4, 16), (16,)), 16, 4),
+    ],
+)
+def test_as_many_shards_as_divide_the_inputs_and_have_times(
+    graph: Graph, hardware: Hardware, inputs: int, shard: int
+) -> None:
+    """At most sixteen where a device takes any batch, and only sizes with a time on it; else what devices name."""
+    assert shard_inputs(graph, hardware, inputs) == shard
+
+
+def test_large_graphs_have_few_shards() -> None:
+    """Costs and searches grow with the shards."""
+    ops = [(f"op{v}", {"flops": 1e9}) for v in range(20_000)]
+    assert shard_inputs(Graph.build(ops, []), two(None, None), 64) == 16
+
+
+@pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
+def test_a_placement_of_larger_shards_is_one_of_smaller_ones(transfers: Transfers) -> None:
+    """The makespan and the bytes held are the same, whatever moves."""
+    rng = np.random.default_rng(0)
+    ops = [(f"op{v}", {"flops": 1e9 * (1 + v), "out_bytes": 1e6, "param_bytes": 3.0}) for v in range(8)]
+    edges = [(f"op{u}", f"op{v}") for u in range(8) for v in range(u + 1, 8) if rng.random() < 0.3]
+    fine = lower_placement(
+        Graph.build(ops, edges), two(None, None), "throughput", inputs=24, transfers=transfers
+    ).problem
+    assert fine.num_shards == 12
+    coarse = in_larger_shards(fine, 4)
+    assert coarse.num_shards == 3
+    for _ in range(50):
+        found = random_placement(coarse, rng)
+        same = in_smaller_shards(found, 4)
+        assert makespan(fine, same) == pytest.approx(makespan(coarse, found))
+        assert held_bytes(fine, same.device) == pytest.approx(held_bytes(coarse, found.device))
