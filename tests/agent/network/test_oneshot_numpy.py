@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures, join
-from rlinit.agent.network.oneshot_numpy import GRID, OneShotWeights, infer
+from rlinit.agent.network.oneshot_numpy import _MOST_PRODUCTS, GRID, OneShotWeights, infer
 from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
@@ -69,6 +69,17 @@ def test_inference_equals_the_network(seed: int) -> None:
     found = infer(OneShotWeights(network.config, network.arrays()), features)
     assert np.allclose(found[0], keys.numpy(), atol=1e-4)
     assert np.allclose(found[1], scores.numpy(), atol=1e-4)
+
+
+def test_layers_work_in_blocks_of_rows() -> None:
+    """A layer on more rows than one block holds, the last one not full, is the product with its weight."""
+    config = latency_network(0).config
+    weights = OneShotWeights(config, latency_network(0).arrays())
+    x = np.random.default_rng(0).standard_normal((_MOST_PRODUCTS // config.hidden**2 + 3, config.hidden))
+    arrays = {name: np.asarray(array, np.float64) for name, array in latency_network(0).arrays().items()}
+    expected = x @ arrays["key_hidden.weight"].T + arrays["key_hidden.bias"]
+    np.testing.assert_allclose(weights.linear("key_hidden", x), expected, rtol=1e-12, atol=1e-12)
+    assert weights.linear("key_hidden", x[:0]).shape == (0, config.hidden)
 
 
 def test_stage_keys_equal_the_networks() -> None:
