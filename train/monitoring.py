@@ -128,9 +128,13 @@ class Watcher:
 
     def table(self, rows: Sequence[Sequence[str]]) -> None:
         """Print a table, its header first."""
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        table = Table(*rows[0])
+        table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
+        for title, *cells in zip(*rows, strict=True):
+            words = title.split() + cells
+            table.add_column(title, width=max(map(len, words)))
         for row in rows[1:]:
             table.add_row(*row)
         self.console.print(table)

@@ -179,6 +179,8 @@ def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path, capsys: pytest
         "speed/graphs_per_s",
         "validation_gap_to_optimum/jobs-8",
         "validation_at_optimum/jobs-8",
+        "validation_gap_to_rival/jobs-8",
+        "validation_entropy/jobs-20",
         "validation_gap_to_bound/jobs-20",
     ):
         assert name in tags["scalars"], name
@@ -194,5 +196,10 @@ def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path, capsys: pytest
     assert f"step {progress.best_step}" in report
     assert "| jobs-20 |" in report
     printed = capsys.readouterr()
-    assert "below reference" in printed.err + printed.out
+    for title in ("gain", "gap to rival", "at optimum"):
+        assert title in report
+        assert title.split()[-1] in printed.err + printed.out  # a title may take two lines
+    assert card.quality["jobs-8"]["gap_to_rival"] == pytest.approx(
+        (1 + card.quality["jobs-8"]["gap_to_optimum"]) / 2 - 1
+    )
     assert "jobs-20" in printed.err + printed.out

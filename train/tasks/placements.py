@@ -30,13 +30,14 @@ from rlinit.datasets.random.placement_problems import (
     real_problems,
     whole_network,
 )
+from rlinit.exact.placements.branch_and_bound import branch_and_bound
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan
 from rlinit.train.tasks.fields import require, require_share
-from rlinit.train.tasks.protocol import Choices, Labels, unpadded
+from rlinit.train.tasks.protocol import Choices, Labels, dealt, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,9 @@ _STRETCH = 6
 
 _VALIDATION_SEED = 1_000
 """Networks of validation have seeds from here on, far below those of training."""
+
+_TINY = 8
+"""Ops of validation problems whose optimum branch and bound proves, in milliseconds."""
 
 _REAL_MODELS = ("MobileNetV2", "InceptionV3", "ResNet50", "EfficientNetB0", "DenseNet121")
 """Networks for ImageNet that validation looks at."""
@@ -147,7 +151,7 @@ class PlacementTask:
         return PlacementBatch.of(random_problems(np.random.default_rng([seed, 0]), size, count, self.mix))
 
     def validation(self, *, small: bool) -> Mapping[str, PlacementBatch]:
-        """Return networks of DIVIML's size and larger, layered graphs, and real models, none of them seen in training.
+        """Return networks of DIVIML's size and larger, layered graphs, a few proven, and real models, all unseen.
 
         The best checkpoint is chosen by none but those of `selection`.
         """
@@ -165,6 +169,9 @@ class PlacementTask:
             "layered-60": PlacementBatch.of([layered_problem(rng, 60) for _ in range(4 if small else 16)]),
             "imagenet": PlacementBatch.of(real_problems(_REAL_MODELS[: 1 if small else None])),
         }
+        tiny = [layered_problem(rng, _TINY) for _ in range(4 if small else 16)]
+        proven = np.array([branch_and_bound(problem).value for problem in tiny], np.float64)
+        sets["layered-8"] = dataclasses.replace(PlacementBatch.of(tiny), optimum=proven, bound=proven)
         if not small:
             larger = [whole_network("ws", _VALIDATION_SEED, 2, "weak", modules=30)]
             sets["rwnn-30x32"] = PlacementBatch.of(larger)
@@ -186,6 +193,22 @@ class PlacementTask:
                 place[at, found.sequence // d] = np.arange(n)
                 value[at] = makespan(problem, found)
         return {"device": device, "place": place, "value": value}
+
+    def rival(self, batch: PlacementBatch, seconds: float) -> FloatArray:
+        """Return what local search from earliest finish reaches.
+
+        See `Task.rival`.
+        """
+        from rlinit.heuristics.placements.local_search import sweep_placements
+        from rlinit.placements.timeline import makespan
+
+        found = np.full(len(batch), np.inf)
+        budgets = dealt(seconds, batch.arrays.ptr)
+        for at, (problem, budget) in enumerate(zip(batch.problems, budgets, strict=True)):
+            placement = sweep_placements(problem, seed=0, budget=budget)
+            if placement is not None:
+                found[at] = makespan(problem, placement)
+        return found
 
     def network(self, seed: int) -> nn.Module:
         """Return a fresh network."""

@@ -14,7 +14,8 @@ B is the number of problems of a batch and S the number of trajectories sampled 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
@@ -47,6 +49,20 @@ def unpadded(rows: NDArray[Any], ptr: IntArray) -> IntArray:
         (B + 1,) where the nodes of each problem begin; N is its last entry.
     """
     return np.asarray(rows[np.arange(rows.shape[1]) < np.diff(ptr)[:, None]], np.int64)
+
+
+def dealt(seconds: float, ptr: IntArray) -> Iterator[Budget]:
+    """Yield for each problem its budget, in seconds of the processor from when it is asked for.
+
+    Parameters
+    ----------
+    seconds
+        For all problems together.
+    ptr
+        (B + 1,) where the nodes of each problem begin: its part is by their number.
+    """
+    for nodes in np.diff(ptr):
+        yield Budget(seconds * float(nodes) / max(1, int(ptr[-1])), time.process_time)
 
 
 class Batch(Protocol):
@@ -156,6 +172,17 @@ class Task(Protocol[B, O, T]):
 
     def label(self, batch: B) -> Labels:
         """Return exact (or best known) decisions for each problem of the batch; deterministic."""
+
+    def rival(self, batch: B, seconds: float) -> FloatArray:
+        """Return (B,) the value that the search written by hand reaches for each problem, infinite where it has none.
+
+        Parameters
+        ----------
+        batch
+            Problems, from `generate` or `validation`.
+        seconds
+            Of the processor for all together; each problem has its part by its nodes. What is under way then may end.
+        """
 
     def network(self, seed: int) -> torch.nn.Module:
         """Return a fresh network on the CPU, its weights drawn from `seed` without touching the global generator."""

@@ -88,6 +88,10 @@ class PointerTask:
         """Return the orders that the one-shot agent imitates."""
         return self.stages.label(batch)
 
+    def rival(self, batch: LabelledProblems, seconds: float) -> FloatArray:
+        """Return what the one-shot agent is held against."""
+        return self.stages.rival(batch, seconds)
+
     def network(self, seed: int) -> torch.nn.Module:
         """Return a fresh pointer network."""
         import torch

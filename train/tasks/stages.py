@@ -22,12 +22,14 @@ from rlinit.checker.stages import stage_uses
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Hardware
+from rlinit.heuristics.stages.annealing import anneal_from
+from rlinit.heuristics.stages.orders import natural
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
 from rlinit.train.tasks.fields import require
-from rlinit.train.tasks.protocol import Choices, Labels, unpadded
+from rlinit.train.tasks.protocol import Choices, Labels, dealt, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 _VALIDATION_SEED = 1 << 62
 """Validation problems are of this seed and the next ones; training seeds are smaller."""
+
+_FIRST_MOVES = 500
+"""Moves of the rival's first run of annealing, 1 to 2 ms; twice as many in each further one."""
 
 _IDEAL_CAP = 50_000
 """Problems of more ideals than this have no known optimum."""
@@ -194,6 +199,22 @@ class StageTask:
         for row, found in zip(order, rows, strict=True):
             row[: len(found)] = found
         return {"order": order}
+
+    def rival(self, batch: StageProblems, seconds: float) -> FloatArray:
+        """Return what annealing from the sliced natural order reaches.
+
+        See `Task.rival`.
+        """
+        found = batch.reference.copy()
+        for g, budget in enumerate(dealt(seconds, batch.problems.node_ptr)):
+            problem = batch.problems.problem(g)
+            best, moves = natural(problem), _FIRST_MOVES
+            while best is not None and not budget.expired:
+                best = min(best, anneal_from(problem, best[0], seed=moves, moves=moves), key=lambda one: one[1])
+                moves *= 2
+            if best is not None:
+                found[g] = best[1][0]
+        return found
 
     def network(self, seed: int) -> OneShot:
         """Return a fresh network."""

@@ -53,6 +53,18 @@ def test_an_untrained_network_is_heft(task: PlacementTask) -> None:
     np.testing.assert_array_equal(played.reward, 0.0)
 
 
+def test_the_rival_gets_better_with_time(task: PlacementTask) -> None:
+    """With no time the rival is earliest finish; with some it is no worse anywhere, better somewhere, and never wins
+    over an optimum.
+    """
+    batch = task.generate(1, 30, 6)
+    none, some = task.rival(batch, 0.0), task.rival(batch, 0.3)
+    assert (some <= none * (1 + 1e-12)).all()
+    assert (some < none * (1 - 1e-9)).any()
+    proven = task.validation(small=True)["layered-8"]
+    assert (task.rival(proven, 0.1) >= proven.optimum * (1 - 1e-9)).all()
+
+
 def test_credits_of_an_endless_horizon_are_advantages() -> None:
     """Looked at to the end, the first choices' credit is how much better the sample ended than the others."""
     task = PlacementTask(PlacementTaskParams(hidden=8, layers=1, layered=1.0, other_devices=0.0, horizon=10**6))

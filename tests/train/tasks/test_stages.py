@@ -87,6 +87,17 @@ def _random_orders(batch: object, count: int) -> np.ndarray:
     return draw_orders(torch.zeros(batch.num_nodes), batch, count, 11)
 
 
+def test_the_rival_begins_at_the_natural_order_and_gets_better() -> None:
+    """With no time the rival is the reference; with some it is no worse anywhere, and never below the optimum."""
+    batch = TASK.validation(small=True)["memory-60"]
+    assert TASK.rival(batch, 0.0) == pytest.approx(batch.reference, rel=1e-12)
+    some = TASK.rival(batch, 0.5)
+    assert (some <= batch.reference * (1 + 1e-12)).all()
+    assert some.sum() < batch.reference.sum()
+    known = np.isfinite(batch.optimum)
+    assert (some[known] >= batch.optimum[known] * (1 - 1e-9)).all()
+
+
 def test_rewards_are_relative_to_the_natural_order() -> None:
     """An untrained agent's greedy reward is zero, and a drawn one's is 1 - value / reference, from below cut off."""
     batch, network = TASK.generate(5, 20, 12), TASK.network(0)
