@@ -9,8 +9,10 @@ question        sides
 ==============  ==================================================================================================
 flow            the dual ascent among the phases for `latency`, and without it
 opening         a schedule by quick heuristics before the bound by loads, and after it
+first-search    a short local search before the bound by loads, and none before it
 first-beam      on unlike stages a short beam before the bounds, and none until they are done
-latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead
+latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead;
+                the agent after the loads, and no search before them
 stage-agent     the shipped agent, asked after few ideals; none; its decoders with a network that says nothing
 ==============  ==================================================================================================
 """
@@ -129,6 +131,16 @@ def loads_first() -> Iterator[None]:
 
 
 @contextmanager
+def agent_after_loads() -> Iterator[None]:
+    """Ask the agent once loads are computed, without a search between."""
+    whole = [phase for phase in PLACEMENT_METHODS["auto"] if phase.name != "first search"]
+    at = [phase.name for phase in whole].index("learned agent")
+    whole[at : at + 2] = [whole[at + 1], whole[at]]
+    with patch.dict(PLACEMENT_METHODS, {"auto": tuple(whole)}):
+        yield
+
+
+@contextmanager
 def bounds_first() -> Iterator[None]:
     """Slice to the end and bound before any beam."""
     phases = [phase for phase in STAGE_METHODS["auto"] if phase.name != "first beam"]
@@ -140,6 +152,7 @@ def bounds_first() -> Iterator[None]:
 QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
     "flow": ("latency", {"with": nullcontext, "without": lambda: without_phase("bound flow")}),
     "opening": ("latency", {"schedule first": nullcontext, "loads first": loads_first}),
+    "first-search": ("latency", {"first search": nullcontext, "none": lambda: without_phase("first search")}),
     "first-beam": ("stages", {"first beam": nullcontext, "bounds first": bounds_first}),
     "latency-agent": (
         "latency",
@@ -148,6 +161,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
             "none": _latency_side(lambda choice: replace(choice, agent=None)),
             "untrained": _latency_side(_untrained_latency),
             "no look-ahead": _no_lookahead,
+            "after loads": agent_after_loads,
         },
     ),
     "stage-agent": (
@@ -161,7 +175,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
 }
 """Kind of problem and sides by question; the first side is held against each of the others."""
 
-ASKED = {"latency-agent": "agent", "stage-agent": "agent", "first-beam": "beam"}
+ASKED = {"latency-agent": "agent", "stage-agent": "agent", "first-beam": "first beam"}
 """Phase, as `Plan.phase_s` names it, without which a problem says nothing about a question."""
 
 

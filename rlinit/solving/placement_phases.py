@@ -48,6 +48,12 @@ _GUARANTEE_SHARE = 0.3
 _TRIES = 3
 """Times that a heuristic is run, as long as what it finds has too much alive at once."""
 
+_AGENT_S = 0.2
+"""Seconds below which heuristics and search are ahead of the agent, however few ops there are."""
+
+_FIRST_MOVES = 30_000
+"""Moves of the search before the first bound by linear programs: 10 to 40 ms."""
+
 _SEED_STRIDE = 7919
 """Between the seeds of runs side by side."""
 
@@ -219,7 +225,9 @@ def auto_agent(search: PlacementSearch) -> None:
     """Phase 1 by the agent that comes with the package, after the quick heuristics and where there is time for it."""
     before = search.origin
     agent = choose_for_latency(search.problem, "auto").agent
-    if agent is not None and search.incumbent.budget.remaining_s < agent.sampling_s * search.problem.num_ops:
+    if agent is not None and search.incumbent.budget.remaining_s < max(
+        _AGENT_S, agent.sampling_s * search.problem.num_ops
+    ):
         search.origin = "no agent: heuristics and search are ahead of it in so short a time"
     else:
         learned(search)
@@ -315,6 +323,22 @@ def search_in_larger_shards(search: PlacementSearch) -> None:
             seed=search.options.seed,
             budget=incumbent.budget,
             on_better=lambda found: incumbent.offer(in_smaller_shards(found, factor), "sweep in larger shards"),
+        )
+
+
+def first_search(search: PlacementSearch) -> None:
+    """Search for less time than the bound by loads takes, which comes after it."""
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    with incumbent.in_phase("first sweep"):
+        sweep_placements(
+            search.searched(incumbent.assignment),
+            seed=search.options.seed,
+            evaluations=_FIRST_MOVES,
+            budget=incumbent.budget,
+            start=incumbent.assignment,
+            on_better=lambda found: incumbent.offer(found, "sweep"),
         )
 
 

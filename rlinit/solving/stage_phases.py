@@ -273,7 +273,7 @@ def fill(search: StageSearch) -> None:
 def opening_beam(search: StageSearch) -> None:
     """Search a beam by times alone, for as much work as some attempts take."""
     size = search.incumbent.problem.work_s.size
-    _fill_by(search, "beam", Beam, search.options.seed + _SEED_STRIDE, _OPENING_LOADS * size)
+    _fill_by(search, "first beam", Beam, search.options.seed + _SEED_STRIDE, _OPENING_LOADS * size)
 
 
 def beam(search: StageSearch) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 import rlinit
+from rlinit.budget import Budget
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet
 from rlinit.errors import RlinitError
+from rlinit.placements.lowering import lower_placement
 from rlinit.solving import placements, stages
 from rlinit.solving.api import explain
+from rlinit.solving.incumbent import for_placement
 from rlinit.solving.options import SolveOptions
+from rlinit.solving.placement_phases import PlacementSearch, auto_agent
 
 
 def test_every_phase_has_a_share_and_a_reason() -> None:
@@ -46,6 +50,20 @@ def test_conditions_tell_problems_apart() -> None:
     assert "search and bounds by turns" in {row.name for row in timed if row.runs}
     queued = explain(graph, ample, SolveOptions(objective="latency", transfers="exclusive"))
     assert "memory multipliers" in {row.name for row in queued if row.runs}
+
+
+def test_the_first_search_comes_before_programs_and_the_agent_only_where_there_is_time() -> None:
+    """`auto` for latency searches before the loads are bounded, and asks no agent for a tenth of a second."""
+    names = [phase.name for phase in placements.PLACEMENT_METHODS["auto"]]
+    assert names[:4] == ["coarse schedule", "learned agent", "first search", "bound load"]
+    graph, hardware = imagenet.load("MobileNetV2", dtype="fp32"), rlinit.Hardware.preset("moirai-inter")
+    problem = lower_placement(graph, hardware, "latency").problem
+    for limit_s in (0.1, 60.0):
+        incumbent = for_placement(problem, Budget(limit_s), 0.0, None)
+        search = PlacementSearch.of(incumbent, SolveOptions(objective="latency", time_limit_s=limit_s), None)
+        auto_agent(search)
+        assert ("so short a time" in search.origin) == (limit_s < 1.0)
+        assert (incumbent.values is None) == (limit_s < 1.0)
 
 
 def test_explaining_refuses_what_solving_refuses() -> None:
