@@ -126,9 +126,12 @@ def _anchored(incumbent: StageIncumbent) -> Value:
 def _intervals(incumbent: StageIncumbent) -> Value:
     lower = incumbent.bounds[0] if incumbent.bounds else 0.0
     most = _TIMED_INTERVALS if incumbent.budget.remaining_s < np.inf else _INTERVALS
-    return (
-        interval_bound(incumbent.problem, lower=lower, upper=_upper(incumbent), most=most, budget=incumbent.budget),
-    )
+
+    def on_bound(bound: float) -> None:
+        incumbent.raise_bound((bound,), "intervals")
+
+    upper, budget = _upper(incumbent), incumbent.budget
+    return (interval_bound(incumbent.problem, lower=lower, upper=upper, most=most, budget=budget, on_bound=on_bound),)
 
 
 def _spectral(incumbent: StageIncumbent) -> Value:

@@ -11,7 +11,7 @@ _CHUNK_S = 0.05
 """Seconds of compiled work between looks at the budget."""
 
 
-def run_in_chunks(call: Callable[[int, int], int], size: int, budget: Budget) -> bool:
+def run_in_chunks(call: Callable[[int, int], object], size: int, budget: Budget) -> bool:
     """Call with (first, last) for ranges that make up 0..size-1; False if the budget ended before it was through.
 
     Parameters

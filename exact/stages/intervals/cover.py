@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray, WordArray, inverse_of
+from rlinit.arrays import FloatArray, IntArray, WordArray
+from rlinit.budget import Budget
 from rlinit.exact.stages.domains import reach_sets
 from rlinit.exact.stages.intervals.crossings import has
-from rlinit.exact.stages.intervals.passes import Leaves
 from rlinit.kernels.compiled import njit
+from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageProblem
 
 _CANDIDATES = 128
@@ -71,8 +72,8 @@ class Cover:
     least, most
         (p,) seconds of work of these, rounded down and up.
     need
-        (k + 1, p) least work at a boundary in each interval from which the last 0, 1, ... stages can do the rest,
-        inf where they cannot.
+        (p, k + 1) least work at a boundary in each interval after 0, 1, ... stages from which those that are left can
+        do the rest, inf where they cannot.
     """
 
     inner: WordArray
@@ -86,23 +87,15 @@ class Cover:
         """Number of intervals p."""
         return len(self.least)
 
-    def leaves(self) -> tuple[Leaves, IntArray]:
-        """Return the intervals sorted by their least work, and the interval at each rank."""
-        at = np.argsort(self.least, kind="stable")
-        spread = float((self.most - self.least).max()) + 1e-12 * float(self.most[-1])
-        return Leaves(self.inner[at], self.outer[at], self.least[at], self.most[at], at, inverse_of(at), spread), at
-
-    def kept(self, alive: NDArray[np.bool_]) -> Cover:
-        """Return the intervals that may hold a boundary.
+    def kept(self, chosen: NDArray[np.bool_] | IntArray) -> Cover:
+        """Return some of the intervals.
 
         Parameters
         ----------
-        alive
-            (p,) which.
+        chosen
+            (p,) which, or their numbers.
         """
-        return Cover(
-            self.inner[alive], self.outer[alive], self.least[alive], self.most[alive], self.need.compress(alive, axis=1)
-        )
+        return Cover(self.inner[chosen], self.outer[chosen], self.least[chosen], self.most[chosen], self.need[chosen])
 
 
 class Lattice:
@@ -119,7 +112,8 @@ class Lattice:
         self.problem = problem
         self.work: FloatArray = problem.work_s[usable].min(axis=0)
         self.in_s: FloatArray = problem.in_s[usable].min(axis=0)
-        self.out_s: FloatArray = problem.out_s[usable].min(axis=0)
+        out_s: FloatArray = problem.out_s[usable].min(axis=0)
+        self.out_s = self.in_s if np.array_equal(self.in_s, out_s) else out_s
         self.total = float(self.work.sum())
         self._before = reach_sets(problem.order, problem.pred_indptr, problem.pred)
         self._after = reach_sets(problem.order[::-1].copy(), problem.succ_indptr, problem.succ)
@@ -145,8 +139,8 @@ class Lattice:
         for v in range(n):
             everything[0, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
         nothing, less = np.zeros_like(everything), self.total * (1 - self._slack)
-        need = np.repeat(np.array([[0.0, 0.0, less]]), k + 1, axis=0)
-        need[0, :2] = np.inf  # With no stage left, everything is done.
+        need = np.repeat(np.array([[0.0], [0.0], [less]]), k + 1, axis=1)
+        need[:2, k] = np.inf  # With no stage left, everything is done.
         return Cover(
             np.concatenate([nothing, nothing, everything]),
             np.concatenate([nothing, everything, everything]),
@@ -155,8 +149,10 @@ class Lattice:
             need,
         )
 
-    def halved(self, cover: Cover, chosen: NDArray[np.bool_]) -> Cover:
+    def halved(self, cover: Cover, chosen: NDArray[np.bool_], budget: Budget) -> Cover | None:
         """Return the cover with each chosen interval in two: the ideals without some node, then those with it.
+
+        None if the budget ended first.
 
         Parameters
         ----------
@@ -164,9 +160,18 @@ class Lattice:
             The intervals.
         chosen
             (p,) which; each has an undecided node.
+        budget
+            When to stop.
         """
         old = np.flatnonzero(chosen)
-        node = _halving(cover.inner, cover.outer, old, self._before, self._after, self._mass)
+        node = np.empty(len(old), np.int64)
+
+        def call(first: int, last: int) -> None:
+            part = old[first:last]
+            node[first:last] = _halving(cover.inner, cover.outer, part, self._before, self._after, self._mass)
+
+        if not run_in_chunks(call, len(old), budget):
+            return None
         source = np.repeat(np.arange(cover.size), 1 + chosen)
         without = np.searchsorted(source, old)
         inner, outer = cover.inner[source], cover.outer[source]
@@ -175,8 +180,8 @@ class Lattice:
         inner[without + 1] |= self._before[node]
         most[without] = _weights(outer[without], self.work) * (1 + self._slack)
         least[without + 1] = _weights(inner[without + 1], self.work) * (1 - self._slack)
-        need = np.maximum(cover.need.take(source, axis=1), least)
-        need[need > most] = np.inf
+        need = np.maximum(cover.need[source], least[:, None])
+        need[need > most[:, None]] = np.inf
         return replace(cover, inner=inner, outer=outer, least=least, most=most, need=need)
 
 

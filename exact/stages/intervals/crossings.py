@@ -12,10 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, WordArray
-from rlinit.budget import Budget
+from rlinit.budget import Budget, reserve
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import TensorArrays
 from rlinit.stages.passes import run_in_chunks
+
+_ENTRY_BYTES = 120.0
+"""Bytes that an entry takes beside those found so far: in one array, and that array by columns."""
 
 
 class Crossings(NamedTuple):
@@ -195,9 +198,10 @@ def crossings(
     """
     found: list[tuple[IntArray, IntArray, FloatArray]] = []
 
-    def call(first: int, last: int) -> int:
+    def call(first: int, last: int) -> None:
         found.append(_crossings(first, last, inner, outer, tensors, cost))
-        return last - first
+        have = sum(len(part) for _, _, part in found)
+        reserve(have * _ENTRY_BYTES, f"{have:,} crossings of intervals")
 
     if not run_in_chunks(call, len(inner), budget):
         return None

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import FloatArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.ideals.bottleneck_search import run_in_chunks
 from rlinit.exact.stages.ideals.node_merging import merge_weightless
 from rlinit.exact.stages.intervals.cover import Cover, Lattice, undecided
 from rlinit.exact.stages.intervals.crossings import crossings
-from rlinit.exact.stages.intervals.passes import Transfers, furthest, least_needed
+from rlinit.exact.stages.intervals.passes import Leaves, Transfers, extents, furthest, least_needed
 from rlinit.stages.problem import StageProblem
 
 MOST_NODES = 5_000
@@ -45,19 +45,24 @@ class _Out(Exception):
 def _tried(lattice: Lattice, cover: Cover, bottleneck: float, budget: Budget) -> Cover | None:
     """Return the intervals in which a boundary of a schedule within the bottleneck may lie; None if there is none."""
     problem, limit = lattice.problem, lattice.room(bottleneck)
-    leaves, at = cover.leaves()
+    at = np.argsort(cover.least, kind="stable")
+    ranked = cover.kept(at)
     tensors = problem.tensor_arrays
-    entering = crossings(leaves.inner, leaves.outer, tensors, lattice.in_s, budget)
-    leaving = crossings(leaves.inner, leaves.outer, tensors, lattice.out_s, budget)
+    entering = crossings(ranked.inner, ranked.outer, tensors, lattice.in_s, budget)
+    alike = lattice.out_s is lattice.in_s
+    leaving = entering if alike else crossings(ranked.inner, ranked.outer, tensors, lattice.out_s, budget)
     if entering is None or leaving is None:
         raise _Out
     transfers = Transfers(entering, leaving, problem.tensor_indptr, problem.tensor_dst)
+    spread = float((cover.most - cover.least).max()) + 1e-12 * float(cover.most[-1])
+    extent = extents(ranked.inner, ranked.outer, leaving.indptr, leaving.tail)
+    leaves = Leaves(ranked.inner, ranked.outer, ranked.least, ranked.most, at, inverse_of(at), spread, extent)
     k, last = problem.num_stages, leaves.at[-1]
-    done = np.full((k + 1, cover.size), -1.0)
-    done[0, leaves.at[0]] = 0.0
-    # So much is done before the last r stages, or they do not suffice.
-    floor = cover.least[-1] - limit * np.arange(k + 1.0)[:, None]
-    need = np.maximum(cover.need, floor).take(at, axis=1)
+    done = np.full((cover.size, k + 1), -np.inf)
+    done[leaves.at[0], 0] = 0.0
+    # So much is done before the stages that are left, or they do not suffice.
+    floor = cover.least[-1] - limit * np.arange(k, -1.0, -1.0)
+    need = np.maximum(ranked.need, floor)
 
     steps = k + (problem.num_nodes + 63) // 64  # of a pair, at most, beside what crosses
 
@@ -70,15 +75,15 @@ def _tried(lattice: Lattice, cover: Cover, bottleneck: float, budget: Budget) ->
             raise _Out
 
     run(furthest, need)
-    if done[k, last] < need[0, last]:
+    if done[last, k] < need[last, k]:
         return None
     exact = np.full_like(need, np.inf)
-    exact[0, last] = need[0, last]
+    exact[last, k] = need[last, k]
     run(least_needed, exact)
     needed = np.empty_like(exact)
-    needed[:, at] = exact
+    needed[at] = exact
     cover = Cover(cover.inner, cover.outer, cover.least, cover.most, needed)
-    return cover.kept(np.isfinite(needed).any(axis=0))
+    return cover.kept(np.isfinite(needed).any(axis=1))
 
 
 def refuted(lattice: Lattice, bottleneck: float, most: int, budget: Budget) -> bool | None:
@@ -102,7 +107,9 @@ def refuted(lattice: Lattice, bottleneck: float, most: int, budget: Budget) -> b
             chosen = (spread >= 0) & (spread >= _COARSE * spread.max())
             if not chosen.any() or cover.size + chosen.sum() > most:
                 return False
-            halved = lattice.halved(cover, chosen)
+            halved = lattice.halved(cover, chosen, budget)
+            if halved is None:
+                return None
             cover = _tried(lattice, halved, bottleneck, budget)
     except _Out:
         return None
@@ -117,6 +124,7 @@ def interval_bound(
     first: int = 500,
     most: int = 8_000,
     budget: Budget | None = None,
+    on_bound: Callable[[float], object] | None = None,
 ) -> float:
     """Return the interval bound: the largest bottleneck found that no chain of intervals of ideals stays within.
 
@@ -130,6 +138,8 @@ def interval_bound(
         Intervals of a trial in the first round and in the last. The time of a trial grows with their square.
     budget
         When to stop; looked at many times a second.
+    on_bound
+        Called with each better bound.
     """
     budget, low = budget or Budget(), max(lower, simple_bound(problem, budget)[0])
     if problem.num_nodes == 0 or not np.isfinite(low):
@@ -154,6 +164,8 @@ def interval_bound(
                 return low
             if gone:
                 low = max(low, trial)
+                if on_bound is not None:
+                    on_bound(low)
             else:
                 given_up = trial
             if given_up - low <= _CLOSE * upper:

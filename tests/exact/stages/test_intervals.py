@@ -38,7 +38,9 @@ def finer(lattice: Lattice, rounds: int, rng: np.random.Generator) -> Cover:
     for _ in range(rounds):
         chosen = undecided(cover) & (rng.random(cover.size) < 0.7)
         if chosen.any():
-            cover = lattice.halved(cover, chosen)
+            halved = lattice.halved(cover, chosen, Budget())
+            assert halved is not None
+            cover = halved
     return cover
 
 
