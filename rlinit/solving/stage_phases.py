@@ -54,6 +54,9 @@ _SEED_STRIDE = 1_000_003
 _LONG_EVALUATIONS = 4_000_000
 """Moves of each further annealing where there is time: four times those of the first."""
 
+_NEIGHBOURS_TURN, _TINY_S = 0.2, 1e-3
+"""Share of the time left that neighbours get at once by turns with annealing, and the least that a turn counts."""
+
 _FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
 """Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
 
@@ -255,14 +258,38 @@ def _decode(search: StageSearch, agent: OrderProposer, decoding: Decoding) -> Fl
 
 def anneal(search: StageSearch) -> None:
     """Anneal once; with a time limit, again from other seeds and four times as long, until the share is spent."""
-    incumbent, seed = search.incumbent, search.options.seed
-    coarse(search, "anneal", seed, search.limits)
-    if incumbent.problem.objective == "pipeline":
-        bound_phase(incumbent, "anchored-cut")
-    longer = replace(search.limits, evaluations=_LONG_EVALUATIONS)
-    while search.options.timed and not incumbent.finished:
-        seed += 1
-        coarse(search, "anneal", seed, longer)
+    _first_annealing(search)
+    turn = 0
+    while search.options.timed and not search.incumbent.finished:
+        turn += 1
+        _annealing(search, turn)
+
+
+def anneal_and_neighbours(search: StageSearch) -> None:
+    """Anneal, then solve neighbours; with a time limit, go on with what has been fruitless for less time."""
+    incumbent = search.incumbent
+    _first_annealing(search)
+    if not search.options.timed:
+        neighbours(search)
+        return
+    turn, methods, fruitless_s = 0, (neighbours, _annealing), [0.0, 0.0]
+    while not incumbent.finished:
+        turn += 1
+        which, before, began = int(np.argmin(fruitless_s)), incumbent.values, incumbent.budget.elapsed_s
+        with incumbent.within(1.0 if which else _NEIGHBOURS_TURN):
+            methods[which](search, turn)
+        spent = incumbent.budget.elapsed_s - began
+        fruitless_s[which] = 0.0 if incumbent.values != before else fruitless_s[which] + spent + _TINY_S
+
+
+def _first_annealing(search: StageSearch) -> None:
+    coarse(search, "anneal", search.options.seed, search.limits)
+    if search.incumbent.problem.objective == "pipeline":
+        bound_phase(search.incumbent, "anchored-cut")
+
+
+def _annealing(search: StageSearch, turn: int) -> None:
+    coarse(search, "anneal", search.options.seed + turn, replace(search.limits, evaluations=_LONG_EVALUATIONS))
 
 
 def fill(search: StageSearch) -> None:
@@ -302,8 +329,16 @@ def _fill_by(
         )
 
 
-def neighbours(search: StageSearch) -> None:
-    """Solve a few stages around the bottleneck again exactly, then all boundaries together, in random orders."""
+def neighbours(search: StageSearch, turn: int = 0) -> None:
+    """Solve a few stages around the bottleneck again exactly, then all boundaries together, in random orders.
+
+    Parameters
+    ----------
+    search
+        Takes what is found.
+    turn
+        Which of several times this is; orders differ.
+    """
     incumbent = search.incumbent
     if incumbent.finished or incumbent.assignment is None:
         return
@@ -320,7 +355,7 @@ def neighbours(search: StageSearch) -> None:
         moved, _ = improve_at_boundaries(
             incumbent.problem,
             found,
-            seed=search.options.seed,
+            seed=search.options.seed + turn,
             rounds=_LONG_BOUNDARY_ROUNDS if search.options.timed else _BOUNDARY_ROUNDS,
             most_work=_LONG_BOUNDARY_WORK if search.options.timed else _BOUNDARY_WORK,
             lower=lower,

@@ -60,12 +60,16 @@ def _stages_over(count: int) -> Condition[StageSearch]:
 
 _NO_PLAN: Condition[StageSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
 _PIPELINE: Condition[StageSearch] = Condition("the objective is pipeline", _pipeline)
+_MEMORY: Condition[StageSearch] = Condition("the objective is memory", lambda search: not _pipeline(search))
 _ALIKE: Condition[StageSearch] = Condition(
     "devices are alike", lambda search: search.incumbent.problem.num_classes == 1
 )
 _UNLIKE: Condition[StageSearch] = Condition("devices differ", lambda search: search.incumbent.problem.num_classes > 1)
 _TRANSFERS: Condition[StageSearch] = Condition(
     "tensors cost something", lambda search: bool(search.incumbent.problem.in_s.any())
+)
+_NO_TRANSFERS: Condition[StageSearch] = Condition(
+    "tensors cost nothing", lambda search: not search.incumbent.problem.in_s.any()
 )
 _UP_TO_FEW: Condition[StageSearch] = Condition(
     f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
@@ -177,10 +181,17 @@ _AUTO: Strategy[StageSearch] = (
         "filling",
         stage_phases.fill,
         0.25,
-        (_PIPELINE, _ALIKE),
+        (_PIPELINE, _ALIKE, _NO_TRANSFERS),
         "lines of 100 and 1,000 tasks: mostly optimal within 3 s, where annealing is 0.5 to 3% above",
     ),
     Phase("filling", stage_phases.fill, 0.1, (_PIPELINE, _UNLIKE), "a start for the beam"),
+    Phase(
+        "filling",
+        stage_phases.fill,
+        0.03,
+        (_PIPELINE, _ALIKE, _TRANSFERS),
+        "where tensors cost something, annealing is ahead of it in less time: a NASNet mobile in 16 stages",
+    ),
     Phase(
         "ideals of many states",
         partial(exact_ideals, most=FEW_IDEALS, most_labels=LABEL_CAP),
@@ -216,24 +227,25 @@ _AUTO: Strategy[StageSearch] = (
         "annealing",
         stage_phases.anneal,
         0.6,
-        (_stages_over(_FEW_STAGES),),
-        "with many stages no bound closes soon, and a better schedule is worth more "
-        "(benchmarks.papers.mtpp --dataset regal)",
+        (_stages_over(_FEW_STAGES), _MEMORY),
+        "with many stages no bound closes soon, and a better schedule is worth more",
     ),
+    Phase("neighbouring stages", stage_phases.neighbours, 0.3, (_PIPELINE, _UP_TO_FEW), "they are solved in moments"),
     Phase(
-        "neighbouring stages",
-        stage_phases.neighbours,
-        0.3,
-        (_PIPELINE,),
-        "a few stages, and boundaries with the middle of stages held together, have few ideals: a NASNet mobile in 8 "
-        "stages gets 2% better in 12 s after annealing",
+        "annealing and neighbouring stages",
+        stage_phases.anneal_and_neighbours,
+        0.65,
+        (_PIPELINE, _stages_over(_FEW_STAGES)),
+        "random wide graphs get better by annealing (benchmarks.papers.mtpp --dataset regal), searched cells by few "
+        "stages at once, and by boundaries with the middle of stages held together, which have few ideals: a NASNet "
+        "mobile in 16 stages 2 to 4% in 15 s after annealing",
     ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
     Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),
     Phase(
         "bound intervals",
         _bound("intervals"),
-        0.6,
+        0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS, _stages_over(_FEW_STAGES)),
         "more intervals, below a better value; with few stages the program proves more (a NASNet mobile in 4)",
     ),
