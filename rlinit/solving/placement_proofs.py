@@ -13,6 +13,7 @@ from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, JoinedBound
 from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
 from rlinit.exact.placements.constraint.solve import solve_constraints
+from rlinit.exact.placements.constraint.window import WindowSearch
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
@@ -48,6 +49,12 @@ _LEAST_SHARE, _MEMORY = 0.3, 0.7
 
 _WINDOW_TURNS = 4
 """Every so many turns of the search are windows."""
+
+_CATCHING_SHARE = 0.5
+"""Of the time left, in which a chain that is behind the bound has to be ahead of it to go on at once."""
+
+_LOADING_S = 3.0
+"""Seconds of which loading OR-Tools is too large a part: it takes half a second."""
 
 _TRIAL_CHOICES = 500
 """Choices of devices and orders between two looks at what trials found."""
@@ -247,37 +254,45 @@ def by_turns(search: PlacementSearch) -> None:
         return
     problem = incumbent.problem
     upper = incumbent.values[0] if incumbent.values else np.inf
-    joined = JoinedBound(problem, upper, incumbent.budget, with_chain=problem.num_shards == 1)
-    turns = itertools.count(1)
+    programs = incumbent.budget.remaining_s > _LOADING_S and has_constraints(search)
+    joined = JoinedBound(problem, upper, incumbent.budget, with_chain=problem.num_shards == 1, programs=programs)
+    turns, placed_anew = itertools.count(1), WindowSearch(problem, search.options.seed)
 
     def prove() -> None:
         with incumbent.in_phase("bound: joined"):
-            take_bound(incumbent, joined.run(incumbent.budget), "joined")
+            take_bound(incumbent, joined.run(incumbent.budget), joined.source)
 
     def improve() -> None:
         turn = next(turns)
-        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS:
+        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS and len(ways) == 2:
             windows(search)
         else:
             local_search(search, turn)
+
+    def place_anew() -> None:
+        with incumbent.in_phase("windows on cp-sat"):
+            while incumbent.assignment is not None and not incumbent.finished and placed_anew.goes_on(incumbent.budget):
+                incumbent.offer(placed_anew.improve(incumbent.assignment, incumbent.budget), "window")
 
     def behind() -> float:
         """Return by what part of the bound the chain is below it: until it is above, no gap tells of its work."""
         bound = incumbent.bounds[0] if incumbent.bounds else 0.0
         return max(0.0, 1.0 - joined.chain_s / bound) if bound > 0.0 else 0.0
 
-    ways = (prove, improve)
-    shares = WorkShares(len(ways), _LEAST_SHARE, _MEMORY)
-    idle = 0
+    ways = [prove, improve]
+    if programs and problem.transfers == "parallel" and placed_anew.affordable:
+        ways.append(place_anew)
+    shares = WorkShares(len(ways), _LEAST_SHARE / (len(ways) - 1), _MEMORY)
+    idle, catching_up = 0, False
     while not incumbent.finished and idle < _IDLE_TURNS:
-        way, gap, began = shares.choose(), min(incumbent.gap, 1.0), incumbent.budget.elapsed_s
-        deficit = behind()
+        way = ways.index(prove) if catching_up else shares.choose()
+        gap, began, deficit = min(incumbent.gap, 1.0), incumbent.budget.elapsed_s, behind()
         with incumbent.within(max(_TURN_SHARE, _LEAST_TURN_S / max(incumbent.budget.remaining_s, _LEAST_TURN_S))):
             ways[way]()
         seconds = incumbent.budget.elapsed_s - began
         gain, caught_up = max(0.0, gap - incumbent.gap), deficit - behind()
-        if caught_up * incumbent.budget.remaining_s > behind() * seconds:  # It gets there in the time left.
-            gain = max(gain, caught_up)
+        time_to_go = _CATCHING_SHARE * incumbent.budget.remaining_s
+        catching_up = behind() > 0.0 and caught_up * time_to_go > behind() * seconds
         idle = idle + 1 if seconds < _IDLE_S and gain == 0.0 else 0
         shares.reward(way, gain, max(seconds, _LEAST_TURN_S))
 

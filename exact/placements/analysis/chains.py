@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import BoolArray, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.placements.analysis.reachability import in_words, work_between
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
@@ -108,10 +108,26 @@ def segment_problem(
     if after >= 0:
         own = time_s[local[after], :, 1]
         time_s[local[after], :, 1] = np.where(np.isfinite(own), 0.0, np.inf)
+    return restricted(problem, inside, time_s), ops
+
+
+def restricted(problem: PlacementProblem, inside: BoolArray, time_s: FloatArray) -> PlacementProblem:
+    """Return the `latency` problem of some ops alone.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    inside
+        (n,) whether it has an op.
+    time_s
+        (k, d, 2) seconds of those that it has.
+    """
+    ops, local = np.flatnonzero(inside), np.cumsum(inside) - 1
     edges = problem.edges[inside[problem.edges].all(axis=1)]
     leader: dict[int, int] = {}
     group = np.array([leader.setdefault(int(problem.group[v]), k) for k, v in enumerate(ops)], np.int64)
-    segment = dataclasses.replace(
+    return dataclasses.replace(
         problem,
         objective="latency",
         time_s=time_s,
@@ -122,4 +138,3 @@ def segment_problem(
         order=local[problem.order[inside[problem.order]]],
         group=group,
     )
-    return segment, ops
