@@ -102,6 +102,8 @@ def write_pages(folder: Path) -> None:
         Where to; it is made if it is not there.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.md"):  # of results that are no more
+        path.unlink()
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")}
     names = sorted(found, key=lambda name: (list(_TITLES).index(name) if name in _TITLES else len(_TITLES), name))
     for name in names:
