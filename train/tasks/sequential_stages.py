@@ -89,7 +89,10 @@ class PointerTask:
         return self.stages.label(batch)
 
     def rival(self, batch: LabelledProblems, seconds: float) -> FloatArray:
-        """Return what the one-shot agent is held against."""
+        """Return what the one-shot agent is held against.
+
+        See `Task.rival`.
+        """
         return self.stages.rival(batch, seconds)
 
     def network(self, seed: int) -> torch.nn.Module:
