@@ -51,7 +51,7 @@ _TRIES = 3
 _AGENT_S = 0.2
 """Seconds below which heuristics and search are ahead of the agent, however few ops there are."""
 
-_FIRST_MOVES = 30_000
+FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
 
 _SEED_STRIDE = 7919
@@ -273,7 +273,9 @@ def load_splits(search: PlacementSearch) -> None:
 # -- search ----------------------------------------------------------------------------------------------------
 
 
-def local_search(search: PlacementSearch, seed: int = 0, start: Placement | None = None) -> None:
+def local_search(
+    search: PlacementSearch, seed: int = 0, start: Placement | None = None, moves: int | None = None
+) -> None:
     """Phase 2: local search from `start` or else the incumbent, runs side by side on threads.
 
     Its kernels release the lock.
@@ -286,6 +288,8 @@ def local_search(search: PlacementSearch, seed: int = 0, start: Placement | None
         Added to that of the options.
     start
         Where to search from; None: the incumbent.
+    moves
+        Most of each run; None: as `sweep_placements` has it.
     """
     incumbent, jobs = search.incumbent, search.options.jobs
     if incumbent.finished:
@@ -298,13 +302,16 @@ def local_search(search: PlacementSearch, seed: int = 0, start: Placement | None
             sweep_placements(
                 problem,
                 seed=first,
+                evaluations=moves,
                 budget=incumbent.budget,
                 start=start,
                 on_better=lambda found: incumbent.offer(found, "sweep"),
             )
             return
         runs = Parallel(n_jobs=jobs, backend="threading")(
-            delayed(sweep_placements)(problem, seed=first + _SEED_STRIDE * run, budget=incumbent.budget, start=start)
+            delayed(sweep_placements)(
+                problem, seed=first + _SEED_STRIDE * run, evaluations=moves, budget=incumbent.budget, start=start
+            )
             for run in range(jobs)
         )
         for found in runs:
@@ -323,22 +330,6 @@ def search_in_larger_shards(search: PlacementSearch) -> None:
             seed=search.options.seed,
             budget=incumbent.budget,
             on_better=lambda found: incumbent.offer(in_smaller_shards(found, factor), "sweep in larger shards"),
-        )
-
-
-def first_search(search: PlacementSearch) -> None:
-    """Search for less time than the bound by loads takes, which comes after it."""
-    incumbent = search.incumbent
-    if incumbent.finished:
-        return
-    with incumbent.in_phase("first sweep"):
-        sweep_placements(
-            search.searched(incumbent.assignment),
-            seed=search.options.seed,
-            evaluations=_FIRST_MOVES,
-            budget=incumbent.budget,
-            start=incumbent.assignment,
-            on_better=lambda found: incumbent.offer(found, "sweep"),
         )
 
 

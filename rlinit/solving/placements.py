@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,7 @@ _AUTO: Strategy[PlacementSearch] = (
     *_OPENING,
     Phase(
         "first search",
-        phases.first_search,
+        partial(phases.local_search, moves=phases.FIRST_MOVES),
         0.5,
         (_TIMED, _ONE_SHARD),
         "over 1 s the primal integral is 21% smaller than with the loads first, which take as long "
