@@ -1,0 +1,193 @@
+"""What a learned part could gain at most: searches and bounds that are told what the best network could say.
+
+Run as ``python -m benchmarks.learning.oracles QUESTION [--count N]``; seconds are of the processor.
+
+========  ============================================================================================================
+question  what is known in advance
+========  ============================================================================================================
+widths    the best of five widths of windows for local search, in hindsight, against the best of five seeds
+starts    which of eight drawn placements local search ends best from, by half of its runs, judged by the other half
+rows      the rows between ops that bind in the linear program at its end
+spectral  the multipliers with which the spectral bound ends
+========  ============================================================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.learning.families import FAMILIES
+from benchmarks.learning.protocol import Comparison, compare, print_comparisons
+from benchmarks.record import count_processor_time
+from rlinit.agent.latency_selection import choose_for_latency
+from rlinit.agent.placements.features import observe
+from rlinit.budget import Budget
+from rlinit.exact.placements.bounds import registry
+from rlinit.exact.placements.bounds.lp_relaxation import CutPool
+from rlinit.exact.stages.bounds import spectral
+from rlinit.heuristics.placements import local_search
+from rlinit.heuristics.placements.local_search import earliest_finish_start, sweep_placements
+from rlinit.heuristics.stages import anneal
+from rlinit.kernels.policy.rollouts import play
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.timeline import makespan, placement_of
+from rlinit.stages.lowering import lower_stages
+
+_WORK = 1_500_000
+"""Ops that local search places."""
+
+_WIDTHS = (8, 16, 32, 64, 128)
+_STARTS, _RUNS = 8, 4
+_LONG_S, _SHORT_S = 6.0, (0.1, 1.0)
+"""Seconds after which rows and multipliers are final, and after which bounds are compared."""
+
+_MOST_ROUNDS = 60
+_MOST_ROWS_OPS, _MOST_SPECTRAL_OPS = 420, 400
+
+
+def _placements(count: int) -> Iterator[PlacementProblem]:
+    for name, cases in FAMILIES["latency"].items():
+        for case in islice(cases(), count if name != "language models" else 0):
+            yield lower_placement(case.graph, case.hardware, "latency", **case.options).problem
+
+
+def widths(count: int) -> list[Comparison]:
+    """Return widths, and the best of them, over widths as they are drawn."""
+
+    def reached(problem: PlacementProblem, span: tuple[int, int], seed: int) -> float:
+        start = earliest_finish_start(problem)
+        assert start is not None
+        search, rng = local_search._Windows(problem, start), np.random.default_rng(seed)
+        with patch.object(local_search, "_WIDTHS", span):
+            while search.work < _WORK:
+                search.step(rng, 1 << 30, None)
+        return search.value
+
+    found = [
+        (
+            [reached(problem, local_search._WIDTHS, seed) for seed in range(5)],
+            [reached(problem, (width, width), 0) for width in _WIDTHS],
+        )
+        for problem in _placements(count)
+    ]
+    median = [float(np.median(seeds)) for seeds, _ in found]
+    rows = [compare("width", str(w), [each[at] for _, each in found], median) for at, w in enumerate(_WIDTHS)]
+    rows.append(compare("best of five", "seeds", [min(seeds) for seeds, _ in found], median))
+    rows.append(compare("best of five", "widths", [min(each) for _, each in found], median))
+    return [*rows, compare("widths / seeds", "", [min(e) for _, e in found], [min(s) for s, _ in found])]
+
+
+def starts(count: int) -> list[Comparison]:
+    """Return starts chosen by some runs of the search, and by their makespans, over the mean start."""
+    rows = []
+    for per_op in (20, 200):
+        by_search, by_value = [], []
+        for problem in _placements(count):
+            agent = choose_for_latency(problem, "auto").agent
+            assert agent is not None
+            seen, free = observe(problem), np.full(problem.num_ops, -1, np.int64)
+            drawn = play(seen.arrays, agent.logits(seen), 1.0, _STARTS, free, np.random.default_rng(1))
+            if not np.isfinite(drawn.value).all():
+                continue
+            times = [np.repeat(start[:, None], problem.num_devices, axis=1) for start in drawn.start]
+            placed = [placement_of(problem, d[:, None], t) for d, t in zip(drawn.device, times, strict=True)]
+            ends = np.empty((_STARTS, _RUNS))
+            for at, run in np.ndindex(ends.shape):
+                moves = per_op * problem.num_ops
+                ended = sweep_placements(problem, seed=run, evaluations=moves, start=placed[at])
+                assert ended is not None
+                ends[at, run] = np.log(makespan(problem, ended))
+            chosen, held = ends[:, : _RUNS // 2].mean(axis=1).argmin(), ends[:, _RUNS // 2 :]
+            by_search.append(float(np.exp(held[chosen].mean() - held.mean())))
+            first = int(np.argmin([makespan(problem, one) for one in placed]))
+            by_value.append(float(np.exp(ends[first].mean() - ends.mean())))
+        rows.append(compare(f"{per_op} moves an op", "chosen by the search", by_search, [1.0] * len(by_search)))
+        rows.append(compare(f"{per_op} moves an op", "chosen by makespan", by_value, [1.0] * len(by_value)))
+    return rows
+
+
+def rows(count: int) -> list[Comparison]:
+    """Return bounds of the linear program with its last rows from the start over those without, reciprocals."""
+    told: dict[float, list[float]] = {seconds: [] for seconds in _SHORT_S}
+    plain: dict[float, list[float]] = {seconds: [] for seconds in _SHORT_S}
+    for problem in _placements(count):
+        found = sweep_placements(problem, seed=0, budget=Budget(0.5))
+        if found is None or problem.num_ops > _MOST_ROWS_OPS:
+            continue
+        value = makespan(problem, found)
+        last = CutPool()
+        _program_bound(problem, value, last, _LONG_S)
+        for seconds in _SHORT_S:
+            pool = CutPool()
+            for row in last.rows:
+                pool.add(*row)
+            told[seconds].append(1.0 / _program_bound(problem, value, pool, seconds))
+            plain[seconds].append(1.0 / _program_bound(problem, value, CutPool(), seconds))
+    return [compare("rows known", f"after {seconds:g} s", told[seconds], plain[seconds]) for seconds in _SHORT_S]
+
+
+def _program_bound(problem: PlacementProblem, upper: float, pool: CutPool, seconds: float) -> float:
+    """Return the bound of the linear program after some seconds; its rows are left in the pool."""
+    start = registry._start(problem, upper, Budget())
+    if start is None:
+        return upper
+    window = registry._tightened(problem, start, upper) or start.window
+    return registry._cut_relaxation(problem, window, start.bound_s, upper, Budget(seconds), pool, _MOST_ROUNDS, ())
+
+
+def spectral_start(count: int) -> list[Comparison]:
+    """Return spectral bounds from their last multipliers over those from the usual ones, reciprocals."""
+    told, plain = [], []
+    for cases in FAMILIES["stages"].values():
+        for case in islice(cases(), count):
+            problem = lower_stages(case.graph, case.hardware, "pipeline").problem
+            best = anneal(problem, seed=0, evaluations=100_000)
+            if best is None or problem.num_nodes > _MOST_SPECTRAL_OPS:
+                continue
+            value = best[1][0]
+            kept: list[Any] = []
+            ascend = spectral._SpectralDual.ascend
+
+            def noting(dual: Any, *given: Any, to: list[Any] = kept, ascend: Any = ascend) -> Any:
+                to.append(ascend(dual, *given))
+                return to[-1]
+
+            with patch.object(spectral._SpectralDual, "ascend", noting):
+                spectral.spectral_bound(problem, upper=value, budget=Budget(_LONG_S))
+            if not kept:
+                continue
+            plain.append(1.0 / spectral.spectral_bound(problem, upper=value, budget=Budget(_SHORT_S[0])))
+            with patch.object(spectral._SpectralDual, "start", lambda _, last=kept[-1][0]: last):
+                told.append(1.0 / spectral.spectral_bound(problem, upper=value, budget=Budget(_SHORT_S[0])))
+    return [compare("multipliers known", f"after {_SHORT_S[0]:g} s", told, plain)]
+
+
+QUESTIONS: dict[str, Callable[[int], list[Comparison]]] = {
+    "widths": widths,
+    "starts": starts,
+    "rows": rows,
+    "spectral": spectral_start,
+}
+
+
+def main() -> None:
+    """Ask, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("question", choices=QUESTIONS)
+    parser.add_argument("--count", type=int, default=3, help="problems of each family")
+    chosen = parser.parse_args()
+    count_processor_time()
+    with threadpool_limits(1, "blas"):
+        print_comparisons(chosen.question, QUESTIONS[chosen.question](chosen.count))
+
+
+if __name__ == "__main__":
+    main()
