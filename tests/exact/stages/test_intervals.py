@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlinit.budget import Budget
+from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.intervals.cover import Cover, Lattice, undecided
 from rlinit.exact.stages.intervals.crossings import crossings
 from rlinit.exact.stages.intervals.search import interval_bound, refuted
-from rlinit.stages.problem import StageProblem
+from rlinit.stages.problem import StageProblem, evaluate
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -68,6 +69,20 @@ def test_single_ideals_decide(seed: int, scale: float, whole: bool) -> None:
     optimum, lattice = brute_force_pipeline(problem), Lattice(problem)
     assert refuted(lattice, optimum, 10**6, Budget()) is False
     assert refuted(lattice, optimum * (1 - 1e-6), 10**6, Budget()) is (optimum > 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sets_of_several_words_decide(seed: int) -> None:
+    """Where sets of ops take three words and far intervals are told apart by these, the same holds as in one."""
+    problem = random_problem(seed, 130, 2 + seed, density=0.4, io=0.3 * seed, tensors_per_node=1 + seed % 2)
+    problem = dataclasses.replace(problem, overflow_s_per_byte=np.zeros(1), memory_bytes=np.array([np.inf]))
+    exact, lattice = solve_ideals(problem, 200_000), Lattice(problem)
+    assert exact is not None
+    assert exact.assignment is not None
+    optimum = evaluate(problem, exact.assignment)[0]
+    assert refuted(lattice, optimum, 10**6, Budget()) is False
+    assert refuted(lattice, optimum * (1 - 1e-6), 10**6, Budget()) is True
+    assert 0 < interval_bound(problem, upper=2 * optimum, most=2_000) <= optimum * (1 + 1e-9)
 
 
 @settings(max_examples=60, deadline=None)
