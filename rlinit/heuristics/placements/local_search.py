@@ -191,14 +191,17 @@ class _Windows:
         self.stalled, self.work = 0, 0
         self._problem = problem
         whole = problem.num_shards == 1
-        self._passes: Passes = OpPasses(problem, start) if whole else BatchPasses(problem, start)
+        self._passes = self._passes_from(start)
         self._priced = PricedPasses(problem, start) if whole and memory_binds(problem) else None
         self._contended = whole and problem.transfers != "parallel"
         self._turn, self._moves, self._waited = 0, _MOVES[0], 0
 
     def restart(self, found: Placement, value: float) -> None:
         """Go on from another schedule."""
-        self.found, self.value, self._passes = found, value, OpPasses(self._problem, found)
+        self.found, self.value, self._passes = found, value, self._passes_from(found)
+
+    def _passes_from(self, start: Placement) -> Passes:
+        return OpPasses(self._problem, start) if self._problem.num_shards == 1 else BatchPasses(self._problem, start)
 
     def step(self, rng: np.random.Generator, limit: int, budget: Budget | None) -> int:
         """Make a pass of at most about `limit` moves; return the moves made."""
@@ -248,6 +251,8 @@ class _Search:
         self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
         if problem.num_shards == 1:
             self._ways += [self._critical_paths, self._from_other]
+        elif problem.transfers != "parallel":
+            self._ways.append(self._under_contention)
         self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
         self.rate = _FIRST_RATE
 
@@ -279,6 +284,14 @@ class _Search:
         notable = self._best.value < before * (1.0 - _NOTABLE)
         self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
         return max(1, work // _WORK_OF_MOVE), work
+
+    def _under_contention(self, limit: int, budget: Budget | None) -> tuple[int, int]:
+        timelines = max(1, min(self._steps, limit // _TIMELINE_COST))
+        before = self._best.value
+        self._offer(anneal_under_contention(self._problem, self.found, self._rng, timelines, budget))
+        notable = self._best.value < before * (1.0 - _NOTABLE)
+        self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
+        return timelines * _TIMELINE_COST, timelines * self._problem.num_ops
 
     def _from_other(self, limit: int, budget: Budget | None) -> tuple[int, int]:
         if self._other is None or self._other.stalled >= _STALLED:

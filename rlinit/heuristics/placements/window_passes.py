@@ -176,9 +176,7 @@ class BatchPasses:
         problem, state = self.problem, self._state
         n, d = problem.num_ops, problem.num_devices
         filled = state.sequence[state.mask.ravel()[state.sequence] != 0]
-        device = np.zeros((n, problem.num_shards), np.int64)
-        for shard in range(problem.num_shards):
-            device[:, shard] = ((state.mask >> shard) & 1).argmax(axis=1)
+        device = _devices(state.mask, problem.num_shards)
         place = np.empty(n * d, np.int64)
         place[filled] = np.arange(len(filled))
         sizes = (device[:, :, None] == np.arange(d)).sum(axis=1)
@@ -203,6 +201,14 @@ def _by_start(problem: PlacementProblem, device: IntArray, sequence: IntArray, e
     return Placement(found.device, sequence * d + device[sequence])
 
 
+def _devices(mask: IntArray, num_shards: int) -> IntArray:
+    """Return (n, s) the device of each shard."""
+    device = np.zeros((len(mask), num_shards), np.int64)
+    for shard in range(num_shards):
+        device[:, shard] = ((mask >> shard) & 1).argmax(axis=1)
+    return device
+
+
 def _with_empty(mask: IntArray, sequence: IntArray) -> IntArray:
     """Return all batches in the order of `sequence`; empty ones after the first of their op."""
     n, d = mask.shape
@@ -221,7 +227,7 @@ def anneal_under_contention(
     Parameters
     ----------
     problem
-        The problem; one shard.
+        The problem.
     start
         A feasible placement.
     rng
@@ -231,17 +237,18 @@ def anneal_under_contention(
     budget
         When to stop.
     """
-    n, d = problem.num_ops, problem.num_devices
-    scale = _typical(problem.op_time_s[np.arange(n), start.device[:, 0]])
+    ran = timeline(problem, start)
+    scale = _typical((ran.end_s - ran.start_s)[~np.isnan(ran.start_s)])
     hot, cold, mode = 0.5 * _HOT * scale, _COLD * scale, MODES[problem.transfers]
     arrays, memory = timeline_arrays(problem), device_memory(problem)
-    search = new_timeline_search(arrays, mode, start.sequence, held_bytes(problem, start.device), hot)
+    mask = shard_masks(start.device, problem.num_devices)
+    held = held_bytes(problem, start.device)
+    search = new_timeline_search(arrays, mode, _with_empty(mask, start.sequence), mask, held, hot)
     cooling = cooling_factor(hot, cold, moves)
-    for part in slices(moves, max(1, _SLICE_OPS // n), budget):
+    for part in slices(moves, max(1, _SLICE_OPS // problem.num_ops), budget):
         anneal_timeline(rng, arrays, memory, mode, search, part, cooling)
-    device = np.empty((n, 1), np.int64)
-    device[search.best_sequence // d, 0] = search.best_sequence % d
-    return Placement(device, search.best_sequence)
+    filled = search.best_sequence[search.best_mask.ravel()[search.best_sequence] != 0]
+    return Placement(_devices(search.best_mask, problem.num_shards), filled)
 
 
 def search_critical_paths(

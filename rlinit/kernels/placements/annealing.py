@@ -1,4 +1,4 @@
-"""What the compiled annealing searches over placements share: temperatures, acceptance, and draws of moves."""
+"""What the compiled annealing searches over placements share: temperatures, acceptance, and moves of batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.timeline import TimelineArrays
+
+RUN_SHARE = 0.6
+"""Of the moves of shards of one op, those that take a run of them, not all that a device has."""
 
 
 class DeviceMemory(NamedTuple):
@@ -104,3 +108,55 @@ def draw_other_device(rng: np.random.Generator, i: int, d: int) -> int:
     """
     j = int(rng.random() * (d - 1))
     return j + 1 if j >= i else j
+
+
+@njit(cache=True, nogil=True, inline="always")
+def draw_run(rng: np.random.Generator, num_shards: int) -> np.int64:
+    """Return 1, 2, 4, ... shards in a row as bits, fewer than all, each length as often; the one there is, if only one.
+
+    Single shards alone would have to move one after another, each move worse than the one before, where there are many.
+
+    Parameters
+    ----------
+    rng
+        Seeded; the draws continue where it stands.
+    num_shards
+        Shards of an op, at least 1.
+    """
+    lengths = 1
+    while 2 << lengths <= num_shards:
+        lengths += 1
+    length = 1 << int(rng.random() * lengths)
+    first = length * int(rng.random() * ((num_shards + length - 1) // length))
+    return ((np.int64(1) << np.int64(length)) - np.int64(1)) << np.int64(first)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def batch_span(a: TimelineArrays, mask: IntArray, place: IntArray, code: int, lo: int, hi: int) -> tuple[int, int]:
+    """Return the first and last position in lo..hi-1 a batch may take, given the batches it shares shards with.
+
+    Parameters
+    ----------
+    a
+        The problem.
+    mask
+        (n, d) shards of each batch as bits.
+    place
+        (n * d,) position of each batch.
+    code
+        The batch op * d + device.
+    lo, hi
+        Positions to choose from.
+    """
+    d = mask.shape[1]
+    v, held = code // d, mask[code // d, code % d]
+    left, right = lo, hi - 1
+    for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+        for j in range(d):
+            if mask[a.pred[q], j] & held and place[a.pred[q] * d + j] + 1 > left:
+                left = place[a.pred[q] * d + j] + 1
+    for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+        for j in range(d):
+            if mask[a.succ[q], j] & held and place[a.succ[q] * d + j] - 1 < right:
+                right = place[a.succ[q] * d + j] - 1
+    return left, right

@@ -14,11 +14,14 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import (
+    RUN_SHARE,
     DeviceMemory,
     PassPlan,
     accepts,
+    batch_span,
     cooling_factor,
     draw_other_device,
+    draw_run,
 )
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel, transfer_time
 from rlinit.kernels.placements.timeline import TimelineArrays
@@ -31,9 +34,6 @@ _CHAIN_RUN = 0.7
 
 _DEVICE_SHARE = 0.6
 """Of the other moves, those that take shards of one op to another device; the rest change a position."""
-
-_RUN = 0.6
-"""Of the moves of shards of one op, those that take a run of them."""
 
 _NEW_PLACE, _SAME_PLACE = 0.3, 0.7
 """Of the batches that get shards, those that change their position though they had some; of these, those put where the
@@ -314,23 +314,6 @@ def _window_cost(a: TimelineArrays, s: BatchSequence, lo: int, hi: int) -> float
     return longest
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _span(a: TimelineArrays, s: BatchSequence, code: int, lo: int, hi: int) -> tuple[int, int]:
-    """Return the first and last position in lo..hi-1 a batch may take, given the batches it shares shards with."""
-    d = s.mask.shape[1]
-    v, held = code // d, s.mask[code // d, code % d]
-    left, right = lo, hi - 1
-    for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
-        for j in range(d):
-            if s.mask[a.pred[q], j] & held and s.place[a.pred[q] * d + j] + 1 > left:
-                left = s.place[a.pred[q] * d + j] + 1
-    for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
-        for j in range(d):
-            if s.mask[a.succ[q], j] & held and s.place[a.succ[q] * d + j] - 1 < right:
-                right = s.place[a.succ[q] * d + j] - 1
-    return left, right
-
-
 @hot_kernel
 def _anneal(
     rng: np.random.Generator,
@@ -375,7 +358,7 @@ def _evaluate(rng: np.random.Generator, a: TimelineArrays, s: BatchSequence, lo:
 def _try_place(rng: np.random.Generator, a: TimelineArrays, s: BatchSequence, code: int, lo: int, hi: int) -> bool:
     """Try a batch at another position."""
     origin = s.place[code]
-    left, right = _span(a, s, code, lo, hi)
+    left, right = batch_span(a, s.mask, s.place, code, lo, hi)
     place = left + int(rng.random() * (right - left + 1))
     if place == origin:
         return False
@@ -384,20 +367,6 @@ def _try_place(rng: np.random.Generator, a: TimelineArrays, s: BatchSequence, co
         return True
     shift(s.sequence, s.place, 1, place, origin)
     return False
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _draw_run(rng: np.random.Generator, num_shards: int) -> np.int64:
-    """Return 1, 2, 4, ... shards in a row as bits, fewer than all, each length as often; the one there is, if only one.
-
-    Single shards alone would have to move one after another, each move worse than the one before, where there are many.
-    """
-    lengths = 1
-    while 2 << lengths <= num_shards:
-        lengths += 1
-    length = 1 << int(rng.random() * lengths)
-    first = length * int(rng.random() * ((num_shards + length - 1) // length))
-    return ((np.int64(1) << np.int64(length)) - np.int64(1)) << np.int64(first)
 
 
 @hot_kernel
@@ -412,8 +381,8 @@ def _try_shards(
     if s.place[other] < lo or s.place[other] >= hi:
         return False
     given = s.mask[v, i]
-    if rng.random() < _RUN:
-        given &= _draw_run(rng, num_shards)
+    if rng.random() < RUN_SHARE:
+        given &= draw_run(rng, num_shards)
         if given == 0:
             return False
     origin, count_j, moved = s.place[other], bit_count(s.mask[v, j]), bit_count(given)
@@ -425,7 +394,7 @@ def _try_shards(
         return False
     s.mask[v, i] ^= given
     s.mask[v, j] |= given
-    left, right = _span(a, s, other, lo, hi)
+    left, right = batch_span(a, s.mask, s.place, other, lo, hi)
     place = origin
     if count_j == 0 or rng.random() < _NEW_PLACE:
         if rng.random() < _SAME_PLACE:
@@ -455,7 +424,7 @@ def _try_chain(
     _copy_out(s, lo, hi, s.kept)
     given = s.mask[v, i]
     if rng.random() < _CHAIN_RUN:
-        given &= _draw_run(rng, num_shards)
+        given &= draw_run(rng, num_shards)
     most = 2 + int(rng.random() * rng.random() * (hi - lo) / d)
     if given != 0:
         count = _connected(rng, a, memory, s, v, i, j, given, most, lo, hi)
@@ -539,7 +508,7 @@ def _take_over(
         return False
     for k in range(count):
         code = s.joined[k] * d + j
-        left, right = _span(a, s, code, lo, hi)
+        left, right = batch_span(a, s.mask, s.place, code, lo, hi)
         if not left <= s.place[code] <= right:
             return False
     return True

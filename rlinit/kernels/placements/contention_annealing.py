@@ -9,24 +9,32 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
-from rlinit.kernels.placements.annealing import DeviceMemory, accepts, draw_other_device
+from rlinit.kernels.placements.annealing import (
+    RUN_SHARE,
+    DeviceMemory,
+    accepts,
+    batch_span,
+    draw_other_device,
+    draw_run,
+)
+from rlinit.kernels.placements.slots import bit_count
 from rlinit.kernels.placements.timeline import TimelineArrays, Transfers, no_transfers, run_batches
 
 _DEVICE_SHARE, _ONLY_DEVICE_SHARE = 0.6, 0.45
 """Of the moves, those that draw a device; those of them that draw no position."""
 
 _REACH = 20
-"""Positions an op moves at most: far along the sequence little changes until much does."""
+"""Ops that a batch passes at most: far along the sequence little changes until much does."""
 
 _COST, _BEST, _TEMPERATURE = 0, 1, 2
 
 
 class TimelineSearch(NamedTuple):
-    """A search's state; n ops of one shard, d devices.
+    """A search's state; n ops, d devices.
 
-    `sequence` (n,) batches op * d + device, `place` (n,) the position of each op, `mask` (n, d) 1 where an op is,
-    `held` (d,) bytes. `best_sequence` and `best_held` are those of the best timeline. `value` (3,) holds makespan, best
-    makespan and temperature in seconds. `start` and `moved` are scratch.
+    `sequence` (n * d,) are all batches op * d + device, those without shards among them; `place` (n * d,) the position
+    of each, `mask` (n, d) its shards as bits, `held` (d,) bytes. `best_sequence` and `best_mask` are those of the best
+    timeline. `value` (3,) holds makespan, best makespan and temperature in seconds. `start` and `moved` are scratch.
     """
 
     sequence: IntArray
@@ -34,7 +42,7 @@ class TimelineSearch(NamedTuple):
     mask: IntArray
     held: FloatArray
     best_sequence: IntArray
-    best_held: FloatArray
+    best_mask: IntArray
     value: FloatArray
     start: FloatArray
     moved: Transfers
@@ -42,56 +50,60 @@ class TimelineSearch(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def new_timeline_search(
-    a: TimelineArrays, mode: int, sequence: IntArray, held: FloatArray, hot: float
+    a: TimelineArrays, mode: int, sequence: IntArray, mask: IntArray, held: FloatArray, hot: float
 ) -> TimelineSearch:
     """Return a search that begins at a schedule.
 
     Parameters
     ----------
     a
-        The problem; every op has one shard.
+        The problem.
     mode
         EXCLUSIVE or BLOCKING, see `rlinit.kernels.placements.timeline`.
     sequence
-        (n,) batches op * d + device in a topological order.
+        (n * d,) all batches op * d + device, each after those it depends on.
+    mask
+        (n, d) shards of each batch as bits.
     held
         (d,) bytes of each device.
     hot
         First temperature in seconds.
     """
-    n, d = a.time.shape[0], a.time.shape[1]
-    mask, place = np.zeros((n, d), np.int64), np.empty(n, np.int64)
-    for at in range(n):
-        place[sequence[at] // d] = at
-        mask[sequence[at] // d, sequence[at] % d] = 1
+    n, d = mask.shape
+    place = np.empty(n * d, np.int64)
+    for at in range(n * d):
+        place[sequence[at]] = at
     start, moved = np.empty((n, d)), no_transfers(mode, n, d)
     cost = run_batches(a, mode, sequence, mask, start, moved)
     value = np.array([cost, cost, hot])
-    return TimelineSearch(sequence.copy(), place, mask, held.copy(), sequence.copy(), held.copy(), value, start, moved)
+    return TimelineSearch(
+        sequence.copy(), place, mask.copy(), held.copy(), sequence.copy(), mask.copy(), value, start, moved
+    )
 
 
 @njit(cache=True, nogil=True)
-def _draw_move(
-    rng: np.random.Generator, a: TimelineArrays, memory: DeviceMemory, s: TimelineSearch, at: int
-) -> tuple[int, int]:
-    """Return device and position to try for the op at a position; those it has where the move is not possible."""
-    n, d = s.mask.shape
-    v, i = s.sequence[at] // d, s.sequence[at] % d
-    j, spot = i, at
-    kind = rng.random()
-    if kind < _DEVICE_SHARE and memory.movable[v] and d > 1:
-        j = draw_other_device(rng, i, d)
-        if not a.time[v, j, 1] < np.inf or s.held[j] + (memory.weight[v] + memory.shard[v]) > memory.capacity[j]:
-            return i, at
-    if kind > _ONLY_DEVICE_SHARE:
-        left, right = 0, n - 1
-        for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
-            left = max(left, s.place[a.pred[q]] + 1)
-        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
-            right = min(right, s.place[a.succ[q]] - 1)
-        left, right = max(left, at - _REACH), min(right, at + _REACH)
-        spot = left + int(rng.random() * (right - left + 1))
-    return j, spot
+def _draw_shards(
+    rng: np.random.Generator, a: TimelineArrays, memory: DeviceMemory, s: TimelineSearch, v: int, i: int, j: int
+) -> int:
+    """Return shards of op v to move from device i to j as bits; 0 where these may not."""
+    given = s.mask[v, i]
+    if rng.random() < RUN_SHARE:
+        given &= draw_run(rng, a.time.shape[2] - 1)
+    moved, count_j = bit_count(given), bit_count(s.mask[v, j])
+    count_i = bit_count(s.mask[v, i]) - moved
+    grown = moved * memory.shard[v] + (memory.weight[v] if count_j == 0 else 0.0)
+    able = a.time[v, i, count_i] < np.inf and a.time[v, j, count_j + moved] < np.inf
+    return given if able and s.held[j] + grown <= memory.capacity[j] else np.int64(0)
+
+
+@njit(cache=True, nogil=True)
+def _give(memory: DeviceMemory, s: TimelineSearch, v: int, i: int, j: int, given: int) -> None:
+    """Move shards of op v from device i to j."""
+    moved = bit_count(given)
+    s.held[j] += moved * memory.shard[v] + (memory.weight[v] if s.mask[v, j] == 0 else 0.0)
+    s.mask[v, i] ^= given
+    s.mask[v, j] |= given
+    s.held[i] -= moved * memory.shard[v] + (memory.weight[v] if s.mask[v, i] == 0 else 0.0)
 
 
 @njit(cache=True, nogil=True)
@@ -119,30 +131,45 @@ def anneal_timeline(
     cooling
         Factor of the temperature before each move.
     """
-    n, d = s.mask.shape
+    d, total = s.mask.shape[1], len(s.sequence)
     for _ in range(moves):
         s.value[_TEMPERATURE] *= cooling
-        at = int(rng.random() * n)
+        at = int(rng.random() * total)
+        while s.mask[s.sequence[at] // d, s.sequence[at] % d] == 0:
+            at = int(rng.random() * total)
         code = s.sequence[at]
         v, i = code // d, code % d
-        j, spot = _draw_move(rng, a, memory, s, at)
-        if j == i and spot == at:
+        j, given, kind = i, np.int64(0), rng.random()
+        if kind < _DEVICE_SHARE and memory.movable[v] and d > 1:
+            j = draw_other_device(rng, i, d)
+            given = _draw_shards(rng, a, memory, s, v, i, j)
+            if given == 0:
+                continue
+            _give(memory, s, v, i, j, given)
+        batch = v * d + j
+        origin = s.place[batch]
+        spot = origin
+        left, right = batch_span(a, s.mask, s.place, batch, 0, total)
+        if kind > _ONLY_DEVICE_SHARE:
+            near, far = max(left, at - _REACH * d), min(right, at + _REACH * d)
+            spot = near + int(rng.random() * (far - near + 1))
+        elif not left <= origin <= right or s.mask[v, j] == given:
+            spot = max(left, min(right, at))
+        if (given == 0 and spot == origin) or not left <= spot <= right:
+            if given != 0:
+                _give(memory, s, v, j, i, given)
             continue
-        s.sequence[at] = v * d + j
-        s.mask[v, i], s.mask[v, j] = 0, 1
-        shift(s.sequence, s.place, d, at, spot)
+        shift(s.sequence, s.place, 1, origin, spot)
         tried = run_batches(a, mode, s.sequence, s.mask, s.start, s.moved)
         if (tried < np.inf or s.value[_COST] == np.inf) and accepts(rng, tried, s.value[_COST], s.value[_TEMPERATURE]):
             s.value[_COST] = tried
-            s.held[i] -= memory.weight[v] + memory.shard[v]
-            s.held[j] += memory.weight[v] + memory.shard[v]
             if tried < s.value[_BEST]:
                 s.value[_BEST] = tried
                 s.best_sequence[:] = s.sequence
-                s.best_held[:] = s.held
+                s.best_mask[:] = s.mask
         else:
-            shift(s.sequence, s.place, d, spot, at)
-            s.mask[v, j], s.mask[v, i] = 0, 1
-            s.sequence[at] = code
+            shift(s.sequence, s.place, 1, spot, origin)
+            if given != 0:
+                _give(memory, s, v, j, i, given)
     best: float = s.value[_BEST]
     return best
