@@ -111,7 +111,7 @@ def draw_other_device(rng: np.random.Generator, i: int, d: int) -> int:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def draw_run(rng: np.random.Generator, num_shards: int) -> np.int64:
+def draw_run(rng: np.random.Generator, num_shards: int) -> int:
     """Return 1, 2, 4, ... shards in a row as bits, fewer than all, each length as often; the one there is, if only one.
 
     Single shards alone would have to move one after another, each move worse than the one before, where there are many.
@@ -128,7 +128,7 @@ def draw_run(rng: np.random.Generator, num_shards: int) -> np.int64:
         lengths += 1
     length = 1 << int(rng.random() * lengths)
     first = length * int(rng.random() * ((num_shards + length - 1) // length))
-    return ((np.int64(1) << np.int64(length)) - np.int64(1)) << np.int64(first)
+    return int(((np.int64(1) << np.int64(length)) - np.int64(1)) << np.int64(first))
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -86,14 +86,14 @@ def _draw_shards(
     rng: np.random.Generator, a: TimelineArrays, memory: DeviceMemory, s: TimelineSearch, v: int, i: int, j: int
 ) -> int:
     """Return shards of op v to move from device i to j as bits; 0 where these may not."""
-    given = s.mask[v, i]
+    given: int = s.mask[v, i]
     if rng.random() < RUN_SHARE:
         given &= draw_run(rng, a.time.shape[2] - 1)
     moved, count_j = bit_count(given), bit_count(s.mask[v, j])
     count_i = bit_count(s.mask[v, i]) - moved
     grown = moved * memory.shard[v] + (memory.weight[v] if count_j == 0 else 0.0)
     able = a.time[v, i, count_i] < np.inf and a.time[v, j, count_j + moved] < np.inf
-    return given if able and s.held[j] + grown <= memory.capacity[j] else np.int64(0)
+    return given if able and s.held[j] + grown <= memory.capacity[j] else 0
 
 
 @njit(cache=True, nogil=True)
@@ -139,7 +139,7 @@ def anneal_timeline(
             at = int(rng.random() * total)
         code = s.sequence[at]
         v, i = code // d, code % d
-        j, given, kind = i, np.int64(0), rng.random()
+        j, given, kind = i, 0, rng.random()
         if kind < _DEVICE_SHARE and memory.movable[v] and d > 1:
             j = draw_other_device(rng, i, d)
             given = _draw_shards(rng, a, memory, s, v, i, j)
