@@ -262,9 +262,9 @@ def by_turns(search: PlacementSearch) -> None:
         with incumbent.in_phase("bound: joined"):
             take_bound(incumbent, joined.run(incumbent.budget), joined.source)
 
-    def improve() -> None:
+    def search_on() -> None:
         turn = next(turns)
-        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS and len(ways) == 2:
+        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS and len(searches) == 1:
             windows(search)
         else:
             local_search(search, turn)
@@ -274,15 +274,24 @@ def by_turns(search: PlacementSearch) -> None:
             while incumbent.assignment is not None and not incumbent.finished and placed_anew.goes_on(incumbent.budget):
                 incumbent.offer(placed_anew.improve(incumbent.assignment, incumbent.budget), "window")
 
+    searches = [search_on]
+    if programs and problem.transfers == "parallel" and placed_anew.affordable:
+        searches.append(place_anew)
+    search_shares = WorkShares(len(searches), _LEAST_SHARE, _MEMORY)
+
+    def improve() -> None:
+        way, gap, began = search_shares.choose(), min(incumbent.gap, 1.0), incumbent.budget.elapsed_s
+        searches[way]()
+        seconds = incumbent.budget.elapsed_s - began
+        search_shares.reward(way, max(0.0, gap - incumbent.gap), max(seconds, _LEAST_TURN_S))
+
     def behind() -> float:
         """Return by what part of the bound the chain is below it: until it is above, no gap tells of its work."""
         bound = incumbent.bounds[0] if incumbent.bounds else 0.0
         return max(0.0, 1.0 - joined.chain_s / bound) if bound > 0.0 else 0.0
 
-    ways = [prove, improve]
-    if programs and problem.transfers == "parallel" and placed_anew.affordable:
-        ways.append(place_anew)
-    shares = WorkShares(len(ways), _LEAST_SHARE / (len(ways) - 1), _MEMORY)
+    ways = (prove, improve)
+    shares = WorkShares(len(ways), _LEAST_SHARE, _MEMORY)
     idle, catching_up = 0, False
     while not incumbent.finished and idle < _IDLE_TURNS:
         way = ways.index(prove) if catching_up else shares.choose()
