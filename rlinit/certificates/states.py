@@ -256,7 +256,7 @@ def _is_below(sets: Sets, tensors: Tensors, limits: Limits, c: int, small: int, 
     for at in range(sets.live_start[small], sets.live_start[small + 1]):
         t = sets.live[at]
         for w in range(words):
-            if sets.bits[large, w] & tensors.reads[t, w]:
+            if sets.bits[large, w] & ~sets.bits[small, w] & tensors.reads[t, w]:
                 for limb in range(len(cost)):
                     cost[limb] += tensors.enter[c, t, limb]
                 break

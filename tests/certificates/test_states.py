@@ -14,6 +14,7 @@ import pytest
 
 import rlinit
 from rlinit.certificates import certificate_of, check, states
+from rlinit.certificates.writing import exact_plan
 from rlinit.cli.main import main
 from tests.certificates.test_check import GRAPH, STAGES, can_be_tried, costs_of
 from tests.properties import fuzz
@@ -54,6 +55,22 @@ def test_both_checkers_count_the_same_sets(first: int) -> None:
                 tried += 1
     assert tried > 100
     assert tried > refused > 20
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tensors_read_over_many_stages_enter_only_where_they_are_read(seed: int) -> None:
+    """Every tensor has readers in several stages: one that a stage passes by costs it nothing."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(6, 10))
+    ops = [(f"op{v}", {"time_s": float(rng.integers(0, 4)), "out_bytes": float(rng.integers(1, 4))}) for v in range(n)]
+    edges = [(f"op{u}", f"op{v}") for u in range(n) for v in range(u + 1, n) if v == u + 1 or rng.random() < 0.4]
+    graph = rlinit.Graph.build(ops, edges)
+    hardware = rlinit.Hardware.pipeline(4, bandwidth=1.0)
+    plan = rlinit.schedule(graph, hardware, objective="pipeline")
+    written, raw_graph, raw_hardware, values = exact_plan(plan, graph, hardware)
+    costs = check.Costs(written, raw_graph, raw_hardware, 0, values)
+    for threshold in range(1, 2 + int(values[0])):
+        assert states.reached_states(costs, Fraction(threshold)) == check.reached_states(costs, Fraction(threshold))
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory"])
