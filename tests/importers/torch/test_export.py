@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 import numpy as np
@@ -338,7 +339,7 @@ def test_what_cannot_be_traced_is_told_with_its_line(
         from_torch(module_of(branch), (ones(4),))
     told = capfd.readouterr()
     assert not told.out + told.err, "torch.export prints the program that it has half made"
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     with pytest.raises(InvalidGraph, match="Made cannot be traced"):
         from_torch(module_of(lambda _, x: x @ ones(7, 7)), (ones(4, 4),))
     with pytest.raises(InvalidGraph, match=r"expected a torch\.nn\.Module"):
