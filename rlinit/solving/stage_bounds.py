@@ -109,10 +109,11 @@ def shared_cover(incumbent: StageIncumbent) -> ConvexCover | None:
 
 
 def _convex_cover(incumbent: StageIncumbent) -> Value:
-    lower, cover = incumbent.bounds[0] if incumbent.bounds else 0.0, shared_cover(incumbent)
+    cover, lower = shared_cover(incumbent), _lower(incumbent)
     if cover is None:
-        return (lower,)
-    return (convex_cover_bound(cover, lower=lower, upper=_upper(incumbent), quantum=incumbent.quantum),)
+        return (0.0,)
+    bound = convex_cover_bound(cover, lower=lower, upper=_upper(incumbent), quantum=incumbent.quantum)
+    return (bound if bound > lower else 0.0,)
 
 
 def _parametric(incumbent: StageIncumbent) -> Value:
@@ -123,15 +124,21 @@ def _anchored(incumbent: StageIncumbent) -> Value:
     return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
+def _lower(incumbent: StageIncumbent) -> float:
+    """Return the bound so far; who gives it back has proven nothing, and does not take over what it rests on."""
+    return incumbent.bounds[0] if incumbent.bounds else 0.0
+
+
 def _intervals(incumbent: StageIncumbent) -> Value:
-    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
+    lower = _lower(incumbent)
     most = _TIMED_INTERVALS if incumbent.budget.remaining_s < np.inf else _INTERVALS
 
     def on_bound(bound: float) -> None:
         incumbent.raise_bound((bound,), "intervals")
 
     upper, budget = _upper(incumbent), incumbent.budget
-    return (interval_bound(incumbent.problem, lower=lower, upper=upper, most=most, budget=budget, on_bound=on_bound),)
+    bound = interval_bound(incumbent.problem, lower=lower, upper=upper, most=most, budget=budget, on_bound=on_bound)
+    return (bound if bound > lower else 0.0,)
 
 
 def _spectral(incumbent: StageIncumbent) -> Value:

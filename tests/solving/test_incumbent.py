@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 import rlinit
+from rlinit.budget import Budget
 from rlinit.hardware import Device, Hardware
+from rlinit.solving.incumbent import for_stages
+from rlinit.solving.stage_bounds import bound_phase
+from tests.stage_cases import brute_force_pipeline, random_problem
 
 
 def chain(sizes: list[float]) -> rlinit.Graph:
@@ -39,3 +43,19 @@ def test_a_relaxation_that_a_solver_finds_infeasible_rests_on_it(options: Any) -
         options = {**options, "optimizer": 1}
     plan = rlinit.schedule(graph, hardware, **options)
     assert (plan.status, plan.trusted) == ("infeasible", ("scip",))
+
+
+@pytest.mark.parametrize("name", ["simple", "intervals", "convex-cover", "anchored-cut", "chain-order"])
+def test_a_bound_that_is_given_back_still_rests_on_who_proved_it(name: str) -> None:
+    """A method that only returns the bound it was told does not make it its own."""
+    problem = random_problem(3, 7, 3)
+    for source, trusted in (("lp-root", ("scip",)), ("", ("checkpoint",))):
+        incumbent = for_stages(problem, Budget(5), 0.0, None)
+        too_high = 1.2 * brute_force_pipeline(problem)
+        if source:
+            incumbent.raise_bound((too_high,), source)
+        else:
+            incumbent.take_over((too_high,), "simple", ())
+        bound_phase(incumbent, name)
+        assert incumbent.bounds == (too_high,)
+        assert incumbent.trusted == trusted
