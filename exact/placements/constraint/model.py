@@ -81,7 +81,8 @@ class ConstraintModel:
         for (u, w), seconds in zip(*self.lags, strict=True) if self.lags else ():
             self._add_least_time(int(u), int(w), seconds)
         self._add_memory()
-        self._break_symmetry()
+        if not self.around:  # heads and tails of a window tell devices apart that are alike in themselves
+            self._break_symmetry()
 
     def _add_devices(self) -> None:
         """Let each group of colocated ops run on one device: ``sum_i on[v, i] = 1`` (DIVIML, condition 1)."""

@@ -78,3 +78,17 @@ def test_windows_one_after_another_repeat() -> None:
         results.append(best)
     assert makespan(problem, results[0]) < makespan(problem, start)
     assert (results[0].sequence == results[1].sequence).all()
+
+
+@pytest.mark.parametrize(("seed", "first", "share"), [(36, 6, 0.911), (37, 4, 0.973), (38, 5, 0.963)])
+def test_windows_on_equal_devices_are_not_narrowed(seed: int, first: int, share: float) -> None:
+    """What runs before and after a window tells equal devices apart, so which of them an op takes matters."""
+    problem = random_placement_problem(
+        seed, 24, 3, density=0.15, identical=True, integer=bool(seed % 2), transfer=0.3, forbidden_fraction=0.0
+    )
+    start = earliest_finish_start(problem)
+    assert start is not None
+    window = (first, first + 10)
+    found, _ = solve_window(problem, start, window, budget=Budget(20), settings=ConstraintSettings())
+    assert found is not None
+    assert makespan(problem, found) <= share * makespan(problem, start)
