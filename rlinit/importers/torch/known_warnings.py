@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 _KNOWN: tuple[tuple[str, type[Warning]], ...] = (
     # torch.export copies its own LeafSpec, a class that torch 2.13 deprecates.
@@ -26,18 +25,18 @@ _LOGGED = "Unable to find user code corresponding to"
 _SYMBOLIC_SHAPES = "torch.fx.experimental.symbolic_shapes"
 
 
-class _WithoutPrograms(io.TextIOBase):
+class _WithoutPrograms:
     """A stream without the half-made program that torch.export prints where control flow depends on data."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._inside = stream, False
 
     def write(self, text: str) -> int:
-        self._inside = "def forward(self" in text or (self._inside and text == "\n")
+        self._inside = text.lstrip().startswith("def forward(self") or (self._inside and text == "\n")
         return len(text) if self._inside else self._stream.write(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -50,7 +49,7 @@ def without_known_warnings() -> Iterator[None]:
     log = logging.getLogger(_SYMBOLIC_SHAPES)
     log.addFilter(_is_news)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(_WithoutPrograms(sys.stderr)):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(cast(TextIO, _WithoutPrograms(sys.stderr))):
             for message, category in _KNOWN:
                 warnings.filterwarnings("ignore", message, category)
             yield
