@@ -596,12 +596,12 @@ def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fracti
     jobs, lanes, at = batches.jobs, batches.lanes, batches.at
     rule, num_batches = plan.get("transfer_rule", "parallel"), len(jobs)
     moves: dict[tuple[int, int, int], set[int]] = {}  # (tensor, source, target) -> shards
-    readers = defaultdict[tuple[int, int, int], set[int]](set)
+    readers = defaultdict[tuple[int, int, int], dict[int, int]](dict)
     for u, v, tensor in graph.edges:
         for each in range(batches.num_shards):
             move = tensor, batches.where[u][each], batches.where[v][each]
             moves.setdefault(move, set()).add(each)
-            readers[move].add(v)
+            readers[move][v] = readers[move].get(v, 0) + 1
     listed = {(row["op"], row.get("tensor", ""), row["source"], row["target"]): row for row in plan["transfers"]}
     need(len(listed) == len(plan["transfers"]), "a tensor is moved twice")
     need(rule in ("parallel", "exclusive", "blocking"), f"unknown transfer rule {rule!r}")
@@ -620,7 +620,9 @@ def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fracti
             jobs.append((seconds, listed[key]["start_s"], f"the transfer {key}"))
             near(listed[key]["end_s"], listed[key]["start_s"] + seconds, f"end_s of the transfer {key}")
             seconds = ZERO
-        waits += [(source, at[v, j], seconds) for v in readers[tensor, i, j]]
+        for v, count in readers[tensor, i, j].items():  # in parallel, each pair of batches moves what it shares
+            alone = i != j and rule == "parallel"
+            waits.append((source, at[v, j], hardware.transfer(i, j, count * batches.shard * size) if alone else ZERO))
     need(len(jobs) - num_batches == len(listed), "the plan lists transfers that nobody needs")
     near(max(row["end_s"] for row in plan["batches"]), plan["values"][0], "the end of the last batch")
     ends = run(jobs, lanes, waits)

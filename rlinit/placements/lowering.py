@@ -134,8 +134,8 @@ def _capacities(hardware: Hardware, resident: Resident) -> FloatArray:
 def shard_inputs(graph: Graph, hardware: Hardware, inputs: int) -> int:
     """Return the inputs of one shard: the common divisor of `inputs` and every batch size a device names.
 
-    Where a device names none, the inputs are dealt in equal shards as many as divide them, 16 at most or 4 on large
-    graphs, so that every number of shards has a time on it. All of them are one shard where no other number has.
+    Where a device names none, it is divided further, as long as there are 16 shards at most, or 4 on large graphs, and
+    every number of them has a time on that device.
 
     Parameters
     ----------
@@ -156,8 +156,9 @@ def shard_inputs(graph: Graph, hardware: Hardware, inputs: int) -> int:
     free = [device for device in hardware.devices if device.batch_sizes is None]
     if free:
         fine = graph.num_ops * hardware.num_devices * _MOST_DEALT <= _MANY_TIMES
-        parts = (part for part in range(_MOST_DEALT if fine else _FEW_DEALT, 1, -1) if inputs % part == 0)
-        dealt = (math.gcd(shard, inputs // part) for part in parts)
+        most = max(_MOST_DEALT if fine else _FEW_DEALT, inputs // shard)
+        parts = (part for part in range(most * shard // inputs, 1, -1) if shard % part == 0)
+        dealt = (shard // part for part in parts)
         shard = next((size for size in dealt if _has_times(graph, free, size, inputs)), shard)
     if inputs // shard > MAX_SHARDS:
         raise RlinitError(

@@ -163,9 +163,15 @@ def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, har
     """
     if plan.assignment is None or plan.objective not in ("latency", "throughput"):
         raise InvalidPlan(f"the plan to refine is a {plan.objective} plan that is {plan.status}; it has no placement")
-    shards = problem.num_shards
-    if plan.graph_fingerprint != graph.fingerprint() or plan.inputs // plan.shard_inputs != shards:
+    shards, inputs = problem.num_shards, problem.num_shards * problem.shard_inputs
+    if plan.graph_fingerprint != graph.fingerprint() or plan.inputs != inputs:
         raise InvalidPlan(f"the plan to refine is for {plan.graph!r} and {plan.inputs} inputs, not for this problem")
+    if plan.shard_inputs % problem.shard_inputs:
+        raise InvalidPlan(
+            f"the plan to refine deals its inputs in shards of {plan.shard_inputs}, this problem in shards of "
+            f"{problem.shard_inputs}: name batch sizes that both have"
+        )
+    finer = plan.shard_inputs // problem.shard_inputs
     index = {device.name: i for i, device in enumerate(hardware.devices)}
     device = np.zeros((problem.num_ops, shards), np.int64)
     start_s = np.full((problem.num_ops, hardware.num_devices), np.nan)
@@ -174,7 +180,7 @@ def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, har
         if batch.device not in index:
             raise InvalidPlan(f"the plan to refine uses device {batch.device!r}, which {hardware.name!r} does not have")
         v, i = graph.index(batch.op), index[batch.device]
-        device[v, list(batch.shards)] = i
+        device[v, (np.array(batch.shards)[:, None] * finer + np.arange(finer)).ravel()] = i
         start_s[v, i], end_s[v, i] = batch.start_s, batch.end_s
     producer = port_ops(graph, shared=problem.transfers != "parallel").producer
     device[graph.num_ops :], start_s[graph.num_ops :] = device[producer], end_s[producer]

@@ -325,12 +325,11 @@ def search_in_larger_shards(search: PlacementSearch) -> None:
     if incumbent.finished:
         return
     with incumbent.in_phase("sweep in larger shards"):
-        sweep_placements(
-            in_larger_shards(search.searched(), factor),
-            seed=search.options.seed,
-            budget=incumbent.budget,
-            on_better=lambda found: incumbent.offer(in_smaller_shards(found, factor), "sweep in larger shards"),
+        found = sweep_placements(
+            in_larger_shards(search.searched(), factor), seed=search.options.seed, budget=incumbent.budget
         )
+        if found is not None:
+            incumbent.offer(in_smaller_shards(found, factor), "sweep in larger shards")
 
 
 def memory_multipliers(search: PlacementSearch) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import rlinit
+from rlinit.certificates.writing import exact_plan
+from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement, shard_inputs
@@ -13,7 +18,7 @@ from rlinit.placements.timeline import held_bytes, makespan
 from rlinit.plan import Transfers
 from tests.placement_cases import random_placement
 
-ROOFLINE = Graph.build([("a", {"flops": 1e9}), ("b", {"flops": 2e9})], [("a", "b")])
+ROOFLINE = Graph.build([("a", {"flops": 1e9, "out_bytes": 0}), ("b", {"flops": 2e9, "out_bytes": 0})], [("a", "b")])
 
 
 def two(*batch_sizes: tuple[int, ...] | None) -> Hardware:
@@ -40,6 +45,9 @@ def timed(*sizes: int) -> Graph:
         (ROOFLINE, two(None, None), 37, 37),
         (ROOFLINE, two((2, 4), (8,)), 8, 2),
         (ROOFLINE, two((4,), None), 8, 1),
+        (ROOFLINE, two((16,), None), 112, 8),
+        (ROOFLINE, two((16,), None), 80, 8),
+        (ROOFLINE, two((2,), None), 34, 2),
         (timed(4, 8, 12, 16), two(None, None), 16, 4),
         (timed(4, 16), two(None, None), 16, 16),
         (timed(4, 16), two((4, 16), (16,)), 16, 4),
@@ -75,3 +83,30 @@ def test_a_placement_of_larger_shards_is_one_of_smaller_ones(transfers: Transfer
         same = in_smaller_shards(found, 4)
         assert makespan(fine, same) == pytest.approx(makespan(coarse, found))
         assert held_bytes(fine, same.device) == pytest.approx(held_bytes(coarse, found.device))
+
+
+def test_a_plan_of_larger_shards_is_refined_in_smaller_ones() -> None:
+    """The search goes on from it; shards that do not fit into each other are refused by their sizes."""
+    coarse, fine = two((4, 8), (4, 8)), two(None, None)
+    plan = rlinit.schedule(ROOFLINE, coarse, objective="throughput", inputs=8)
+    refined = rlinit.schedule(ROOFLINE, fine, objective="throughput", inputs=8, agent=plan)
+    assert (plan.shard_inputs, refined.shard_inputs) == (4, 1)
+    assert plan.value is not None
+    assert refined.value is not None
+    assert refined.value <= plan.value
+    with pytest.raises(InvalidPlan, match="in shards of 1, this problem in shards of 4"):
+        rlinit.schedule(ROOFLINE, coarse, objective="throughput", inputs=8, agent=refined)
+
+
+def test_each_pair_of_batches_in_parallel_moves_what_it_shares() -> None:
+    """One consumer needs one shard and another both: the first waits for one alone, for the checker as well."""
+    ops: list[tuple[str, dict[str, Any]]] = [
+        ("u", {"time_s": {"d0": {1: 1.0, 2: 1.0}}, "out_bytes": 1.0, "forbidden": ["d1"]}),
+        ("a", {"time_s": {"d0": {1: 5.0, 2: 99.0}, "d1": {1: 5.0, 2: 99.0}}}),
+        ("b", {"time_s": {"d0": {1: 99.0, 2: 99.0}, "d1": {1: 0.5, 2: 0.5}}}),
+    ]
+    graph = Graph.build(ops, [("u", "a"), ("u", "b")])
+    hardware = Hardware.mesh([Device("d0"), Device("d1")], 1.0)
+    plan = rlinit.schedule(graph, hardware, objective="throughput", inputs=2, resident="weights")
+    assert plan.value == 7.5
+    exact_plan(plan, graph, hardware)
