@@ -9,7 +9,7 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,10 @@ class Device:
                 f"device {self.name!r}: batch_sizes is {str(self.batch_sizes)[:60]}; "
                 f"expected integers from 1 to {LARGEST_BATCH}"
             )
+        for one in fields(self):  # a file says 16.0 where a caller may say 16: both are the same device
+            value = getattr(self, one.name)
+            if isinstance(value, int):
+                object.__setattr__(self, one.name, float(value))
 
     def _check_rates(self) -> None:
         """Check the operations a second, and keep a copy of them where they go by type."""

@@ -174,3 +174,13 @@ def test_numbered_devices_keep_their_number_apart() -> None:
     assert [device.name for device in Hardware.preset("2xrtx3090").with_stages(3).devices][-1] == "rtx3090-2"
     rows = {"device": [{"name": "gpu", "count": 1}, {"name": "t4", "count": 1}], "link": []}
     assert [device.name for device in Hardware.from_dict(rows).devices] == ["gpu0", "t4-0"]
+
+
+def test_whole_numbers_are_the_same_as_decimals(tmp_path: Path) -> None:
+    """A device saved and read again is the device, whatever numbers it was made with."""
+    device = Device("d0", memory_bytes=2**34, flops_per_s=10**9, bytes_per_s=10**9, launch_s=0, cache_bytes=5)
+    hardware = Hardware.mesh([device, Device("d1")], 10**9)
+    hardware.save(tmp_path / "hardware.json")
+    again = Hardware.load(tmp_path / "hardware.json")
+    assert again == hardware
+    assert again.fingerprint() == hardware.fingerprint()
