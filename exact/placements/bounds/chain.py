@@ -88,7 +88,7 @@ class _Pair:
     @property
     def ended(self) -> bool:
         """Whether no search gets further, or the program is solved."""
-        solved = self.program is not None and self.program.exhausted
+        solved = self.program is not None and self.program.solved
         return solved or all(search.exhausted for search in self._searches) or self.bound_s >= self.upper
 
     def run(self, floor: float, budget: Budget) -> float:
@@ -97,9 +97,7 @@ class _Pair:
         if not self._begun:
             self._begun = True
             return self.trials.run(0, budget)
-        way = self._gains.choose()
-        if self._searches[way].exhausted:
-            way = next(k for k, search in enumerate(self._searches) if not search.exhausted)
+        way = self._gains.choose([k for k, search in enumerate(self._searches) if not search.exhausted])
         search = self._searches[way]
         before, done = self.bound_s, self.work
         if isinstance(search, SegmentProgram):

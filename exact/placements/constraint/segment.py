@@ -55,7 +55,8 @@ class SegmentProgram:
         time_s[:, :, 0] = 0.0
         self._problem, self._lags = dataclasses.replace(problem, time_s=time_s), lags
         self._step, self._limit = _FIRST_STEP, _FIRST_WORK
-        self.upper, self.bound_s, self.work, self.exhausted = upper, 0.0, 0, False
+        self.upper, self.bound_s, self.work = upper, 0.0, 0
+        self.exhausted = self.solved = False
 
     def run(self, floor: float, budget: Budget) -> float:
         """Make one trial and return the bound.
@@ -81,7 +82,7 @@ class SegmentProgram:
         if ended == "infeasible":
             self._step *= 2.0
         elif ended == "optimal":
-            self.exhausted = True
+            self.exhausted = self.solved = True
         elif not budget.expired:
             self._step *= 0.5
             if self._step < _LAST_STEP:
