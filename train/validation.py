@@ -63,8 +63,8 @@ def _measure(task: AnyTask, learner: Learner, batch: Batch, samples: int, seed: 
 
 def _compare(batch: Batch, value: FloatArray, reward: FloatArray, rival: FloatArray) -> dict[str, float]:
     found = {"reward": float(reward.mean()), "below_reference": -_mean(excess(value, batch.reference))}
-    found["gap_to_rival"] = _mean(excess(value, rival))
-    for name, least in (("gap_to_optimum", batch.optimum), ("gap_to_bound", batch.bound)):
+    others = ("gap_to_rival", rival), ("gap_to_optimum", batch.optimum), ("gap_to_bound", batch.bound)
+    for name, least in others:
         known = np.isfinite(least)
         if known.any():
             found[name] = _mean(excess(value[known], least[known]))
