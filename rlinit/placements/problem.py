@@ -143,6 +143,18 @@ class PlacementProblem:
             return 0.0
         return float(self.delay_s[source, target] + shards * self.tensor_bytes[op] * self.s_per_byte[source, target])
 
+    def transfers_s(self, op: int) -> FloatArray:
+        """Return (d, d) the seconds to move one shard of an op's output from row to column.
+
+        Parameters
+        ----------
+        op
+            Index of the producer, in 0 .. n - 1.
+        """
+        seconds: FloatArray = self.delay_s + self.tensor_bytes[op] * self.s_per_byte
+        np.fill_diagonal(seconds, 0.0)
+        return seconds
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:

@@ -129,12 +129,10 @@ class ConstraintModel:
     def _lags(self, u: int) -> IntArray:
         """Return (d, d) steps to move u's tensor from row to column; beyond the horizon where there is no link."""
         if u not in self._lag:
-            problem = self.problem
-            seconds = problem.delay_s + problem.tensor_bytes[u] * problem.s_per_byte
-            np.fill_diagonal(seconds, 0.0)
+            seconds = self.problem.transfers_s(u).tolist()
             reach = self.horizon * self.times.unit_s
             self._lag[u] = np.array(
-                [[self.times.floor(s) if s <= 2 * reach else self.horizon + 1 for s in row] for row in seconds.tolist()]
+                [[self.times.floor(s) if s <= 2 * reach else self.horizon + 1 for s in row] for row in seconds]
             )
         return self._lag[u]
 

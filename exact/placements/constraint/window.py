@@ -178,7 +178,7 @@ def _surroundings(
     left = np.zeros(n)
     for v in after[::-1].tolist():
         following = problem.succ_of(v)
-        moved = _moves(problem, v)[device[v], device[following]] + left[following]
+        moved = problem.transfers_s(v)[device[v], device[following]] + left[following]
         left[v] = problem.op_time_s[v, device[v]] + max(rest[device[v]], moved.max(initial=0.0))
         rest[device[v]] = left[v]
     least = float(max((free + rest).max(initial=0.0), end[before].max(initial=0.0)))
@@ -187,18 +187,11 @@ def _surroundings(
         if place[u] >= window[1] or place[w] < window[0]:
             continue
         if place[u] < window[0]:
-            ready = end[u] + _moves(problem, u)[device[u]]
+            ready = end[u] + problem.transfers_s(u)[device[u]]
             if place[w] >= window[1]:
                 least = max(least, float(ready[device[w]] + left[w]))
             else:
                 head[w] = np.maximum(head[w], ready)
         elif place[w] >= window[1]:
-            tail[u] = np.maximum(tail[u], _moves(problem, u)[:, device[w]] + left[w])
+            tail[u] = np.maximum(tail[u], problem.transfers_s(u)[:, device[w]] + left[w])
     return _Around(head, tail, least)
-
-
-def _moves(problem: PlacementProblem, v: int) -> FloatArray:
-    """Return (d, d) seconds to move an op's tensor from row to column."""
-    seconds: FloatArray = problem.delay_s + problem.tensor_bytes[v] * problem.s_per_byte
-    np.fill_diagonal(seconds, 0.0)
-    return seconds
