@@ -251,7 +251,7 @@ _AUTO: Strategy[PlacementSearch] = (
         phases.search_in_larger_shards,
         0.2,
         (_MANY_SHARDS,),
-        "single shards of sixteen stall: CLIP, 16 inputs, 10.5 instead of 11.2 ms after 10 s, 10.8 with four shards",
+        "single shards stall where there are many: an op goes over by a row of moves, the first of them worse",
     ),
     Phase("local search", phases.local_search, 0.05, (_EASY,), "blocks will be searched to the end"),
     Phase(
