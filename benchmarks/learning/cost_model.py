@@ -8,7 +8,7 @@ that the correction may be asked for a device it has never seen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,9 @@ def op_features(graph: Graph, device: Device, batch: int = 1) -> FloatArray:
     flops = batch * np.nan_to_num(graph.flops)
     moved = moved_bytes(graph, batch)
     made = batch * known_bytes(graph.made_bytes)
-    rate = device.rate("fp32") or device.rate("") or 1.0
     launch = max(device.launch_s, _TINY)
-    compute_s, memory_s = flops / rate, moved / (device.bytes_per_s or 1.0)
+    peak = replace(device, bytes_per_s=None, launch_s=0.0, efficiency={})
+    compute_s, memory_s = np.nan_to_num(roofline(graph, peak, batch)), moved / (device.bytes_per_s or 1.0)
     classes = np.array([op_class(kind) for kind in graph.kinds])
     view = np.zeros(graph.num_ops)
     view[[v for v, row in graph.extras.items() if row.get("view")]] = 1.0

@@ -1,9 +1,13 @@
-"""Costs of models that were never run: plans made with a learned cost model against plans made with the roofline.
+"""Costs of models, or on devices, that were never run: plans made with a learned cost model and with the roofline.
 
 Each model is measured once on one worker of one thread (`collect`). A plan is then made with predicted seconds, for
 pipelines of 2, 4 and 8 equal stages, and is judged by the measured ones: its *regret* is its bottleneck over that of
-the plan made with the measured seconds. The learned model is fitted to all *other* models' measurements.
-Run as ``python -m benchmarks.learning.costs``; needs transformers.
+the plan made with the measured seconds. The learned model is fitted to all *other* models' measurements; with
+``--devices`` to those on all other devices, too.
+
+What this machine's processor is as a device depends on how it is used (`DEVICES`): its data sheet, which has rates of
+products and of a copy, and what ops take beside them, are others for other numbers and with other instructions.
+Run as ``python -m benchmarks.learning.costs [--devices]``; needs transformers.
 """
 
 from __future__ import annotations
@@ -11,6 +15,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import combinations
@@ -23,7 +30,7 @@ from torch import nn
 
 from benchmarks.components.measured_costs import models as measured_models
 from benchmarks.learning.cost_model import fit_cost_model
-from benchmarks.learning.protocol import compare, print_comparisons
+from benchmarks.learning.protocol import Comparison, compare, print_comparisons
 from benchmarks.record import save
 from rlinit.arrays import FloatArray
 from rlinit.costs.roofline import roofline
@@ -46,6 +53,19 @@ _BANDWIDTH = 10e9
 
 SETTINGS = Measuring(warmup=2, repeats=9, threads=1, clock="processor", time_limit_s=6.0)
 FOLDER = Path(tempfile.gettempdir()) / "rlinit-learning-costs"
+
+_SHEET, _DONE = "hardware.json", "done"
+_FOLDS = 4
+"""Folds of models where a device is left out, too: no model is judged by a fit that saw it anywhere."""
+
+NARROW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}
+DEVICES: dict[str, tuple[torch.dtype, dict[str, str]]] = {
+    "fp32": (torch.float32, {}),
+    "fp64": (torch.float64, {}),
+    "bf16": (torch.bfloat16, {}),
+    "narrow": (torch.float32, NARROW),
+}
+"""Type of numbers and environment of each device; the last has no wider instructions than SSE."""
 
 
 def more_models() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
@@ -79,30 +99,54 @@ def more_models() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
         yield name, model.eval(), (x,)
 
 
-def collect() -> list[tuple[Graph, CostTable, Device]]:
-    """Return graph, measured table and the device as `rlinit doctor` finds it, of each model; kept in a folder."""
-    FOLDER.mkdir(exist_ok=True)
-    found = []
+def measure(used_as: str) -> None:
+    """Measure every model, and the device as `rlinit doctor` finds it, and keep them in a folder.
+
+    Parameters
+    ----------
+    used_as
+        Of `DEVICES`; the environment is this process's.
+    """
+    folder, dtype = FOLDER / used_as, DEVICES[used_as][0]
+    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    if not (FOLDER / "hardware.json").exists():
+    if not (folder / _SHEET).exists():
         device = dataclasses.replace(measure_machine(threads=1).devices[0], name="d0")
-        Hardware.mesh([device]).save(FOLDER / "hardware.json")
-    device = Hardware.load(FOLDER / "hardware.json").devices[0]
+        Hardware.mesh([device]).save(folder / _SHEET)
     for name, model, inputs in (*measured_models(), *more_models()):
-        path = FOLDER / f"{name}.json"
-        if not path.exists():
-            try:
-                program = export_program(model, inputs)
-                graph = from_program(program, name=name)
-                table = measure_ops(program, inputs, graph, devices={"d0": "cpu"}, settings=SETTINGS)
-            except Exception as problem:  # whatever torch cannot export is left out, and said
-                print(f"{name} is left out: {problem!r:.200}", flush=True)
-                continue
-            table.save(FOLDER / f"{name}.csv")
-            graph.save(path)
-            print(name, graph.num_ops, flush=True)
-        found.append((Graph.load(path), CostTable.load(FOLDER / f"{name}.csv"), device))
-    return found
+        if (folder / f"{name}.json").exists():
+            continue
+        try:
+            typed = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+            program = export_program(model.to(dtype), typed)
+            graph = from_program(program, name=name)
+            table = measure_ops(program, typed, graph, devices={"d0": "cpu"}, settings=SETTINGS)
+        except Exception as problem:  # whatever torch cannot export is left out, and said
+            print(f"{name} is left out: {problem!r:.200}", flush=True)
+            continue
+        table.save(folder / f"{name}.csv")
+        graph.save(folder / f"{name}.json")
+        print(name, graph.num_ops, flush=True)
+    (folder / _DONE).touch()
+
+
+def collect(used_as: str = "fp32") -> list[tuple[Graph, Device, FloatArray]]:
+    """Return graph, device and (n,) measured seconds of each model; measured by a process of its own where not yet.
+
+    Parameters
+    ----------
+    used_as
+        Of `DEVICES`.
+    """
+    folder = FOLDER / used_as
+    if not (folder / _DONE).exists():
+        command = [sys.executable, "-m", "benchmarks.learning.costs", "--measure", used_as]
+        subprocess.run(command, env={**os.environ, **DEVICES[used_as][1]}, check=True)
+    device = Hardware.load(folder / _SHEET).devices[0]
+    names = sorted(path.stem for path in folder.glob("*.csv"))
+    graphs = [Graph.load(folder / f"{name}.json") for name in names]
+    tables = [CostTable.load(folder / f"{name}.csv") for name in names]
+    return [(g, device, measured_seconds(g, table)) for g, table in zip(graphs, tables, strict=True)]
 
 
 def measured_seconds(graph: Graph, table: CostTable) -> FloatArray:
@@ -142,36 +186,82 @@ def regrets(graph: Graph, truth: FloatArray, guesses: dict[str, FloatArray]) -> 
     return {name: float(np.mean(row)) for name, row in logs.items()}
 
 
-def main() -> None:
-    """Measure and judge."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
-    samples = [(graph, device, measured_seconds(graph, table)) for graph, table, device in collect()]
+def judge_models() -> tuple[list[dict[str, Any]], list[Comparison]]:
+    """Return what plans lose on each model, and the comparisons, where costs are learned from all other models."""
+    samples = collect()
     rows = []
     for at, (graph, device, truth) in enumerate(samples):
-        model = fit_cost_model([(g, d, s) for i, (g, d, s) in enumerate(samples) if i != at])
-        plain = dataclasses.replace(device, efficiency={})
+        model = fit_cost_model([one for i, one in enumerate(samples) if i != at])
         guesses = {
             "learned": model.seconds(graph, device),
             "roofline with efficiencies": roofline(graph, device),
-            "roofline": roofline(graph, plain),
+            "roofline": roofline(graph, dataclasses.replace(device, efficiency={})),
         }
-        guesses = {name: np.nan_to_num(seconds) for name, seconds in guesses.items()}
-        row: dict[str, Any] = {"model": graph.name, "ops": graph.num_ops}
-        for name, value in regrets(graph, truth, guesses).items():
-            used = (truth > 0) & (guesses[name] > 0)
-            errors = np.abs(np.log(guesses[name][used] / truth[used]))
-            row |= {f"{name} regret": value, f"{name} error": float(np.median(errors))}
-        rows.append(row)
-        print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-    names = ("learned", "roofline with efficiencies", "roofline")
+        rows.append(_row(graph, truth, guesses, "fp32"))
+    return rows, _compared(rows)
+
+
+def judge_devices() -> tuple[list[dict[str, Any]], list[Comparison]]:
+    """Return the same for each device, where costs are learned from all other devices, and other models in folds.
+
+    The efficiencies of the device itself need a probe that runs on it; those of another one can be had without.
+    """
+    samples = {name: collect(name) for name in DEVICES}
+    rows = []
+    for name, own in samples.items():
+        lent = samples["narrow" if name == "fp32" else "fp32"][0][1].efficiency
+        for fold in range(_FOLDS):
+            seen = {graph.name for at, (graph, _, _) in enumerate(own) if at % _FOLDS != fold}
+            others = [one for other, told in samples.items() if other != name for one in told if one[0].name in seen]
+            model = fit_cost_model(others)
+            for graph, device, truth in own[fold::_FOLDS]:
+                guesses = {
+                    "learned": model.seconds(graph, device),
+                    "roofline with another device's efficiencies": roofline(
+                        graph, dataclasses.replace(device, efficiency=lent)
+                    ),
+                    "roofline with efficiencies": roofline(graph, device),
+                    "roofline": roofline(graph, dataclasses.replace(device, efficiency={})),
+                }
+                rows.append(_row(graph, truth, guesses, name))
+    found = [one for name in DEVICES for one in _compared([row for row in rows if row["device"] == name], name + ": ")]
+    return rows, [*found, *_compared(rows)]
+
+
+def _row(graph: Graph, truth: FloatArray, guesses: dict[str, FloatArray], device: str) -> dict[str, Any]:
+    guesses = {name: np.nan_to_num(seconds) for name, seconds in guesses.items()}
+    row: dict[str, Any] = {"device": device, "model": graph.name, "ops": graph.num_ops}
+    for name, value in regrets(graph, truth, guesses).items():
+        used = (truth > 0) & (guesses[name] > 0)
+        errors = np.abs(np.log(guesses[name][used] / truth[used]))
+        row |= {f"{name} regret": value, f"{name} error": float(np.median(errors))}
+    print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    return row
+
+
+def _compared(rows: list[dict[str, Any]], title: str = "") -> list[Comparison]:
+    names = [key.removesuffix(" regret") for key in rows[0] if key.endswith(" regret")]
     regret = {name: [math.exp(row[f"{name} regret"]) for row in rows] for name in names}
-    found = [
-        compare(f"{ours} over {theirs}", "value over optimum", regret[ours], regret[theirs])
+    print(title, {name: float(np.mean(regret[name]) - 1.0) for name in names})
+    return [
+        compare(f"{title}{ours} over {theirs}", "value over optimum", regret[ours], regret[theirs])
         for ours, theirs in combinations(names, 2)
     ]
+
+
+def main() -> None:
+    """Measure and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", action="store_true", help="leave out the device as well as the model")
+    parser.add_argument("--measure", choices=DEVICES, help="only measure on this device, as the environment makes it")
+    chosen = parser.parse_args()
+    if chosen.measure:
+        measure(chosen.measure)
+        return
+    rows, found = judge_devices() if chosen.devices else judge_models()
     print_comparisons("regret of pipelines of 2, 4 and 8 stages", found)
-    save("learning_costs", rows, stages=STAGES, comparisons=[dataclasses.asdict(one) for one in found])
+    name = "learning_costs_devices" if chosen.devices else "learning_costs"
+    save(name, rows, stages=STAGES, comparisons=[dataclasses.asdict(one) for one in found])
 
 
 if __name__ == "__main__":
