@@ -30,6 +30,7 @@ from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
 from rlinit.exact.stages.remember.search import improve_and_prove
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.heuristics.stages.beam import Beam
+from rlinit.heuristics.stages.excess_annealing import ExcessAnnealing
 from rlinit.heuristics.stages.filling import Filler, bisect_from
 from rlinit.heuristics.stages.threshold_search import Attempt
 from rlinit.solving.incumbent import StageIncumbent
@@ -295,6 +296,11 @@ def _annealing(search: StageSearch, turn: int) -> None:
 def fill(search: StageSearch) -> None:
     """Fill stages from both ends under a bisected bottleneck, from the bound up and the incumbent down."""
     _fill_by(search, "fill", Filler)
+
+
+def anneal_excess(search: StageSearch) -> None:
+    """Anneal what stages cost beyond thresholds below the incumbent, for as long as a million loads take at most."""
+    _fill_by(search, "excess", ExcessAnnealing, loads=_FILL_LOADS)
 
 
 def opening_beam(search: StageSearch) -> None:

@@ -66,10 +66,10 @@ _ALIKE: Condition[StageSearch] = Condition(
 )
 _UNLIKE: Condition[StageSearch] = Condition("devices differ", lambda search: search.incumbent.problem.num_classes > 1)
 _TRANSFERS: Condition[StageSearch] = Condition(
-    "tensors cost something", lambda search: bool(search.incumbent.problem.in_s.any())
+    "tensors cost something", lambda search: search.incumbent.problem.has_transfers
 )
 _NO_TRANSFERS: Condition[StageSearch] = Condition(
-    "tensors cost nothing", lambda search: not search.incumbent.problem.in_s.any()
+    "tensors cost nothing", lambda search: not search.incumbent.problem.has_transfers
 )
 _UP_TO_FEW: Condition[StageSearch] = Condition(
     f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
@@ -123,7 +123,7 @@ _AUTO: Strategy[StageSearch] = (
     Phase(
         "coarse schedule",
         stage_phases.first_schedule,
-        0.1,
+        0.03,
         (_NO_PLAN, _OPENED),
         "slicing the natural order of 75 ops for 11 unlike devices takes 0.5 s, and a beam is far ahead of it",
     ),
@@ -139,6 +139,14 @@ _AUTO: Strategy[StageSearch] = (
         partial(exact_ideals, most=FEW_IDEALS),
         because=f"up to {FEW_IDEALS:,} ideals, {FEW_LABELS:,} times sets of devices used, it proves the optimum in a "
         "fraction of a second, sooner than any bound",
+    ),
+    Phase(
+        "annealing of excess",
+        stage_phases.anneal_excess,
+        0.05,
+        (_PIPELINE, _UNLIKE, _NO_TRANSFERS),
+        "a start for the beam, which then takes turns with it: lines of 70 and 75 tasks with 10 to 19 workers end "
+        "lower (benchmarks.papers.alwabp)",
     ),
     Phase(
         "first beam",
@@ -184,7 +192,7 @@ _AUTO: Strategy[StageSearch] = (
         (_PIPELINE, _ALIKE, _NO_TRANSFERS),
         "lines of 100 and 1,000 tasks: mostly optimal within 3 s, where annealing is 0.5 to 3% above",
     ),
-    Phase("filling", stage_phases.fill, 0.1, (_PIPELINE, _UNLIKE), "a start for the beam"),
+    Phase("filling", stage_phases.fill, 0.1, (_PIPELINE, _UNLIKE, _TRANSFERS), "a start for the beam"),
     Phase(
         "filling",
         stage_phases.fill,

@@ -154,6 +154,11 @@ class StageProblem:
         )
 
     @property
+    def has_transfers(self) -> bool:
+        """Whether any tensor costs something to bring in or to send out."""
+        return bool(self.in_s.any() or self.out_s.any())
+
+    @property
     def cost_arrays(self) -> CostArrays:
         """What stages cost, for kernels."""
         return CostArrays(

@@ -139,7 +139,9 @@ class Filler:
         self.loads = new_loads(1, settings.key)
         self.runs = 0
 
-    def __call__(self, threshold: float, effort: int) -> tuple[StageAssignment | None, int]:
+    def __call__(
+        self, threshold: float, effort: int, _best: StageAssignment | None = None
+    ) -> tuple[StageAssignment | None, int]:
         """Return an assignment within the threshold, or None after so many tries, and the loads looked at."""
         settings, problem = self.settings, self.settings.problem
         total = 0

@@ -22,8 +22,8 @@ _BELOW = 1e-9
 """A threshold this much below a value, relatively, asks for anything better."""
 
 
-Attempt = Callable[[float, int], tuple[StageAssignment | None, int]]
-"""Takes (threshold, effort); returns an assignment within the threshold, or None, and the work it took."""
+Attempt = Callable[[float, int, StageAssignment | None], tuple[StageAssignment | None, int]]
+"""Takes (threshold, effort, best known); returns an assignment within the threshold, or None, and the work it took."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class ThresholdSearch:
 
     def _try(self, threshold: float, effort: int) -> bool:
         """Return whether an attempt improved the value."""
-        found, work = self.attempt(threshold, effort)
+        found, work = self.attempt(threshold, effort, self.best)
         self.work += max(work, 1)
         return found is not None and self.offer(found)
 
