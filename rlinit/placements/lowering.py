@@ -109,6 +109,7 @@ def lower_placement(
         edges=ports.edges(graph),
         order=ports.order(graph),
         group=_groups(graph, ports),
+        num_ports=len(ports),
     )
     obstacle = _obstacle(graph, hardware, problem, total)
     if resident != "peak" or obstacle:

@@ -12,7 +12,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.live_tensors import LiveTensors
-from rlinit.placements.ports import port_ops
+from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import Timeline, held_bytes, makespan, placement_of, timeline
 from rlinit.plan import Batch, DeviceUse, Plan, PlannedTransfer
@@ -174,14 +174,34 @@ def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, har
     finer = plan.shard_inputs // problem.shard_inputs
     index = {device.name: i for i, device in enumerate(hardware.devices)}
     device = np.zeros((problem.num_ops, shards), np.int64)
-    start_s = np.full((problem.num_ops, hardware.num_devices), np.nan)
-    end_s = start_s.copy()
-    for batch in plan.batches:
+    place = np.full((problem.num_ops, hardware.num_devices), np.nan)
+    for at, batch in enumerate(sorted(plan.batches, key=lambda batch: (batch.start_s, batch.end_s))):
         if batch.device not in index:
             raise InvalidPlan(f"the plan to refine uses device {batch.device!r}, which {hardware.name!r} does not have")
         v, i = graph.index(batch.op), index[batch.device]
         device[v, (np.array(batch.shards)[:, None] * finer + np.arange(finer)).ravel()] = i
-        start_s[v, i], end_s[v, i] = batch.start_s, batch.end_s
-    producer = port_ops(graph, shared=problem.transfers != "parallel").producer
-    device[graph.num_ops :], start_s[graph.num_ops :] = device[producer], end_s[producer]
-    return placement_of(problem, device, start_s)
+        place[v, i] = at
+    ports = port_ops(graph, shared=problem.transfers != "parallel")
+    device[graph.num_ops :], place[graph.num_ops :] = device[ports.producer], place[ports.producer]
+    _queue_ports(plan, graph, index, ports, place)
+    return placement_of(problem, device, place)
+
+
+def _queue_ports(plan: Plan, graph: Graph, index: dict[str, int], ports: PortOps, place: FloatArray) -> None:
+    """Move port ops, (n + p, d) placed like their producers, behind the batches whose transfers go before theirs.
+
+    Batches have whole numbers as places; port ops get places between these.
+    """
+    step = 1.0 / (len(plan.transfers) + 2)
+    place[graph.num_ops :] += step
+    op_of = np.argsort(ports.tensor)
+    used, tensors = ports.tensor[op_of], graph.tensors
+    rows = {(graph.names[tensors.op[row]], tensors.name[row]): int(v) for row, v in zip(used, op_of, strict=True)}
+    last: dict[tuple[str, str], float] = {}
+    for moved in sorted(plan.transfers, key=lambda moved: (moved.start_s, moved.end_s)):
+        v, i, link = rows.get((moved.op, moved.tensor)), index.get(moved.source), (moved.source, moved.target)
+        if v is None or i is None:
+            continue  # Made for another way of transferring.
+        if v >= graph.num_ops:
+            place[v, i] = max(place[v, i], last.get(link, 0.0) + step)
+        last[link] = max(last.get(link, 0.0), place[v, i])

@@ -4,7 +4,8 @@ A placement problem has one tensor an op. Where an op's consumers read several, 
 takes no time and no memory, shares the producer's device shard by shard, reads the producer, and is read by the
 tensor's consumers in the producer's place. Every schedule of the graph is one of the problem with each port op right
 where its producer ends, and every schedule of the problem, its port ops left out, is one of the graph that ends no
-later. So values, bounds and proofs are the graph's own.
+later. So values, bounds and proofs are the graph's own. A timeline starts port ops when their producers end, whatever
+else the device does: their place in a sequence only says when their transfers join the queue of a link.
 """
 
 from __future__ import annotations

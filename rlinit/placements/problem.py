@@ -69,6 +69,9 @@ class PlacementProblem:
         (n,) a topological order, the natural one.
     group
         (n,) ops of one group share a device, shard by shard; the group of an op is its member of smallest index.
+    num_ports
+        How many of the last ops are ports (`rlinit.placements.ports`): their batches start when their producers' end,
+        whatever else their device does.
     """
 
     objective: Literal["latency", "throughput"]
@@ -84,6 +87,7 @@ class PlacementProblem:
     edges: IntArray
     order: IntArray
     group: IntArray
+    num_ports: int = 0
     # Derived below.
     succ_indptr: IntArray = field(init=False)
     succ: IntArray = field(init=False)

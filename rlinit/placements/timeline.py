@@ -92,6 +92,7 @@ def timeline_arrays(problem: PlacementProblem) -> TimelineArrays:
         problem.pred,
         problem.succ_indptr,
         problem.succ,
+        problem.num_ops - problem.num_ports,
     )
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlinit
+from rlinit.certificates import check
 from rlinit.checker import verify
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.plan_fields import placement_from_plan
+from rlinit.placements.plan_fields import placement_from_plan, placement_parts, placement_plan
 from rlinit.placements.ports import carriers, port_ops
-from rlinit.plan import Transfers
+from rlinit.placements.timeline import makespan, placement_from_priority
+from rlinit.plan import Plan, Resident, Transfers
 
 TWO = Hardware.mesh([Device("p0", "p", float("inf")), Device("q0", "q", float("inf"))], 2.0, latency_s=0.25)
 
@@ -264,3 +267,51 @@ def test_ops_that_start_when_their_producer_ends() -> None:
     """`carriers` names the producers of port ops, and of no op that takes time, reads two or may be elsewhere."""
     problem = lower_placement(SPLIT, TWO, "latency").problem
     assert carriers(problem).tolist() == [-1] * 5 + [0, 0]
+
+
+def earliest_times(
+    plan: Plan, graph: Graph, hardware: Hardware, folder: Path, monkeypatch: Any
+) -> list[tuple[Any, Any]]:
+    """Return when each batch and transfer of a plan ends, as written and as early as the order of all allows."""
+    times: list[tuple[Any, Any]] = []
+    run = check.run
+
+    def recorded(jobs: Any, lanes: Any, waits: Any) -> Any:
+        ends = run(jobs, lanes, waits)
+        times.extend((written + seconds, end) for (seconds, written, _), end in zip(jobs, ends, strict=True))
+        return ends
+
+    for part, name in ((plan, "plan"), (graph, "graph"), (hardware, "hardware")):
+        part.save(folder / name)
+    read = [check.read(str(folder / name), f"rlinit-{name}") for name in ("plan", "graph", "hardware")]
+    with monkeypatch.context() as patch:
+        patch.setattr(check, "run", recorded)
+        check.exact_values(read[0], check.Graph(read[1]), check.Hardware(read[2]))
+    return times
+
+
+@pytest.mark.parametrize("resident", ["tensors", "weights", "peak"])
+@pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
+def test_plans_run_as_early_as_their_orders_allow(
+    transfers: Transfers, resident: Resident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever port ops stand in a sequence, no batch or transfer waits in vain, and a plan read back is no worse."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        graph = several_outputs(seed, 8)
+        shards = 1 + seed % 3
+        times = {
+            (kind, b): (graph.times[kind, 1] + 0.5) * (0.5 + 0.5 * b) for kind in "pq" for b in range(1, shards + 1)
+        }
+        graph = dataclasses.replace(graph, times=times, forbidden={})
+        lowered = lower_placement(graph, TWO, "throughput", inputs=shards, transfers=transfers, resident=resident)
+        problem = lowered.problem
+        device = rng.integers(0, 2, (problem.num_ops, problem.num_shards))[problem.group]
+        placement = placement_from_priority(problem, device, rng.random(problem.num_ops))
+        parts: dict[str, Any] = placement_parts(problem, placement, graph, TWO, lowered.live)
+        plan = placement_plan(problem, placement, graph, TWO, method="random")
+        plan = dataclasses.replace(plan, resident=resident, **parts)
+        assert plan.value == makespan(problem, placement_from_plan(plan, problem, graph, TWO))
+        verify(plan, graph, TWO)
+        for written, earliest in earliest_times(plan, graph, TWO, tmp_path, monkeypatch):
+            assert float(written) == pytest.approx(float(earliest), rel=1e-9, abs=1e-12)

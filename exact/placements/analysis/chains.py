@@ -137,4 +137,5 @@ def restricted(problem: PlacementProblem, inside: BoolArray, time_s: FloatArray)
         edges=local[edges].reshape(-1, 2),
         order=local[problem.order[inside[problem.order]]],
         group=group,
+        num_ports=int(inside[problem.num_ops - problem.num_ports :].sum()),
     )

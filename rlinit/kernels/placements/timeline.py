@@ -18,7 +18,7 @@ class TimelineArrays(NamedTuple):
     """What a timeline depends on; n ops, d devices, s shards. See :class:`rlinit.placements.problem.PlacementProblem`.
 
     `time` (n, d, s + 1) seconds of a batch of c shards, `tensor` (n,) bytes of one shard of an op's output,
-    `s_per_byte` and `delay` (d, d) of transfers, and the producers and consumers of each op.
+    `s_per_byte` and `delay` (d, d) of transfers, the producers and consumers of each op, and the first port op.
     """
 
     time: FloatArray
@@ -29,6 +29,7 @@ class TimelineArrays(NamedTuple):
     pred: IntArray
     succ_indptr: IntArray
     succ: IntArray
+    first_port: int
 
 
 class Transfers(NamedTuple):
@@ -63,6 +64,8 @@ def run_batches(
     a: TimelineArrays, mode: int, sequence: IntArray, mask: IntArray, start: FloatArray, moved: Transfers
 ) -> float:
     """Schedule batches in sequence, each as early as its data and its device allow; return the makespan.
+
+    Port ops wait for no device: their place in the sequence is their transfers' place in the queue of a link.
 
     Parameters
     ----------
@@ -119,12 +122,12 @@ def _run(
             if mode == BLOCKING:
                 _receive(a, v, i, mask, end, free, moved)
             ready = _received_time(a, v, i, mask, end, moved)
-        start[v, i] = append_start(ready, free[i])
+        start[v, i] = ready if v >= a.first_port else append_start(ready, free[i])
         over = start[v, i] + a.time[v, i, bit_count(held)]
         if np.isnan(over):
             return np.nan  # The sequence contradicts a dependency.
         end[v, i] = over
-        free[i] = over
+        free[i] = max(free[i], over)
         if over > makespan:
             makespan = over
         if mode == EXCLUSIVE:
