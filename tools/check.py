@@ -26,7 +26,8 @@ packing     (k equal devices) a dual feasible function gives the ops more than k
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
             and the set of all ops is not among them
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
-            each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0
+            each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
+            the least time between two ops for each pair of their devices, by trees over the ops between them alone
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from copy import copy as shallow
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import le
@@ -888,7 +890,8 @@ class Windows:
 
     def __init__(self, costs: Costs, threshold: Fraction) -> None:
         graph, hardware, d = costs.graph, costs.hardware, costs.num_devices
-        self.graph, self.costs, self.d = graph, costs, d
+        self.costs, self.d, self.order = costs, d, graph.order
+        self.held, self.room = costs.held, costs.room
         moves = {
             t: [[hardware.transfer(i, j, graph.tensors[t][2]) if i != j else ZERO for j in range(d)] for i in range(d)]
             for t in graph.readers
@@ -912,36 +915,75 @@ class Windows:
         self.move = {t: [[whole(x) for x in row] for row in move] for t, move in moves.items()}
         self.before: list[list[Any]] = [[] for _ in graph.ops]  # (op, seconds from device to device)
         self.after: list[list[Any]] = [[] for _ in graph.ops]
-        later = [0] * len(graph.ops)
         for u, v, t in graph.edges:
-            self.before[v].append((u, self.move[t]))
-            self.after[u].append((v, [list(row) for row in zip(*self.move[t], strict=True)]))
-        for u in reversed(graph.order):
-            for v, _ in self.after[u]:
-                later[u] |= later[v] | 1 << v
+            self.add_lag(u, v, self.move[t])
         groups = defaultdict[Any, list[int]](list)
         for v, group in enumerate(graph.group):
             groups[v if group is None else ("group", group)].append(v)
         self.groups = list(groups.values())
-        zeros = [[0] * d for _ in graph.ops]
-        devices = [
-            [i for i in range(d) if row[i] is not None and alone <= costs.room[i]]
-            for row, alone in zip(self.time, costs.alone, strict=True)
-        ]
-        self.root = State(devices, zeros, zeros, later, [], frozenset()).copy()
+        self.root = self.start(
+            [
+                [i for i in range(d) if row[i] is not None and alone <= costs.room[i]]
+                for row, alone in zip(self.time, costs.alone, strict=True)
+            ]
+        )
         self.alike = [next(j for j in range(d) if j == i or self.same(j, i)) for i in range(d)]
+
+    def start(self, devices: Any) -> State:
+        """Return the case in which nothing is decided."""
+        later, zeros = [0] * len(devices), [[0] * self.d for _ in devices]
+        for u in reversed(self.order):
+            for v, _ in self.after[u]:
+                later[u] |= later[v] | 1 << v
+        return State(devices, zeros, zeros, later, [], frozenset()).copy()
+
+    def add_lag(self, u: int, v: int, least: Any) -> None:
+        """Let op v start, after op u has ended, no earlier than by a table of their devices."""
+        self.before[v].append((u, least))
+        self.after[u].append((v, [list(row) for row in zip(*least, strict=True)]))
+
+    def between(self, a: int, b: int) -> Windows:
+        """Return the problem of the ops between two, which take no time themselves: any schedule is one of it, too."""
+        later = self.root.later
+        ops = [v for v in range(len(later)) if v in (a, b) or (later[a] >> v & later[v] >> b & 1)]
+        at = {v: x for x, v in enumerate(ops)}
+        part = shallow(self)
+        part.order = [at[v] for v in self.order if v in at]
+        part.time = [[0] * self.d if v in (a, b) else self.time[v] for v in ops]
+        part.before = [[(at[u], move) for u, move in self.before[v] if u in at] for v in ops]
+        part.after = [[(at[w], move) for w, move in self.after[v] if w in at] for v in ops]
+        part.held = [self.held[v] for v in ops]
+        part.groups = [mine for group in self.groups if (mine := [at[v] for v in group if v in at])]
+        part.root = part.start([self.root.devices[v] for v in ops])
+        return part
+
+    def data(self) -> Any:
+        """Return all in which problems between ops differ."""
+        return self.time, self.before, self.held, self.groups, self.root.devices
+
+    def ends_on(self, i: int, j: int, least: int) -> tuple[Windows, State]:
+        """Return the problem of ops `between` where the first is on device i, the last on j less than `least` later."""
+        part, case = shallow(self), self.root.copy()
+        part.most = least - 1
+        case.used = frozenset((i, j))
+        for v, device in ((self.order[0], i), (self.order[-1], j)):
+            for w in next(group for group in self.groups if v in group):
+                case.devices[w] = [x for x in case.devices[w] if x == device]
+        return part, case
 
     def same(self, i: int, j: int) -> bool:
         """Return whether two devices can change places in every schedule."""
         swap = [j if x == i else i if x == j else x for x in range(self.d)]
-        links, room = (self.costs.hardware.rate, self.costs.hardware.delay), self.costs.room
+        links, room = (self.costs.hardware.rate, self.costs.hardware.delay), self.room
         return room[i] == room[j] and all(row[i] == row[j] for row in self.costs.times) and all(
             link[a][b] == link[swap[a]][swap[b]] for link in links for a in range(self.d) for b in range(self.d)
         )  # fmt: skip
 
     def settle(self, state: State) -> bool:
         """Raise heads and tails and strike devices out until nothing changes; return whether something is left."""
-        order = self.graph.order
+        order = self.order
+        if not all(state.devices):
+            return False
         for _ in range(MOST_PASSES):
             befores, afters = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
             for u, v in state.pairs:
@@ -1005,9 +1047,9 @@ class Windows:
             head, tail, time = state.head[v], state.tail[v], self.time[v]
             if len(mine) == 1:
                 fixed[mine[0]].append((tail[mine[0]], head[mine[0]], time[mine[0]]))
-                held[mine[0]] += self.costs.held[v]
+                held[mine[0]] += self.held[v]
             every.append((min(tail[i] for i in mine), min(head[i] for i in mine), min(time[i] for i in mine)))
-        rooms = zip(held, self.costs.room, strict=True)
+        rooms = zip(held, self.room, strict=True)
         return all(bytes_held <= room for bytes_held, room in rooms) and all(
             load + count * (head + tail) <= count * self.most
             for jobs, count in [*((jobs, 1) for jobs in fixed), (every, self.d)]
@@ -1117,10 +1159,10 @@ def row_of(windows: Windows, state: State, kind: str, args: list[Any]) -> Row:
     i = args[0]
     need(0 <= i < windows.d, "a row is about no device")
     if kind == "memory":
-        need(windows.costs.room[i] != INF, "a row is about memory without end")
+        need(windows.room[i] != INF, "a row is about memory without end")
         for v in range(n):
-            add(v, [windows.costs.held[v]] * windows.d, [i])
-        return share, start, 0, -windows.costs.room[i]
+            add(v, [windows.held[v]] * windows.d, [i])
+        return share, start, 0, -windows.room[i]
     _, a, b = args
     if kind == "between":
         need(min(a, b) >= -1 and max(a, b) < n and (min(a, b) < 0 or state.later[a] >> b & 1), "ops are in no order")
@@ -1192,23 +1234,55 @@ def branches(windows: Windows, state: State, node: Any) -> Iterator[State]:
         yield case
 
 
-def prove_tree(proof: Any, costs: Costs) -> Fraction:
-    """Return the threshold of the proof if all cases of its tree are refuted; nodes stand in the order of a search."""
-    need(costs.objective == "latency", "trees prove bounds of latency alone")
-    threshold = ratio(proof["threshold"])
-    need(threshold > 0, "the threshold must be positive")
-    windows, nodes = Windows(costs, threshold), iter(proof["nodes"])
-    stack = [windows.root.copy()]
+def close(windows: Windows, state: State, nodes: Any) -> None:
+    """Refute a case by the nodes of a tree, in the order of a search."""
+    rows, stack = iter(nodes), [state]
     while stack:
         state = stack.pop()
         if windows.settle(state):
-            node: Any = next(nodes, None)
+            node: Any = next(rows, None)
             need(node is not None, "the tree leaves a case open")
             if "rows" in node:
                 need(refuted(windows, state, node["rows"]), "the rows of a leaf do not refute it")
             else:
                 stack += reversed(list(branches(windows, state, node)))
-    need(next(nodes, None) is None, "the tree has too many nodes")
+    need(next(rows, None) is None, "the tree has too many nodes")
+
+
+def learn_lags(windows: Windows, lags: Any) -> None:
+    """Add what each lag says, once it is proven: by trees for pairs of devices, or as a copy of an earlier one.
+
+    Between the end of op a and the start of op b run all ops that are after a and before b. So what is proven of these
+    alone holds in every schedule, whatever else there is; and what is added may be used by the lags behind it.
+    """
+    proven: list[Any] = []
+    for lag in lags:
+        a, b = (whole(lag[key], "an op of a lag") for key in ("from", "to"))
+        need(max(a, b) < len(windows.time) and windows.root.later[a] >> b & 1, "the ops of a lag are in no order")
+        part = windows.between(a, b)
+        if "same" in lag:
+            earlier = whole(lag["same"], "the number of a lag")
+            need(earlier < len(proven) and part.data() == proven[earlier][0], "a lag is no copy of that which it names")
+            least = proven[earlier][1]
+        else:
+            least = [[whole(each, "a lag") for each in row] for row in lag["least"]]
+            need([len(row) for row in least] == [windows.d] * windows.d, "a lag is no table of devices")
+            for i, row in enumerate(least):
+                for j, each in enumerate(row):
+                    if each:
+                        close(*part.ends_on(i, j, each), lag["trees"][i][j])
+        proven.append((part.data(), least))
+        windows.add_lag(a, b, least)
+
+
+def prove_tree(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if all cases of its tree are refuted, by its lags."""
+    need(costs.objective == "latency", "trees prove bounds of latency alone")
+    threshold = ratio(proof["threshold"])
+    need(threshold > 0, "the threshold must be positive")
+    windows = Windows(costs, threshold)
+    learn_lags(windows, proof.get("lags", ()))
+    close(windows, windows.root.copy(), proof["nodes"])
     return windows.bound
 
 

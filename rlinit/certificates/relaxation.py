@@ -71,7 +71,7 @@ class Relaxation:
         yield from (("before", u, v) for u, v in self.state.pairs)
         for i in range(self.d):
             yield ("between", i, -1, -1)
-            if self.windows.costs.room[i] != check.INF:
+            if self.windows.room[i] != check.INF:
                 yield ("memory", i)
 
     def add(self, names: list[RowName]) -> int:
@@ -81,7 +81,7 @@ class Relaxation:
         for name in new:
             kind, *args = name
             share, start, end, number = check.row_of(self.windows, self.state, kind, list(args))
-            unit = float(self.windows.costs.room[args[0]] or 1) if kind == "memory" else self.unit
+            unit = float(self.windows.room[args[0]] or 1) if kind == "memory" else self.unit
             columns = [self.column[key] for key in share] + [self.num_shares + v for v in start] + [self.end]
             values = [float(x) / unit for x in share.values()] + [float(x) for x in start.values()] + [-float(end)]
             if kind == "memory":
@@ -130,7 +130,7 @@ class Relaxation:
         assert self.dual is not None
         found = []
         for name, amount in zip(self.rows, self.dual.tolist(), strict=True):
-            unit = self.unit / float(self.windows.costs.room[name[1]] or 1) if name[0] == "memory" else 1.0
+            unit = self.unit / float(self.windows.room[name[1]] or 1) if name[0] == "memory" else 1.0
             whole = round(amount * unit * 2.0**_MULTIPLIER_BITS)
             if whole:
                 found.append([*name, whole])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import combinations
 from typing import Any
@@ -10,7 +11,11 @@ from typing import Any
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.certificates import check
+from rlinit.certificates.lags import BetweenOps, learn_lags
 from rlinit.certificates.relaxation import Relaxation, RowName
+
+_LAG_OPS, _LAG_SHARE = range(60, 3_000), 0.6
+"""Numbers of ops of which lags are looked for first, and the share of the time that they have."""
 
 _LOOKAHEAD = 6
 """Ops, and pairs of ops, whose branches are tried at a node."""
@@ -25,7 +30,9 @@ _HALVED = 4.0
 """Devices struck out, and shares of time windows lost, that count as half of a case refuted."""
 
 
-def tree_proof(costs: check.Costs, threshold: Fraction, budget: Budget) -> dict[str, Any] | None:
+def tree_proof(
+    costs: check.Costs, threshold: Fraction, between: Callable[[], BetweenOps], budget: Budget
+) -> dict[str, Any] | None:
     """Return a proof of kind ``tree`` that no schedule is below a threshold; None where time ends first, or one may be.
 
     Parameters
@@ -34,27 +41,39 @@ def tree_proof(costs: check.Costs, threshold: Fraction, budget: Budget) -> dict[
         The problem, whose objective is latency.
     threshold
         Seconds, more than 0.
+    between
+        Makes what says which least times between ops are worth a tree.
     budget
         Ends the search.
     """
-    nodes = _Search(check.Windows(costs, threshold), budget).run()
-    return None if nodes is None else {"kind": "tree", "threshold": str(threshold), "nodes": nodes}
+    windows = check.Windows(costs, threshold)
+    lags = []
+    if len(windows.time) in _LAG_OPS:
+        lags = learn_lags(windows, between(), _refute, Budget(_LAG_SHARE * budget.remaining_s))
+    nodes = _refute(windows, windows.root.copy(), budget)
+    return None if nodes is None else {"kind": "tree", "threshold": str(threshold), "lags": lags, "nodes": nodes}
+
+
+def _refute(
+    windows: check.Windows, state: check.State, budget: Budget, most_nodes: int = sys.maxsize
+) -> list[dict[str, Any]] | None:
+    """Return the nodes of a tree that refutes a case; None where none was found."""
+    return _Search(windows, budget, most_nodes).run(state)
 
 
 class _Search:
     """A search in depth that stops at the first case that cannot be refuted."""
 
-    def __init__(self, windows: check.Windows, budget: Budget) -> None:
-        self.windows, self.budget = windows, budget
+    def __init__(self, windows: check.Windows, budget: Budget, most_nodes: int) -> None:
+        self.windows, self.budget, self.most_nodes = windows, budget, most_nodes
         self.nodes: list[dict[str, Any]] = []
         self._wait = self._skipped = 0
 
-    def run(self) -> list[dict[str, Any]] | None:
+    def run(self, root: check.State) -> list[dict[str, Any]] | None:
         """Return the nodes of the tree in the order of the search; None where there is no tree, or no time."""
-        root = self.windows.root.copy()
         stack: list[tuple[check.State, list[RowName]]] = [(root, [])] if self.windows.settle(root) else []
         while stack:
-            if self.budget.expired:
+            if self.budget.expired or len(self.nodes) >= self.most_nodes:
                 return None
             state, rows = stack.pop()
             share: FloatArray | None = None

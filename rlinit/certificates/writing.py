@@ -7,8 +7,9 @@ tried there, cheapest first. Where none reaches the bound, the certificate names
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scipy.sparse import coo_array
 
 from rlinit.budget import Budget
 from rlinit.certificates import check
+from rlinit.certificates.lags import BetweenOps
 from rlinit.certificates.states import Search
 from rlinit.certificates.tree import tree_proof
 from rlinit.errors import InvalidPlan
@@ -106,7 +108,8 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
         try:
             costs = check.Costs(written, raw_graph, raw_hardware, level, values)
             costs.expired = lambda: budget.expired
-            levels.append(None if None in levels else _proof(costs, bound, value, budget))
+            between = partial(BetweenOps, graph, hardware)
+            levels.append(None if None in levels else _proof(costs, bound, value, between, budget))
         except check.Refuted:  # a bound of a kind that it does not check
             levels.append(None)
     return {
@@ -149,7 +152,9 @@ def exact_plan(
     return written, raw_graph, raw_hardware, values
 
 
-def _proof(costs: check.Costs, bound: Fraction, value: Fraction, budget: Budget) -> Proof | None:
+def _proof(
+    costs: check.Costs, bound: Fraction, value: Fraction, between: Callable[[], BetweenOps], budget: Budget
+) -> Proof | None:
     """Return the cheapest proof that reaches a bound up to what floats round; None where none does."""
     wanted = bound * (1 - check.ROUNDING)
     if wanted <= 0:
@@ -159,7 +164,7 @@ def _proof(costs: check.Costs, bound: Fraction, value: Fraction, budget: Budget)
         if _reaches(proof, costs, wanted):
             return proof
     if costs.objective == "latency":
-        return tree_proof(costs, wanted, budget)
+        return tree_proof(costs, wanted, between, budget)
     # A value that is optimal in floats may lie above the optimum by their rounding.
     for threshold in dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)):
         for proof in _packings(costs, threshold):

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,8 +19,8 @@ import pytest
 
 import rlinit
 from rlinit.budget import Budget
-from rlinit.certificates import certificate_of, check
-from rlinit.certificates.tree import tree_proof
+from rlinit.certificates import certificate_of, check, tree
+from rlinit.certificates.lags import BetweenOps
 from rlinit.certificates.writing import _packings, _simple_proofs
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Resident, Transfers
@@ -284,9 +285,11 @@ def _costs(graph: Any, hardware: Any) -> check.Costs:
     return check.Costs({"objective": "pipeline"}, raw, devices, 0, ())
 
 
+@pytest.mark.parametrize("lags", [range(0), range(100)])
 @pytest.mark.parametrize("first", range(0, 600, 200))
-def test_trees_prove_the_optimum_and_nothing_above(first: int) -> None:
+def test_trees_prove_the_optimum_and_nothing_above(first: int, lags: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brute force's optimal latency is proven where transfers do not wait and no tensors are freed; no more is."""
+    monkeypatch.setattr(tree, "_LAG_OPS", lags)
     tried = 0
     for number in range(first, first + 200):
         case = fuzz.draw(number, seed=21)
@@ -297,8 +300,9 @@ def test_trees_prove_the_optimum_and_nothing_above(first: int) -> None:
             continue
         costs, value = costs_of(case, 0, ()), Fraction(best[0])
         above = value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)
-        assert tree_proof(costs, above, Budget(10.0)) is None, case
-        proof = tree_proof(costs, value * (1 - check.ROUNDING), Budget(10.0))
+        between = partial(BetweenOps, case.graph, case.hardware)
+        assert tree.tree_proof(costs, above, between, Budget(10.0)) is None, case
+        proof = tree.tree_proof(costs, value * (1 - check.ROUNDING), between, Budget(10.0))
         tried += 1
         if proof is None:
             assert case.options["resident"] == "peak" or case.options["transfers"] != "parallel", case
@@ -306,6 +310,59 @@ def test_trees_prove_the_optimum_and_nothing_above(first: int) -> None:
             read = check.parse(json.dumps(proof), "rlinit-certificate", "row")
             assert value * (1 - check.ROUNDING) <= check.prove(read, costs) <= above
     assert tried > 20
+
+
+def test_lags_that_are_longer_than_proven_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is changed in lags and their trees, nothing above the optimum of brute force is proven."""
+    monkeypatch.setattr(tree, "_LAG_OPS", range(100))
+    rng, tried, lagged = np.random.default_rng(0), 0, 0
+    for number in range(400):
+        case = fuzz.draw(number, seed=22)
+        if case.options["objective"] != "latency" or not can_be_tried(case):
+            continue
+        best = fuzz.optimum(case)
+        if not best or not best[0]:
+            continue
+        costs, value = costs_of(case, 0, ()), Fraction(best[0])
+        between = partial(BetweenOps, case.graph, case.hardware)
+        proof = tree.tree_proof(costs, value * (1 - check.ROUNDING), between, Budget(10.0))
+        if proof is None or not proof["lags"]:
+            continue
+        lagged += 1
+        proof["threshold"] = str(value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30))
+        for _ in range(20):
+            bad = copy.deepcopy(proof)
+            lag = bad["lags"][int(rng.integers(len(bad["lags"])))]
+            kind = int(rng.integers(4))
+            if kind < 2 and "least" in lag:
+                row = lag["least"][int(rng.integers(costs.num_devices))]
+                row[int(rng.integers(len(row)))] += int(rng.integers(1, 3)) * 10 ** int(rng.integers(0, 22))
+            elif kind == 2:
+                lag[str(rng.choice(["from", "to"]))] = int(rng.integers(case.graph.num_ops))
+            else:
+                bad["lags"].append({"from": lag["from"], "to": lag["to"], "same": int(rng.integers(len(bad["lags"])))})
+            tried += 1
+            with pytest.raises((check.Refuted, *check.MALFORMED)):
+                check.prove(check.parse(json.dumps(bad), "rlinit-certificate", "row"), costs)
+    assert lagged > 5
+    assert tried > 100
+
+
+def test_a_chain_of_branches_is_proven_by_lags_and_copies_share_a_proof() -> None:
+    """Forty blocks of three branches on two devices have a tree of a few nodes, for one block."""
+    ops, edges = [("b0", {"time_s": 1.0, "out_bytes": 2.0})], []
+    for k in range(40):
+        inner = [f"{branch}{k}" for branch in "xyz"]
+        ops += [(name, {"time_s": 1.0, "out_bytes": 2.0}) for name in [*inner, f"b{k + 1}"]]
+        edges += [(f"b{k}", name) for name in inner] + [(name, f"b{k + 1}") for name in inner]
+    graph, hardware = rlinit.Graph.build(ops, edges), Hardware.mesh([Device("x"), Device("y")], 4.0)
+    plan = rlinit.schedule(graph, hardware, objective="latency", time_limit_s=20.0)
+    assert plan.status == "optimal"
+    certificate = certificate_of(plan, graph, hardware)
+    assert not certificate["trusted"]
+    assert any("same" in lag for lag in certificate["levels"][0]["lags"])
+    told = verdict(plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate)
+    assert told.startswith("VERIFIED (exact)")
 
 
 def test_rows_that_hold_nowhere_are_refuted() -> None:
