@@ -51,7 +51,19 @@ class BetweenOps:
         self._reach = reachability(self._problem.order, self._problem.succ_indptr, self._problem.succ)
 
     def least_s(self, a: int, b: int, i: int, j: int, upper: float, budget: Budget) -> float:
-        """Return seconds, at most `upper`, from the end of op a on device i to the start of op b on device j."""
+        """Return seconds from the end of op a on device i to the start of op b on device j.
+
+        Parameters
+        ----------
+        a, b
+            Ops in order.
+        i, j
+            Their devices.
+        upper
+            Seconds; more is not looked for.
+        budget
+            Ends the search.
+        """
         inside = self._reach[a] & self._reach[:, b]
         inside[[a, b]] = True
         time_s = self._problem.time_s[inside]
