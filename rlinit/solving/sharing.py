@@ -86,7 +86,7 @@ def schedule_shared(request: Request) -> Plan:
     best: Solved | None = None
     last: Solved | None = None
     value, bounds, single, began = math.inf, [], math.inf, time.monotonic()
-    cases = list(_sets(graph, hardware))
+    cases, trusted = list(_sets(graph, hardware)), set[str]()
     for at, used in enumerate(cases):
         restricted, crowded = _restricted(graph, hardware, used)
         low = _least(restricted, crowded, used)
@@ -99,6 +99,7 @@ def schedule_shared(request: Request) -> Plan:
         ended = last.incumbent
         proven = math.inf if ended.infeasible else (ended.reported_bounds or (0.0,))[0]
         bounds[-1] = max(low, proven)
+        trusted |= set(ended.trusted) if proven > low else set()
         single = min([single, *_single(last, hardware, crowded)])
         while best is None and ended.values is not None and not _is_set(last, hardware, crowded):
             # Its own set was not solved in time: the same devices, which are fewer, on their own terms from this plan.
@@ -124,6 +125,8 @@ def schedule_shared(request: Request) -> Plan:
         found,
         bounds=(proven,),
         bound_source=found.bound_source if proven > 0.0 else "",
+        provenance={key: said for key, said in found.provenance.items() if key != "trusted"}
+        | ({"trusted": ", ".join(sorted(trusted))} if trusted else {}),
         status="optimal" if is_closed(found.values, (proven,)) else "feasible",
         history=tuple(dataclasses.replace(entry, bounds=None) for entry in found.history),
         baselines={BEST_DEVICE: single, **kept} if BEST_DEVICE in found.baselines and single < math.inf else kept,

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rlinit.certificates import write_certificate
 from rlinit.checker import stage_uses
 from rlinit.errors import InvalidHardware, InvalidPlan, RlinitError
 from rlinit.hardware import Device, Hardware
+from rlinit.solving.incumbent import Incumbent
 
 
 def random_case(seed: int) -> tuple[rlinit.Graph, Hardware]:
@@ -158,3 +160,19 @@ def test_what_does_not_count_sharing_says_so(tmp_path: object) -> None:
     for factors in ((), (0.5,), (2.0, 1.0)):
         with pytest.raises(InvalidHardware, match="sharing 'cpu'"):
             two(factors)
+
+
+def test_a_bound_rests_on_the_solvers_of_every_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is trusted for a set of devices that is not the plan's is trusted for the bound, the least of all."""
+    graph = rlinit.Graph.build([(name, {"time_s": 1.0, "out_bytes": 1.0}) for name in "abc"], [])
+    devices = [Device(name, shares="bus") for name in "xyz"]
+    hardware = dataclasses.replace(Hardware.mesh(devices, 1e9), sharing={"bus": (1.0, 1.0, 1.25)})
+
+    def of_two_devices(incumbent: Incumbent[Any, Any]) -> tuple[str, ...]:
+        return ("oracle",) if incumbent.values == (2.0,) else ()
+
+    monkeypatch.setattr(Incumbent, "trusted", property(of_two_devices))
+    plan = rlinit.schedule(graph, hardware, objective="pipeline")
+    assert plan.assignment is not None
+    assert set(plan.assignment.values()) == {0, 1, 2}
+    assert plan.trusted == ("oracle",)
