@@ -942,10 +942,14 @@ class Windows:
         self.before[v].append((u, least))
         self.after[u].append((v, [list(row) for row in zip(*least, strict=True)]))
 
+    def inside(self, a: int, b: int) -> list[int]:
+        """Return the ops that run after one and before another."""
+        later = self.root.later
+        return [v for v in range(len(later)) if later[a] >> v & later[v] >> b & 1]
+
     def between(self, a: int, b: int) -> Windows:
         """Return the problem of the ops between two, which take no time themselves: any schedule is one of it, too."""
-        later = self.root.later
-        ops = [v for v in range(len(later)) if v in (a, b) or (later[a] >> v & later[v] >> b & 1)]
+        ops = sorted([a, *self.inside(a, b), b])
         at = {v: x for x, v in enumerate(ops)}
         part = shallow(self)
         part.order = [at[v] for v in self.order if v in at]

@@ -107,7 +107,7 @@ class _Lags:
     def run(self) -> list[Lag]:
         windows = self.windows
         alike = defaultdict[str, list[tuple[int, int]]](list)
-        for a, b in sorted(_regions(windows), key=lambda pair: (_size(windows, *pair), pair)):
+        for _, a, b in sorted(_regions(windows)):
             if not self.budget.expired:
                 alike[repr(windows.between(a, b).data())].append((a, b))
         for pairs in alike.values():
@@ -208,14 +208,8 @@ def _longest_path(windows: check.Windows, state: check.State) -> Iterator[tuple[
             yield at, on
 
 
-def _size(windows: check.Windows, a: int, b: int) -> int:
-    """Return how many ops there are between two."""
-    later = windows.root.later
-    return sum(1 for v in range(len(later)) if later[a] >> v & later[v] >> b & 1)
-
-
-def _regions(windows: check.Windows) -> Iterator[tuple[int, int]]:
-    """Yield each op at which branches join with the op at which they parted, and the other way round."""
+def _regions(windows: check.Windows) -> Iterator[tuple[int, int, int]]:
+    """Yield each op at which branches part with that at which they join, and before these how many lie between."""
     pairs = set()
     for order, before, turned in (
         (windows.order, windows.before, False),
@@ -224,7 +218,9 @@ def _regions(windows: check.Windows) -> Iterator[tuple[int, int]]:
         for b, a in _dominators(order, before).items():
             if a is not None and len({u for u, _ in before[b]}) > 1:
                 pairs.add((b, a) if turned else (a, b))
-    yield from (pair for pair in pairs if 0 < _size(windows, *pair) <= _MOST_OPS)
+    for a, b in pairs:
+        if 0 < (size := len(windows.inside(a, b))) <= _MOST_OPS:
+            yield size, a, b
 
 
 def _dominators(order: list[int], before: list[Any]) -> dict[int, int | None]:

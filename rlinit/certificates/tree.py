@@ -49,7 +49,7 @@ def tree_proof(
     windows = check.Windows(costs, threshold)
     lags = []
     if len(windows.time) in _LAG_OPS:
-        lags = learn_lags(windows, between(), _refute, Budget(_LAG_SHARE * budget.remaining_s))
+        lags = learn_lags(windows, between(), _refute, budget.share(_LAG_SHARE * budget.remaining_s))
     nodes = _refute(windows, windows.root.copy(), budget)
     return None if nodes is None else {"kind": "tree", "threshold": str(threshold), "lags": lags, "nodes": nodes}
 

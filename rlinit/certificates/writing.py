@@ -102,13 +102,12 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     """
     written, raw_graph, raw_hardware, values = exact_plan(plan, graph, hardware)
     levels: list[Proof | None] = []
-    budget = Budget(time_limit_s)
+    budget, between = Budget(time_limit_s), partial(BetweenOps, graph, hardware)
     for level, value in enumerate(values):
         bound = written["bounds"][level] if plan.bounds else Fraction(0)
         try:
             costs = check.Costs(written, raw_graph, raw_hardware, level, values)
             costs.expired = lambda: budget.expired
-            between = partial(BetweenOps, graph, hardware)
             levels.append(None if None in levels else _proof(costs, bound, value, between, budget))
         except check.Refuted:  # a bound of a kind that it does not check
             levels.append(None)

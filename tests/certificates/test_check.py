@@ -9,6 +9,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -285,21 +286,25 @@ def _costs(graph: Any, hardware: Any) -> check.Costs:
     return check.Costs({"objective": "pipeline"}, raw, devices, 0, ())
 
 
+def latency_cases(numbers: range, seed: int) -> Iterator[tuple[fuzz.Case, check.Costs, Fraction, Fraction]]:
+    """Yield small problems of latency with their costs, optimum, and a value above what rounding makes of that."""
+    for number in numbers:
+        case = fuzz.draw(number, seed=seed)
+        if case.options["objective"] != "latency" or not can_be_tried(case):
+            continue
+        best = fuzz.optimum(case)
+        if best and best[0]:
+            value = Fraction(best[0])
+            yield case, costs_of(case, 0, ()), value, value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)
+
+
 @pytest.mark.parametrize("lags", [range(0), range(100)])
 @pytest.mark.parametrize("first", range(0, 600, 200))
 def test_trees_prove_the_optimum_and_nothing_above(first: int, lags: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brute force's optimal latency is proven where transfers do not wait and no tensors are freed; no more is."""
     monkeypatch.setattr(tree, "_LAG_OPS", lags)
     tried = 0
-    for number in range(first, first + 200):
-        case = fuzz.draw(number, seed=21)
-        if case.options["objective"] != "latency" or not can_be_tried(case):
-            continue
-        best = fuzz.optimum(case)
-        if not best or not best[0]:
-            continue
-        costs, value = costs_of(case, 0, ()), Fraction(best[0])
-        above = value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)
+    for case, costs, value, above in latency_cases(range(first, first + 200), seed=21):
         between = partial(BetweenOps, case.graph, case.hardware)
         assert tree.tree_proof(costs, above, between, Budget(10.0)) is None, case
         proof = tree.tree_proof(costs, value * (1 - check.ROUNDING), between, Budget(10.0))
@@ -316,20 +321,13 @@ def test_lags_that_are_longer_than_proven_are_refuted(monkeypatch: pytest.Monkey
     """Whatever is changed in lags and their trees, nothing above the optimum of brute force is proven."""
     monkeypatch.setattr(tree, "_LAG_OPS", range(100))
     rng, tried, lagged = np.random.default_rng(0), 0, 0
-    for number in range(400):
-        case = fuzz.draw(number, seed=22)
-        if case.options["objective"] != "latency" or not can_be_tried(case):
-            continue
-        best = fuzz.optimum(case)
-        if not best or not best[0]:
-            continue
-        costs, value = costs_of(case, 0, ()), Fraction(best[0])
+    for case, costs, value, above in latency_cases(range(400), seed=22):
         between = partial(BetweenOps, case.graph, case.hardware)
         proof = tree.tree_proof(costs, value * (1 - check.ROUNDING), between, Budget(10.0))
         if proof is None or not proof["lags"]:
             continue
         lagged += 1
-        proof["threshold"] = str(value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30))
+        proof["threshold"] = str(above)
         for _ in range(20):
             bad = copy.deepcopy(proof)
             lag = bad["lags"][int(rng.integers(len(bad["lags"])))]
