@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -292,17 +292,11 @@ class WorkShares:
         self._least, self._memory = least, memory
         self._gain, self._work, self._all = [0.0] * ways, [0.0] * ways, [0.0] * ways
 
-    def choose(self, among: Sequence[int] | None = None) -> int:
-        """Return the number of the way to go on with.
-
-        Parameters
-        ----------
-        among
-            The ways that get on at all, at least one; None: all do.
-        """
-        ways = range(len(self._all)) if among is None else among
+    def choose(self) -> int:
+        """Return the number of the way to go on with."""
+        ways = range(len(self._all))
         poorest = min(ways, key=self._all.__getitem__)
-        if self._all[poorest] <= self._least * sum(self._all[way] for way in ways):
+        if self._all[poorest] <= self._least * sum(self._all):
             return poorest
         return max(ways, key=lambda way: self._gain[way] / self._work[way])
 

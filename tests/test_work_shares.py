@@ -23,15 +23,3 @@ def test_what_stopped_gaining_is_left() -> None:
         shares.reward(way, float(way == (0 if turn < 50 else 1)), 1.0)
         last.append(way)
     assert sum(last[-20:]) >= 16
-
-
-def test_a_way_that_gets_no_further_leaves_its_work_to_the_others() -> None:
-    """Neither the poorest of all nor the first is asked then, but the one that gains."""
-    shares, asked = WorkShares(3, 0.1), [0, 0, 0]
-    shares.reward(2, 1.0, 1.0)
-    for _ in range(100):
-        way = shares.choose([0, 1])
-        asked[way] += 1
-        shares.reward(way, 1.0 if way == 1 else 0.0, 1.0)
-    assert asked[2] == 0
-    assert asked[1] > 5 * asked[0]

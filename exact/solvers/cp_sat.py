@@ -42,13 +42,10 @@ class ConstraintSettings:
         Deterministic work limit, about seconds of one core; None: the budget's seconds alone.
     seed
         Of its random choices.
-    relaxations
-        Whether linear relaxations guide it; short proofs about few ops are sooner done without.
     """
 
     work: float | None = None
     seed: int = 0
-    relaxations: bool = True
 
 
 def is_available() -> bool:
@@ -110,8 +107,6 @@ class ConstraintSearch(Generic[Solution]):
         parameters.num_workers = 1
         parameters.random_seed = settings.seed % (1 << 31)
         parameters.catch_sigint_signal = False
-        if not settings.relaxations:
-            parameters.linearization_level = 0
         if np.isfinite(memory_left()):
             parameters.max_memory_in_mb = max(1, int(memory_left() / 2**20))
         if settings.work is not None:

@@ -43,7 +43,7 @@ Progress = Callable[[HistoryEntry], None]
 
 _SCIP = ("milp", "lp-root", "merged-2", "merged-4", "three-superblock", "guess")
 
-_SOLVERS = {**dict.fromkeys(_SCIP, "scip"), **dict.fromkeys(("cp-sat", "joined with cp-sat"), "cp-sat")}
+_SOLVERS = {**dict.fromkeys(_SCIP, "scip"), "cp-sat": "cp-sat"}
 """What proves bounds by the word of a solver that this package does not check, and which."""
 
 

@@ -13,7 +13,6 @@ from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, JoinedBound
 from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
 from rlinit.exact.placements.constraint.solve import solve_constraints
-from rlinit.exact.placements.constraint.window import WindowSearch
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
@@ -52,9 +51,6 @@ _WINDOW_TURNS = 4
 
 _CATCHING_SHARE = 0.5
 """Of the time left, in which a chain that is behind the bound has to be ahead of it to go on at once."""
-
-_LOADING_S = 3.0
-"""Seconds of which loading OR-Tools is too large a part: it takes half a second."""
 
 _TRIAL_CHOICES = 500
 """Choices of devices and orders between two looks at what trials found."""
@@ -254,36 +250,19 @@ def by_turns(search: PlacementSearch) -> None:
         return
     problem = incumbent.problem
     upper = incumbent.values[0] if incumbent.values else np.inf
-    programs = incumbent.budget.remaining_s > _LOADING_S and has_constraints(search)
-    joined = JoinedBound(problem, upper, incumbent.budget, with_chain=problem.num_shards == 1, programs=programs)
-    turns, placed_anew = itertools.count(1), WindowSearch(problem, search.options.seed)
+    joined = JoinedBound(problem, upper, incumbent.budget, with_chain=problem.num_shards == 1)
+    turns = itertools.count(1)
 
     def prove() -> None:
         with incumbent.in_phase("bound: joined"):
-            take_bound(incumbent, joined.run(incumbent.budget), joined.source)
+            take_bound(incumbent, joined.run(incumbent.budget), "joined")
 
-    def search_on() -> None:
+    def improve() -> None:
         turn = next(turns)
-        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS and len(searches) == 1:
+        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS:
             windows(search)
         else:
             local_search(search, turn)
-
-    def place_anew() -> None:
-        with incumbent.in_phase("windows on cp-sat"):
-            while incumbent.assignment is not None and not incumbent.finished and placed_anew.goes_on(incumbent.budget):
-                incumbent.offer(placed_anew.improve(incumbent.assignment, incumbent.budget), "window")
-
-    searches = [search_on]
-    if programs and problem.transfers == "parallel" and placed_anew.affordable:
-        searches.append(place_anew)
-    search_shares = WorkShares(len(searches), _LEAST_SHARE, _MEMORY)
-
-    def improve() -> None:
-        way, gap, began = search_shares.choose(), min(incumbent.gap, 1.0), incumbent.budget.elapsed_s
-        searches[way]()
-        seconds = incumbent.budget.elapsed_s - began
-        search_shares.reward(way, max(0.0, gap - incumbent.gap), max(seconds, _LEAST_TURN_S))
 
     def behind() -> float:
         """Return by what part of the bound the chain is below it: until it is above, no gap tells of its work."""

@@ -34,7 +34,6 @@ from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.destructive_kernel import ROUNDING
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
-from rlinit.exact.placements.constraint.segment import SegmentProgram
 from rlinit.placements.problem import PlacementProblem
 
 _STRIDE, _CHOICES = 12, 1_000
@@ -44,10 +43,7 @@ _RELAXATION_WORK = 100
 """Choices that take about as long as a relaxation."""
 
 _LEAST_SHARE = 0.1
-"""Of all work, what each of the searches gets at least."""
-
-_PROGRAM_CLAUSES = 8_000
-"""Edges times pairs of devices up to which a segment is bounded by CP-SAT, too: they are written down in 0.2 s."""
+"""Of all work, what each of the two searches gets at least."""
 
 _LEVEL_SHARE, _MEMORY = 0.1, 0.9
 """Of all work, what single segments and longer ones get at least each; what counts of gains and work, a turn later."""
@@ -58,54 +54,50 @@ many."""
 
 
 class _Pair:
-    """Bounds of a segment with devices of its ends by several searches.
+    """Bounds of a segment with devices of its ends by two searches: with trial makespans, and with linear relaxations.
 
-    Trial makespans with propagation and branching know what whole ops cost, linear relaxations what fractions of them
-    do, CP-SAT learns from what it refutes; what gains most depends on the graph. Longer segments have no relaxations.
+    Relaxations know better what fractions of ops cost, trials what whole ones do; what gains more depends on the graph.
+    Longer segments have trials alone.
     """
 
     def __init__(self, segment: _Segment, upper: float, allowed: BoolArray) -> None:
         self.upper, self._gains, self._size, self._begun = upper, segment.gains, segment.size, False
-        problem = segment.problem
-        self.trials = DestructiveSearch(problem, upper=upper, allowed=allowed, like=segment.like)
-        self.relaxations = DeviceSearch(problem, upper=upper, allowed=allowed) if segment.size == 1 else None
-        self.program = SegmentProgram(problem, upper, allowed, segment.lags) if segment.programs else None
-        searches = (self.program, self.trials, self.relaxations)
-        self._searches = [search for search in searches if search is not None]
+        self.trials = DestructiveSearch(segment.problem, upper=upper, allowed=allowed, like=segment.like)
+        single = segment.size == 1
+        self.relaxations = DeviceSearch(segment.problem, upper=upper, allowed=allowed) if single else None
 
     @property
     def work(self) -> int:
-        """Choices looked at, those of longer segments, relaxations and programs as many as take their time."""
-        choices = self.trials.nodes * (1 if self.relaxations is not None else _LONG_WORK * self._size)
-        relaxed = 0 if self.relaxations is None else _RELAXATION_WORK * self.relaxations.nodes
-        return choices + relaxed + (0 if self.program is None else self.program.work)
+        """Choices looked at, those of longer segments and relaxations as many as take their time."""
+        if self.relaxations is None:
+            return _LONG_WORK * self._size * self.trials.nodes
+        return self.trials.nodes + _RELAXATION_WORK * self.relaxations.nodes
 
     @property
     def bound_s(self) -> float:
-        """The best bound."""
-        return max(search.bound_s for search in self._searches)
+        """The better bound."""
+        return self.trials.bound_s if self.relaxations is None else max(self.relaxations.bound_s, self.trials.bound_s)
 
     @property
     def ended(self) -> bool:
-        """Whether no search gets further, or the program is solved."""
-        solved = self.program is not None and self.program.solved
-        return solved or all(search.exhausted for search in self._searches) or self.bound_s >= self.upper
+        """Whether neither search gets further."""
+        exhausted = self.trials.exhausted and (self.relaxations is None or self.relaxations.exhausted)
+        return exhausted or self.bound_s >= self.upper
 
     def run(self, floor: float, budget: Budget) -> float:
-        """Propagate at first, then go on with the search that gains most; return the bound, `floor` at least."""
+        """Propagate at first, then go on with the search that gains more; return the bound, `floor` at least."""
         self.trials.raise_bound(floor)
         if not self._begun:
             self._begun = True
             return self.trials.run(0, budget)
-        way = self._gains.choose([k for k, search in enumerate(self._searches) if not search.exhausted])
-        search = self._searches[way]
+        if self.relaxations is None:
+            return self.trials.run(max(1, _LONG_CHOICES // self._size), budget)
+        way = 0 if self.relaxations.exhausted else 1 if self.trials.exhausted else self._gains.choose()
         before, done = self.bound_s, self.work
-        if isinstance(search, SegmentProgram):
-            search.run(before, budget)
-        elif isinstance(search, DeviceSearch):
-            search.run(1 if search.nodes == 0 else _STRIDE, budget)
+        if way == 0:
+            self.trials.run(_CHOICES, budget)
         else:
-            search.run(_CHOICES if self.relaxations is not None else max(1, _LONG_CHOICES // self._size), budget)
+            self.relaxations.run(1 if self.relaxations.nodes == 0 else _STRIDE, budget)
         gain = self.bound_s - before
         self._gains.reward(way, gain if gain < np.inf else 0.0, max(1, self.work - done))
         return self.bound_s
@@ -158,10 +150,7 @@ class _Segment:
     ends
         Which of its ops are the first and the last, -1 for the start and the end.
     gains
-        What all segments of a kind, single or longer, with programs or without, tell of the ways to search by seconds
-        gained for work.
-    programs
-        Whether CP-SAT bounds it, too, where it is small enough.
+        What all segments tell of the two ways to search, by seconds gained for work.
     inner
         Shorter segments that it is made of, by their ends among its ops, sorted by the second; none of a single one.
     parts
@@ -176,22 +165,18 @@ class _Segment:
         self,
         problem: PlacementProblem,
         ends: tuple[int, int],
-        gains: dict[tuple[bool, bool], WorkShares],
-        programs: bool,
+        gains: WorkShares,
         inner: Sequence[_Part],
         parts: Sequence[_Segment],
         size: int,
         budget: Budget,
     ) -> None:
-        self.problem, self.parts, self.size = problem, parts, size
-        self.programs = programs and len(problem.edges) * problem.num_devices**2 <= _PROGRAM_CLAUSES
-        kind, ways = (size == 1, self.programs), 1 + (size == 1) + self.programs
-        self.gains = gains.setdefault(kind, WorkShares(ways, _LEAST_SHARE))
+        self.problem, self.gains, self.parts, self.size = problem, gains, parts, size
         self._ends, self._inner = ends, inner
         self.bound_s = _by_paths(problem, ends, budget.share(0.0) if parts else budget)
         self._lag_s = np.zeros((len(inner), *self.bound_s.shape))
-        self.lags = (np.array([part[:2] for part in inner], np.int64), self._lag_s) if inner else None
-        self.like = DestructiveSearch(problem, lags=self.lags)
+        lags = (np.array([part[:2] for part in inner], np.int64), self._lag_s)
+        self.like = DestructiveSearch(problem, lags=lags if inner else None)
         self._searches: dict[tuple[int, int], _Pair] = {}
 
     @property
@@ -315,26 +300,16 @@ class ChainBound:
         Bounds are not raised beyond this.
     budget
         Of the first tables of its segments.
-    programs
-        Whether CP-SAT, which has to be there, bounds small segments, too.
     """
 
     def __init__(
-        self,
-        problem: PlacementProblem,
-        window: ShardWindows,
-        chain: Sequence[int],
-        upper: float,
-        budget: Budget,
-        *,
-        programs: bool = False,
+        self, problem: PlacementProblem, window: ShardWindows, chain: Sequence[int], upper: float, budget: Budget
     ) -> None:
         self.upper, self.bound_s = upper, 0.0
         self._problem, self._window = problem, window
         self._reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         self._chain = np.array([-1, *chain, -1])
-        self._programs, self._gains = programs, dict[tuple[bool, bool], WorkShares]()
-        self._turns = WorkShares(2, _LEVEL_SHARE, _MEMORY)
+        self._gains, self._turns = WorkShares(2, _LEAST_SHARE), WorkShares(2, _LEVEL_SHARE, _MEMORY)
         self.levels: list[_Level] = []
         self._add_level(list(range(len(self._chain))), budget)
 
@@ -410,8 +385,6 @@ class ChainBound:
             if key not in alike:
                 inner = sorted(itertools.chain(*within), key=lambda each: each[1])
                 inner = [(local[p], local[q], segment) for p, q, segment in inner]
-                alike[key] = _Segment(
-                    problem, (local[a], local[b]), self._gains, self._programs, inner, parts, b - a, budget
-                )
+                alike[key] = _Segment(problem, (local[a], local[b]), self._gains, inner, parts, b - a, budget)
             spans.append((a, b, alike[key]))
         self.levels.append(_Level(spans))

@@ -345,20 +345,10 @@ class JoinedBound:
         Ends the search for weights early.
     with_chain
         Whether there is a chain, too.
-    programs
-        Whether CP-SAT, which has to be there, bounds segments of the chain.
     """
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        upper: float,
-        budget: Budget,
-        *,
-        with_chain: bool = True,
-        programs: bool = False,
-    ) -> None:
-        self._problem, self._upper, self._with_chain, self._programs = problem, upper, with_chain, programs
+    def __init__(self, problem: PlacementProblem, upper: float, budget: Budget, *, with_chain: bool = True) -> None:
+        self._problem, self._upper, self._with_chain = problem, upper, with_chain
         self._pool = CutPool()
         self._chain: _BestChain | None = None
         self._begun = False
@@ -373,11 +363,6 @@ class JoinedBound:
     def chain_s(self) -> float:
         """What the chain proves alone: a lower bound that begins at 0."""
         return 0.0 if self._chain is None else self._chain.bound_s
-
-    @property
-    def source(self) -> str:
-        """What the bound is called: another name where it rests on the word of CP-SAT."""
-        return "joined" if self._chain is None or not self._programs else "joined with cp-sat"
 
     def run(self, budget: Budget) -> float:
         """Go on until the budget ends, or for a turn of counted work where it has no limit; return the bound.
@@ -394,7 +379,7 @@ class JoinedBound:
             share = budget.share(budget.remaining_s * _RELAXATION_SHARE) if self._with_chain else budget
             self._relax(share, _ROUNDS)
             if self._with_chain and self.bound_s < self._upper:
-                self._chain = _chain(self._problem, self._window, self._upper, budget, programs=self._programs)
+                self._chain = _chain(self._problem, self._window, self._upper, budget)
         if self._chain is None or self.bound_s >= self._upper or budget.expired:
             return self.bound_s
         # Where the chain is behind, too much of the problem is beside it to catch up soon.
@@ -437,9 +422,7 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
     return _Start(window, loads.weight, max(window.floor_s, loads.bound_s))
 
 
-def _chain(
-    problem: PlacementProblem, window: ShardWindows, upper: float, budget: Budget, *, programs: bool = False
-) -> _BestChain | None:
+def _chain(problem: PlacementProblem, window: ShardWindows, upper: float, budget: Budget) -> _BestChain | None:
     """Return the chains of a problem that is not too large, if it has any: those with the shortest segments."""
     if not 0 < problem.num_ops <= _CHAIN_OPS:
         return None
@@ -451,8 +434,7 @@ def _chain(
         if chain and chain not in found:
             found.append(chain)
     tables = budget.share(_TABLES * budget.remaining_s)
-    bounds = [ChainBound(problem, window, chain, upper, tables, programs=programs) for chain in found]
-    return _BestChain(bounds) if bounds else None
+    return _BestChain([ChainBound(problem, window, chain, upper, tables) for chain in found]) if found else None
 
 
 class _BestChain:

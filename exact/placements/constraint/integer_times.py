@@ -25,9 +25,6 @@ _MOST_BITS = 30
 _ROUNDING = 1e-12
 """Relative discount of float sums and products before they are rounded down."""
 
-_OF_STEP = 1e-3
-"""Part of a step by which a proven time may be off."""
-
 
 @dataclass(frozen=True, slots=True)
 class IntegerTimes:
@@ -64,14 +61,6 @@ class IntegerTimes:
     def floor(self, seconds: float) -> int:
         """Return seconds in whole steps, rounded down, so that a bound on the steps is one on the seconds."""
         return round(seconds / self.unit_s) if self.exact else math.floor(seconds / self.unit_s * (1.0 - _ROUNDING))
-
-    def floor_lag(self, seconds: float) -> int:
-        """Return the least steps between two starts of which `seconds` are proven, a multiple of the steps or not.
-
-        Where all times are whole steps, so are the starts of a schedule in which nothing waits in vain, and no fewer
-        steps than these are in `seconds` with room for their rounding.
-        """
-        return math.floor(seconds / self.unit_s + _OF_STEP) if self.exact else self.floor(seconds)
 
     def below(self, seconds: float) -> int:
         """Return the most steps of a makespan that is less than `seconds`."""

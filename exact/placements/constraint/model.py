@@ -44,18 +44,11 @@ class ConstraintModel:
         How seconds become steps.
     horizon
         Most steps of the makespan; nothing above it is found.
-    lags
-        Pairs (k, 2) of ops, -1 for the start and the end, and (k, d, d) seconds that are proven to lie between their
-        starts in every placement, by the devices of both.
-    around
-        (n, d) seconds before an op may start, and between its end and the makespan, by its device.
     """
 
     problem: PlacementProblem
     times: IntegerTimes
     horizon: int
-    lags: tuple[IntArray, FloatArray] | None = None
-    around: tuple[FloatArray, FloatArray] | None = None
     cp: cp_model.CpModel = field(init=False)
     end: Any = field(init=False)
     on: dict[tuple[int, int], Any] = field(init=False, default_factory=dict)
@@ -76,13 +69,8 @@ class ConstraintModel:
         for u, w in self.problem.edges.tolist():
             if w not in self._carried:
                 self._add_edge(u, w)
-        if self.around:
-            self._add_around(*self.around)
-        for (u, w), seconds in zip(*self.lags, strict=True) if self.lags else ():
-            self._add_least_time(int(u), int(w), seconds)
         self._add_memory()
-        if not self.around:  # heads and tails of a window tell devices apart that are alike in themselves
-            self._break_symmetry()
+        self._break_symmetry()
 
     def _add_devices(self) -> None:
         """Let each group of colocated ops run on one device: ``sum_i on[v, i] = 1`` (DIVIML, condition 1)."""
@@ -157,36 +145,6 @@ class ConstraintModel:
                     waits.append(steps * self.on[u, i])
             if waits:
                 self._start_after(w, self.stop[u] + sum(waits), [self.on[w, j]])
-
-    def _add_around(self, head: FloatArray, tail: FloatArray) -> None:
-        """``start[v] >= head[v, x_v]`` and ``end >= stop[v] + tail[v, x_v]``."""
-        for v, begin in self.start.items():
-            devices = self._devices(v)
-            before, after = (
-                {i: self.times.floor(min(float(seconds[v, i]), 2 * self.horizon * self.times.unit_s)) for i in devices}
-                for seconds in (head, tail)
-            )
-            for i in devices:
-                if before[i] + after[i] > self.horizon:
-                    self.cp.add_bool_and(self.on[v, i].negated())
-            self.cp.add(begin >= sum(before[i] * self.on[v, i] for i in devices))
-            self.cp.add(self.end >= self.stop[v] + sum(after[i] * self.on[v, i] for i in devices))
-
-    def _add_least_time(self, u: int, w: int, seconds: FloatArray) -> None:
-        """``start[w] >= start[u] + least`` by the devices of both; at the start and the end there is device 0 alone."""
-        begin, finish = self.start[u] if u >= 0 else 0, self.start[w] if w >= 0 else self.end
-        for j in self._devices(w) if w >= 0 else [0]:
-            there = [self.on[w, j]] if w >= 0 else []
-            waits: list[Any] = []
-            for i in self._devices(u) if u >= 0 else [0]:
-                here = [self.on[u, i]] if u >= 0 else []
-                steps = self.times.floor_lag(min(float(seconds[i, j]), 2 * self.horizon * self.times.unit_s))
-                if steps > self.horizon:
-                    self.cp.add_bool_or([literal.negated() for literal in (*here, *there)])
-                elif steps:
-                    waits.append(steps * here[0] if here else steps)
-            if waits:
-                self.cp.add(finish >= begin + sum(waits)).only_enforce_if(there)
 
     def _start_after(self, w: int, ready: Any, conditions: list[Any]) -> None:
         """Let w start at `ready` or later where all conditions hold; None: they exclude each other."""

@@ -16,15 +16,12 @@ from rlinit.exact.placements.analysis.time_windows import possible_batches, shar
 from rlinit.exact.placements.bounds.chain import ChainBound
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import JoinedBound
-from rlinit.exact.placements.constraint.segment import SegmentProgram
-from rlinit.exact.solvers.cp_sat import is_available
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import Transfers
 from tests.exact.placements.split.cases import make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 CLOSE = 1.0 + 1e-9
-needs_programs = pytest.mark.skipif(not is_available(), reason="OR-Tools is not installed")
 
 
 def _copies(seed: int, copies: int, transfers: Transfers) -> PlacementProblem:
@@ -183,50 +180,6 @@ def test_trials_with_lags_stay_below_the_optimum() -> None:
             assert propagated <= best * CLOSE, seed
             assert upper == np.inf or propagated >= total[0] - 3e-4 * best, seed
             assert search.run(300, Budget()) <= best * CLOSE, seed
-
-
-@needs_programs
-def test_programs_with_lags_stay_below_the_optimum() -> None:
-    """CP-SAT with the exact least times between neighbours proves no false bound, and the optimum where it ends."""
-    solved = 0
-    for seed in range(300, 340):
-        problem, chain = _case(seed)
-        best = brute_force_placement(problem)
-        if not np.isfinite(best) or best <= 0.0:
-            continue
-        pairs = np.array(list(itertools.pairwise([-1, *chain, -1])), np.int64)
-        exact = np.array([_least_times(problem, chain, k, k + 1) for k in range(len(pairs))])
-        for upper in (np.inf, best * 1.2):
-            program = SegmentProgram(problem, upper, possible_batches(problem), (pairs, exact * (1.0 - 1e-12)))
-            bound = 0.3 * best
-            for _ in range(60):
-                bound, last = program.run(bound, Budget()), bound
-                assert last <= bound <= best * CLOSE, seed
-                if program.exhausted:
-                    break
-            solved += program.exhausted
-            exact_rules = problem.transfers == "parallel" and not np.isfinite(problem.capacity_bytes).any()
-            assert not exact_rules or bound >= best * (1.0 - 1e-6), seed
-    assert solved > 40
-
-
-@needs_programs
-@pytest.mark.parametrize("first", range(60, 120, 20))
-def test_no_segment_takes_less_than_programs_prove(first: int) -> None:
-    """Tables that CP-SAT has a part in stay below brute force."""
-    for seed in range(first, first + 20):
-        problem, chain = _case(seed)
-        best = brute_force_placement(problem)
-        window = shard_windows(problem, np.inf, possible_batches(problem))
-        if not np.isfinite(best) or window is None:
-            continue
-        for upper in (np.inf, best * 1.1):
-            bound = ChainBound(problem, window, chain, upper, Budget(), programs=True)
-            for _ in range(4):
-                assert bound.run(2_000, Budget()) <= best * CLOSE, seed
-            for level in bound.levels:
-                for a, b, segment in level.spans:
-                    assert (segment.bound_s <= _least_times(problem, chain, a, b) * CLOSE).all(), (seed, a, b)
 
 
 def test_a_longer_segment_knows_what_is_beside_the_chain() -> None:
