@@ -18,6 +18,7 @@ from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement
+from rlinit.placements.timeline import placement_of, timeline
 
 Lag = dict[str, Any]
 
@@ -33,9 +34,6 @@ _MOST_CHOICES, _MOST_NODES = 2_000, 200
 _FLOATS = 1.0 - 1e-12
 """What sums of floats may exceed those of the exact numbers by."""
 
-_TRIALS = 3
-"""Trial times, each halfway between what is proven and the last, before no tree is looked for."""
-
 
 class BetweenOps:
     """Least times between two ops by the compiled search, which says what to prove and proves nothing here.
@@ -50,8 +48,10 @@ class BetweenOps:
         self._problem = lower_placement(graph, hardware, "latency", resident="weights").problem
         self._reach = reachability(self._problem.order, self._problem.succ_indptr, self._problem.succ)
 
-    def least_s(self, a: int, b: int, i: int, j: int, upper: float, budget: Budget) -> float:
-        """Return seconds from the end of op a on device i to the start of op b on device j.
+    def least_s(
+        self, a: int, b: int, i: int, j: int, upper: float, budget: Budget
+    ) -> tuple[float, float]:
+        """Return seconds from the end of op a on device i to the start of op b on device j: proven, and found.
 
         Parameters
         ----------
@@ -71,8 +71,15 @@ class BetweenOps:
         for op, device in ((a, i), (b, j)):
             time_s[local[op], :, 1] = np.inf
             time_s[local[op], device, 1] = 0.0
-        search = DestructiveSearch(restricted(self._problem, inside, time_s), upper=upper)
-        return search.run(_MOST_CHOICES, budget)
+        problem = restricted(self._problem, inside, time_s)
+        search = DestructiveSearch(problem, upper=upper)
+        proven = search.run(_MOST_CHOICES, budget)
+        if not search.exhausted:
+            return proven, proven
+        # It ends a little below the least time, which what it could not refute mostly has.
+        if search.standing is None:
+            return proven, upper
+        return proven, min(upper, timeline(problem, placement_of(problem, *search.standing)).makespan_s)
 
 
 def learn_lags(windows: check.Windows, between: BetweenOps, refute: Refute, budget: Budget) -> list[Lag]:
@@ -103,6 +110,7 @@ class _Lags:
         self.found: list[Lag] = []
         self.copies: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.least: dict[tuple[int, int], list[list[int]]] = {}
+        self.solved: set[tuple[int, int, int, int]] = set()
 
     def run(self) -> list[Lag]:
         windows = self.windows
@@ -113,12 +121,20 @@ class _Lags:
         for pairs in alike.values():
             self.copies |= dict.fromkeys(pairs, pairs)
             self._add(pairs, self._by_propagation(*pairs[0]))
-        tried: set[tuple[int, int, int, int]] = set()
+        # What is found for others lowers what a pair has to reach, and a tree for that may be smaller.
+        while self._by_search() and not self.budget.expired:
+            pass
+        return self.found
+
+    def _by_search(self) -> bool:
+        """Look once at each pair that comes to be on the longest path; return whether anything was found."""
+        known = len(self.found)
+        tried = set(self.solved)
         while not self.budget.expired:
-            state = windows.root.copy()
-            if not windows.settle(state):
+            state = self.windows.root.copy()
+            if not self.windows.settle(state):
                 break
-            where = dict(_longest_path(windows, state))
+            where = dict(_longest_path(self.windows, state))
             todo = [
                 (pairs[0], where[a], where[b])
                 for (a, b), pairs in self.copies.items()
@@ -129,7 +145,7 @@ class _Lags:
             for (a, b), i, j in dict.fromkeys(todo):
                 tried.add((a, b, i, j))
                 self._improve(state, a, b, i, j)
-        return self.found
+        return len(self.found) > known
 
     def _add(self, pairs: list[tuple[int, int]], new: dict[tuple[int, int], tuple[int, list[Any]]]) -> None:
         """Let all copies of a pair keep apart by what is known by devices, and what is new with its trees.
@@ -172,18 +188,23 @@ class _Lags:
             return
         part = windows.between(a, b)
         upper = float(asked / windows.units)
-        least_s = self.between.least_s(a, b, i, j, upper, self.budget)
-        trial = min(asked, math.ceil(Fraction(least_s * _FLOATS) * windows.units))
+        least = self.between.least_s(a, b, i, j, upper, self.budget)
+        low, high = (min(asked, math.ceil(Fraction(each * _FLOATS) * windows.units)) for each in least)
         problem, case = part.ends_on(i, j, asked)
         proven = case.head[part.order[-1]][j] if problem.settle(case) else asked
-        for _ in range(_TRIALS):
+        found = (proven, list[Any]())
+        for trial in dict.fromkeys((high, low, (low + proven) // 2)):
             if trial <= proven or self.budget.expired:
-                return
+                break
             tree = self.refute(*part.ends_on(i, j, trial), self.budget, _MOST_NODES)
             if tree is not None:
-                self._add(self.copies[a, b], {(i, j): (trial, tree)})
-                return
-            trial = (trial + proven) // 2
+                found = trial, tree
+                break
+        if max(found[0], proven) >= high > low:
+            self.solved.add((a, b, i, j))
+        known = self.least.get((a, b))
+        if found[0] > (known[i][j] if known else 0):
+            self._add(self.copies[a, b], {(i, j): found})
 
 
 def _longest_path(windows: check.Windows, state: check.State) -> Iterator[tuple[int, int]]:

@@ -363,6 +363,32 @@ def test_a_chain_of_branches_is_proven_by_lags_and_copies_share_a_proof() -> Non
     assert told.startswith("VERIFIED (exact)")
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_lags_are_as_long_as_the_least_times_on_unlike_devices(seed: int) -> None:
+    """They alone refute the optimum of a chain of four kinds of blocks with times from a continuum."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.uniform(0.2, 1.0, (4, 6, 3))
+    ops: list[tuple[str, dict[str, Any]]] = [("b0", {"time_s": dict.fromkeys("xyz", 1.0), "out_bytes": 1.0})]
+    edges = []
+    for k in range(12):
+        inner = [f"{branch}{part}{k}" for branch in "xyz" for part in "01"][:5]
+        times = kinds[k // 3].tolist()
+        ops += [
+            (name, {"time_s": dict(zip("xyz", time, strict=True)), "out_bytes": 1.0})
+            for name, time in zip([*inner, f"b{k + 1}"], times, strict=True)
+        ]
+        edges += [(f"b{k}", f"{branch}0{k}") for branch in "xyz"] + [(f"x0{k}", f"x1{k}"), (f"y0{k}", f"y1{k}")]
+        edges += [(name, f"b{k + 1}") for name in (f"x1{k}", f"y1{k}", f"z0{k}")]
+    graph, hardware = rlinit.Graph.build(ops, edges), Hardware.mesh([Device(name) for name in "xyz"], 4.0)
+    plan = rlinit.schedule(graph, hardware, objective="latency", time_limit_s=20.0)
+    assert plan.status == "optimal"
+    certificate = certificate_of(plan, graph, hardware)
+    assert certificate["levels"][0]["lags"]
+    assert not certificate["levels"][0]["nodes"]
+    told = verdict(plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate)
+    assert told.startswith("VERIFIED (exact)")
+
+
 def test_rows_that_hold_nowhere_are_refuted() -> None:
     """Trees whose rows name ops in no order, negative multipliers, or more time than there has to be, prove nothing."""
     graph = rlinit.Graph.build([(name, {"time_s": 2.0}) for name in "abc"], [("a", "b")])
