@@ -61,7 +61,7 @@ def line(seed: int, most: int) -> StageProblem:
     work[forbidden] = np.inf
     reach = int(rng.integers(2, max(3, n // 2)))
     toll = rng.uniform(0.02, 0.5) * base.mean() if rng.random() < 0.3 else 0.0
-    return _problem(rng, work, np.arange(k, dtype=np.int64), reach, 3, toll)
+    return random_problem(rng, work, np.arange(k, dtype=np.int64), reach, 3, toll)
 
 
 def wide(seed: int, most: int) -> StageProblem:
@@ -70,10 +70,12 @@ def wide(seed: int, most: int) -> StageProblem:
     n, c = int(rng.integers(40, most + 1)), int(rng.integers(2, 5))
     k = int(rng.integers(max(c, 4), 13))
     work = (0.05 + rng.random((c, n))) * np.exp(rng.uniform(0, 0.5) * rng.standard_normal((c, 1)))
-    return _problem(rng, work, np.arange(k, dtype=np.int64) % c, int(rng.integers(5, 60)), 3, rng.uniform(0, 0.05))
+    return random_problem(
+        rng, work, np.arange(k, dtype=np.int64) % c, int(rng.integers(5, 60)), 3, rng.uniform(0, 0.05)
+    )
 
 
-def _problem(
+def random_problem(
     rng: np.random.Generator, work: FloatArray, kinds: IntArray, reach: int, degree: int, toll: float
 ) -> StageProblem:
     """Return a problem whose ops each read up to `degree` of the `reach` before."""
@@ -107,8 +109,8 @@ def _problem(
 class PotentialBeam(Beam):
     """A beam of which half the fillings go by potentials too, and half the searches price what is left by them."""
 
-    def __init__(self, potentials: Potentials, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, potentials: Potentials, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.potentials = potentials
 
     def _urgencies(self, forward: bool) -> FloatArray:

@@ -13,7 +13,8 @@ first-search    a short local search before the bound by loads, and none before 
 first-beam      on unlike stages a short beam before the bounds, and none until they are done
 latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead;
                 the agent after the loads, and no search before them
-stage-agent     the shipped agent, asked after few ideals; none; its decoders with a network that says nothing
+stage-agent     the shipped agent or another, asked after few ideals; none; its decoders with a network that says
+                nothing
 ==============  ==================================================================================================
 """
 
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -41,6 +43,7 @@ from rlinit.agent.network.oneshot_numpy import OneShotWeights
 from rlinit.agent.placements.agent import LatencyAgent
 from rlinit.agent.selection import StageChoice, choose_for_stages
 from rlinit.agent.stages.agent import OneShotStageAgent
+from rlinit.agent.stages.decoding import Decoding
 from rlinit.solving import placement_phases, stage_phases
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
@@ -50,7 +53,7 @@ from rlinit.solving.stages import STAGE_METHODS
 Side = Callable[[], AbstractContextManager[object]]
 History = list[tuple[float, float | None, float | None]]
 
-_LEAST = 1e-4
+LEAST = 1e-4
 """Integrals below this count as this: a problem that all sides close at once says nothing."""
 
 MOMENTS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -90,7 +93,7 @@ def asked(change: Callable[[StageChoice], StageChoice] = lambda choice: choice) 
     """Ask the stage agent in `auto` after few ideals, on graphs like real networks."""
 
     def ask(search: StageSearch) -> None:
-        if choose_for_stages(search.incumbent.problem, "auto").agent is not None:
+        if change(choose_for_stages(search.incumbent.problem, "auto")).agent is not None:
             stage_phases.agent_alone(search)
 
     whole = list(STAGE_METHODS["auto"])
@@ -203,8 +206,8 @@ def measures(histories: dict[str, History], seconds: float) -> dict[str, dict[st
     found: dict[str, dict[str, float]] = {}
     for name, history in histories.items():
         found[name] = {
-            "primal-dual integral": max(_LEAST, primal_dual_integral(history, seconds)),
-            "primal integral": max(_LEAST, primal_dual_integral(history, seconds, best=best)),
+            "primal-dual integral": max(LEAST, primal_dual_integral(history, seconds)),
+            "primal integral": max(LEAST, primal_dual_integral(history, seconds, best=best)),
         }
         for moment in MOMENTS:
             value = value_at(history, moment)
@@ -247,11 +250,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=5, help="problems of each family")
     parser.add_argument("--families", nargs="+", help="of those of the question, these; all")
     parser.add_argument("--rivals", nargs="+", help="sides to hold the first against; all")
+    parser.add_argument("--agent", type=Path, help="for stage-agent: a checkpoint in place of the shipped one")
     chosen = parser.parse_args()
     time.monotonic = time.perf_counter = time.process_time
     kind, known = QUESTIONS[chosen.question]
     first, *others = known
     sides = {name: known[name] for name in (first, *(chosen.rivals or others))}
+    if chosen.agent is not None:
+        agent = StageChoice(OneShotStageAgent.load(chosen.agent), Decoding("sample", 16), "named")
+        sides[first] = lambda: asked(lambda _: agent)
     objective = "latency" if kind == "latency" else "pipeline"
     rows: list[dict[str, Any]] = []
     for family in chosen.families or FAMILIES[kind]:
@@ -268,7 +275,8 @@ def main() -> None:
             print(family, case.graph.name, case.graph.num_ops, brief, flush=True)
     comparisons = judge(rows, list(sides))
     settings = {"seconds": chosen.seconds, "count": chosen.count, "clock": "processor"}
-    save(f"learning_{chosen.question}_{chosen.seconds:g}s".replace("-", "_"), rows, **settings, comparisons=comparisons)
+    question = chosen.question if chosen.agent is None else f"{chosen.question}_trained_again"
+    save(f"learning_{question}_{chosen.seconds:g}s".replace("-", "_"), rows, **settings, comparisons=comparisons)
 
 
 if __name__ == "__main__":

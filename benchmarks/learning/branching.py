@@ -1,0 +1,216 @@
+"""How much the order of branching matters: what is explored to a proof, by several orders over that set by hand.
+
+A learned order could gain no more than the best of them in hindsight. Three searches branch: depth first over
+placements (children by start and path that is left), SCIP on the program of stages (its own rule; here ops by a given
+order instead), and the search that remembers states of a line (the end that it begins from). Only problems on which all
+orders end with a proof count. Run as ``python -m benchmarks.learning.branching [--count N]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numba import njit
+
+from benchmarks.components.time_limits import devices, wide_graph
+from benchmarks.learning.potentials import line
+from benchmarks.learning.protocol import Comparison, compare, print_comparisons
+from benchmarks.record import count_processor_time, save
+from rlinit.arrays import IntArray
+from rlinit.budget import Budget
+from rlinit.exact.placements import branch_and_bound as depth_first
+from rlinit.exact.stages import pipeline_milp
+from rlinit.exact.stages.bounds.convex_cover import ConvexCover
+from rlinit.exact.stages.remember.search import _Side
+from rlinit.heuristics.stages import anneal
+from rlinit.placements.lowering import lower_placement
+from rlinit.placements.problem import PlacementProblem
+from rlinit.solving import stage_phases
+from rlinit.solving.incumbent import for_stages
+from rlinit.solving.options import SolveOptions
+from rlinit.solving.phases import follow
+from rlinit.solving.stages import stage_strategy
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.problem import StageProblem
+
+_SEEDS = range(3)
+_MOST_S = 20.0
+"""Seconds after which a problem does not count."""
+
+_BELOW = 1e-6
+"""Share of the optimum by which a trial that is to be refuted lies below it."""
+
+Work = dict[str, float]
+"""What is explored to a proof by order, at least 1; the first order is that of the library."""
+
+
+@contextmanager
+def ordered(mode: int) -> Iterator[None]:
+    """Let branch and bound over placements try children by hand (0), reversed (1) or at random (2)."""
+    found = depth_first._children
+
+    @njit
+    def children(data: Any, node: Any, done: int, value: float, choice: Any) -> int:
+        count: int = found(data, node, done, value, choice)
+        for at in range(count):
+            node.score[at] = -node.score[at] if mode == 1 else np.random.random()  # noqa: NPY002  (the kernel's own generator)
+        return count
+
+    def again(kernel: Any) -> Any:
+        return njit(kernel.py_func)  # compiled by what its module names now
+
+    with (
+        patch.object(depth_first, "_children", children if mode else found),
+        patch.object(depth_first, "_open_node", again(depth_first._open_node)),
+        patch.object(depth_first, "_search", again(depth_first._search)),
+    ):
+        yield
+
+
+@njit
+def _reseed(seed: int) -> None:
+    np.random.seed(seed)  # noqa: NPY002
+
+
+def placements(count: int) -> Iterator[tuple[str, Work]]:
+    """Yield nodes of branch and bound over placements of 9 to 11 ops on three devices of two or three kinds."""
+    problems = []
+    for seed in range(count):
+        graph = wide_graph(9 + seed % 3, 2 + seed % 2, seed=seed)
+        problems.append(lower_placement(graph, devices(3, 2 + seed % 2), "latency").problem)
+    found: list[Work] = [{} for _ in problems]
+
+    def explored(problem: PlacementProblem, seed: int = 0, below: float = np.inf) -> tuple[float, float]:
+        _reseed(seed)  # type: ignore[type-var]
+        opened = depth_first._open_tree
+
+        def open_tree(n: int, d: int) -> Any:
+            tree = opened(n, d)
+            tree.value[0] = below
+            return tree
+
+        with patch.object(depth_first, "_open_tree", open_tree):
+            result = depth_first.branch_and_bound(problem, budget=Budget(_MOST_S))
+        proven = result.status in ("optimal", "infeasible")
+        return float(result.work) if proven else np.inf, result.value or np.inf
+
+    for mode, name in enumerate(("by hand", "reversed", "at random")):
+        with ordered(mode):
+            for problem, row in zip(problems, found, strict=True):
+                if mode == 2:
+                    row |= {f"{name} {seed}": explored(problem, seed)[0] for seed in _SEEDS}
+                    continue
+                row[name], value = explored(problem)
+                if mode == 0:
+                    row["optimum known"] = explored(problem, below=value * (1 - _BELOW))[0]
+    yield from (("placements, depth first", row) for row in found)
+
+
+def programs(count: int) -> Iterator[tuple[str, Work]]:
+    """Yield nodes of SCIP on the program of stages, 14 to 16 ops in three stages, given an optimum or close to it."""
+    build = pipeline_milp._build
+
+    def nodes(problem: StageProblem, start: Any, rank: IntArray | None) -> float:
+        def ranked(*given: Any) -> Any:
+            model = build(*given)
+            if model is not None and rank is not None:
+                for (v, _), handle in model.nodes.y.items():
+                    model.linear.priority[handle] = 1 + int(rank[v])
+            return model
+
+        with patch.object(pipeline_milp, "_build", ranked):
+            found = pipeline_milp.solve_pipeline_milp(problem, budget=Budget(_MOST_S), start=start)
+        return float(max(found.work, 1)) if found.status == "optimal" else np.inf
+
+    for seed in range(count):
+        problem = lower_stages(wide_graph(14 + seed % 3, 1, seed=seed), devices(3, 1), "pipeline").problem
+        known = anneal(problem, seed=0, evaluations=200_000)
+        n, size = problem.num_nodes, problem.work_s[0].argsort().argsort()
+        place = np.empty(n, np.int64)
+        place[problem.order] = np.arange(n)
+        assert known is not None
+        row = {"by hand": nodes(problem, known[0], None), "largest first": nodes(problem, known[0], size)}
+        row |= {"smallest first": nodes(problem, known[0], n - 1 - size)}
+        row |= {"first to last": nodes(problem, known[0], n - 1 - place)}
+        row |= {"inmost first": nodes(problem, known[0], np.minimum(place, n - 1 - place))}
+        for other in _SEEDS:
+            rank = np.random.default_rng(other).permutation(n)
+            row[f"at random {other}"] = nodes(problem, known[0], rank)
+        yield "stages, SCIP", row
+
+
+def lines(count: int) -> Iterator[tuple[str, Work]]:
+    """Yield states remembered below the optimum of a line of up to 40 ops, from either end."""
+    close = _Side._close
+    for problem in (line(seed, 40) for seed in range(2 * count)):
+        options = SolveOptions(time_limit_s=_MOST_S)
+        search = stage_phases.StageSearch.of(for_stages(problem, Budget(_MOST_S), 0.0, None), options, None)
+        follow(stage_strategy("auto"), search)
+        if not search.incumbent.closed or search.incumbent.values is None:
+            continue
+        trial, states, first = search.incumbent.values[0] * (1 - _BELOW), [], []
+        for forward in (True, False):
+            budget, levels = Budget(_MOST_S), [1]
+            cover = ConvexCover(problem, budget)
+            if cover.held(trial) < 1.0:
+                break
+            side, outcome = _Side(problem, forward, cover, trial, budget), "on"
+
+            def priced(side: _Side, made: Any, before: Any, levels: list[int] = levels) -> Any:
+                levels.append(int(made.now[0]))
+                return close(side, made, before)
+
+            with patch.object(_Side, "_close", priced):
+                while outcome == "on":
+                    outcome = side.advance()
+            states.append(float(sum(levels)) if outcome == "refuted" else np.inf)
+            first.append(levels[1] if len(levels) > 1 else 0)
+        if len(states) < 2:
+            continue  # refuted before anything is explored
+        by_hand = int(np.argmin(first))
+        yield "lines, remembered", {"by hand": states[by_hand], "from the other end": states[1 - by_hand]}
+
+
+def judge(rows: list[tuple[str, Work]]) -> list[Comparison]:
+    """Return each order over that by hand, orders at random by their mean and by the best, and the best of all."""
+    found = []
+    for family in dict.fromkeys(name for name, _ in rows):
+        ended = [work for name, work in rows if name == family and max(work.values()) < np.inf]
+        if not ended:
+            continue
+        by_hand = [work["by hand"] for work in ended]
+        sides = {name: [work[name] for work in ended] for name in ended[0] if name[-1] not in "012"}
+        drawn = [[work[f"at random {seed}"] for seed in _SEEDS] for work in ended if "at random 0" in work]
+        if drawn:
+            sides["at random"] = [float(np.exp(np.log(each).mean())) for each in drawn]
+            sides["best of those at random"] = [min(each) for each in drawn]
+        sides["best in hindsight"] = [min(v for k, v in work.items() if k != "optimum known") for work in ended]
+        found += [compare(family, f"{name} / by hand", ours, by_hand) for name, ours in sides.items()][1:]
+    return found
+
+
+def main() -> None:
+    """Ask, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=16, help="problems of each search")
+    count = parser.parse_args().count
+    count_processor_time()
+    rows: list[tuple[str, Work]] = []
+    searches: tuple[Callable[[int], Iterator[tuple[str, Work]]], ...] = (placements, programs, lines)
+    for search in searches:
+        for row in search(count):
+            print(*row, flush=True)
+            rows.append(row)
+    found = judge(rows)
+    print_comparisons("explored to a proof", found)
+    save("learning_branching", [asdict(one) for one in found], count=count)
+
+
+if __name__ == "__main__":
+    main()
