@@ -9,6 +9,7 @@ widths    the best of five widths of windows for local search, in hindsight, aga
 starts    which of eight drawn placements local search ends best from, by half of its runs, judged by the other half
 rows      the rows between ops that bind in the linear program at its end
 spectral  the multipliers with which the spectral bound ends
+filling   how far up the line an op is in the best known plan, more or less exactly; N wide graphs, REGAL's and lines
 ========  ============================================================================================================
 """
 
@@ -16,30 +17,38 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+import rlinit
 from benchmarks.learning.families import FAMILIES
+from benchmarks.learning.potentials import random_problem
 from benchmarks.learning.protocol import Comparison, compare, print_comparisons
 from benchmarks.record import count_processor_time
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.features import observe
+from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
+from rlinit.datasets.published import assembly_line
+from rlinit.datasets.published.location import instances_root
+from rlinit.datasets.random import regal
 from rlinit.exact.placements.bounds import registry
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool
 from rlinit.exact.stages.bounds import spectral
 from rlinit.heuristics.placements import local_search
 from rlinit.heuristics.placements.local_search import earliest_finish_start, sweep_placements
 from rlinit.heuristics.stages import anneal
+from rlinit.heuristics.stages.filling import Filler, FillSettings, bisect_from, sliced
 from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 from rlinit.stages.lowering import lower_stages
+from rlinit.stages.problem import StageProblem
 
 _WORK = 1_500_000
 """Ops that local search places."""
@@ -51,6 +60,11 @@ _LONG_S, _SHORT_S = 6.0, (0.1, 1.0)
 
 _MOST_ROUNDS = 60
 _MOST_ROWS_OPS, _MOST_SPECTRAL_OPS = 420, 400
+_SPREADS, _LOADS = (0.0, 0.05, 0.1, 0.2), (300, 3_000)
+"""Deviations of places that are told, and loads of a filling for each op."""
+
+_KNOWN_S = 2.0
+"""Seconds that filling and annealing each search the plan that is told."""
 
 
 def _placements(count: int) -> Iterator[PlacementProblem]:
@@ -170,11 +184,70 @@ def spectral_start(count: int) -> list[Comparison]:
     return [compare("multipliers known", f"after {_SHORT_S[0]:g} s", told, plain)]
 
 
+def _equal_stages(count: int) -> Iterator[tuple[str, StageProblem]]:
+    """Yield pipelines of equal devices, tensors of the first ones free."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        work, kinds = 0.05 + rng.random((1, (100, 200, 300)[seed % 3])), np.zeros((8, 16)[seed % 2], np.int64)
+        yield "wide graphs", random_problem(rng, work, kinds, 50, 2, (0.0, 0.02)[seed % 2])
+    for seed in range(count):
+        line = rlinit.Hardware.pipeline((8, 16)[seed % 2], bandwidth=1.0)
+        yield "REGAL", lower_stages(regal.generate(0, index=seed), line, "pipeline").problem
+    root = instances_root()
+    for path in sorted((root / "assembly-line" / "otto-100").glob("*.alb"))[:count] if root else ():
+        line = rlinit.Hardware.pipeline(20, bandwidth=1.0)
+        yield "lines of 100 tasks", lower_stages(assembly_line.load(path), line, "pipeline").problem
+
+
+def filling(count: int) -> list[Comparison]:
+    """Return what filling reaches with places of the best known plan among half of its priorities, over without."""
+    drawn = FillSettings.draw
+
+    def reached(problem: StageProblem, seed: int, loads: int, place: FloatArray | None) -> float:
+        def draw(settings: FillSettings, rng: np.random.Generator, *given: Any) -> Any:
+            price, rules = drawn(settings, rng, *given)
+            if place is not None and rng.random() < 0.5:
+                told, share = (1.0 - place, place), rng.choice((0.5, 1.0))
+                mixed = [(1 - share) * own.priority + share * early for own, early in zip(rules, told, strict=True)]
+                return price, tuple(own._replace(priority=new) for own, new in zip(rules, mixed, strict=True))
+            return price, rules
+
+        with patch.object(FillSettings, "draw", draw):
+            start = sliced(problem, 0, None)
+            found = bisect_from(Filler, problem, start, seed=seed, loads=loads * problem.num_nodes)
+        assert found is not None
+        return found[1][0]
+
+    rows: dict[tuple[int, float | None], list[float]] = {}
+    families, known = [], []
+    for at, (family, problem) in enumerate(_equal_stages(count)):
+        filled = bisect_from(Filler, problem, None, seed=9, loads=10**12, budget=Budget(_KNOWN_S))
+        best = min((f for f in (filled, anneal(problem, seed=9, budget=Budget(_KNOWN_S))) if f), key=lambda f: f[1])
+        families.append(family)
+        known.append(best[1][0])
+        used = np.unique(best[0].stage)
+        place = (np.searchsorted(used, best[0].stage) + 0.5) / len(used)
+        for loads, spread in product(_LOADS, (None, *_SPREADS)):
+            noise = np.random.default_rng(at).standard_normal(problem.num_nodes)
+            told = None if spread is None else np.clip(place + spread * noise, 0.0, 1.0)
+            values = [reached(problem, seed, loads, told) for seed in range(2)]
+            rows.setdefault((loads, spread), []).append(float(np.exp(np.log(values).mean())))
+    found = []
+    for (loads, spread), ours in rows.items():
+        theirs = known if spread is None else rows[loads, None]
+        measure = f"{loads} loads, " + ("untold / best known" if spread is None else f"places +-{spread:g} / untold")
+        for family in (*dict.fromkeys(families), "all"):
+            mine = [i for i, name in enumerate(families) if family in (name, "all")]
+            found.append(compare(family, measure, [ours[i] for i in mine], [theirs[i] for i in mine]))
+    return found
+
+
 QUESTIONS: dict[str, Callable[[int], list[Comparison]]] = {
     "widths": widths,
     "starts": starts,
     "rows": rows,
     "spectral": spectral_start,
+    "filling": filling,
 }
 
 
