@@ -50,8 +50,17 @@ _TITLES = {
     "task_graphs_communication": "Task graphs with delays",
     "task_graphs_stg": "Standard Task Graphs",
     "task_graphs_flexible_job_shop": "Flexible job shops",
+    "pipelines_large": "Pipelines of 50,000 ops",
+    "pipelines_searched": "Pipelines of searched networks",
+    "pipelines_unlike": "Pipelines on unlike GPUs",
+    "placements_imported": "Placements of imported networks",
+    "training_pipelines_plans": "Training pipelines: schedules",
+    "training_pipelines_published": "Training pipelines: published workloads",
+    "training_pipelines_trained": "Training pipelines: planned and trained",
     "language_models": "Language models over clusters",
     "language_models_any_device": "Language models, each unit on any device",
+    "certificates_dnn_partitioning": "Certificates: dnn-partitioning",
+    "certificates_flexible_job_shop": "Certificates: flexible job shops",
     "certificates_communication": "Certificates: task graphs with delays",
     "certificates_imagenet": "Certificates: ImageNet graphs",
     "certificates_zoo": "Certificates: networks of the zoo",
@@ -72,6 +81,8 @@ _TITLES = {
     "learning_latency_agent_1s": "The latency agent in auto, 1 s",
     "learning_latency_agent_3s": "The latency agent in auto, 3 s",
     "learning_costs": "Learned costs",
+    "learning_costs_devices": "Learned costs of a device never seen",
+    "learning_potentials": "Priorities of a beam that knows the plan",
     "importers": "Importers",
     "slicing": "Slicing",
     "startup": "Start-up",
@@ -124,15 +135,17 @@ def _page(name: str, data: Mapping[str, Any]) -> str:
         f"`{_command(data['command'])}`",
         f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; {versions}.",
     ]
-    settings = {key: value for key, value in data["settings"].items() if not key.startswith("load_")}
+    settings = {
+        key: value
+        for key, value in data["settings"].items()
+        if not key.startswith("load_") and not isinstance(value, dict)  # a whole device can be read in the file
+    }
+    tables = [(key, settings.pop(key)) for key in list(settings) if _is_table(settings[key])]
     if settings:
         says.append("Settings: " + "; ".join(f"{_heading(key)} {_cell('', value)}" for key, value in settings.items()))
-    rows = data["rows"]
-    if isinstance(rows, dict) and not any(isinstance(part, list) for part in rows.values()):
-        rows = [{"what": key, "seconds": value} for key, value in rows.items()]
-    for part, part_rows in rows.items() if isinstance(rows, dict) else [("", rows)]:
-        if part:
-            says.append(f"## {_heading(part).capitalize()}")
+    for part, part_rows in [*tables, *_parts(data["rows"])]:
+        if part or tables:
+            says.append(f"## {_heading(part or 'every problem').capitalize()}")
         flat = [_flat(row) for row in part_rows]
         if name.startswith(_IN_PER_CENT):
             flat = [{key: cell / 100 if key.endswith("gap") else cell for key, cell in row.items()} for row in flat]
@@ -151,13 +164,29 @@ def _command(recorded: str) -> str:
     return " ".join([*words[:2], f"benchmarks.{module}", *words[3:]])
 
 
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _parts(rows: Any) -> Iterator[tuple[str, Rows]]:
+    """Yield the tables of a file of results with their names: one without, or one for each entry."""
+    for part, inner in rows.items() if isinstance(rows, dict) else [("", rows)]:
+        if isinstance(inner, dict):
+            inner = [
+                {"what": key, **(cell if isinstance(cell, dict) else {"seconds": cell})} for key, cell in inner.items()
+            ]
+        yield part, inner
+
+
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with the entries of inner mappings as columns of its own; lists of mappings are left out."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, dict):
-            flat.update({f"{key}: {inner}": cell for inner, cell in value.items()})
-        elif not (isinstance(value, list) and value and isinstance(value[0], dict)):
+            flat.update({f"{key}: {inner}": cell for inner, cell in _flat(value).items()})
+        elif key == "verdict":  # what follows are the value and the bound
+            flat[key] = value.split(")")[0] + ")"
+        elif not _is_table(value):
             flat[key] = value
     return flat
 

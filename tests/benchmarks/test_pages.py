@@ -22,6 +22,15 @@ def test_every_result_has_a_page_with_a_command_that_is_there(tmp_path: Path) ->
         assert importlib.util.find_spec(module) is not None, f"{name}: {module}"
 
 
+def test_pages_have_titles_and_no_raw_mappings(tmp_path: Path) -> None:
+    """No page is headed by the name of a file, or prints what should be a table as Python writes it."""
+    write_pages(tmp_path)
+    for path in tmp_path.glob("*.md"):
+        text = path.read_text()
+        assert not text.startswith(f"# {path.stem}\n"), path.stem
+        assert "{'" not in text, path.stem
+
+
 def test_figures_come_from_the_results(tmp_path: Path) -> None:
     """The summary has a line for each of its results, with a link to the page."""
     write_pages(tmp_path)
