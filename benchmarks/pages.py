@@ -83,6 +83,7 @@ _TITLES = {
     "learning_costs": "Learned costs",
     "learning_costs_devices": "Learned costs of a device never seen",
     "learning_potentials": "Priorities of a beam that knows the plan",
+    "learning_branching": "Orders of branching",
     "importers": "Importers",
     "slicing": "Slicing",
     "startup": "Start-up",
