@@ -54,8 +54,13 @@ def slices(total: int, size: int, budget: Budget | None) -> Iterator[int]:
 
 def device_memory(problem: PlacementProblem) -> DeviceMemory:
     """Return what limits the devices of ops: those of a colocation group do not move one by one."""
-    alone = np.bincount(problem.group, minlength=problem.num_ops)[problem.group] == 1
-    return DeviceMemory(problem.weight_bytes, problem.shard_bytes, problem.capacity_bytes, alone)
+    members = np.argsort(problem.group, kind="stable")
+    sizes = np.bincount(problem.group, minlength=problem.num_ops)
+    first = (np.cumsum(sizes) - sizes)[problem.group[members]]
+    following = np.arange(1, problem.num_ops + 1)
+    mate = np.empty(problem.num_ops, np.int64)
+    mate[members] = members[np.where(following < first + sizes[problem.group[members]], following, first)]
+    return DeviceMemory(problem.weight_bytes, problem.shard_bytes, problem.capacity_bytes, mate)
 
 
 def breadth_first(problem: PlacementProblem) -> IntArray:

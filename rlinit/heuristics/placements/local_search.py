@@ -22,8 +22,9 @@ from rlinit.heuristics.placements.window_passes import (
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.placements.list_scheduling import earliest_finish, upward_rank
 from rlinit.placements.arrays import kernel_arrays, mean_transfer_s
+from rlinit.placements.ports import carriers
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import makespan, placement_of
+from rlinit.placements.timeline import makespan, placement_of, timeline
 
 _MOVES = (800, 20_000)
 """Fewest and most moves in a window; they grow while passes find nothing better."""
@@ -63,6 +64,9 @@ _PRICED_TURNS = 2
 
 _FAR = 1.1
 """A repaired schedule this much worse than the best is not worth beginning from."""
+
+_GROUP_DRAWS = 20
+"""Groups and devices that are drawn until one may be there."""
 
 _SPLITS = 2_000
 """Ways to split the shards of an op over devices that are looked at for a start."""
@@ -241,7 +245,10 @@ class _Windows:
 
 
 class _Search:
-    """Ways to search by turns: windows of the best, critical paths, and windows of others that it takes parts from."""
+    """Ways to search by turns: windows of the best, critical paths, and windows of others that it takes parts from.
+
+    Ops that share a device and lie far apart, such as those with tied weights, change it together in a further way.
+    """
 
     def __init__(self, problem: PlacementProblem, start: Placement, rng: np.random.Generator) -> None:
         self._problem, self._rng = problem, rng
@@ -253,6 +260,10 @@ class _Search:
             self._ways += [self._critical_paths, self._from_other]
         elif problem.transfers != "parallel":
             self._ways.append(self._under_contention)
+        self._groups = _wide_groups(problem)
+        self._moved: _Windows | None = None
+        if self._groups:
+            self._ways.append(self._from_moved_group)
         self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
         self.rate = _FIRST_RATE
 
@@ -303,11 +314,39 @@ class _Search:
         self._offer(tried)
         return made, work + self._other.work - before
 
+    def _from_moved_group(self, limit: int, budget: Budget | None) -> tuple[int, int]:
+        if self._moved is None or self._moved.stalled >= _STALLED:
+            self._moved = _Windows(self._problem, self._with_group_moved())
+        before = self._moved.work
+        made = self._moved.step(self._rng, limit, budget)
+        self._offer(self._moved.found)
+        return made, self._moved.work - before
+
+    def _with_group_moved(self) -> Placement:
+        """Return the best with a group on another device, or the best where no group drawn can be there."""
+        problem, start = self._problem, timeline(self._problem, self.found).start_s
+        first = np.repeat(np.fmin.reduce(start, axis=1)[:, None], problem.num_devices, axis=1)
+        for _ in range(_GROUP_DRAWS):
+            device = self.found.device.copy()
+            device[self._groups[self._rng.integers(len(self._groups))]] = self._rng.integers(problem.num_devices)
+            if not np.array_equal(device, self.found.device):
+                moved = placement_of(problem, device, first)
+                if makespan(problem, moved) < np.inf:
+                    return moved
+        return self.found
+
     def _offer(self, tried: Placement) -> None:
         """Go on from what was tried if it is better than the best."""
         value = makespan(self._problem, tried)
         if value < self._best.value:
             self._best.restart(tried, value)
+
+
+def _wide_groups(problem: PlacementProblem) -> list[IntArray]:
+    """Return the ops of each group whose members take time on their own: they mostly lie too far apart for a window."""
+    timed = carriers(problem) < 0
+    counts = np.bincount(problem.group[timed], minlength=problem.num_ops)
+    return [np.flatnonzero(problem.group == leader) for leader in np.flatnonzero(counts > 1)]
 
 
 def memory_binds(problem: PlacementProblem) -> bool:

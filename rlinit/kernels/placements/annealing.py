@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.timeline import TimelineArrays
 
@@ -18,13 +18,14 @@ class DeviceMemory(NamedTuple):
     """What limits the devices of ops; n ops, d devices.
 
     `weight` and `shard` (n,) are the bytes a device holds for an op it runs at all, and for each shard of it;
-    `capacity` (d,) its memory; `movable` (n,) says whether an op may change device on its own.
+    `capacity` (d,) its memory; `mate` (n,) is the next op that has to be on the same device, round and round: an op
+    that may change device on its own is its own mate.
     """
 
     weight: FloatArray
     shard: FloatArray
     capacity: FloatArray
-    movable: BoolArray
+    mate: IntArray
 
 
 class PassPlan(NamedTuple):

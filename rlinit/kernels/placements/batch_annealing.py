@@ -333,9 +333,10 @@ def _anneal(
         v = code // d
         if s.mask[v, code % d] == 0:
             continue
-        if d > 1 and memory.movable[v] and rng.random() < _CHAIN_SHARE:
+        alone = memory.mate[v] == v
+        if d > 1 and rng.random() < (_CHAIN_SHARE if alone else _DEVICE_SHARE):
             taken = _try_chain(rng, a, memory, s, code, lo, hi)
-        elif rng.random() < _DEVICE_SHARE and d > 1 and memory.movable[v]:
+        elif alone and rng.random() < _DEVICE_SHARE and d > 1:
             taken = _try_shards(rng, a, memory, s, code, lo, hi)
         else:
             taken = _try_place(rng, a, s, code, lo, hi)
@@ -429,7 +430,12 @@ def _try_chain(
     if given != 0:
         count = _connected(rng, a, memory, s, v, i, j, given, most, lo, hi)
         inside = lo <= s.place[v * d + j] < hi
-        if inside and _take_over(a, memory, s, count, i, j, given, lo, hi) and _evaluate(rng, a, s, lo, hi):
+        if (
+            inside
+            and count > 0
+            and _take_over(a, memory, s, count, i, j, given, lo, hi)
+            and _evaluate(rng, a, s, lo, hi)
+        ):
             return True
     _copy_back(s, lo, hi, s.kept)
     return False
@@ -449,9 +455,10 @@ def _connected(
     lo: int,
     hi: int,
 ) -> int:
-    """Write `most` ops at most into `joined` that edges connect to the first; return how many.
+    """Write `most` ops at most into `joined` that edges connect to the first, and their mates; return how many.
 
-    All have some of the shards `given` on device i, and their batches on i and j are in the window lo..hi-1.
+    All have some of the shards `given` on device i, and their batches on i and j are in the window lo..hi-1; 0 where
+    those of an op that has to go with one are not.
     """
     d = s.mask.shape[1]
     s.joined[0] = first
@@ -464,7 +471,7 @@ def _connected(
             indptr, near = (a.succ_indptr, a.succ) if downwards == (turn == 0) else (a.pred_indptr, a.pred)
             for q in range(indptr[w], indptr[w + 1]):
                 x = near[q]
-                if s.mask[x, i] & given == 0 or not memory.movable[x] or count >= most:
+                if s.mask[x, i] & given == 0 or count >= most:
                     continue
                 inside = lo <= s.place[x * d + i] < hi and lo <= s.place[x * d + j] < hi
                 known = False
@@ -473,6 +480,19 @@ def _connected(
                 if inside and not known:
                     s.joined[count] = x
                     count += 1
+    for k in range(count):
+        w = s.joined[k]
+        x = memory.mate[w]
+        while x != w:
+            if not (lo <= s.place[x * d + i] < hi and lo <= s.place[x * d + j] < hi):
+                return 0
+            known = False
+            for at in range(count):
+                known |= s.joined[at] == x
+            if not known:
+                s.joined[count] = x
+                count += 1
+            x = memory.mate[x]
     return count
 
 

@@ -140,7 +140,7 @@ def anneal_timeline(
         code = s.sequence[at]
         v, i = code // d, code % d
         j, given, kind = i, 0, rng.random()
-        if kind < _DEVICE_SHARE and memory.movable[v] and d > 1:
+        if kind < _DEVICE_SHARE and memory.mate[v] == v and d > 1:
             j = draw_other_device(rng, i, d)
             given = _draw_shards(rng, a, memory, s, v, i, j)
             if given == 0:

@@ -406,7 +406,7 @@ def tabu_steps(
             through, k = _best_on_same(a, s, v, left, right, limit)
             if through < limit:
                 least, op, to, spot, limit = through, v, i, k, through
-            if not memory.movable[v]:
+            if memory.mate[v] != v:
                 continue
             need = memory.weight[v] + memory.shard[v]
             for j in range(d):

@@ -77,7 +77,7 @@ def take_windows(
             lo = min(lo, n - width)
             ops = s.sequence[lo : lo + width]
             taken = ops[np.argsort(rank[ops])]
-            if not _allowed(memory, s, taken, device, sides.now):
+            if not _allowed(memory, s, taken, device, lo, sides.now):
                 continue
             work += width
             if _try_window(a, s, sides, taken, device, lo) < makespan * (1.0 - _BETTER):
@@ -112,14 +112,17 @@ def _look_around(a: TimelineArrays, s: OpSequence, sides: _Sides) -> float:
 
 
 @hot_kernel
-def _allowed(memory: DeviceMemory, s: OpSequence, taken: IntArray, device: IntArray, now: FloatArray) -> bool:
+def _allowed(memory: DeviceMemory, s: OpSequence, taken: IntArray, device: IntArray, lo: int, now: FloatArray) -> bool:
     """Return whether ops may have other devices, and whether any of them has, or another order."""
     other = False
     for k in range(len(taken)):
         v = taken[k]
         other |= device[v] != s.device[v] or (k > 0 and s.place[v] < s.place[taken[k - 1]])
-        if device[v] != s.device[v] and not memory.movable[v]:
-            return False
+        w = memory.mate[v]
+        while device[v] != s.device[v] and w != v:
+            if not lo <= s.place[w] < lo + len(taken):
+                return False
+            w = memory.mate[w]
     if not other:
         return False
     for i in range(len(now)):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import (
@@ -63,7 +63,8 @@ class _Window(NamedTuple):
     `ops` (m,) are their numbers outside; `time`, `ready` and `after` (m, d) are seconds: of an op, until what comes
     from before the window is there, and from the op's end to the end of all by way of ops beyond the window. `least`
     (m,) is no more than the seconds from the op's end to the end of all, whatever the schedule of the window. `free`
-    and `rest` (d,) are heads and tails of devices. Producers and consumers are those in the window.
+    and `rest` (d,) are heads and tails of devices. Producers and consumers are those in the window. `mate` (m,) is the
+    next member that has to be on the same device, round and round; -1 where an op beyond the window has to be.
     """
 
     ops: IntArray
@@ -81,7 +82,7 @@ class _Window(NamedTuple):
     succ_indptr: IntArray
     succ: IntArray
     need: FloatArray
-    movable: BoolArray
+    mate: IntArray
 
 
 class _Inside(NamedTuple):
@@ -335,11 +336,20 @@ def _cut_out(a: TimelineArrays, memory: DeviceMemory, s: OpSequence, lo: int, hi
         succ_indptr,
         np.empty(succ_indptr[m], np.int64),
         np.empty(m),
-        np.empty(m, np.bool_),
+        np.empty(m, np.int64),
     )
     for b in range(m):
         v = w.ops[b]
-        w.tensor[b], w.need[b], w.movable[b] = a.tensor[v], memory.weight[v] + memory.shard[v], memory.movable[v]
+        w.tensor[b], w.need[b], w.mate[b] = (
+            a.tensor[v],
+            memory.weight[v] + memory.shard[v],
+            s.place[memory.mate[v]] - lo,
+        )
+        other = memory.mate[v]
+        while other != v and w.mate[b] >= 0:
+            if not lo <= s.place[other] < hi:
+                w.mate[b] = -1
+            other = memory.mate[other]
         w.time[b] = a.time[v, :, -1]
         _add_inputs(a, s, w, b, lo)
         _add_outputs(a, s, w, b, lo, hi)
@@ -459,7 +469,7 @@ def _connected(rng: np.random.Generator, w: _Window, x: _Inside, b: int, most: i
             indptr, near = (w.succ_indptr, w.succ) if downwards == (turn == 0) else (w.pred_indptr, w.pred)
             for q in range(indptr[c], indptr[c + 1]):
                 other = near[q]
-                if x.device[other] != x.device[b] or not w.movable[other] or count >= most:
+                if x.device[other] != x.device[b] or w.mate[other] < 0 or count >= most:
                     continue
                 known = False
                 for k in range(count):
@@ -470,14 +480,36 @@ def _connected(rng: np.random.Generator, w: _Window, x: _Inside, b: int, most: i
     return count
 
 
+@hot_kernel
+def _with_mates(w: _Window, x: _Inside, count: int) -> int:
+    """Add to the members in `joined` those that have to be on the same devices; return how many there are then."""
+    k = 0
+    while k < count:
+        other = w.mate[x.joined[k]]
+        known = False
+        for at in range(count):
+            known |= x.joined[at] == other
+        if not known:
+            x.joined[count] = other
+            count += 1
+        k += 1
+    return count
+
+
 @njit(cache=True, nogil=True, inline="always")
-def _draw_chain(
-    rng: np.random.Generator, w: _Window, x: _Inside, capacity: FloatArray, b: int
+def _draw_together(
+    rng: np.random.Generator, w: _Window, x: _Inside, capacity: FloatArray, b: int, chain: bool
 ) -> tuple[int, int, float]:
-    """Draw connected members to move from b's device to another; see `_propose`. `count` is 0 where they cannot."""
+    """Draw members to move from b's device to another, connected ones of a chain or b and those that go with it.
+
+    See `_propose`; `count` is 0 where they cannot.
+    """
     j = draw_other_device(rng, x.device[b], len(capacity))
-    most = 2 + int(rng.random() * rng.random() * len(x.order))
-    count = _connected(rng, w, x, b, most)
+    x.joined[0], count = b, 1
+    if chain:
+        most = 2 + int(rng.random() * rng.random() * len(x.order))
+        count = _connected(rng, w, x, b, most)
+    count = _with_mates(w, x, count)
     need, able = 0.0, True
     for k in range(count):
         need += w.need[x.joined[k]]
@@ -494,7 +526,7 @@ def _draw_swap(
     """Draw a member of device j to change places with b; return 2 members or 0, and the bytes that go to j."""
     i, c = x.device[b], int(rng.random() * len(x.order))
     need = w.need[b] - w.need[c]
-    if x.device[c] != j or not w.movable[c] or not w.time[c, i] < np.inf:
+    if x.device[c] != j or w.mate[c] != c or not w.time[c, i] < np.inf:
         return 0, need
     if x.held[j] + need > capacity[j] or x.held[i] - need > capacity[i]:
         return 0, need
@@ -525,13 +557,13 @@ def _propose(rng: np.random.Generator, w: _Window, x: _Inside, capacity: FloatAr
     """
     d, b = len(capacity), int(rng.random() * len(x.order))
     kind, i, place = rng.random(), x.device[b], x.place[b]
-    single = kind <= 1.0 - _CHAIN_SHARE or d == 1 or not w.movable[b]
-    if not single:
-        count, j, need = _draw_chain(rng, w, x, capacity, b)
+    chain = kind > 1.0 - _CHAIN_SHARE
+    if d > 1 and w.mate[b] >= 0 and (chain or (kind < _DEVICE_SHARE and w.mate[b] != b)):
+        count, j, need = _draw_together(rng, w, x, capacity, b, chain)
         return count, j, need, place
     x.joined[0] = b
     j = i
-    if kind < _DEVICE_SHARE and w.movable[b] and d > 1:
+    if kind < _DEVICE_SHARE and w.mate[b] == b and d > 1:
         j = draw_other_device(rng, i, d)
         if not w.time[b, j] < np.inf:
             return 0, j, 0.0, place

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.heuristics.placements.common import device_memory
 from rlinit.heuristics.placements.local_search import (
     earliest_finish_start,
     memory_binds,
@@ -125,3 +126,60 @@ def test_sequences_against_a_dependency_have_no_makespan(seed: int, shards: int,
     shuffled = Placement(placement.device, rng.permutation(placement.sequence))
     if not respects_dependencies(problem, shuffled.device, shuffled.sequence):
         assert makespan(problem, shuffled) == np.inf
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_ops_of_a_group_change_device_together(shards: int) -> None:
+    """Where most ops share a device with another, small problems are solved nearly as often as where none does."""
+    closed = 0
+    for seed in range(12):
+        problem = random_placement_problem(
+            seed, 6 if shards == 1 else 3, 2, shards=shards, group_fraction=0.6, forbidden_fraction=0.0
+        )
+        found = sweep_placements(problem, seed=0, evaluations=40_000)
+        assert found is not None
+        assert obstacle(problem, found) == ""
+        closed += makespan(problem, found) <= brute_force_placement(problem) * (1 + 1e-9)
+    assert closed >= 11
+
+
+def test_tied_ops_at_both_ends_leave_a_slow_device() -> None:
+    """The first and the last op of a long chain share their weights: together they go where they are fast."""
+    n = 200
+    time_s = np.zeros((n, 2, 2))
+    time_s[:, :, 1] = 1.0
+    time_s[0, 1, 1], time_s[-1, 0, 1] = 2.0, 100.0
+    edges = np.column_stack([np.arange(n - 1), np.arange(1, n)])
+    group = np.arange(n)
+    group[-1] = 0
+    nothing, links = np.zeros(n), np.zeros((2, 2))
+    problem = PlacementProblem(
+        "latency",
+        "parallel",
+        1,
+        time_s,
+        np.ones(n),
+        nothing,
+        nothing,
+        np.full(2, np.inf),
+        0.1 * (1 - np.eye(2)),
+        links,
+        edges,
+        np.arange(n),
+        group,
+    )
+    found = sweep_placements(problem, seed=0, evaluations=200_000)
+    assert found is not None
+    assert makespan(problem, found) < n + 2
+
+
+def test_mates_are_the_ops_of_a_group_round_and_round() -> None:
+    """From an op, one mate after another leads through its whole group and back."""
+    problem = a_problem(3, 60, 1, "parallel")
+    mate = device_memory(problem).mate
+    for op in range(problem.num_ops):
+        seen, at = {op}, int(mate[op])
+        while at != op:
+            seen.add(at)
+            at = int(mate[at])
+        assert seen == set(np.flatnonzero(problem.group == problem.group[op]).tolist())
