@@ -48,9 +48,7 @@ class BetweenOps:
         self._problem = lower_placement(graph, hardware, "latency", resident="weights").problem
         self._reach = reachability(self._problem.order, self._problem.succ_indptr, self._problem.succ)
 
-    def least_s(
-        self, a: int, b: int, i: int, j: int, upper: float, budget: Budget
-    ) -> tuple[float, float]:
+    def least_s(self, a: int, b: int, i: int, j: int, upper: float, budget: Budget) -> tuple[float, float]:
         """Return seconds from the end of op a on device i to the start of op b on device j: proven, and found.
 
         Parameters

@@ -8,9 +8,9 @@ sign of a sum is asked for. It shares no code with the passes over ideals that f
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from fractions import Fraction
-from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ MOST_BYTES = 2_000_000_000
 _BITS = 40
 """Bits of a limb: sums of 2^22 of them fit into 63 bits."""
 
-_CHUNK = 200_000_000
+_CHUNK = 20_000_000
 """Pairs compared between two looks at the clock."""
 
 
@@ -403,12 +403,11 @@ class Listing:
         """Keep the sets in the order of the sum that leaves fewest pairs, and the first and last partner of each."""
         best = -1
         for key, limit in enumerate(most):
-            whole = self.whole(sums[:, key])
-            order = np.argsort(whole, kind="stable")
+            order = _in_order(sums[:, key])
             low, high = _spans(sums[order, key], self.numbers([limit])[0])
             if best < 0 or int((high - low).sum()) < best:
                 best, self.low, self.high = int((high - low).sum()), low, high
-                self.order, self.keys = order, whole[order]
+                self.order = order
         self.bits, self.sums = bits[self.order], sums[self.order]
         self.full = int(np.flatnonzero(self.order == self.full)[0])
         self.empty = int(np.flatnonzero(self.order == 0)[0])
@@ -435,6 +434,15 @@ class Listing:
             for part in bits_of(mask):
                 row[self.rank[part] >> 6] |= np.uint64(1 << (self.rank[part] & 63))
         return found
+
+
+def _in_order(limbs: IntArray) -> IntArray:
+    """Return the order of the numbers (m, L) from the least to the largest; equal ones stay as they are."""
+    carried = limbs.T.copy()
+    for low, high in itertools.pairwise(carried):
+        high += low >> _BITS
+        low &= (1 << _BITS) - 1
+    return np.lexsort(carried)
 
 
 def bits_of(mask: int) -> list[int]:
@@ -517,14 +525,14 @@ def _memory(states: check.MemoryStates) -> list[int] | None:
     tensors = Tensors(one.made, one.reads, sizes, sizes)
     used, least = np.zeros(len(one.bits), np.bool_), np.zeros((len(one.bits), one.num_limbs), np.int64)
     used[one.empty] = True
-    reached, pairs = list[int](), 0
+    reached, pairs, held = list[int](), 0, one.whole(one.sums[:, 0])
     for i, limit in enumerate(most):
         behind = caches[i + 1 :]
         figures = caches[i], None if None in behind else sum(behind), states.streamed, states.sent
         low, high = _spans(one.sums[:, 0], one.numbers([limit])[0])
-        low = np.maximum(low, bisect_left(one.keys, one.keys[-1] - sum(most[i + 1 :])))
+        low = np.maximum(low, bisect_left(held, held[-1] - sum(most[i + 1 :])))
         told = [(one.numbers([each or 0])[0], each is not None) for each in figures]
-        stage = Stage._make([*chain.from_iterable(told), one.masks([states.banned[i]])[0]])
+        stage = Stage._make([*itertools.chain.from_iterable(told), one.masks([states.banned[i]])[0]])
         span, following, grown, at = Spans(low, low, high), np.zeros_like(used), np.zeros_like(least), 0
         while at < len(used):
             check.need(not states.expired(), "the search has no time left")

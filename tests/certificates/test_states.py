@@ -168,3 +168,23 @@ def test_the_compiled_checker_shares_no_code_with_solvers() -> None:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rlinit")
     }
     assert found == {"rlinit.arrays", "rlinit.certificates", "rlinit.kernels.compiled"}
+
+
+def test_sums_of_limbs_are_sorted_like_the_numbers_they_stand_for() -> None:
+    """Limbs that were added without carrying, ties and negative numbers among them."""
+    rng = np.random.default_rng(0)
+    values = [[int(part) for part in row] for row in rng.integers(-(2**60), 2**60, (200, 3)).astype(object) << 15]
+    values += [[0, 0, 0], *values[:20]]
+    tops = 2
+    limbs = np.array(
+        [
+            sum(
+                np.array([value >> 40 * at & (-1 if at == tops else (1 << 40) - 1) for at in range(3)]) for value in row
+            )
+            for row in values
+        ],
+        np.int64,
+    )
+    sums = [sum(row) for row in values]
+    order = states._in_order(limbs).tolist()
+    assert order == sorted(range(len(sums)), key=sums.__getitem__)
