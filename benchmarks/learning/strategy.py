@@ -12,7 +12,7 @@ opening         a schedule by quick heuristics before the bound by loads, and af
 first-search    a short local search before the bound by loads, and none before it
 first-beam      on unlike stages a short beam before the bounds, and none until they are done
 latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead;
-                the agent after the loads, and no search before them
+                the agent after the loads, and no search before them; its greedy placement told with its samples
 stage-agent     the shipped agent or another, asked after few ideals; none; its decoders with a network that says
                 nothing
 ==============  ==================================================================================================
@@ -40,7 +40,7 @@ from rlinit.agent.latency_selection import LatencyChoice, choose_for_latency
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint, shipped
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights
-from rlinit.agent.placements.agent import LatencyAgent
+from rlinit.agent.placements.agent import LatencyAgent, decode_placement
 from rlinit.agent.selection import StageChoice, choose_for_stages
 from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.agent.stages.decoding import Decoding
@@ -143,6 +143,15 @@ def agent_after_loads() -> Iterator[None]:
         yield
 
 
+def greedy_late() -> AbstractContextManager[object]:
+    """Offer the agent's greedy placement only once its samples are drawn."""
+
+    def silent(*given: Any, on_greedy: object, **named: Any) -> Any:
+        return decode_placement(*given, **named)
+
+    return patch.object(placement_phases, "decode_placement", silent)
+
+
 @contextmanager
 def bounds_first() -> Iterator[None]:
     """Slice to the end and bound before any beam."""
@@ -165,6 +174,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
             "untrained": _latency_side(_untrained_latency),
             "no look-ahead": _no_lookahead,
             "after loads": agent_after_loads,
+            "greedy late": greedy_late,
         },
     ),
     "stage-agent": (

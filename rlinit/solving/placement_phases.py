@@ -246,7 +246,13 @@ def learned(search: PlacementSearch) -> None:
         if incumbent.budget.remaining_s < choice.agent.sampling_s * incumbent.problem.num_ops:
             samples, why = 0, f"{why}; only the greedy one, for want of time"
         with incumbent.in_phase("agent"):
-            found = decode_placement(choice.agent, search.searched(), samples=samples, seed=search.options.seed)
+            found = decode_placement(
+                choice.agent,
+                search.searched(),
+                samples=samples,
+                seed=search.options.seed,
+                on_greedy=lambda placement: incumbent.offer(placement, "agent"),
+            )
             if found is not None:
                 incumbent.offer(found.placement, "agent")
                 search.origin = why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -49,13 +50,10 @@ class DecodedPlacement:
     ----------
     placement, value
         The placement and its makespan in seconds.
-    greedy_value
-        The makespan of the greedy one, ``inf`` where that does not fit.
     """
 
     placement: Placement
     value: float
-    greedy_value: float
 
 
 def _check_features(config: OneShotConfig) -> None:
@@ -112,7 +110,12 @@ class LatencyAgent:
 
 
 def decode_placement(
-    agent: LatencyAgent, problem: PlacementProblem, *, samples: int = 0, seed: int = 0
+    agent: LatencyAgent,
+    problem: PlacementProblem,
+    *,
+    samples: int = 0,
+    seed: int = 0,
+    on_greedy: Callable[[Placement], object] | None = None,
 ) -> DecodedPlacement | None:
     """Return the best of the agent's greedy placement and a population of sampled ones; None where none of them fits.
 
@@ -131,6 +134,8 @@ def decode_placement(
         Placements to sample besides the greedy one.
     seed
         Of the draws.
+    on_greedy
+        Called with the greedy placement before the samples are drawn, which take as long again.
 
     Raises
     ------
@@ -152,8 +157,9 @@ def decode_placement(
         np.concatenate([greedy.device, device[None]]),
         np.concatenate([greedy.start, start[None]]),
     )
-    greedy_s = best_s
     if samples:
+        if on_greedy is not None and best is not None:
+            on_greedy(best)
         kept, every = max(1, samples // _SURVIVORS), max(_EVERY, problem.num_ops // _MOST_CULLS)
         drawn, drawn_s = _best(
             problem,
@@ -161,7 +167,7 @@ def decode_placement(
         )
         if drawn_s < best_s:
             best, best_s = drawn, drawn_s
-    return None if best is None else DecodedPlacement(best, best_s, greedy_s)
+    return None if best is None else DecodedPlacement(best, best_s)
 
 
 def _best(

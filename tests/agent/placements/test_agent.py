@@ -19,6 +19,7 @@ from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAI
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.placements.problem import Placement
 from rlinit.placements.timeline import makespan, obstacle
 from tests.late import late_imports
 from tests.placement_cases import random_placement_problem
@@ -89,12 +90,15 @@ def test_decoding_is_feasible_repeatable_and_no_worse_with_samples(transfers: st
     for seed in range(4):
         problem = random_placement_problem(seed, 15, 3, transfers=transfers, group_fraction=0.2)  # type: ignore[arg-type]
         greedy = decode_placement(agent(1.0), problem)
-        first, again = (decode_placement(agent(1.0), problem, samples=8, seed=3) for _ in range(2))
+        told: list[Placement] = []
+        given = {"samples": 8, "seed": 3, "on_greedy": told.append}
+        first, again = (decode_placement(agent(1.0), problem, **given) for _ in range(2))  # type: ignore[arg-type]
         assert greedy is not None
         assert first is not None
         assert again is not None
         assert obstacle(problem, first.placement) == ""
-        assert first.value == makespan(problem, first.placement) <= greedy.value == first.greedy_value
+        assert first.value == makespan(problem, first.placement) <= greedy.value
+        assert [makespan(problem, one) for one in told] == [greedy.value] * 2
         np.testing.assert_array_equal(first.placement.sequence, again.placement.sequence)
 
 
