@@ -37,7 +37,9 @@ COMMANDS = (
     ("families.task_graphs", "flexible-job-shop"),
     *(("families.placements", name) for name in ("unrelated", "randomly-wired", "imported", "large")),
     ("families.first_answers", "--time-limit-s", "5"),
-    *((f"learning.{name}",) for name in ("multipliers", "strategy", "costs")),
+    *((f"learning.{name}",) for name in ("multipliers", "costs", "branching")),
+    ("learning.strategy", "flow"),
+    ("learning.shares", "--seconds", "1"),
     ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
 )
 

@@ -84,6 +84,7 @@ _TITLES = {
     "learning_costs_devices": "Learned costs of a device never seen",
     "learning_potentials": "Priorities of a beam that knows the plan",
     "learning_branching": "Orders of branching",
+    "learning_shares": "Other shares and orders of phases",
     "importers": "Importers",
     "slicing": "Slicing",
     "startup": "Start-up",
