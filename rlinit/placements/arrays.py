@@ -110,7 +110,20 @@ def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
         problem.succ,
         group,
         allowed,
+        _lost_by_others(problem),
     )
+
+
+def _lost_by_others(problem: PlacementProblem) -> FloatArray:
+    """Return (n, d, s + 1) seconds that the other members of an op's group take more in a batch than at best."""
+    able = np.isfinite(problem.time_s)
+    best = problem.time_s.min(axis=1, keepdims=True)
+    own = np.subtract(problem.time_s, best, out=np.zeros(problem.time_s.shape), where=able)
+    together, unable = np.zeros(own.shape), np.zeros(own.shape, np.int64)
+    np.add.at(together, problem.group, own)
+    np.add.at(unable, problem.group, ~able)
+    others = np.maximum(together[problem.group] - own, 0.0)
+    return np.where(unable[problem.group] > ~able, np.inf, others)
 
 
 def mean_work_s(problem: PlacementProblem) -> FloatArray:

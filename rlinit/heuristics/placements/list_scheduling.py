@@ -2,7 +2,8 @@
 
 Where an op is split over devices, the first device has the first shards, the next the following ones, and so on, for
 every op alike; of all such splits into batches that are allowed and fit, the best is found by dynamic programming.
-Transfers are planned as if any number ran at once, whatever the problem says.
+Transfers are planned as if any number ran at once, whatever the problem says. Of ops that share a device, the first one
+counts what the others lose there as its own.
 """
 
 from __future__ import annotations

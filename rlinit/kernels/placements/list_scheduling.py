@@ -32,7 +32,8 @@ class PlacementArrays(NamedTuple):
     """A placement problem as kernels take it; n ops, d devices, s shards.
 
     `held_weight` and `held_shard` (n,) are the bytes of a whole group, at its member of smallest index; `allowed`
-    (n, d, s + 1) says at the same place whether every member may run as a batch of c shards.
+    (n, d, s + 1) says at the same place whether every member may run as a batch of c shards. `lost` (n, d, s + 1) is
+    how many seconds the other members of an op's group take more in such a batch than on their best devices.
     """
 
     time: FloatArray
@@ -48,6 +49,7 @@ class PlacementArrays(NamedTuple):
     succ: IntArray
     group: IntArray
     allowed: NDArray[np.bool_]
+    lost: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -66,6 +68,8 @@ def split_op(
     count: IntArray,
 ) -> bool:
     """Write into `count` (d,) the split of v that `rule` likes best, of those the least seconds in total.
+
+    A batch also costs what the other members of its group lose on the device.
 
     Least over devices i = 0, 1, ... and blocks of c shards after the first k - c: ``F[i, k] = min over c of
     max(F[i - 1, k - c], cost of the block on i)``; then the same for the sum of seconds, over blocks that cost no more
@@ -108,6 +112,7 @@ def split_op(
                     cost[i, low, c] = append_start(ready, free[i]) + length
                 else:
                     cost[i, low, c] = insert_start(ready, length, size[i], starts[i], ends[i], widest[i])[1] + length
+                cost[i, low, c] += a.lost[v, i, c]
     worst = np.full((d + 1, s + 1), np.inf)
     worst[0, 0] = 0.0
     for i in range(d):
@@ -221,6 +226,8 @@ def list_schedule(
 def earliest_finish(a: PlacementArrays, sequence: IntArray, device: IntArray, end: FloatArray) -> bool:
     """Give each whole op of a sequence the device where it ends first, appended to what is there.
 
+    The first of a group goes where that and the seconds that the other members lose there are least together.
+
     Parameters
     ----------
     a
@@ -236,7 +243,7 @@ def earliest_finish(a: PlacementArrays, sequence: IntArray, device: IntArray, en
     for v in sequence:
         leader = a.group[v]
         need = a.held_weight[leader] + s * a.held_shard[leader]
-        best, best_end = -1, np.inf
+        best, best_end, least = -1, np.inf, np.inf
         for i in range(d):
             if device[leader] >= 0:
                 if leader != v and device[leader] != i:
@@ -244,8 +251,8 @@ def earliest_finish(a: PlacementArrays, sequence: IntArray, device: IntArray, en
             elif need > room[i]:
                 continue
             over = append_start(ready_time(a, v, i, device, end), free[i]) + a.time[v, i, s]
-            if over < best_end:
-                best, best_end = i, over
+            if over + a.lost[v, i, s] < least:
+                best, best_end, least = i, over, over + a.lost[v, i, s]
         if best < 0:
             return False
         if device[leader] < 0:

@@ -166,6 +166,22 @@ def test_heft_inserts_into_an_idle_slot() -> None:
     assert makespan(problem, found) == 15.0
 
 
+@pytest.mark.parametrize("name", ["heft", "met"])
+def test_the_first_of_a_group_goes_where_all_of_it_is_fast(name: str) -> None:
+    """An op that is a little faster on a device where the op that shares its weights is slow does not go there."""
+    problem = make_problem([[1, 2], [5, 5], [100, 1]], [(0, 1), (1, 2)], group=[0, 1, 0], transfer=0.1)
+    found = PLACEMENT_HEURISTICS[name](problem, seed=0)
+    assert found is not None
+    assert found.device[:, 0].tolist()[::2] == [1, 1]
+
+
+def test_what_the_others_of_a_group_lose() -> None:
+    """For each op and device: the seconds beyond their best that the others need; ``inf`` where one may not run."""
+    times = [[1.0, 2.0, 9.0], [4.0, 4.0, 4.0], [7.0, 5.0, np.inf]]
+    lost = kernel_arrays(make_problem(times, group=[0, 1, 0])).lost[:, :, 1]
+    assert lost.tolist() == [[2, 0, np.inf], [0, 0, 0], [0, 1, 8]]
+
+
 def test_met_follows_the_times_alone() -> None:
     """Three independent ops, 1 s on device 0 and 1.5 s on device 1: all on device 0 by MET, else two and one."""
     problem = make_problem([[1.0, 1.5]] * 3)
