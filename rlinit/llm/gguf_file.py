@@ -31,19 +31,6 @@ def _open(path: str | Path) -> Any:
         raise InvalidConfig(f"cannot read {path} as GGUF: {said or type(problem).__name__}") from problem
 
 
-def tensor_names(path: str | Path) -> list[str]:
-    """Return the names of the tensors in a file, in its order.
-
-    Raises
-    ------
-    BackendUnavailable
-        The gguf package is missing.
-    InvalidConfig
-        The file cannot be read.
-    """
-    return [str(tensor.name) for tensor in _open(path).tensors]
-
-
 def read_gguf(path: str | Path) -> Architecture:
     """Return the parts of the model in a GGUF file.
 
