@@ -52,11 +52,11 @@ _IDEALS_PER_S = 200_000
 _SEED_STRIDE = 1_000_003
 """Between the seeds of runs side by side, so that they do not meet those of later rounds."""
 
-_LONG_EVALUATIONS = 4_000_000
-"""Moves of each further annealing where there is time: four times those of the first."""
+_LONG_EVALUATIONS = 2_000_000
+"""Moves of each further annealing where there is time; as many of excess follow, which gain more."""
 
-_NEIGHBOURS_TURN, _TINY_S = 0.2, 1e-3
-"""Share of the time left that neighbours get at once by turns with annealing, and the least that a turn counts."""
+_LONGEST_TURN, _TINY_S = 0.2, 1e-3
+"""Share of the time left that neighbours, or annealing of excess, get at once, and the least that a turn counts."""
 
 _FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
 """Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
@@ -267,17 +267,17 @@ def anneal(search: StageSearch) -> None:
 
 
 def anneal_and_neighbours(search: StageSearch) -> None:
-    """Anneal, then solve neighbours; with a time limit, go on with what has been fruitless for less time."""
+    """Anneal, then solve neighbours; with a time limit, go on with what has been fruitless for the least time."""
     incumbent = search.incumbent
     _first_annealing(search)
     if not search.options.timed:
         neighbours(search)
         return
-    turn, methods, fruitless_s = 0, (neighbours, _annealing), [0.0, 0.0]
+    turn, methods, fruitless_s = 0, (anneal_excess, neighbours, _annealing), [0.0, 0.0, 0.0]
     while not incumbent.finished:
         turn += 1
         which, before, began = int(np.argmin(fruitless_s)), incumbent.values, incumbent.budget.elapsed_s
-        with incumbent.within(1.0 if which else _NEIGHBOURS_TURN):
+        with incumbent.within(1.0 if methods[which] is _annealing else _LONGEST_TURN):
             methods[which](search, turn)
         spent = incumbent.budget.elapsed_s - began
         fruitless_s[which] = 0.0 if incumbent.values != before else fruitless_s[which] + spent + _TINY_S
@@ -298,9 +298,17 @@ def fill(search: StageSearch) -> None:
     _fill_by(search, "fill", Filler)
 
 
-def anneal_excess(search: StageSearch) -> None:
-    """Anneal what stages cost beyond thresholds below the incumbent, for as long as a million loads take at most."""
-    _fill_by(search, "excess", ExcessAnnealing, loads=_FILL_LOADS)
+def anneal_excess(search: StageSearch, turn: int = 0) -> None:
+    """Anneal what stages cost beyond thresholds below the incumbent, for as long as a million loads take at most.
+
+    Parameters
+    ----------
+    search
+        Takes what is found.
+    turn
+        Which of several times this is; moves differ.
+    """
+    _fill_by(search, "excess", ExcessAnnealing, search.options.seed + turn * _SEED_STRIDE, _FILL_LOADS)
 
 
 def opening_beam(search: StageSearch) -> None:

@@ -244,9 +244,9 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.anneal_and_neighbours,
         0.65,
         (_PIPELINE, _stages_over(_FEW_STAGES)),
-        "random wide graphs get better by annealing (benchmarks.papers.mtpp --dataset regal), searched cells by few "
-        "stages at once, and by boundaries with the middle of stages held together, which have few ideals: a NASNet "
-        "mobile in 16 stages 2 to 4% in 15 s after annealing",
+        "random wide graphs get better by annealing (benchmarks.papers.mtpp --dataset regal), searched cells by what "
+        "stages cost beyond a trial, by few stages at once, and by boundaries with the middle of stages held together "
+        "(benchmarks.families.pipelines searched)",
     ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
     Phase("bound spectral", _bound("spectral"), 0.3, (_PIPELINE,), "better than cuts where no cut is sparse"),

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state
+from rlinit.heuristics.stages.excess_annealing import counted_tensors
+from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state, gather_group
 from rlinit.stages.problem import StageAssignment, StageProblem, stage_costs
 from tests.exact.stages.cases import any_problem
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
@@ -26,10 +27,11 @@ def _excess(problem: StageProblem, stage: np.ndarray, classes: np.ndarray, trial
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 100_000))
-def test_figures_stay_true(seed: int) -> None:
+@given(st.integers(0, 100_000), st.booleans())
+def test_figures_stay_true(seed: int, free: bool) -> None:
     """After annealing, assignments are feasible and what is known of stages is what the definition says."""
-    problem = _free(any_problem(seed, "pipeline", 6))
+    problem = any_problem(seed, "pipeline", 6)
+    problem = _free(problem) if free else problem
     classes = problem.completed_classes([])
     starts = (StageAssignment(np.asarray(stage), classes) for stage in monotone_assignments(problem))
     start = next((each for each in starts if np.isfinite(stage_costs(problem, each)).all()), None)
@@ -37,9 +39,10 @@ def test_figures_stay_true(seed: int) -> None:
         return
     whole = float(stage_costs(problem, start).max())
     trial = 0.6 * whole
-    costs = problem.cost_arrays
-    state = excess_state.py_func(start.stage, classes, trial, 0.1 * whole, costs)
-    met = anneal_excess.py_func(np.random.default_rng(seed), 300, 0.99, trial, costs, problem.precedence, state)
+    costs, tensors = problem.cost_arrays, counted_tensors(problem)
+    state = excess_state.py_func(start.stage, classes, trial, 0.1 * whole, costs, tensors)
+    rng = np.random.default_rng(seed)
+    met = anneal_excess.py_func(rng, 300, 0.99, trial, costs, tensors, problem.precedence, state)
     now = StageAssignment(state.stage, state.classes)
     assert stage_costs(problem, now) == pytest.approx(state.cost, rel=1e-9, abs=1e-9 * whole)
     assert sorted(state.classes) == sorted(state.best_classes) == sorted(classes)
@@ -51,16 +54,33 @@ def test_figures_stay_true(seed: int) -> None:
     assert met == (state.now[1] <= 1e-9 * trial)
     for at in range(problem.num_stages):
         assert sorted(state.member[at, : state.size[at]]) == np.flatnonzero(state.stage == at).tolist()
+        for t in range(len(tensors.src)):
+            readers = problem.tensor_dst[problem.tensor_indptr[t] : problem.tensor_indptr[t + 1]]
+            assert state.inside[t, at] == (state.stage[readers] == at).sum()
+    assert (state.made == state.stage[tensors.src]).all()
 
 
-def test_a_trial_that_can_be_met_is_met() -> None:
-    """On small lines with unlike devices annealing comes to the optimum."""
+@pytest.mark.parametrize(("free", "num_classes"), [(True, 3), (False, 3), (False, 1)])
+def test_a_trial_that_can_be_met_is_met(free: bool, num_classes: int) -> None:
+    """On small problems annealing comes to the optimum, with and without transfers, on alike and unlike devices."""
     for seed in range(8):
-        problem = _free(random_problem(seed, 7, 3, num_classes=3, density=0.3, integer=True))
+        problem = random_problem(seed, 7, 3, num_classes=num_classes, density=0.3, integer=True)
+        problem = _free(problem) if free else problem
         optimum = brute_force_pipeline(problem)
-        state = excess_state(
-            np.zeros(7, np.int64), problem.completed_classes([]), optimum, 0.2 * optimum, problem.cost_arrays
-        )
+        costs, tensors = problem.cost_arrays, counted_tensors(problem)
+        start = np.zeros(7, np.int64)
+        state = excess_state(start, problem.completed_classes([]), optimum, 0.2 * optimum, costs, tensors)
         rng = np.random.default_rng(seed)
-        assert anneal_excess(rng, 50_000, 0.9999, optimum, problem.cost_arrays, problem.precedence, state)
+        assert anneal_excess(rng, 50_000, 0.9999, optimum, costs, tensors, problem.precedence, state)
         assert _excess(problem, state.best, state.best_classes, optimum) <= 1e-9 * optimum
+
+
+def test_what_leads_to_a_node_moves_with_it() -> None:
+    """A group is a node and all that follows it in its stage, and none where they are too many."""
+    indptr, after = np.array([0, 2, 3, 3, 3]), np.array([1, 2, 3])
+    met, stage = np.zeros(4, np.bool_), np.array([0, 0, 1, 0])
+    for most, nodes in ((4, [0, 1, 3]), (3, [])):
+        chosen = np.empty(most, np.int64)
+        count = gather_group(0, stage, (indptr, after), met, chosen)
+        assert chosen[:count].tolist() == nodes
+        assert not met.any()

@@ -6,6 +6,8 @@ import numpy as np
 
 from rlinit.arrays import inverse_of
 from rlinit.budget import Budget
+from rlinit.heuristics.stages.excess_annealing import MOVES_PER_LOAD, ExcessAnnealing
+from rlinit.heuristics.stages.filling import bisect_from
 from rlinit.heuristics.stages.orders import Found, natural, random_orders
 from rlinit.kernels.stages.annealing import anneal_moves, annealing_state
 from rlinit.kernels.stages.arrays import CostArrays
@@ -26,7 +28,7 @@ _CHUNK = 10_000
 def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
     """Anneal single-node moves from sliced orders, four runs, and keep the best; `evaluations` are moves.
 
-    By default 4 runs of 2,000 moves a node, at most a million each.
+    By default 4 runs of 2,000 moves a node, at most a million each. For `pipeline` as many of excess follow.
 
     For the parameters see `StageHeuristic.__call__`.
     """
@@ -44,6 +46,9 @@ def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, 
         found = anneal_from(problem, origin, seed=seed * _RUNS + run, moves=max(1, moves // _RUNS), budget=budget)
         if found[1] < best[1]:
             best = found
+    if problem.objective == "pipeline":
+        loads = max(1, moves // MOVES_PER_LOAD)
+        return bisect_from(ExcessAnnealing, problem, best[0], seed=seed, loads=loads, budget=budget) or best
     return best
 
 

@@ -7,16 +7,32 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state
 from rlinit.heuristics.stages.filling import FillSettings
-from rlinit.stages.problem import StageAssignment
+from rlinit.kernels.stages.arrays import TensorArrays
+from rlinit.stages.problem import StageAssignment, StageProblem
 
-_HOTTEST, _MILDEST, _COLD = 0.2, 0.02, 1e-3
-"""First temperatures, drawn between the two, and the last one, relative to the trial."""
+_FREE, _CHARGED = (0.02, 0.2, 1e-3), (0.003, 0.05, 3e-4)
+"""First temperatures, drawn between the two, and the last one, relative to the trial: where tensors cost nothing, and
+where they cost something."""
 
-EFFORT_LOADS, _MOVES_PER_LOAD = 5_000, 40
+EFFORT_LOADS, MOVES_PER_LOAD = 5_000, 40
 """Loads of a beam in whose time an attempt of effort 1 ends, and moves in the time of a load."""
 
 _CHUNK = 500_000
 """Moves between looks at the budget: some 25 ms."""
+
+
+def counted_tensors(problem: StageProblem) -> TensorArrays:
+    """Return the tensors of a problem, none where they cost nothing: what is not counted takes no time.
+
+    Parameters
+    ----------
+    problem
+        A `pipeline` problem.
+    """
+    if problem.has_transfers:
+        return problem.tensor_arrays
+    none, rows = np.zeros(0, np.int64), np.zeros(problem.num_nodes + 1, np.int64)
+    return TensorArrays(rows, none, rows, none, none, rows[:1], none)
 
 
 class ExcessAnnealing:
@@ -25,7 +41,7 @@ class ExcessAnnealing:
     Parameters
     ----------
     settings
-        What is known of the problem: a pipeline whose tensors cost nothing.
+        What is known of the problem: a pipeline.
     seed
         Of everything random.
     budget
@@ -37,25 +53,27 @@ class ExcessAnnealing:
         self.budget = budget
         self.rng = np.random.default_rng(seed)
         self.last: StageAssignment | None = None
+        self.tensors = counted_tensors(settings.problem)
 
     def __call__(
         self, threshold: float, effort: int, best: StageAssignment | None
     ) -> tuple[StageAssignment | None, int]:
-        """Return an assignment within the threshold, None where moves lead to none, and the time they took in loads.
+        """Return where stages exceed the threshold least, and the time that moves took in loads; None without a start.
 
         Moves begin at the best assignment known, or, half the time, at what the attempt before came to.
         """
         if best is None or threshold <= 0.0:
             return None, 0
-        costs, order = self.problem.cost_arrays, self.problem.precedence
+        costs, tensors, order = self.problem.cost_arrays, self.tensors, self.problem.precedence
         start = best if self.last is None or self.rng.random() < 0.5 else self.last
-        hot = _MILDEST * (_HOTTEST / _MILDEST) ** self.rng.random()
-        state = excess_state(start.stage, start.classes, threshold, hot * threshold, costs)
-        moves = effort * EFFORT_LOADS * _MOVES_PER_LOAD
-        cooling = (_COLD / hot) ** (1.0 / moves)
+        mildest, hottest, cold = _CHARGED if self.problem.has_transfers else _FREE
+        hot = mildest * (hottest / mildest) ** self.rng.random()
+        state = excess_state(start.stage, start.classes, threshold, hot * threshold, costs, tensors)
+        moves = effort * EFFORT_LOADS * MOVES_PER_LOAD
+        cooling = (cold / hot) ** (1.0 / moves)
         met, tried = False, 0
         while not met and tried < moves and not self.budget.expired:
-            met = anneal_excess(self.rng, min(moves - tried, _CHUNK), cooling, threshold, costs, order, state)
+            met = anneal_excess(self.rng, min(moves - tried, _CHUNK), cooling, threshold, costs, tensors, order, state)
             tried += _CHUNK
         self.last = StageAssignment(np.asarray(state.best), np.asarray(state.best_classes))
-        return (self.last if met else None), min(moves, tried) // _MOVES_PER_LOAD
+        return self.last, min(moves, tried) // MOVES_PER_LOAD

@@ -1,8 +1,10 @@
-"""Compiled annealing of stages on unlike devices under a trial bottleneck, where tensors cost nothing.
+"""Compiled annealing of stages under a trial bottleneck.
 
-The energy is what stages cost beyond the trial, added up: stages below it pull nothing, so a move looks at two stages
-alone. Nodes move to other stages or change places with a node of theirs, and stages exchange devices. Where no edge is
-between two neighbouring stages they exchange positions, which costs nothing and opens other stages to their nodes.
+The energy is what stages cost beyond the trial, added up: stages below it pull nothing. A node that moves changes the
+costs of two stages alone, the one it leaves and the one it enters: where else a tensor is made or read stays as it is.
+Nodes move to other stages, alone or with all that they lead to (or need) in their stage, or change places with a node
+of another; stages exchange devices. Where no edge is between two neighbouring stages they exchange positions, which
+costs nothing and opens other stages to their nodes.
 """
 
 from __future__ import annotations
@@ -10,14 +12,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.stages.annealing import draw_stage_between
-from rlinit.kernels.stages.arrays import CostArrays, Precedence
+from rlinit.kernels.stages.annealing import (
+    Csr,
+    busy_on,
+    carry_node,
+    count_reader,
+    draw_stage_between,
+    overflow_s,
+    shift,
+)
+from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-_SWAPS, _EXCHANGES, _TURNS = 0.4, 0.05, 0.05
-"""Shares of moves in which two nodes change places, two stages exchange devices, and two stages their positions."""
+_SWAPS, _EXCHANGES, _TURNS, _GROUPS = 0.4, 0.05, 0.05, 0.1
+"""Shares of moves in which two nodes change places, two stages exchange devices, two stages their positions, and nodes
+move with what they lead to."""
+
+_MOST_GROUPED = 32
+"""Nodes that move together at most."""
 
 _MET = 1e-9
 """Share of the trial that stages may exceed it by in all for rounding; it is met then."""
@@ -37,8 +52,10 @@ class ExcessState(NamedTuple):
         (k,) class of each stage now, and where the excess was least.
     member, place, size
         (k, n) nodes of each stage, (n,) position of a node among them, (k,) how many they are.
+    inside, made
+        (m, k) how many readers of each tensor a stage holds, (m,) the stage that makes it.
     busy, held, cost
-        (k,) seconds of work, parameter bytes and cost of each stage.
+        (k,) seconds of work and transfers, parameter bytes and cost of each stage.
     now
         (3,) excess, least excess so far, and temperature, in seconds.
     """
@@ -47,9 +64,11 @@ class ExcessState(NamedTuple):
     best: IntArray
     classes: IntArray
     best_classes: IntArray
-    member: IntArray
+    member: NDArray[np.int32]
     place: IntArray
     size: IntArray
+    inside: NDArray[np.int32]
+    made: IntArray
     busy: FloatArray
     held: FloatArray
     cost: FloatArray
@@ -57,15 +76,9 @@ class ExcessState(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _over(held: float, cache: float, memory: float, rate: float) -> float:
-    """Return the seconds of overflow of so many bytes, inf where they do not fit."""
-    if held > memory:
-        return np.inf
-    return (held - cache) * rate if held > cache else 0.0
-
-
-@njit(cache=True, nogil=True)
-def excess_state(start: IntArray, classes: IntArray, trial: float, hot: float, costs: CostArrays) -> ExcessState:
+def excess_state(
+    start: IntArray, classes: IntArray, trial: float, hot: float, costs: CostArrays, tensors: TensorArrays
+) -> ExcessState:
     """Return the state at a monotone assignment.
 
     Parameters
@@ -76,31 +89,35 @@ def excess_state(start: IntArray, classes: IntArray, trial: float, hot: float, c
         Seconds that no stage should exceed.
     hot
         Temperature, in seconds.
-    costs
-        The problem.
+    costs, tensors
+        The problem; no tensors where they cost nothing.
     """
-    n, k = len(start), len(classes)
+    n, k, m = len(start), len(classes), len(tensors.src)
     state = ExcessState(
         start.copy(),
         start.copy(),
         classes.copy(),
         classes.copy(),
-        np.zeros((k, n), np.int64),
+        np.zeros((k, n), np.int32),
         np.zeros(n, np.int64),
         np.zeros(k, np.int64),
+        np.zeros((m, k), np.int32),
+        start[tensors.src],
         np.zeros(k),
         np.zeros(k),
         np.zeros(k),
         np.zeros(3),
     )
+    reads, makes = (tensors.in_indptr, tensors.in_tensor), (tensors.out_indptr, tensors.out_tensor)
     for v in range(n):
-        at = start[v]
-        state.busy[at] += costs.work[classes[at], v]
-        state.held[at] += costs.param[v]
-        _enter(v, at, state.stage, state.member, state.place, state.size)
+        state.held[start[v]] += costs.param[v]
+        _enter(v, start[v], state.stage, state.member, state.place, state.size)
+        count_reader(v, start[v], 1, reads, state.inside)
     for at in range(k):
-        c = classes[at]
-        state.cost[at] = state.busy[at] + _over(state.held[at], costs.cache[c], costs.memory[c], costs.overflow[c])
+        c, members = classes[at], state.member[at, : state.size[at]]
+        seconds = (costs.work[c], costs.in_s[c], costs.out_s[c])
+        state.busy[at] = busy_on(at, members, seconds, reads, makes, tensors.indptr, state.inside, state.made)
+        state.cost[at] = state.busy[at] + overflow_s(state.held[at], costs.cache[c], costs.memory[c], costs.overflow[c])
         state.now[_EXCESS] += max(0.0, state.cost[at] - trial)
     state.now[_LEAST] = state.now[_EXCESS]
     state.now[_TEMPERATURE] = hot
@@ -108,7 +125,7 @@ def excess_state(start: IntArray, classes: IntArray, trial: float, hot: float, c
 
 
 @njit(cache=True, nogil=True)
-def _enter(v: int, at: int, stage: IntArray, member: IntArray, place: IntArray, size: IntArray) -> None:
+def _enter(v: int, at: int, stage: IntArray, member: NDArray[np.int32], place: IntArray, size: IntArray) -> None:
     """List node v with the nodes of a stage."""
     member[at, size[at]] = v
     place[v] = size[at]
@@ -117,7 +134,7 @@ def _enter(v: int, at: int, stage: IntArray, member: IntArray, place: IntArray, 
 
 
 @njit(cache=True, nogil=True)
-def _leave(v: int, at: int, member: IntArray, place: IntArray, size: IntArray) -> None:
+def _leave(v: int, at: int, member: NDArray[np.int32], place: IntArray, size: IntArray) -> None:
     """Take node v out of a stage's list."""
     size[at] -= 1
     last = member[at, size[at]]
@@ -126,40 +143,126 @@ def _leave(v: int, at: int, member: IntArray, place: IntArray, size: IntArray) -
 
 
 @njit(cache=True, nogil=True)
-def _bars(v: int, at: int, without: int, stage: IntArray, indptr: IntArray, row: IntArray, sign: int) -> bool:
+def _carried(
+    chosen: IntArray,
+    first: int,
+    last: int,
+    forth: int,
+    i: int,
+    j: int,
+    reads: Csr,
+    makes: Csr,
+    inside: NDArray[np.int32],
+    made: IntArray,
+) -> None:
+    """Carry the chosen nodes first..last-1: those before `forth` from stage i to j, the others back."""
+    for q in range(first, last):
+        origin, target = (i, j) if q < forth else (j, i)
+        carry_node(chosen[q], origin, target, reads, makes, inside, made)
+
+
+@njit(cache=True, nogil=True)
+def _tried(
+    chosen: IntArray,
+    count: int,
+    forth: int,
+    ends: tuple[int, int, int, int],
+    reads: Csr,
+    makes: Csr,
+    indptr: IntArray,
+    seconds: tuple[FloatArray, FloatArray, FloatArray],
+    param: FloatArray,
+    inside: NDArray[np.int32],
+    made: IntArray,
+) -> tuple[float, float, float]:
+    """Carry all chosen nodes but the last; return by how much seconds of i and j, and bytes of i, change with it."""
+    i, j, c, d = ends
+    one, two, held = 0.0, 0.0, 0.0
+    for q in range(count):
+        v = chosen[q]
+        if q < forth:
+            x, y = shift(v, ends, reads, makes, indptr, seconds, inside, made)
+            held -= param[v]
+        else:
+            y, x = shift(v, (j, i, d, c), reads, makes, indptr, seconds, inside, made)
+            held += param[v]
+        one += x
+        two += y
+        if q + 1 < count:
+            _carried(chosen, q, q + 1, forth, i, j, reads, makes, inside, made)
+    return one, two, held
+
+
+@njit(cache=True, nogil=True)
+def _bars(v: int, at: int, without: int, stage: IntArray, row: Csr, sign: int) -> bool:
     """Return whether a neighbour of node v keeps it from stage `at`: one beyond it (times `sign`), or `without`."""
-    for e in range(indptr[v], indptr[v + 1]):  # noqa: SIM110 - numba knows no any()
-        if row[e] == without or sign * (stage[row[e]] - at) > 0:
+    for e in range(row[0][v], row[0][v + 1]):  # noqa: SIM110 - numba knows no any()
+        if row[1][e] == without or sign * (stage[row[1][e]] - at) > 0:
             return True
     return False
 
 
 @njit(cache=True, nogil=True)
+def gather_group(v: int, stage: IntArray, row: Csr, met: NDArray[np.bool_], chosen: IntArray) -> int:
+    """List a node and what leads on from it within its stage; return how many they are, 0 for too many.
+
+    Parameters
+    ----------
+    v
+        The node.
+    stage
+        (n,) stage of each node.
+    row
+        Successors, or predecessors, as CSR.
+    met
+        (n,) all false, before and after.
+    chosen
+        Takes the nodes; fewer than it has room for are listed.
+    """
+    chosen[0], count, at = v, 1, 0
+    met[v] = True
+    while at < count:
+        for e in range(row[0][chosen[at]], row[0][chosen[at] + 1]):
+            u = row[1][e]
+            if stage[u] == stage[v] and not met[u] and count < len(chosen):
+                chosen[count] = u
+                met[u] = True
+                count += 1
+        at += 1
+    for q in range(count):
+        met[chosen[q]] = False
+    return count if count < len(chosen) else 0
+
+
+@njit(cache=True, nogil=True)
 def _turned(
     i: int,
-    succ_indptr: IntArray,
-    succ: IntArray,
+    after: Csr,
+    reads: Csr,
+    makes: Csr,
+    inside: NDArray[np.int32],
+    made: IntArray,
     stage: IntArray,
     classes: IntArray,
-    member: IntArray,
+    member: NDArray[np.int32],
     size: IntArray,
     figures: tuple[FloatArray, FloatArray, FloatArray],
 ) -> None:
     """Let stages i and i + 1 exchange positions where no edge is between them."""
-    for q in range(size[i]):
-        v = member[i, q]
-        for e in range(succ_indptr[v], succ_indptr[v + 1]):
-            if stage[succ[e]] == i + 1:
+    for v in member[i, : size[i]]:
+        for e in range(after[0][v], after[0][v + 1]):
+            if stage[after[1][e]] == i + 1:
                 return
+    for at in (i, i + 1):
+        for v in member[at, : size[at]]:
+            carry_node(v, at, 2 * i + 1 - at, reads, makes, inside, made)
+            stage[v] = 2 * i + 1 - at
     for q in range(max(size[i], size[i + 1])):
         member[i, q], member[i + 1, q] = member[i + 1, q], member[i, q]
     for values in (classes, size):
         values[i], values[i + 1] = values[i + 1], values[i]
     for seconds in figures:
         seconds[i], seconds[i + 1] = seconds[i + 1], seconds[i]
-    for at in (i, i + 1):
-        for q in range(size[at]):
-            stage[member[at, q]] = at
 
 
 @njit(cache=True, nogil=True)
@@ -169,6 +272,7 @@ def anneal_excess(
     cooling: float,
     trial: float,
     costs: CostArrays,
+    tensors: TensorArrays,
     order: Precedence,
     state: ExcessState,
 ) -> bool:
@@ -186,14 +290,22 @@ def anneal_excess(
         Factor of the temperature from move to move.
     trial
         Seconds that no stage should exceed.
-    costs, order
-        The problem; tensors are left out.
+    costs, tensors, order
+        The problem; no tensors where they cost nothing.
     state
         Changed in place.
     """
-    work, param, cache, memory, rate = costs.work, costs.param, costs.cache, costs.memory, costs.overflow
-    succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
+    seconds, param, cache, memory = (costs.work, costs.in_s, costs.out_s), costs.param, costs.cache, costs.memory
+    reads, makes = (tensors.in_indptr, tensors.in_tensor), (tensors.out_indptr, tensors.out_tensor)
+    rate, indptr = costs.overflow, tensors.indptr
+    after, before = (order.succ_indptr, order.succ), (order.pred_indptr, order.pred)
     stage, classes, member, place, size = state.stage, state.classes, state.member, state.place, state.size
+    inside, made, met, chosen = (
+        state.inside,
+        state.made,
+        np.zeros(len(stage), np.bool_),
+        np.empty(_MOST_GROUPED, np.int64),
+    )
     busy, held, cost = figures = state.busy, state.held, state.cost
     excess, least, temperature, k = state.now[_EXCESS], state.now[_LEAST], state.now[_TEMPERATURE], len(classes)
     for _ in range(moves):
@@ -201,53 +313,55 @@ def anneal_excess(
             break
         temperature *= cooling
         draw = rng.random()
-        u, v = -1, -1
+        count, forth = 0, 0
         if draw > 1.0 - _TURNS:
-            _turned(int(rng.random() * (k - 1)), succ_indptr, succ, stage, classes, member, size, figures)
+            i = int(rng.random() * (k - 1))
+            _turned(i, after, reads, makes, inside, made, stage, classes, member, size, figures)
             continue
         if draw < _EXCHANGES:
             i, j = int(rng.random() * k), int(rng.random() * k)
-            first, second, one, other, param_one, param_two = classes[j], classes[i], 0.0, 0.0, held[i], held[j]
+        else:
+            chosen[0] = v = int(rng.random() * len(stage))
+            i, count, forth = stage[v], 1, 1
+            if draw < _EXCHANGES + _GROUPS:
+                onward = rng.random() < 0.5
+                j = i + 1 if onward else i - 1
+                forth = count = gather_group(v, stage, after if onward else before, met, chosen) if 0 <= j < k else 0
+            else:
+                j = draw_stage_between(rng, v, k, stage, after[0], after[1], before[0], before[1])
+                if draw < _EXCHANGES + _GROUPS + _SWAPS and j >= 0 and size[j] > 0:
+                    chosen[1] = u = member[j, int(rng.random() * size[j])]
+                    barred = _bars(u, i, v, stage, before, 1) if i < j else _bars(u, i, v, stage, after, -1)
+                    count = 0 if barred else 2
+            if j < 0 or count == 0:
+                continue
+        first, second, one, two, param_one, param_two = classes[i], classes[j], 0.0, 0.0, held[i], held[j]
+        if count == 0:
             if first == second:
                 continue
-            for q in range(max(size[i], size[j])):
-                one += work[first, member[i, q]] if q < size[i] else 0.0
-                other += work[second, member[j, q]] if q < size[j] else 0.0
+            first, second = second, first
+            for at, c in ((i, first), (j, second)):
+                rows = (seconds[0][c], seconds[1][c], seconds[2][c])
+                total = busy_on(at, member[at, : size[at]], rows, reads, makes, indptr, inside, made)
+                one, two = (total, two) if at == i else (one, total)
         else:
-            v = int(rng.random() * len(stage))
-            j = draw_stage_between(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
-            if j < 0:
-                continue
-            i = stage[v]
-            first, second = classes[i], classes[j]
-            one, other = busy[i] - work[first, v], busy[j] + work[second, v]
-            param_one, param_two = held[i] - param[v], held[j] + param[v]
-            if draw < _EXCHANGES + _SWAPS and size[j] > 0:
-                u = member[j, int(rng.random() * size[j])]
-                if (
-                    _bars(u, i, v, stage, pred_indptr, pred, 1)
-                    if i < j
-                    else _bars(u, i, v, stage, succ_indptr, succ, -1)
-                ):
-                    continue
-                one, other = one + work[first, u], other - work[second, u]
-                param_one, param_two = param_one + param[u], param_two - param[u]
-        cost_one = one + _over(param_one, cache[first], memory[first], rate[first])
-        cost_two = other + _over(param_two, cache[second], memory[second], rate[second])
-        if not (cost_one < np.inf and cost_two < np.inf):
-            continue
+            ends = (i, j, first, second)
+            one, two, bytes_one = _tried(chosen, count, forth, ends, reads, makes, indptr, seconds, param, inside, made)
+            one, two, param_one, param_two = busy[i] + one, busy[j] + two, held[i] + bytes_one, held[j] - bytes_one
+        cost_one = one + overflow_s(param_one, cache[first], memory[first], rate[first])
+        cost_two = two + overflow_s(param_two, cache[second], memory[second], rate[second])
         rise = max(0.0, cost_one - trial) + max(0.0, cost_two - trial)
         rise -= max(0.0, cost[i] - trial) + max(0.0, cost[j] - trial)
-        if rise > 0.0 and rng.random() >= np.exp(-rise / temperature):
+        if not rise < np.inf or (rise > 0.0 and rng.random() >= np.exp(-rise / temperature)):
+            _carried(chosen, 0, count - 1, forth, j, i, reads, makes, inside, made)
             continue
-        busy[i], busy[j], held[i], held[j], cost[i], cost[j] = one, other, param_one, param_two, cost_one, cost_two
+        _carried(chosen, max(0, count - 1), count, forth, i, j, reads, makes, inside, made)
+        for q in range(count):
+            origin, target = (i, j) if q < forth else (j, i)
+            _leave(chosen[q], origin, member, place, size)
+            _enter(chosen[q], target, stage, member, place, size)
+        busy[i], busy[j], held[i], held[j], cost[i], cost[j] = one, two, param_one, param_two, cost_one, cost_two
         classes[i], classes[j] = first, second
-        if v >= 0:
-            _leave(v, i, member, place, size)
-            _enter(v, j, stage, member, place, size)
-        if u >= 0:
-            _leave(u, j, member, place, size)
-            _enter(u, i, stage, member, place, size)
         excess += rise
         if excess < least:
             least = excess

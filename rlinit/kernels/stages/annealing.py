@@ -21,6 +21,10 @@ _ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
 """Places in `AnnealingState.now`."""
 
 
+Csr = tuple[IntArray, IntArray]
+"""Where the entries of each row begin, and the entries."""
+
+
 class AnnealingState(NamedTuple):
     """Where annealing is: all that a later call needs to go on as if there had been one.
 
@@ -42,31 +46,150 @@ class AnnealingState(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _tensor_terms(
-    t: int,
-    at: int,
-    sign: float,
-    consumers: int,
-    inside: NDArray[np.int32],
-    tensor_stage: IntArray,
-    classes: IntArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    cost: FloatArray,
-) -> None:
-    """Add or take away what tensor t, of so many consumers, contributes to the cost of stage `at`."""
-    if tensor_stage[t] == at:
-        if consumers > inside[t, at]:
-            cost[at] += sign * out_s[classes[at], t]
-    elif inside[t, at] > 0:
-        cost[at] += sign * in_s[classes[at], t]
+def overflow_s(held: float, cache: float, memory: float, rate: float) -> float:
+    """Return the seconds of overflow of so many bytes, inf where they do not fit.
+
+    Parameters
+    ----------
+    held
+        Bytes.
+    cache, memory, rate
+        Of the device: bytes without overflow and at most, seconds for each byte of overflow.
+    """
+    if held > memory:
+        return np.inf
+    return (held - cache) * rate if held > cache else 0.0
 
 
 @njit(cache=True, nogil=True)
-def _overflow(held: FloatArray, at: int, classes: IntArray, cache: FloatArray, rate: FloatArray) -> float:
-    """Return the seconds of overflow of stage `at`."""
-    c = classes[at]
-    return (held[at] - cache[c]) * rate[c] if held[at] > cache[c] else 0.0
+def count_reader(v: int, at: int, sign: int, reads: Csr, inside: NDArray[np.int32]) -> None:
+    """Count a node among the readers in a stage (sign 1), or no longer (-1).
+
+    Parameters
+    ----------
+    v, at, sign
+        The node, the stage, and which of both.
+    reads
+        Tensors that each node reads.
+    inside
+        (m, k) how many readers of each tensor a stage holds, changed in place.
+    """
+    for q in range(reads[0][v], reads[0][v + 1]):
+        inside[reads[1][q], at] += sign
+
+
+@njit(cache=True, nogil=True)
+def carry_node(v: int, i: int, j: int, reads: Csr, makes: Csr, inside: NDArray[np.int32], made: IntArray) -> None:
+    """Take a node as a reader and a maker of tensors from stage i to j.
+
+    Parameters
+    ----------
+    v, i, j
+        The node and the stages.
+    reads, makes
+        Tensors that each node reads, and makes.
+    inside, made
+        (m, k) how many readers of each tensor a stage holds, (m,) the stage that makes it; changed in place.
+    """
+    count_reader(v, i, -1, reads, inside)
+    count_reader(v, j, 1, reads, inside)
+    for q in range(makes[0][v], makes[0][v + 1]):
+        made[makes[1][q]] = j
+
+
+@njit(cache=True, nogil=True)
+def busy_on(
+    at: int,
+    members: NDArray[np.int32],
+    seconds: tuple[FloatArray, FloatArray, FloatArray],
+    reads: Csr,
+    makes: Csr,
+    indptr: IntArray,
+    inside: NDArray[np.int32],
+    made: IntArray,
+) -> float:
+    """Return the seconds of work and transfers of a stage on a device.
+
+    Parameters
+    ----------
+    at, members
+        The stage and its nodes.
+    seconds
+        What nodes, tensors in and tensors out take on the device.
+    reads, makes, indptr
+        Tensors that each node reads, and makes; where the readers of each tensor begin.
+    inside, made
+        (m, k) how many readers of each tensor a stage holds, (m,) the stage that makes it.
+    """
+    work, in_s, out_s = seconds
+    total = 0.0
+    for v in members:
+        total += work[v]
+        for q in range(reads[0][v], reads[0][v + 1]):
+            t = reads[1][q]
+            if made[t] != at:
+                total += in_s[t] / inside[t, at]
+        for q in range(makes[0][v], makes[0][v + 1]):
+            t = makes[1][q]
+            if inside[t, at] < indptr[t + 1] - indptr[t]:
+                total += out_s[t]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def shift(
+    v: int,
+    ends: tuple[int, int, int, int],
+    reads: Csr,
+    makes: Csr,
+    indptr: IntArray,
+    seconds: tuple[FloatArray, FloatArray, FloatArray],
+    inside: NDArray[np.int32],
+    made: IntArray,
+) -> tuple[float, float]:
+    """Return by how much the seconds of two stages change when a node goes from the one to the other.
+
+    No other stage's change: where else its tensors are made and read stays as it is.
+
+    Parameters
+    ----------
+    v, ends
+        The node, and (i, j, class of i, class of j).
+    reads, makes, indptr
+        Tensors that each node reads, and makes; where the readers of each tensor begin.
+    seconds
+        By class, what nodes, tensors in and tensors out take.
+    inside, made
+        (m, k) how many readers of each tensor a stage holds, (m,) the stage that makes it.
+    """
+    i, j, c, d = ends
+    work, in_s, out_s = seconds
+    one, two = -work[c, v], work[d, v]
+    for q in range(reads[0][v], reads[0][v + 1]):
+        t = reads[1][q]
+        users = indptr[t + 1] - indptr[t]
+        if made[t] == i:
+            if inside[t, i] == users:
+                one += out_s[c, t]
+        elif inside[t, i] == 1:
+            one -= in_s[c, t]
+        if made[t] == j:
+            if inside[t, j] == users - 1:
+                two -= out_s[d, t]
+        elif inside[t, j] == 0:
+            two += in_s[d, t]
+    for q in range(makes[0][v], makes[0][v + 1]):
+        t = makes[1][q]
+        users = indptr[t + 1] - indptr[t]
+        if inside[t, i] < users:
+            one -= out_s[c, t]
+        if inside[t, i] > 0:
+            one += in_s[c, t]
+        if inside[t, j] < users:
+            two += out_s[d, t]
+        if inside[t, j] > 0:
+            two -= in_s[d, t]
+    return one, two
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -84,41 +207,20 @@ def move_node(v: int, target: int, costs: CostArrays, tensors: TensorArrays, sta
     state
         Changed in place, but for `best` and `now`.
     """
-    in_s, out_s, cache, rate = costs.in_s, costs.out_s, costs.cache, costs.overflow
-    in_tensor, out_tensor, indptr = tensors.in_tensor, tensors.out_tensor, tensors.indptr
-    classes, inside, made_in = state.classes, state.inside, state.tensor_stage
-    cost, held = state.cost, state.held
-    origin = state.stage[v]
-    for at in (origin, target):
-        cost[at] -= _overflow(held, at, classes, cache, rate)
-    for q in range(tensors.in_indptr[v], tensors.in_indptr[v + 1]):
-        t = in_tensor[q]
-        users, made = indptr[t + 1] - indptr[t], made_in[t]
-        _tensor_terms(t, origin, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        if made != origin and made != target:
-            _tensor_terms(t, made, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        inside[t, origin] -= 1
-        inside[t, target] += 1
-        _tensor_terms(t, origin, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        if made != origin and made != target:
-            _tensor_terms(t, made, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
-    for q in range(tensors.out_indptr[v], tensors.out_indptr[v + 1]):
-        t = out_tensor[q]
-        users = indptr[t + 1] - indptr[t]
-        _tensor_terms(t, origin, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, -1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        made_in[t] = target
-        _tensor_terms(t, origin, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
-        _tensor_terms(t, target, 1.0, users, inside, made_in, classes, in_s, out_s, cost)
-    cost[origin] -= costs.work[classes[origin], v]
-    cost[target] += costs.work[classes[target], v]
-    held[origin] -= costs.param[v]
-    held[target] += costs.param[v]
-    for at in (origin, target):
-        cost[at] += _overflow(held, at, classes, cache, rate)
-    state.stage[v] = target
+    seconds, param, cache, rate = (costs.work, costs.in_s, costs.out_s), costs.param, costs.cache, costs.overflow
+    reads, makes = (tensors.in_indptr, tensors.in_tensor), (tensors.out_indptr, tensors.out_tensor)
+    stage, classes, cost, held = state.stage, state.classes, state.cost, state.held
+    inside, made, origin = state.inside, state.tensor_stage, stage[v]
+    c, d = classes[origin], classes[target]
+    first, second = shift(v, (origin, target, c, d), reads, makes, tensors.indptr, seconds, inside, made)
+    carry_node(v, origin, target, reads, makes, inside, made)
+    before, after = held[origin] - param[v], held[target] + param[v]
+    # Memories do not count here: who moves a node looks at them first.
+    first += overflow_s(before, cache[c], np.inf, rate[c]) - overflow_s(held[origin], cache[c], np.inf, rate[c])
+    second += overflow_s(after, cache[d], np.inf, rate[d]) - overflow_s(held[target], cache[d], np.inf, rate[d])
+    cost[origin], cost[target] = cost[origin] + first, cost[target] + second
+    held[origin], held[target] = before, after
+    stage[v] = target
 
 
 @njit(cache=True, nogil=True)
@@ -166,33 +268,17 @@ def annealing_state(
         classes.copy(),
         classes.copy(),
         np.zeros((m, k), np.int32),
-        np.empty(m, np.int64),
+        start[tensors.src],
         np.zeros(k),
         np.zeros(k),
         np.zeros(4),
     )
+    reads = tensors.in_indptr, tensors.in_tensor
     for v in range(n):
         state.held[start[v]] += costs.param[v]
-        state.cost[start[v]] += costs.work[classes[start[v]], v]
-    for t in range(m):
-        state.tensor_stage[t] = start[tensors.src[t]]
-        for d in range(tensors.indptr[t], tensors.indptr[t + 1]):
-            state.inside[t, start[tensors.dst[d]]] += 1
-        for at in range(k):
-            _tensor_terms(
-                t,
-                at,
-                1.0,
-                tensors.indptr[t + 1] - tensors.indptr[t],
-                state.inside,
-                state.tensor_stage,
-                classes,
-                costs.in_s,
-                costs.out_s,
-                state.cost,
-            )
+        count_reader(v, start[v], 1, reads, state.inside)
     for at in range(k):
-        state.cost[at] += _overflow(state.held, at, classes, costs.cache, costs.overflow)
+        state.cost[at] = _cost_on(at, classes[at], costs, tensors, state)
     state.now[_BEST] = state.now[_REFERENCE] = state.cost.max()
     state.now[_TEMPERATURE] = hot
     if state.now[_REFERENCE] > 0.0:
@@ -264,21 +350,14 @@ def draw_stage_between(
 
 @njit(cache=True, nogil=True)
 def _cost_on(at: int, c: int, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> float:
-    """Return what stage `at` costs on class c, inf where its nodes do not fit or may not run there."""
-    if state.held[at] > costs.memory[c]:
-        return np.inf
-    over = state.held[at] - costs.cache[c]
-    total = over * costs.overflow[c] if over > 0.0 else 0.0
-    for v in range(len(state.stage)):
-        if state.stage[v] == at:
-            total += costs.work[c, v]
-    for t in range(len(tensors.src)):
-        if state.tensor_stage[t] == at:
-            if tensors.indptr[t + 1] - tensors.indptr[t] > state.inside[t, at]:
-                total += costs.out_s[c, t]
-        elif state.inside[t, at] > 0:
-            total += costs.in_s[c, t]
-    return total
+    """Return what stage `at` costs on class c but for memory, inf where its nodes may not run there."""
+    reads, makes = (tensors.in_indptr, tensors.in_tensor), (tensors.out_indptr, tensors.out_tensor)
+    members, seconds = (
+        np.flatnonzero(state.stage == at).astype(np.int32),
+        (costs.work[c], costs.in_s[c], costs.out_s[c]),
+    )
+    total = busy_on(at, members, seconds, reads, makes, tensors.indptr, state.inside, state.tensor_stage)
+    return total + overflow_s(state.held[at], costs.cache[c], np.inf, costs.overflow[c])
 
 
 @njit(cache=True, nogil=True)
@@ -310,6 +389,8 @@ def _exchange(rng: np.random.Generator, costs: CostArrays, tensors: TensorArrays
     i = int(rng.integers(0, k))
     j = (i + 1) % k if rng.random() < 0.5 else int(rng.integers(0, k))
     if classes[i] == classes[j]:
+        return False
+    if state.held[i] > costs.memory[classes[j]] or state.held[j] > costs.memory[classes[i]]:
         return False
     first, second = _cost_on(i, classes[j], costs, tensors, state), _cost_on(j, classes[i], costs, tensors, state)
     if first == np.inf or second == np.inf:
