@@ -194,10 +194,10 @@ def _tried(
 
 
 @njit(cache=True, nogil=True)
-def _bars(v: int, at: int, without: int, stage: IntArray, row: Csr, sign: int) -> bool:
+def _bars(v: int, at: int, without: int, stage: IntArray, indptr: IntArray, row: IntArray, sign: int) -> bool:
     """Return whether a neighbour of node v keeps it from stage `at`: one beyond it (times `sign`), or `without`."""
-    for e in range(row[0][v], row[0][v + 1]):  # noqa: SIM110 - numba knows no any()
-        if row[1][e] == without or sign * (stage[row[1][e]] - at) > 0:
+    for e in range(indptr[v], indptr[v + 1]):  # noqa: SIM110 - numba knows no any()
+        if row[e] == without or sign * (stage[row[e]] - at) > 0:
             return True
     return False
 
@@ -297,8 +297,9 @@ def anneal_excess(
     """
     seconds, param, cache, memory = (costs.work, costs.in_s, costs.out_s), costs.param, costs.cache, costs.memory
     reads, makes = (tensors.in_indptr, tensors.in_tensor), (tensors.out_indptr, tensors.out_tensor)
-    rate, indptr = costs.overflow, tensors.indptr
-    after, before = (order.succ_indptr, order.succ), (order.pred_indptr, order.pred)
+    work, rate, indptr, counted = costs.work, costs.overflow, tensors.indptr, len(tensors.src) > 0
+    succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
+    after, before = (succ_indptr, succ), (pred_indptr, pred)
     stage, classes, member, place, size = state.stage, state.classes, state.member, state.place, state.size
     inside, made, met, chosen = (
         state.inside,
@@ -308,6 +309,7 @@ def anneal_excess(
     )
     busy, held, cost = figures = state.busy, state.held, state.cost
     excess, least, temperature, k = state.now[_EXCESS], state.now[_LEAST], state.now[_TEMPERATURE], len(classes)
+    groups = _GROUPS if counted else 0.0  # without transfers nothing holds nodes together
     for _ in range(moves):
         if least <= _MET * trial or k == 1:
             break
@@ -323,15 +325,19 @@ def anneal_excess(
         else:
             chosen[0] = v = int(rng.random() * len(stage))
             i, count, forth = stage[v], 1, 1
-            if draw < _EXCHANGES + _GROUPS:
+            if draw < _EXCHANGES + groups:
                 onward = rng.random() < 0.5
                 j = i + 1 if onward else i - 1
                 forth = count = gather_group(v, stage, after if onward else before, met, chosen) if 0 <= j < k else 0
             else:
-                j = draw_stage_between(rng, v, k, stage, after[0], after[1], before[0], before[1])
-                if draw < _EXCHANGES + _GROUPS + _SWAPS and j >= 0 and size[j] > 0:
+                j = draw_stage_between(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
+                if draw < _EXCHANGES + groups + _SWAPS and j >= 0 and size[j] > 0:
                     chosen[1] = u = member[j, int(rng.random() * size[j])]
-                    barred = _bars(u, i, v, stage, before, 1) if i < j else _bars(u, i, v, stage, after, -1)
+                    barred = (
+                        _bars(u, i, v, stage, pred_indptr, pred, 1)
+                        if i < j
+                        else _bars(u, i, v, stage, succ_indptr, succ, -1)
+                    )
                     count = 0 if barred else 2
             if j < 0 or count == 0:
                 continue
@@ -345,17 +351,25 @@ def anneal_excess(
                 total = busy_on(at, member[at, : size[at]], rows, reads, makes, indptr, inside, made)
                 one, two = (total, two) if at == i else (one, total)
         else:
-            ends = (i, j, first, second)
-            one, two, bytes_one = _tried(chosen, count, forth, ends, reads, makes, indptr, seconds, param, inside, made)
-            one, two, param_one, param_two = busy[i] + one, busy[j] + two, held[i] + bytes_one, held[j] - bytes_one
+            if counted:
+                ends = (i, j, first, second)
+                one, two, gone = _tried(chosen, count, forth, ends, reads, makes, indptr, seconds, param, inside, made)
+            else:
+                gone = 0.0
+                for q in range(count):
+                    w, sign = chosen[q], -1.0 if q < forth else 1.0
+                    one, two, gone = one + sign * work[first, w], two - sign * work[second, w], gone + sign * param[w]
+            one, two, param_one, param_two = busy[i] + one, busy[j] + two, held[i] + gone, held[j] - gone
         cost_one = one + overflow_s(param_one, cache[first], memory[first], rate[first])
         cost_two = two + overflow_s(param_two, cache[second], memory[second], rate[second])
         rise = max(0.0, cost_one - trial) + max(0.0, cost_two - trial)
         rise -= max(0.0, cost[i] - trial) + max(0.0, cost[j] - trial)
         if not rise < np.inf or (rise > 0.0 and rng.random() >= np.exp(-rise / temperature)):
-            _carried(chosen, 0, count - 1, forth, j, i, reads, makes, inside, made)
+            if counted and count > 1:
+                _carried(chosen, 0, count - 1, forth, j, i, reads, makes, inside, made)
             continue
-        _carried(chosen, max(0, count - 1), count, forth, i, j, reads, makes, inside, made)
+        if counted and count > 0:
+            _carried(chosen, count - 1, count, forth, i, j, reads, makes, inside, made)
         for q in range(count):
             origin, target = (i, j) if q < forth else (j, i)
             _leave(chosen[q], origin, member, place, size)
