@@ -58,7 +58,9 @@ class ExcessAnnealing:
     def __call__(
         self, threshold: float, effort: int, best: StageAssignment | None
     ) -> tuple[StageAssignment | None, int]:
-        """Return where stages exceed the threshold least, and the time that moves took in loads; None without a start.
+        """Return where stages exceed the threshold least, and the time that moves took in loads.
+
+        None without a start, and beyond the threshold where tensors cost nothing: steps that small end lines higher.
 
         Moves begin at the best assignment known, or, half the time, at what the attempt before came to.
         """
@@ -76,4 +78,4 @@ class ExcessAnnealing:
             met = anneal_excess(self.rng, min(moves - tried, _CHUNK), cooling, threshold, costs, tensors, order, state)
             tried += _CHUNK
         self.last = StageAssignment(np.asarray(state.best), np.asarray(state.best_classes))
-        return self.last, min(moves, tried) // MOVES_PER_LOAD
+        return (self.last if met or self.problem.has_transfers else None), min(moves, tried) // MOVES_PER_LOAD
