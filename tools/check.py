@@ -41,7 +41,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import copy as shallow
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from operator import le
 from typing import Any, NoReturn
 
@@ -59,6 +59,12 @@ MOST_SETS = 200_000
 
 MOST_PAIRS = 40_000_000
 """Pairs of sets that a proof by states may compare."""
+
+MOST_VECTORS = 256
+"""Numbers of devices of each class for which it is kept what they reach."""
+
+FEW = 20
+"""Sets that are sooner compared than told apart by the tensors live in them."""
 
 WHOLE_BITS = 64
 """Bits of the threshold where times are rounded down to whole numbers."""
@@ -1310,7 +1316,10 @@ class Lattice:
         self.full = (1 << len(self.parts)) - 1
 
     def sets(self, *weights: list[int]) -> dict[int, Any]:
-        """Return every closed set -> (sum of each of the weights over it, tensors made in it and read outside)."""
+        """Return every closed set -> (sum of each of the weights over it, tensors made in it and read outside, tops).
+
+        Its tops are the parts that no other part of it needs; a closed set that has them has all of it.
+        """
         made, read, after = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list), defaultdict(set)
         for t, (u, mask, _) in enumerate(self.tensors):
             made[u].append(t)
@@ -1319,23 +1328,88 @@ class Lattice:
                     read[part].append(t)
                     after[u].add(part)
         ready = tuple(part for part, needed in enumerate(self.needs) if not needed)
-        found: dict[int, Any] = {0: ((0,) * len(weights), ())}
+        found: dict[int, Any] = {0: ((0,) * len(weights), (), 0)}
         stack = [(0, ready)]
         while stack:
             ideal, ready = stack.pop()
-            sums, live = found[ideal]
+            sums, live, tops = found[ideal]
             for part in ready:
                 grown = ideal | 1 << part
                 if grown in found:
                     continue
                 gone = {t for t in read[part] if not self.tensors[t][1] & ~grown}
                 kept = (*(t for t in live if t not in gone), *made[part])
-                found[grown] = (tuple(a + row[part] for a, row in zip(sums, weights, strict=True)), kept)
+                added = tuple(a + row[part] for a, row in zip(sums, weights, strict=True))
+                found[grown] = added, kept, tops & ~self.needs[part] | 1 << part
                 freed = (v for v in after[part] if self.needs[v] & grown == self.needs[v])
                 stack.append((grown, (*(v for v in ready if v != part), *freed)))
                 if len(found) > MOST_SETS:
                     raise TooLong(f"the proof lists more than {MOST_SETS:,} sets")
         return found
+
+
+class Ordered:
+    """Closed sets in the order of a number each; sets of them are bits, that with the least number the lowest."""
+
+    def __init__(self, figures: dict[int, Any], numbers: list[int], parts: int) -> None:
+        self.numbers, self.sets = zip(*sorted(zip(numbers, figures, strict=True)), strict=True)
+        self.at = {ideal: at for at, ideal in enumerate(self.sets)}
+        self.all = (1 << len(self.sets)) - 1
+        columns = zip(*(f"{ideal:0{parts}b}" for ideal in reversed(self.sets)), strict=True)
+        self.having = [int("".join(column), 2) for column in columns][::-1]  # those that have each part
+
+    def bits(self, chosen: set[int]) -> int:
+        """Return some of the sets."""
+        return int("".join("01"[ideal in chosen] for ideal in reversed(self.sets)), 2)
+
+    def below(self, number: int) -> int:
+        """Return the sets whose numbers are less than one."""
+        return (1 << bisect_left(self.numbers, number)) - 1
+
+    def larger_than(self, parts: int, among: int) -> int:
+        """Return those of some sets that have all of some parts."""
+        for part in places(parts):
+            among &= self.having[part]
+        return among
+
+    def listed(self, bits: int) -> Iterator[int]:
+        """Yield sets that are given by bits."""
+        digits = f"{bits:b}"[::-1]
+        at = digits.find("1")
+        while at >= 0:
+            yield self.sets[at]
+            at = digits.find("1", at + 1)
+
+
+class Covered:
+    """The sets that are reached with no more devices of each class than some, for few enough numbers of devices."""
+
+    def __init__(self, orders: list[Ordered], count: tuple[int, ...]) -> None:
+        few = math.prod(each + 1 for each in count) <= MOST_VECTORS
+        self.orders = orders
+        self.by = {vector: [0] * len(orders) for vector in product(*(range(n + 1) for n in count) if few else [()])}
+
+    def by_all(self, vectors: set[tuple[int, ...]]) -> list[int]:
+        """Return the sets that need not be reached again by any of some numbers, in each order."""
+        found = [order.all for order in self.orders]
+        for vector in vectors:
+            found = [those & each for those, each in zip(found, self.by.get(vector, [0] * len(found)), strict=True)]
+        return found
+
+    def add(self, reached: dict[tuple[int, ...], list[int]]) -> None:
+        """Take what is reached with some numbers of devices."""
+        for vector, ideals in reached.items():
+            bits = [sum(1 << order.at[each] for each in ideals) for order in self.orders]
+            for other, by in self.by.items():
+                if all(map(le, vector, other)):
+                    by[:] = [those | each for those, each in zip(by, bits, strict=True)]
+
+
+def places(bits: int) -> Iterator[int]:
+    """Yield the places of the bits of a number."""
+    while bits:
+        yield (bits & -bits).bit_length() - 1
+        bits &= bits - 1
 
 
 def merged(graph: Graph) -> list[list[int]]:
@@ -1436,39 +1510,65 @@ class PipelineStates:
             for column in zip(*(row[0] for row in self.classes), strict=True)
         ]
         figures = lattice.sets(least, self.param, *works)
-        start, alone = (0,) * len(self.count), len(self.count) == 1  # one class: what is reached need not be again
+        enter, leave = (
+            [min(each) for each in zip(*(row[side] for row in self.classes), strict=True)] for side in (1, 2)
+        )
+        rows = figures.values()
+        numbers = [[row[0][0] + sum(leave[t] for t in row[1]) for row in rows], [row[0][1] for row in rows]]
+        orders = [Ordered(figures, each, len(lattice.parts)) for each in numbers]
+        tensors = [
+            (enter[t], leave[t], orders[0].having[made] & ~orders[0].larger_than(readers, orders[0].all))
+            for t, (made, readers, _) in enumerate(lattice.tensors)
+        ]
+        start, covered = (0,) * len(self.count), Covered(orders, self.count)
         used, seen, counts, pairs = {0: {start}}, defaultdict(set, {0: {start}}), [], 0
         for stage in range(1, k + 1):
             left = self.left(k - stage, *figures[lattice.full][0][:2])
-            ranges = []
-            for key, most in enumerate((self.threshold - 1, self.most_bytes())):
-                ordered = sorted((sums[key], ideal) for ideal, (sums, _) in figures.items() if left(*sums[:2]))
-                ranges.append((ordered, [each for each, _ in ordered], most))
-            following = defaultdict(set)
+            fits = {at for at, row in figures.items() if left(*row[0][:2])}
+            among, following = [order.bits(fits) for order in orders], defaultdict(set)
             for ideal, vectors in used.items():
                 need(not self.expired(), "the search has no time left")
-                sums = figures[ideal][0]
-                spans = [
-                    (rows, bisect_left(keys, own), bisect_left(keys, own + most + 1))
-                    for (rows, keys, most), own in zip(ranges, sums[:2], strict=True)
+                done, held = figures[ideal][0][:2]
+                found = [
+                    order.larger_than(figures[ideal][2], those) for order, those in zip(orders, among, strict=True)
                 ]
-                rows, low, high = min(spans, key=lambda span: span[2] - span[1])
-                pairs += high - low
-                if pairs > self.most_pairs:
-                    raise TooLong(f"the proof compares more than {self.most_pairs:,} pairs of sets")
-                for _, grown in rows[low:high]:
-                    if alone and grown in seen:
-                        continue
-                    if ideal & grown == ideal and ideal != grown:
-                        for vector in self.extend(ideal, grown, vectors, figures):
-                            if not any(all(map(le, other, vector)) for other in seen[grown]):
-                                seen[grown].add(vector)
-                                following[grown].add(vector)
+                costly = sorted((tensors[t] for t in figures[ideal][1]), reverse=True)
+                found[0] = self.affordable(orders[0], costly, found[0], done + self.threshold)
+                found[1] &= orders[1].below(held + self.most_bytes() + 1)
+                reached = defaultdict(list)
+                for c, most in enumerate(self.count):
+                    longer = {(*v[:c], v[c] + 1, *v[c + 1 :]) for v in vectors if v[c] < most}
+                    left_over = [those & ~again for those, again in zip(found, covered.by_all(longer), strict=True)]
+                    key = min((0, 1), key=lambda key: left_over[key].bit_count())
+                    pairs += left_over[key].bit_count()
+                    if pairs > self.most_pairs:
+                        raise TooLong(f"the proof compares more than {self.most_pairs:,} pairs of sets")
+                    for grown in orders[key].listed(left_over[key]):
+                        if grown != ideal and self.is_below(ideal, grown, c, figures):
+                            for vector in longer:
+                                if not any(all(map(le, other, vector)) for other in seen[grown]):
+                                    seen[grown].add(vector)
+                                    following[grown].add(vector)
+                                    reached[vector].append(grown)
+                covered.add(reached)
             if lattice.full in following:
                 return None
             counts.append(len(following))
             used = following
         return counts
+
+    def affordable(self, order: Ordered, tensors: list[Any], among: int, end: int, split: int = 16) -> int:
+        """Return the sets that a stage below the threshold may reach, and some more; `tensors` are live before it.
+
+        Work and what is live after it are below the threshold and the work before it. Of what is live before it, the
+        stage gets what is live no more, and does not send again what still is; so many tensors are told apart.
+        """
+        among &= order.below(end + sum(each[1] for each in tensors))
+        if not tensors or not split or among.bit_count() < FEW:
+            return among
+        (enter, leave, live), *rest = tensors
+        gone = self.affordable(order, rest, among & ~live, end - enter, split - 1)
+        return gone | self.affordable(order, rest, among & live, end + leave, split - 1)
 
     def most_bytes(self) -> int:
         """Return the most bytes of parameters that a stage below the threshold may hold."""
@@ -1499,25 +1599,20 @@ class PipelineStates:
 
         return fits
 
-    def extend(self, ideal: int, grown: int, vectors: Any, figures: Any) -> Iterator[tuple[int, ...]]:
-        """Yield the devices used after a stage from one closed set to another, where it is below the threshold."""
-        (_, param_before, *before), live_before = figures[ideal]
-        (_, param_after, *after), live_after = figures[grown]
-        inside, param = grown & ~ideal, param_after - param_before
-        tensors = self.lattice.tensors
-        for c, (_, enter, leave, spill, memory) in enumerate(self.classes):
-            cost = after[c] - before[c]
-            if spill is not None and param > spill[0]:
-                cost += (param - spill[0]) * spill[1]
-            if cost >= self.threshold or (memory is not None and param > memory):
-                continue
-            cost += sum(enter[t] for t in live_before if tensors[t][1] & inside)
-            cost += sum(leave[t] for t in live_after if inside >> tensors[t][0] & 1)
-            if cost >= self.threshold or inside & self.banned[c]:
-                continue
-            for vector in vectors:
-                if vector[c] < self.count[c]:
-                    yield vector[:c] + (vector[c] + 1,) + vector[c + 1 :]
+    def is_below(self, ideal: int, grown: int, c: int, figures: Any) -> bool:
+        """Return whether a stage from one closed set to another is below the threshold on a class of devices."""
+        (_, param_before, *before), live_before, _ = figures[ideal]
+        (_, param_after, *after), live_after, _ = figures[grown]
+        _, enter, leave, spill, memory = self.classes[c]
+        inside, param, tensors = grown & ~ideal, param_after - param_before, self.lattice.tensors
+        cost = after[c] - before[c]
+        if spill is not None and param > spill[0]:
+            cost += (param - spill[0]) * spill[1]
+        if cost >= self.threshold or (memory is not None and param > memory):
+            return False
+        cost += sum(enter[t] for t in live_before if tensors[t][1] & inside)
+        cost += sum(leave[t] for t in live_after if inside >> tensors[t][0] & 1)
+        return not (cost >= self.threshold or inside & self.banned[c])
 
 
 class MemoryStates:
@@ -1551,26 +1646,26 @@ class MemoryStates:
         """Return how many sets 1, 2, ... stages can reach; None if the set of all ops is one after the last."""
         lattice, k = self.lattice, len(self.most)
         figures = lattice.sets(self.param)
-        sets = sorted((sums[0], ideal) for ideal, (sums, _) in figures.items())
-        held = [each for each, _ in sets]
+        order = Ordered(figures, [row[0][0] for row in figures.values()], len(lattice.parts))
+        whole = order.numbers[-1]
         reached, counts, pairs = {0: 0}, [], 0
         for i in range(k):
             following: dict[int, int] = {}
-            low_held = held[-1] - sum(self.most[i + 1 :])
+            among = order.all & ~order.below(whole - sum(self.most[i + 1 :]))
             free = None if None in self.caches[i + 1 :] else sum(self.caches[i + 1 :])
             for ideal, streamed in reached.items():
                 need(not self.expired(), "the search has no time left")
-                low = max(bisect_left(held, low_held), bisect_left(held, figures[ideal][0][0]))
-                high = bisect_left(held, figures[ideal][0][0] + self.most[i] + 1)
-                pairs += high - low
+                held = figures[ideal][0][0]
+                found = order.larger_than(figures[ideal][2], among & order.below(held + self.most[i] + 1))
+                pairs += found.bit_count()
                 if pairs > self.most_pairs:
                     raise TooLong(f"the proof compares more than {self.most_pairs:,} pairs of sets")
-                for at in range(low, high):
-                    total, grown = sets[at]
-                    if ideal & grown != ideal or grown & ~ideal & self.banned[i]:
+                for grown in order.listed(found):
+                    total = figures[grown][0][0]
+                    if grown & ~ideal & self.banned[i]:
                         continue
-                    spare = 0 if self.caches[i] is None else max(0, total - figures[ideal][0][0] - self.caches[i])
-                    later = 0 if free is None else max(0, held[-1] - total - free)
+                    spare = 0 if self.caches[i] is None else max(0, total - held - self.caches[i])
+                    later = 0 if free is None else max(0, whole - total - free)
                     if self.streamed is not None and streamed + spare + later > self.streamed:
                         continue
                     if self.sent is not None and self.sends(ideal, figures[grown][1]) > self.sent:

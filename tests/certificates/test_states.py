@@ -30,8 +30,11 @@ def prove(proof: Any, costs: check.Costs, reached: Any) -> Fraction | None:
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
-def test_both_checkers_count_the_same_sets(first: int) -> None:
+@pytest.mark.parametrize(("few", "vectors"), [(0, 256), (20, 0)])
+def test_both_checkers_count_the_same_sets(few: int, vectors: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below, at and above the optimum of random problems of all scales, and when a proof is mutated, both agree."""
+    monkeypatch.setattr(check, "FEW", few)
+    monkeypatch.setattr(check, "MOST_VECTORS", vectors)
     rng, tried, refused = np.random.default_rng(first), 0, 0
     for number in range(first, first + 100):
         case = fuzz.draw(number, seed=31)
@@ -58,8 +61,11 @@ def test_both_checkers_count_the_same_sets(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_tensors_read_over_many_stages_enter_only_where_they_are_read(seed: int) -> None:
+def test_tensors_read_over_many_stages_enter_only_where_they_are_read(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every tensor has readers in several stages: one that a stage passes by costs it nothing."""
+    monkeypatch.setattr(check, "FEW", 0)
     rng = np.random.default_rng(seed)
     n = int(rng.integers(6, 10))
     ops = [(f"op{v}", {"time_s": float(rng.integers(0, 4)), "out_bytes": float(rng.integers(1, 4))}) for v in range(n)]
@@ -121,7 +127,7 @@ def test_closed_sets_are_listed_once_each() -> None:
         lattice = check.Lattice(check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "graph")))
         weights = [int(each) for each in rng.integers(0, 5, len(lattice.parts))]
         listing = states.Listing(lattice, [weights], [3], [])
-        sums = sorted(sums[0] for sums, _ in lattice.sets(weights).values())
+        sums = sorted(row[0][0] for row in lattice.sets(weights).values())
         assert listing.whole(listing.sums[:, 0]).tolist() == sums
         assert len({row.tobytes() for row in listing.bits}) == len(sums)
 
