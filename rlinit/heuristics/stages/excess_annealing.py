@@ -17,8 +17,8 @@ where they cost something."""
 EFFORT_LOADS, MOVES_PER_LOAD = 5_000, 40
 """Loads of a beam in whose time an attempt of effort 1 ends, and moves in the time of a load."""
 
-_CHUNK = 500_000
-"""Moves between looks at the budget: some 25 ms."""
+_CHUNK, _CHUNK_S = 10_000, 0.02
+"""Moves between the first two looks at the budget, and seconds between later ones."""
 
 
 def counted_tensors(problem: StageProblem) -> TensorArrays:
@@ -54,6 +54,7 @@ class ExcessAnnealing:
         self.rng = np.random.default_rng(seed)
         self.last: StageAssignment | None = None
         self.tensors = counted_tensors(settings.problem)
+        self.chunk = _CHUNK
 
     def __call__(
         self, threshold: float, effort: int, best: StageAssignment | None
@@ -75,7 +76,9 @@ class ExcessAnnealing:
         cooling = (cold / hot) ** (1.0 / moves)
         met, tried = False, 0
         while not met and tried < moves and not self.budget.expired:
-            met = anneal_excess(self.rng, min(moves - tried, _CHUNK), cooling, threshold, costs, tensors, order, state)
-            tried += _CHUNK
+            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk)
+            met = anneal_excess(self.rng, count, cooling, threshold, costs, tensors, order, state)
+            tried += count
+            self.chunk = self.chunk * 2 if self.budget.elapsed_s - before < _CHUNK_S else max(1, self.chunk // 2)
         self.last = StageAssignment(np.asarray(state.best), np.asarray(state.best_classes))
-        return (self.last if met or self.problem.has_transfers else None), min(moves, tried) // MOVES_PER_LOAD
+        return (self.last if met or self.problem.has_transfers else None), tried // MOVES_PER_LOAD
