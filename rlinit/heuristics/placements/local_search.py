@@ -346,7 +346,9 @@ def _wide_groups(problem: PlacementProblem) -> list[IntArray]:
     """Return the ops of each group whose members take time on their own: they mostly lie too far apart for a window."""
     timed = carriers(problem) < 0
     counts = np.bincount(problem.group[timed], minlength=problem.num_ops)
-    return [np.flatnonzero(problem.group == leader) for leader in np.flatnonzero(counts > 1)]
+    members = np.argsort(problem.group, kind="stable")
+    ends = np.searchsorted(problem.group[members], np.arange(problem.num_ops + 1))
+    return [members[ends[leader] : ends[leader + 1]] for leader in np.flatnonzero(counts > 1)]
 
 
 def memory_binds(problem: PlacementProblem) -> bool:

@@ -17,7 +17,7 @@ where they cost something."""
 EFFORT_LOADS, MOVES_PER_LOAD = 5_000, 40
 """Loads of a beam in whose time an attempt of effort 1 ends, and moves in the time of a load."""
 
-_CHUNK, _CHUNK_S = 10_000, 0.02
+_CHUNK, _CHUNK_S = 100, 0.02
 """Moves between the first two looks at the budget, and seconds between later ones."""
 
 
