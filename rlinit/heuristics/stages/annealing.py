@@ -46,7 +46,7 @@ def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, 
         found = anneal_from(problem, origin, seed=seed * _RUNS + run, moves=max(1, moves // _RUNS), budget=budget)
         if found[1] < best[1]:
             best = found
-    if problem.objective == "pipeline":
+    if problem.objective == "pipeline" and (budget is None or not budget.expired):
         loads = max(1, moves // MOVES_PER_LOAD)
         return bisect_from(ExcessAnnealing, problem, best[0], seed=seed, loads=loads, budget=budget) or best
     return best
