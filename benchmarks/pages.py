@@ -54,6 +54,7 @@ _TITLES = {
     "pipelines_searched": "Pipelines of searched networks",
     "pipelines_unlike": "Pipelines on unlike GPUs",
     "placements_imported": "Placements of imported networks",
+    "placements_large": "Placements of 500 to 2,000 ops",
     "training_pipelines_plans": "Training pipelines: schedules",
     "training_pipelines_published": "Training pipelines: published workloads",
     "training_pipelines_trained": "Training pipelines: planned and trained",
