@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
+from hypothesis import strategies as st
 
 from rlinit.arrays import IntArray
 from rlinit.kernels.placements.timeline import no_transfers, run_batches
@@ -13,7 +14,14 @@ from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import MODES, obstacle, shard_masks, timeline_arrays
 from rlinit.plan import Transfers
 
-__all__ = ["all_devices", "brute_force_placement", "random_placement", "random_placement_problem", "sequences"]
+__all__ = [
+    "all_devices",
+    "brute_force_placement",
+    "problems_of",
+    "random_placement",
+    "random_placement_problem",
+    "sequences",
+]
 
 
 def random_placement_problem(
@@ -97,6 +105,23 @@ def random_placement_problem(
         edges=edges.reshape(-1, 2),
         order=np.arange(n, dtype=np.int64),
         group=group,
+    )
+
+
+def problems_of(*group_fractions: float) -> st.SearchStrategy[PlacementProblem]:
+    """Return a strategy of random problems of up to 14 ops, with one of these shares of the ops in groups."""
+    return st.builds(
+        random_placement_problem,
+        st.integers(0, 10**6),
+        st.integers(1, 14),
+        st.integers(1, 4),
+        transfers=st.sampled_from(["parallel", "exclusive", "blocking"]),
+        scale=st.sampled_from([1e-9, 1.0, 1e12]),
+        memory_fraction=st.sampled_from([np.inf, 0.7]),
+        group_fraction=st.sampled_from(group_fractions),
+        missing_links=st.sampled_from([0.0, 0.15]),
+        integer=st.booleans(),
+        zero_fraction=st.sampled_from([0.0, 0.3, 1.0]),
     )
 
 

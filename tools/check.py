@@ -1323,10 +1323,9 @@ class Lattice:
         made, read, after = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list), defaultdict(set)
         for t, (u, mask, _) in enumerate(self.tensors):
             made[u].append(t)
-            for part in range(len(self.parts)):
-                if mask >> part & 1:
-                    read[part].append(t)
-                    after[u].add(part)
+            for part in places(mask):
+                read[part].append(t)
+                after[u].add(part)
         ready = tuple(part for part, needed in enumerate(self.needs) if not needed)
         found: dict[int, Any] = {0: ((0,) * len(weights), (), 0)}
         stack = [(0, ready)]
@@ -1520,7 +1519,7 @@ class PipelineStates:
             (enter[t], leave[t], orders[0].having[made] & ~orders[0].larger_than(readers, orders[0].all))
             for t, (made, readers, _) in enumerate(lattice.tensors)
         ]
-        start, covered = (0,) * len(self.count), Covered(orders, self.count)
+        start, covered, most_bytes = (0,) * len(self.count), Covered(orders, self.count), self.most_bytes()
         used, seen, counts, pairs = {0: {start}}, defaultdict(set, {0: {start}}), [], 0
         for stage in range(1, k + 1):
             left = self.left(k - stage, *figures[lattice.full][0][:2])
@@ -1534,7 +1533,7 @@ class PipelineStates:
                 ]
                 costly = sorted((tensors[t] for t in figures[ideal][1]), reverse=True)
                 found[0] = self.affordable(orders[0], costly, found[0], done + self.threshold)
-                found[1] &= orders[1].below(held + self.most_bytes() + 1)
+                found[1] &= orders[1].below(held + most_bytes + 1)
                 reached = defaultdict(list)
                 for c, most in enumerate(self.count):
                     longer = {(*v[:c], v[c] + 1, *v[c + 1 :]) for v in vectors if v[c] < most}

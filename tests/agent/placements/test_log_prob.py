@@ -18,7 +18,7 @@ from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
-from tests.placement_cases import random_placement_problem
+from tests.placement_cases import problems_of, random_placement_problem
 
 
 def played(problem: PlacementProblem, seed: int, samples: int) -> RolloutTrace:
@@ -28,23 +28,6 @@ def played(problem: PlacementProblem, seed: int, samples: int) -> RolloutTrace:
     key = observed.features.base_key + rng.standard_normal(n)
     policy = Policy(key, rng.standard_normal(pairs), LATE_WEIGHT * rng.random(pairs))
     return play(observed.arrays, policy, 1.0, samples, np.full(n, -1), rng)
-
-
-def problems_of(*group_fractions: float) -> st.SearchStrategy[PlacementProblem]:
-    """Return random problems with so many of the ops in groups."""
-    return st.builds(
-        random_placement_problem,
-        st.integers(0, 10**6),
-        st.integers(1, 14),
-        st.integers(1, 4),
-        transfers=st.sampled_from(["parallel", "exclusive", "blocking"]),
-        scale=st.sampled_from([1e-9, 1.0, 1e12]),
-        memory_fraction=st.sampled_from([np.inf, 0.7]),
-        group_fraction=st.sampled_from(group_fractions),
-        missing_links=st.sampled_from([0.0, 0.15]),
-        integer=st.booleans(),
-        zero_fraction=st.sampled_from([0.0, 0.3, 1.0]),
-    )
 
 
 problems = problems_of(0.0, 0.3)

@@ -15,21 +15,9 @@ from rlinit.kernels.policy.rollout_arrays import Policy
 from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
-from tests.placement_cases import random_placement_problem
+from tests.placement_cases import problems_of
 
-problems = st.builds(
-    random_placement_problem,
-    st.integers(0, 10**6),
-    st.integers(1, 14),
-    st.integers(1, 4),
-    transfers=st.sampled_from(["parallel", "exclusive", "blocking"]),
-    scale=st.sampled_from([1e-9, 1.0, 1e12]),
-    memory_fraction=st.sampled_from([np.inf, 0.7]),
-    group_fraction=st.sampled_from([0.0, 0.3]),
-    missing_links=st.sampled_from([0.0, 0.15]),
-    integer=st.booleans(),
-    zero_fraction=st.sampled_from([0.0, 0.3, 1.0]),
-)
+problems = problems_of(0.0, 0.3)
 
 
 def random_policy(observed: Observation, seed: int) -> Policy:
