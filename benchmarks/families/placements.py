@@ -1,9 +1,9 @@
 """Latency on graphs by their descriptions: value, bound and HEFT's value of each, and what was found when.
 
 Run as ``python -m benchmarks.families.placements unrelated|randomly-wired|imported|large``; ``--every K`` takes every
-K-th graph only, ``--only TEXT`` those whose name or hardware has the text. ``--processor-time`` keeps limits by the
-processor time of the process, which other work on the machine does not lengthen. Imported networks need pytorchcv and
-transformers, as in `rlinit[bench]`.
+K-th graph only, ``--only TEXT`` those whose name or hardware has the text, ``--transfers exclusive`` lets a link carry
+one transfer at a time. ``--processor-time`` keeps limits by the processor time of the process, which other work on the
+machine does not lengthen. Imported networks need pytorchcv and transformers, as in `rlinit[bench]`.
 
 =================  ================================================================================
 set                graphs
@@ -30,6 +30,7 @@ from benchmarks.families.generated_placements import SHAPES, measured_network, u
 from benchmarks.papers.diviml import GPUS, ROWS
 from benchmarks.record import count_processor_time, print_table, save, timed
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
+from rlinit.plan import Transfers
 
 NETWORKS = {
     "transformers": ("Swin-B", "GPT2"),
@@ -106,10 +107,14 @@ def by_phase(plan: rlinit.Plan) -> dict[str, Any]:
     return row | {"phases": phases}
 
 
-def measure(graph: rlinit.Graph, hardware: rlinit.Hardware, time_limit_s: float) -> dict[str, Any]:
+def measure(
+    graph: rlinit.Graph, hardware: rlinit.Hardware, time_limit_s: float, transfers: Transfers
+) -> dict[str, Any]:
     """Return what `schedule` finds and proves, beside HEFT's value."""
-    heft = rlinit.schedule(graph, hardware, objective="latency", method="heft")
-    plan, seconds = timed(rlinit.schedule, graph, hardware, objective="latency", time_limit_s=time_limit_s)
+    heft = rlinit.schedule(graph, hardware, objective="latency", method="heft", transfers=transfers)
+    plan, seconds = timed(
+        rlinit.schedule, graph, hardware, objective="latency", transfers=transfers, time_limit_s=time_limit_s
+    )
     row: dict[str, Any] = {
         "graph": graph.name,
         "hardware": hardware.name,
@@ -140,6 +145,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="take graphs whose name or hardware has this text; stores nothing")
+    parser.add_argument("--transfers", choices=("parallel", "exclusive"), default="parallel")
     parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     chosen = parser.parse_args()
     if chosen.processor_time:
@@ -148,8 +154,8 @@ def main() -> None:
     for at, (graph, hardware) in enumerate(SETS[chosen.set](chosen.seed)):
         if at % chosen.every == 0 and (chosen.only or "") in f"{graph.name} {hardware.name}":
             if not rows:
-                measure(graph, hardware, 5.0)  # compiles
-            rows.append(measure(graph, hardware, chosen.time_limit_s))
+                measure(graph, hardware, 5.0, chosen.transfers)  # compiles
+            rows.append(measure(graph, hardware, chosen.time_limit_s, chosen.transfers))
             print({key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in rows[-1].items()}, flush=True)
     if not rows:
         parser.exit(2, f"no graph of {chosen.set!r} taken by --every {chosen.every} has --only {chosen.only!r}\n")
@@ -158,7 +164,7 @@ def main() -> None:
     for key in ("under_heft", "gap"):
         values = sorted(row[key] for row in rows)
         print(f"{key}: least {values[0]:.3f}, median {statistics.median(values):.3f}, most {values[-1]:.3f}")
-    name = f"placements_{chosen.set}".replace("-", "_")
+    name = f"placements_{chosen.set}".replace("-", "_") + "_exclusive" * (chosen.transfers == "exclusive")
     limits = {"time_limit_s": chosen.time_limit_s, "processor_time": chosen.processor_time}
     if chosen.only is None:
         save(name, rows, every=chosen.every, seed=chosen.seed, **limits)
