@@ -24,6 +24,7 @@ from rlinit.exact.stages.boundaries import improve_at_boundaries
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
 from rlinit.exact.stages.ideals.solve import solve_ideals
+from rlinit.exact.stages.intervals.pool import IdealPool
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
@@ -308,7 +309,16 @@ def anneal_excess(search: StageSearch, turn: int = 0) -> None:
     turn
         Which of several times this is; moves differ.
     """
-    _fill_by(search, "excess", ExcessAnnealing, search.options.seed + turn * _SEED_STRIDE, _FILL_LOADS)
+    searcher = partial(ExcessAnnealing, pool=_shared_pool(search.incumbent))
+    _fill_by(search, "excess", searcher, search.options.seed + turn * _SEED_STRIDE, _FILL_LOADS)
+
+
+def _shared_pool(incumbent: StageIncumbent) -> IdealPool | None:
+    """Return the pool that the turns of a search share; None where tensors cost nothing."""
+    pool = incumbent.kept.get("pool")
+    if not isinstance(pool, IdealPool) and incumbent.problem.has_transfers:
+        incumbent.kept["pool"] = pool = IdealPool(incumbent.problem)
+    return pool if isinstance(pool, IdealPool) else None
 
 
 def opening_beam(search: StageSearch) -> None:

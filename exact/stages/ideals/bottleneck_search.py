@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,8 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
-from rlinit.exact.stages.ideals.enumeration import Ideals
-from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, bottleneck_pass
-from rlinit.exact.stages.ideals.table import IdealTable, quantized
+from rlinit.exact.stages.ideals.passes import Crossings, Fillings, StageRates, Sums, bottleneck_pass
+from rlinit.exact.stages.ideals.table import quantized
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageProblem
 from rlinit.stages.states import StageStates
@@ -115,13 +115,45 @@ class Bottleneck:
     classes: list[int]
 
 
-class BottleneckSearch:
-    """Minimise the largest stage cost of a problem over its ideals.
+class Table(Protocol):
+    """Some ideals of a problem, sorted by weight; the first is empty, the last holds every node."""
+
+    @property
+    def weight(self) -> IntArray:
+        """(p,) weight of each ideal."""
+        ...
+
+    @property
+    def crossings(self) -> Crossings:
+        """Members of each ideal, and the tensors that leave it."""
+        ...
+
+    @property
+    def num_ideals(self) -> int:
+        """Number of ideals p."""
+        ...
+
+    def sums(self, weight: FloatArray) -> FloatArray:
+        """Return (p,) the sum of a node weight, (n,), over each ideal."""
+        ...
+
+    def crossing_sums(self, weight: FloatArray) -> FloatArray:
+        """Return (p,) the sum of a tensor weight, (m,), over the tensors that leave each ideal."""
+        ...
+
+
+TableT = TypeVar("TableT", bound=Table)
+
+
+class BottleneckSearch(Generic[TableT]):
+    """Minimise the largest stage cost of a problem over ideals of it.
 
     Parameters
     ----------
-    ideals
-        The ideals of the problem.
+    problem
+        The problem.
+    tabulate
+        Takes (n,) weights of nodes, whole numbers, and returns the ideals sorted by them.
     states
         Which stages there are.
     costs
@@ -133,9 +165,15 @@ class BottleneckSearch:
     """
 
     def __init__(
-        self, ideals: Ideals, states: StageStates, costs: StageCosts, budget: Budget, order: ChainOrder | None = None
+        self,
+        problem: StageProblem,
+        tabulate: Callable[[IntArray], TableT],
+        states: StageStates,
+        costs: StageCosts,
+        budget: Budget,
+        order: ChainOrder | None = None,
     ) -> None:
-        self.problem = ideals.merged.problem
+        self.problem = problem
         self.states = states
         self.costs = costs
         self.budget = budget
@@ -143,7 +181,7 @@ class BottleneckSearch:
         self.work = 0
         self.cheapest = costs.work.min(axis=0)
         self.weight_of, self.unit = quantized(self.cheapest)
-        self.table = table = IdealTable.build(ideals, self.weight_of)
+        self.table = table = tabulate(self.weight_of)
         self.all_in = np.stack([table.crossing_sums(row) for row in costs.in_cost])
         self.all_out = np.stack([table.crossing_sums(row) for row in costs.out_cost])
         # Where tensors cost nothing, no pair needs a look at them.

@@ -6,6 +6,7 @@ First the smallest peak, then, under that peak, the smallest (off-cache, traffic
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from rlinit.exact.stages.ideals.bottleneck_search import (
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, spill_pass
+from rlinit.exact.stages.ideals.table import IdealTable
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import (
     MemoryValue,
@@ -78,7 +80,8 @@ def solve_memory_ideals(
     cutoff = _NOTHING if upper is None else upper
     merged = ideals.merged
     states = StageStates.in_order(problem.stage_class, problem.num_classes)
-    search = BottleneckSearch(ideals, states, StageCosts.bytes_held(merged.problem), budget)
+    tabulate, costs = partial(IdealTable.build, ideals), StageCosts.bytes_held(merged.problem)
+    search = BottleneckSearch(merged.problem, tabulate, states, costs, budget)
 
     def tell(bounds: MemoryValue) -> None:
         if on_bound is not None:
@@ -120,7 +123,7 @@ def _least_off_cache(problem: StageProblem) -> float:
 class _Spill:
     """The second step: the smallest (off-cache, traffic) of chains whose stages hold at most `peak` bytes."""
 
-    def __init__(self, search: BottleneckSearch, peak: float) -> None:
+    def __init__(self, search: BottleneckSearch[IdealTable], peak: float) -> None:
         self.search = search
         self.work = 0
         problem = search.problem

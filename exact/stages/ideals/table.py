@@ -101,7 +101,7 @@ class IdealTable:
 
     def crossing_sums(self, weight: FloatArray) -> FloatArray:
         """Return (p,) the sum of a tensor weight, (m,), over the tensors that leave each ideal."""
-        return np.asarray(_segment_sums(self.crossings.cross_indptr, self.crossings.cross, weight))
+        return np.asarray(segment_sums(self.crossings.cross_indptr, self.crossings.cross, weight))
 
     def stages(self, chain: list[int]) -> IntArray:
         """Return (n,) the stage of each node, for a chain of ideals: what the first 1, 2, ... stages hold."""
@@ -138,7 +138,16 @@ def running_sum(parent, node, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _segment_sums(indptr: IntArray, indices: NodeArray, weight: FloatArray) -> FloatArray:
+def segment_sums(indptr: IntArray, indices: NodeArray, weight: FloatArray) -> FloatArray:
+    """Return the sum of a weight over each row of a table.
+
+    Parameters
+    ----------
+    indptr, indices
+        Where rows begin, and their entries.
+    weight
+        Of each entry.
+    """
     total = np.zeros(len(indptr) - 1)
     for i in range(len(total)):
         for q in range(indptr[i], indptr[i + 1]):

@@ -23,8 +23,16 @@ _ROUNDING = 2.0**-50
 
 
 @njit(cache=True, nogil=True)
-def _weights(sets: WordArray, work: FloatArray) -> FloatArray:
-    """Return (p,) the work of each set."""
+def set_sums(sets: WordArray, work: FloatArray) -> FloatArray:
+    """Return (p,) the work of each set.
+
+    Parameters
+    ----------
+    sets
+        (p, words) members.
+    work
+        (n,) of each node.
+    """
     total = np.zeros(len(sets))
     for i in range(len(sets)):
         for v in range(len(work)):
@@ -178,8 +186,8 @@ class Lattice:
         least, most = cover.least[source], cover.most[source]
         outer[without] &= ~self._after[node]
         inner[without + 1] |= self._before[node]
-        most[without] = _weights(outer[without], self.work) * (1 + self._slack)
-        least[without + 1] = _weights(inner[without + 1], self.work) * (1 - self._slack)
+        most[without] = set_sums(outer[without], self.work) * (1 + self._slack)
+        least[without + 1] = set_sums(inner[without + 1], self.work) * (1 - self._slack)
         need = np.maximum(cover.need[source], least[:, None])
         need[need > most[:, None]] = np.inf
         return replace(cover, inner=inner, outer=outer, least=least, most=most, need=need)

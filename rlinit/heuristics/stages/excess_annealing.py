@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state
 from rlinit.heuristics.stages.filling import FillSettings
 from rlinit.kernels.stages.arrays import TensorArrays
-from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 
 _FREE, _CHARGED = (0.02, 0.2, 1e-3), (0.003, 0.05, 3e-4)
 """First temperatures, drawn between the two, and the last one, relative to the trial: where tensors cost nothing, and
@@ -19,6 +22,31 @@ EFFORT_LOADS, MOVES_PER_LOAD = 5_000, 40
 
 _CHUNK, _CHUNK_S = 100, 0.02
 """Moves between the first two looks at the budget, and seconds between later ones."""
+
+
+_SNAPSHOT, _MOST_EXCESS = 20_000, 3.0
+"""Moves from one assignment that a pool is told of to the next, and thresholds that stages of it exceed theirs by at
+most, all together: hotter ones are of no use to it."""
+
+
+class Pool(Protocol):
+    """Keeps what stages end with, and combines it."""
+
+    def add(self, stage: IntArray) -> None:
+        """Keep what the first 1, 2, ... stages of an assignment, (n,), hold."""
+        ...
+
+    def better(self, value: float, budget: Budget) -> StageAssignment | None:
+        """Return an assignment below a value, if one is found.
+
+        Parameters
+        ----------
+        value
+            Seconds.
+        budget
+            When to stop.
+        """
+        ...
 
 
 def counted_tensors(problem: StageProblem) -> TensorArrays:
@@ -46,15 +74,18 @@ class ExcessAnnealing:
         Of everything random.
     budget
         When to stop.
+    pool
+        Combines parts of what moves come by; None without.
     """
 
-    def __init__(self, settings: FillSettings, seed: int, budget: Budget) -> None:
+    def __init__(self, settings: FillSettings, seed: int, budget: Budget, pool: Pool | None = None) -> None:
         self.problem = settings.problem
         self.budget = budget
         self.rng = np.random.default_rng(seed)
         self.last: StageAssignment | None = None
         self.tensors = counted_tensors(settings.problem)
         self.chunk = _CHUNK
+        self.pool = pool
 
     def __call__(
         self, threshold: float, effort: int, best: StageAssignment | None
@@ -76,9 +107,18 @@ class ExcessAnnealing:
         cooling = (cold / hot) ** (1.0 / moves)
         met, tried = False, 0
         while not met and tried < moves and not self.budget.expired:
-            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk)
+            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk, _SNAPSHOT - tried % _SNAPSHOT)
             met = anneal_excess(self.rng, count, cooling, threshold, costs, tensors, order, state)
             tried += count
-            self.chunk = self.chunk * 2 if self.budget.elapsed_s - before < _CHUNK_S else max(1, self.chunk // 2)
+            if self.budget.elapsed_s - before >= _CHUNK_S:
+                self.chunk = max(1, self.chunk // 2)
+            elif count == self.chunk:
+                self.chunk *= 2
+            if self.pool is not None and tried % _SNAPSHOT == 0 and state.now[0] < _MOST_EXCESS * threshold:
+                self.pool.add(state.stage)
         self.last = StageAssignment(np.asarray(state.best), np.asarray(state.best_classes))
+        if self.pool is not None:
+            self.pool.add(state.best)
+            value = min(evaluate(self.problem, best)[0], evaluate(self.problem, self.last)[0])
+            self.last = self.pool.better(value, self.budget) or self.last
         return (self.last if met or self.problem.has_transfers else None), tried // MOVES_PER_LOAD
