@@ -230,7 +230,7 @@ _AUTO: Strategy[StageSearch] = (
         (_PIPELINE, _UNLIKE, _UP_TO_REMEMBERED),
         "on a line of 70 tasks with 17 unlike workers all below the best known value is refuted in half a minute",
     ),
-    Phase("annealing", stage_phases.anneal, 0.25, (_UP_TO_FEW,), "with few stages bounds close soon"),
+    Phase("annealing", stage_phases.anneal, 0.25, (_UP_TO_FEW, _MEMORY), "with few stages bounds close soon"),
     Phase(
         "annealing",
         stage_phases.anneal,
@@ -238,14 +238,20 @@ _AUTO: Strategy[StageSearch] = (
         (_stages_over(_FEW_STAGES), _MEMORY),
         "with many stages no bound closes soon, and a better schedule is worth more",
     ),
-    Phase("neighbouring stages", stage_phases.neighbours, 0.3, (_PIPELINE, _UP_TO_FEW), "they are solved in moments"),
+    Phase(
+        "annealing and neighbouring stages",
+        stage_phases.anneal_and_neighbours,
+        0.45,
+        (_PIPELINE, _UP_TO_FEW),
+        "with few stages bounds close soon",
+    ),
     Phase(
         "annealing and neighbouring stages",
         stage_phases.anneal_and_neighbours,
         0.65,
         (_PIPELINE, _stages_over(_FEW_STAGES)),
         "random wide graphs get better by annealing (benchmarks.papers.mtpp --dataset regal), searched cells by what "
-        "stages cost beyond a trial, by few stages at once, and by boundaries with the middle of stages held together "
+        "stages cost beyond a trial, by stages of different runs put together, and by few stages at once "
         "(benchmarks.families.pipelines searched)",
     ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),

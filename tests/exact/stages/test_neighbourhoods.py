@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.exact.stages.boundaries import improve_at_boundaries
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, stage_costs, stage_value
 from rlinit.stages.segment import segment
@@ -60,15 +57,12 @@ def test_never_worse_and_never_below_the_optimum(problem: StageProblem, seed: in
     start = drawn(problem, np.random.default_rng(seed))
     before = evaluate(problem, start)
     optimum = brute_force_pipeline(problem)
-    for found, value in (
-        improve_by_segments(problem, start, ideal_cap=cap),
-        improve_at_boundaries(problem, start, seed=seed, rounds=8, ideal_cap=cap),
-    ):
-        check_monotone(problem, found)
-        assert value == evaluate(problem, found)
-        assert value <= before
-        if np.isfinite(value[0]):
-            assert value[0] >= optimum * (1 - 1e-9)
+    found, value = improve_by_segments(problem, start, ideal_cap=cap)
+    check_monotone(problem, found)
+    assert value == evaluate(problem, found)
+    assert value <= before
+    if np.isfinite(value[0]):
+        assert value[0] >= optimum * (1 - 1e-9)
 
 
 def test_two_stages_are_solved_to_the_optimum() -> None:
@@ -77,21 +71,3 @@ def test_two_stages_are_solved_to_the_optimum() -> None:
         problem = random_problem(seed, 8, 2, num_classes=2, io=0.2)
         start = StageAssignment(np.zeros(8, np.int64), problem.stage_class)
         assert improve_by_segments(problem, start)[1][0] == pytest.approx(brute_force_pipeline(problem))
-
-
-def test_boundaries_move_together() -> None:
-    """A chain whose stages are all one op off: no two neighbours alone can be better, all boundaries together can."""
-    n = 12
-    problem = dataclasses.replace(
-        random_problem(0, n, 3, density=0.0),
-        work_s=np.ones((1, n)),
-        tensor_src=np.arange(n - 1, dtype=np.int64),
-        tensor_indptr=np.arange(n, dtype=np.int64),
-        tensor_dst=np.arange(1, n, dtype=np.int64),
-        tensor_bytes=np.zeros(n - 1),
-        in_s=np.zeros((1, n - 1)),
-        out_s=np.zeros((1, n - 1)),
-    )
-    start = StageAssignment(np.array([0] * 3 + [1] * 4 + [2] * 5), problem.stage_class)
-    assert improve_at_boundaries(problem, start, seed=0, rounds=10)[1] == (4.0,)
-    assert improve_at_boundaries(problem, start, seed=0, rounds=10, most_work=0)[0] is start
