@@ -117,15 +117,14 @@ _AUTO: Strategy[StageSearch] = (
         _bound("chain-order"),
         0.1,
         (_PIPELINE, _UNLIKE),
-        "50,000 ops on eight unlike devices: 0.90 of the value within 2 s, where balancing alone proves 0.54 "
-        "and slicing an order takes 18 s",
+        "50,000 ops on eight unlike devices: 0.90 of the value within 2 s, where balancing alone proves 0.54",
     ),
     Phase(
         "coarse schedule",
         stage_phases.first_schedule,
         0.03,
         (_NO_PLAN, _OPENED),
-        "slicing the natural order of 75 ops for 11 unlike devices takes 0.5 s, and a beam is far ahead of it",
+        "slicing the natural order of 75 ops for 15 unlike devices takes 0.4 s, and a beam is far ahead of it",
     ),
     Phase(
         "coarse schedule",
