@@ -150,11 +150,10 @@ def rows(count: int) -> list[Comparison]:
 
 def _program_bound(problem: PlacementProblem, upper: float, pool: CutPool, seconds: float) -> float:
     """Return the bound of the linear program after some seconds; its rows are left in the pool."""
-    start = registry._start(problem, upper, Budget())
-    if start is None:
-        return upper
-    window = registry._tightened(problem, start, upper) or start.window
-    return registry._cut_relaxation(problem, window, start.bound_s, upper, Budget(seconds), pool, _MOST_ROUNDS, ())
+    joined = registry.JoinedBound(problem, upper, Budget(), with_chain=False)
+    joined._pool = pool
+    joined._relax(Budget(seconds), _MOST_ROUNDS)
+    return joined.bound_s
 
 
 def spectral_start(count: int) -> list[Comparison]:

@@ -25,7 +25,7 @@ means. The bounds are Lagrangian values of multipliers that HiGHS proposes, see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
 from rlinit.placements.problem import PlacementProblem
 
 _VIOLATION = 1e-4
+_USED = 1e-9
 _MEMORY_ROOM = 1.0 + 1e-9
 _PER_OP = 1
 _ROWS_A_LOOK = 256  # Ops of a product of (n, n) numbers between two looks at the clock: some 20 ms for 2,000 ops.
@@ -124,6 +125,8 @@ class PlacementLP:
     gaps
         ``(a, b, seconds)`` with (d, d) proven lower bounds on ``t[b] - t[a]`` by the devices of both; -1 for the start
         (its device is 0, its time 0) and the end (device 0, time C).
+    like
+        A relaxation in the same window, of whose transfer and interval rows those are taken that its last point needs.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class PlacementLP:
         pool: CutPool,
         counts: FloatArray | None = None,
         gaps: Sequence[tuple[int, int, FloatArray]] = (),
+        like: PlacementLP | None = None,
     ) -> None:
         self.problem = problem
         self.counts = counts
@@ -156,7 +160,12 @@ class PlacementLP:
         self._equal_value = np.ones(len(self.representative))
         self._fixed = self._base_rows()
         self._add_gaps(gaps)
+        self._num_gaps = len(gaps)
+        if like is not None:
+            for row in like._needed():
+                self._local.add(*row)
         self._pooled: list[tuple[IntArray, FloatArray]] = []
+        self._first_local = 0
         self.solution: LinearSolution | None = None
 
     def _columns(self, n: int, d: int, s: int) -> None:
@@ -338,6 +347,7 @@ class PlacementLP:
             [0.0] * len(self._pooled) + self._local.limits,
         )
         matrix, limit = self._fixed
+        self._first_local = matrix.shape[0] + len(self._pooled)
         n = self.problem.num_ops
         cost = np.zeros(self.num_variables)
         cost[self.end] = 1.0
@@ -360,16 +370,29 @@ class PlacementLP:
         self.floor = max(self.floor, min(self.solution.bound, self.horizon))
         return max(self.window.floor_s, self.solution.bound * self.unit_s)
 
+    def _multipliers(self) -> FloatArray | None:
+        """Return those of the rows; None where there are none, or the floor proves the bound without any row."""
+        dual = None if self.solution is None else self.solution.at_most_dual
+        return dual if dual is not None and dual.any() else None
+
     def forget_slack(self) -> None:
         """Forget the pooled rows that the last solution leaves slack; those found since are kept."""
-        assert self.solution is not None
-        dual = self.solution.at_most_dual
+        dual = self._multipliers()
         if dual is None:
             return
         first = self._fixed[0].shape[0]
-        used = dual[first : first + len(self._pooled)] < -1e-9
+        used = dual[first : first + len(self._pooled)] < -_USED
         self._pooled = [row for row, wanted in zip(self._pooled, used.tolist(), strict=True) if wanted]
         self.pool.keep(np.append(used, np.ones(len(self.pool.rows) - len(used), np.bool_)))
+
+    def _needed(self) -> Iterator[tuple[IntArray, FloatArray, float]]:
+        """Yield the transfer and interval rows that the last point does not leave slack, and those found since."""
+        rows = list(zip(self._local.columns, self._local.coefs, self._local.limits, strict=True))
+        dual = self._multipliers()
+        for at in range(self._num_gaps, len(rows)):
+            row = self._first_local + at
+            if dual is None or row >= len(dual) or dual[row] < -_USED:
+                yield rows[at]
 
     def separate(self, budget: Budget) -> int:
         """Add rows that the last point violates; return how many.

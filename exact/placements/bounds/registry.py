@@ -20,7 +20,7 @@ destructive        trial makespans refuted by propagation, and by branching over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -350,6 +350,7 @@ class JoinedBound:
     def __init__(self, problem: PlacementProblem, upper: float, budget: Budget, *, with_chain: bool = True) -> None:
         self._problem, self._upper, self._with_chain = problem, upper, with_chain
         self._pool = CutPool()
+        self._program: PlacementLP | None = None
         self._chain: _BestChain | None = None
         self._begun = False
         self._start = _start(problem, upper, budget)
@@ -392,11 +393,23 @@ class JoinedBound:
         return self.bound_s
 
     def _relax(self, budget: Budget, rounds: int) -> None:
-        """Solve the relaxation with cuts, and with the gaps of the chain where there is one."""
-        if self._window is not None:
-            gaps = () if self._chain is None else self._chain.gaps
-            floor, upper = self.bound_s, self._upper
-            self._raise(_cut_relaxation(self._problem, self._window, floor, upper, budget, self._pool, rounds, gaps))
+        """Solve the relaxation, with the gaps of the chain where there is one, and go on from the rows found before."""
+        problem, window = self._problem, self._window
+        n = problem.num_ops
+        size = n * problem.num_devices * problem.num_shards
+        if window is None or not n or size > _LP_SIZE or budget.remaining_s < _LP_ENTRY_S * size:
+            return
+        reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n <= _BETWEEN_OPS else None
+        horizon = latest_end(problem, window.allowed)
+        gaps = () if self._chain is None else self._chain.gaps
+        program = PlacementLP(problem, window, horizon, reach, self._pool, gaps=gaps, like=self._program)
+        self._program = program
+        for _ in range(rounds):
+            bound = program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS)
+            program.forget_slack()
+            self._raise(np.inf if bound > horizon * _OUT_OF_REACH else bound)
+            if self.bound_s >= self._upper or budget.expired or program.separate(budget) == 0:
+                break
 
     def _raise(self, bound: float) -> None:
         self.bound_s = max(self.bound_s, min(bound, self._upper))
@@ -484,33 +497,6 @@ def _tightened(problem: PlacementProblem, start: _Start, upper: float) -> ShardW
     before = reachable_sums(problem.order, problem.pred_indptr, problem.pred, weight)
     after = reachable_sums(problem.order[::-1].copy(), problem.succ_indptr, problem.succ, weight)
     return shard_windows(problem, upper, start.window.allowed, before, after)
-
-
-def _cut_relaxation(
-    problem: PlacementProblem,
-    window: ShardWindows,
-    floor: float,
-    upper: float,
-    budget: Budget,
-    pool: CutPool,
-    rounds: int,
-    gaps: Sequence[tuple[int, int, FloatArray]],
-) -> float:
-    """Return the bound of the linear relaxation after rounds of cuts."""
-    n = problem.num_ops
-    size = n * problem.num_devices * problem.num_shards
-    if not n or size > _LP_SIZE or budget.remaining_s < _LP_ENTRY_S * size:
-        return floor
-    reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n <= _BETWEEN_OPS else None
-    horizon = latest_end(problem, window.allowed)
-    program = PlacementLP(problem, window, horizon, reach, pool, gaps=gaps)
-    bound = floor
-    for _ in range(rounds):
-        bound = max(bound, program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS))
-        program.forget_slack()
-        if bound >= upper or budget.expired or program.separate(budget) == 0:
-            break
-    return upper if bound > horizon * _OUT_OF_REACH else bound
 
 
 PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
