@@ -112,6 +112,26 @@ def draw_other_device(rng: np.random.Generator, i: int, d: int) -> int:
 
 
 @njit(cache=True, nogil=True, inline="always")
+def add_member(members: IntArray, count: int, x: int) -> int:
+    """Write x after the first `count` members unless it is one of them; return how many there are then.
+
+    Parameters
+    ----------
+    members
+        Room for all, changed in place.
+    count
+        Members so far.
+    x
+        The new one.
+    """
+    for k in range(count):
+        if members[k] == x:
+            return count
+    members[count] = x
+    return count + 1
+
+
+@njit(cache=True, nogil=True, inline="always")
 def draw_run(rng: np.random.Generator, num_shards: int) -> int:
     """Return 1, 2, 4, ... shards in a row as bits, fewer than all, each length as often; the one there is, if only one.
 

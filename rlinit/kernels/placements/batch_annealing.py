@@ -18,6 +18,7 @@ from rlinit.kernels.placements.annealing import (
     DeviceMemory,
     PassPlan,
     accepts,
+    add_member,
     batch_span,
     cooling_factor,
     draw_other_device,
@@ -473,25 +474,15 @@ def _connected(
                 x = near[q]
                 if s.mask[x, i] & given == 0 or count >= most:
                     continue
-                inside = lo <= s.place[x * d + i] < hi and lo <= s.place[x * d + j] < hi
-                known = False
-                for k in range(count):
-                    known |= s.joined[k] == x
-                if inside and not known:
-                    s.joined[count] = x
-                    count += 1
+                if lo <= s.place[x * d + i] < hi and lo <= s.place[x * d + j] < hi:
+                    count = add_member(s.joined, count, x)
     for k in range(count):
         w = s.joined[k]
         x = memory.mate[w]
         while x != w:
             if not (lo <= s.place[x * d + i] < hi and lo <= s.place[x * d + j] < hi):
                 return 0
-            known = False
-            for at in range(count):
-                known |= s.joined[at] == x
-            if not known:
-                s.joined[count] = x
-                count += 1
+            count = add_member(s.joined, count, x)
             x = memory.mate[x]
     return count
 

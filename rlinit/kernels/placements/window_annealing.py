@@ -19,6 +19,7 @@ from rlinit.kernels.placements.annealing import (
     DeviceMemory,
     PassPlan,
     accepted_loss,
+    add_member,
     cooling_factor,
     draw_other_device,
 )
@@ -471,12 +472,7 @@ def _connected(rng: np.random.Generator, w: _Window, x: _Inside, b: int, most: i
                 other = near[q]
                 if x.device[other] != x.device[b] or w.mate[other] < 0 or count >= most:
                     continue
-                known = False
-                for k in range(count):
-                    known |= x.joined[k] == other
-                if not known:
-                    x.joined[count] = other
-                    count += 1
+                count = add_member(x.joined, count, other)
     return count
 
 
@@ -485,13 +481,7 @@ def _with_mates(w: _Window, x: _Inside, count: int) -> int:
     """Add to the members in `joined` those that have to be on the same devices; return how many there are then."""
     k = 0
     while k < count:
-        other = w.mate[x.joined[k]]
-        known = False
-        for at in range(count):
-            known |= x.joined[at] == other
-        if not known:
-            x.joined[count] = other
-            count += 1
+        count = add_member(x.joined, count, w.mate[x.joined[k]])
         k += 1
     return count
 
