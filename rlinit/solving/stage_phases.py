@@ -55,8 +55,8 @@ _SEED_STRIDE = 1_000_003
 _LONG_EVALUATIONS = 2_000_000
 """Moves of each further annealing where there is time; as many of excess follow, which gain more."""
 
-_EXCESS_SHARE = 0.9
-"""Share of the time left that annealing of excess gets before neighbours, where it runs in one go."""
+_FIRST_EXCESS, _EXCESS_SHARE = 0.1, 0.9
+"""Shares of the time left that annealing of excess gets before a bound, and then before neighbours."""
 
 _LONGEST_TURN, _TINY_S = 0.2, 1e-3
 """Share of the time left that neighbours, or annealing of excess, get at once, and the least that a turn counts."""
@@ -266,14 +266,16 @@ def anneal(search: StageSearch) -> None:
 def anneal_and_neighbours(search: StageSearch) -> None:
     """Anneal, then solve neighbours; with a time limit, go on with what has been fruitless for the least time.
 
-    Where tensors cost something, and there is a time limit, excess alone is annealed, in one go: moves by the largest
+    Where tensors cost something, and there is a time limit, excess alone is annealed, in two goes: moves by the largest
     cost lead to schedules that it does not get away from (a NASNet mobile in 16 stages: 7% above others).
     """
     incumbent = search.incumbent
     if search.options.timed and incumbent.problem.has_transfers:
-        bound_phase(incumbent, "anchored-cut")
-        with incumbent.within(_EXCESS_SHARE):
+        with incumbent.within(_FIRST_EXCESS):
             anneal_excess(search)
+        bound_phase(incumbent, "anchored-cut")  # with a good value it often closes the gap
+        with incumbent.within(_EXCESS_SHARE):
+            anneal_excess(search, 1)
         neighbours(search)
         return
     _first_annealing(search)
