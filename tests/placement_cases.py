@@ -163,7 +163,7 @@ def brute_force_placement(problem: PlacementProblem) -> float:
     best = float("inf")
     arrays, mode = timeline_arrays(problem), MODES[problem.transfers]
     start = np.empty((problem.num_ops, problem.num_devices))
-    moved = no_transfers(mode, *start.shape)
+    moved = no_transfers(mode, problem.num_ops, problem.num_shards, problem.num_devices)
     for device in all_devices(problem):
         if obstacle(problem, Placement(device, np.zeros(0, np.int64))):
             continue

@@ -30,7 +30,7 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.placements.live_tensors import IN_PARAMETERS, OWN_STORAGE, LiveArrays, Run, copies, peaks
 from rlinit.placements.ports import port_ops
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import held_bytes, timeline
+from rlinit.placements.timeline import end_times, held_bytes, run_placement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,15 +61,11 @@ class LiveTensors:
         placement
             A placement with a finite makespan.
         """
-        n, d = len(self.arrays.order), problem.num_devices
-        run = timeline(problem, placement)
-        shape = (0, 0, 0) if problem.transfers == "parallel" else (problem.num_ops, d, d)
-        sent, arrival = np.full(shape, np.nan), np.full(shape, np.nan)
-        for moved in run.transfers:
-            sent[moved.op, moved.source, moved.target] = moved.start_s
-            arrival[moved.op, moved.source, moved.target] = moved.end_s
+        n = len(self.arrays.order)
+        start_s, moved, _ = run_placement(problem, placement)
+        end_s = end_times(problem, placement, start_s)
         found = Run(
-            placement.device[:n], run.start_s[:n], run.end_s[:n], problem.s_per_byte, problem.delay_s, sent, arrival
+            placement.device[:n], start_s[:n], end_s[:n], problem.s_per_byte, problem.delay_s, moved.sent, moved.arrival
         )
         most: FloatArray = peaks(self.arrays, found, copies(self.arrays, found))
         return most

@@ -110,24 +110,43 @@ def timeline(problem: PlacementProblem, placement: Placement) -> Timeline:
     placement
         Devices of its shards, and the sequence in which batches are appended.
     """
-    start, moved, makespan_s = _run(problem, placement)
+    start, moved, makespan_s = run_placement(problem, placement)
+    op, row, target = np.nonzero(~np.isnan(moved.sent))
+    source = row if moved.sent.shape[1] == problem.num_devices else placement.device[op, row]
+    sent, arrival = moved.sent[op, row, target], moved.arrival[op, row, target]
+    in_time = np.lexsort((target, source, op, sent))
+    columns = (each[in_time].tolist() for each in (op, source, target, sent, arrival))
+    return Timeline(start, end_times(problem, placement, start), makespan_s, tuple(map(Transfer, *columns)))
+
+
+def end_times(problem: PlacementProblem, placement: Placement, start_s: FloatArray) -> FloatArray:
+    """Return the (n, d) ends of batches.
+
+    Parameters
+    ----------
+    problem, placement
+        The problem, and what runs.
+    start_s
+        (n, d) starts in seconds; NaN where there is no batch.
+    """
     sizes = _batch_sizes(placement.device, problem.num_devices)
-    end = start + np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
-    in_time = sorted(
-        (float(moved.sent[v, i, j]), int(v), int(i), int(j), float(moved.arrival[v, i, j]))
-        for v, i, j in np.argwhere(~np.isnan(moved.sent))
-    )
-    transfers = tuple(Transfer(v, i, j, at, over) for at, v, i, j, over in in_time)
-    return Timeline(start, end, makespan_s, transfers)
+    end: FloatArray = start_s + np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
+    return end
 
 
-def _run(problem: PlacementProblem, placement: Placement) -> tuple[FloatArray, Transfers, float]:
-    """Return the (n, d) starts of batches, the transfers and the makespan, as `timeline` says."""
+def run_placement(problem: PlacementProblem, placement: Placement) -> tuple[FloatArray, Transfers, float]:
+    """Return the (n, d) starts of batches, the transfers and the makespan, as `timeline` says.
+
+    Parameters
+    ----------
+    problem, placement
+        As for `timeline`.
+    """
     n, d = problem.num_ops, problem.num_devices
     masks = shard_masks(placement.device, d)
     start = np.empty((n, d))
     mode = MODES[problem.transfers]
-    moved = no_transfers(mode, n, d)
+    moved = no_transfers(mode, n, problem.num_shards, d)
     makespan_s = run_batches(timeline_arrays(problem), mode, placement.sequence, masks, start, moved)
     return start, moved, float(makespan_s)
 
@@ -194,7 +213,7 @@ def makespan(problem: PlacementProblem, placement: Placement) -> float:
     """
     if obstacle(problem, placement):
         return float("inf")
-    _, _, value = _run(problem, placement)
+    _, _, value = run_placement(problem, placement)
     return float("inf") if np.isnan(value) else value
 
 

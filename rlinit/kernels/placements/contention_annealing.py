@@ -73,7 +73,7 @@ def new_timeline_search(
     place = np.empty(n * d, np.int64)
     for at in range(n * d):
         place[sequence[at]] = at
-    start, moved = np.empty((n, d)), no_transfers(mode, n, d)
+    start, moved = np.empty((n, d)), no_transfers(mode, n, a.time.shape[2] - 1, d)
     cost = run_batches(a, mode, sequence, mask, start, moved)
     value = np.array([cost, cost, hot])
     return TimelineSearch(

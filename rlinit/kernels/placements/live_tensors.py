@@ -12,6 +12,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.timeline import batch_row
 
 OWN_STORAGE, IN_PARAMETERS = -1, -2
 """Values of `LiveArrays.base` for a tensor in storage of its own, and for a view of parameters."""
@@ -42,8 +43,8 @@ class LiveArrays(NamedTuple):
 class Run(NamedTuple):
     """When things happen: `device` (n, s) of each shard, `start` and `end` (n, d) of batches.
 
-    `s_per_byte` and `delay` (d, d) of transfers in parallel; `sent` and `arrival` (n', d, d) of others by op of the
-    problem, (0, 0, 0) where there are none.
+    `s_per_byte` and `delay` (d, d) of transfers in parallel; `sent` and `arrival` of others by op of the problem, as in
+    `rlinit.kernels.placements.timeline.Transfers`.
     """
 
     device: IntArray
@@ -133,7 +134,8 @@ def _make(live: LiveArrays, run: Run, row: int, c: int, found: CopyTimes, seen: 
         if j == i or seen[j] < stamp:
             continue
         if len(run.sent):
-            found.begin[slot + j], arrival = run.sent[live.carrier[row], i, j], run.arrival[live.carrier[row], i, j]
+            carrier, of_batch = live.carrier[row], batch_row(run.sent, i, 1 << c)
+            found.begin[slot + j], arrival = run.sent[carrier, of_batch, j], run.arrival[carrier, of_batch, j]
         else:
             found.begin[slot + j] = run.end[u, i]
             arrival = run.end[u, i] + (run.delay[i, j] + found.size[slot + j] * run.s_per_byte[i, j])

@@ -35,8 +35,8 @@ class TimelineArrays(NamedTuple):
 class Transfers(NamedTuple):
     """Transfers that share links or devices; NaN where there is none.
 
-    `sent` and `arrival` (n, d, d): when the transfer of batch (v, i) to device j starts and ends; (0, 0, 0) where
-    transfers run in parallel. `link` (d, d): when each directed link is free.
+    `sent` and `arrival` (n, min(s, d), d): when the transfer of batch (v, i) to device j starts and ends, in row
+    `batch_row` of the batch; (0, 0, 0) where transfers run in parallel. `link` (d, d): when each directed link is free.
     """
 
     sent: FloatArray
@@ -45,18 +45,39 @@ class Transfers(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def no_transfers(mode: int, n: int, d: int) -> Transfers:
-    """Return the transfers of n ops on d devices before any is made; `mode` as for `run_batches`.
+def no_transfers(mode: int, n: int, s: int, d: int) -> Transfers:
+    """Return the transfers of n ops in s shards on d devices before any is made; `mode` as for `run_batches`.
 
     Parameters
     ----------
     mode
         As for `run_batches`.
-    n, d
-        Numbers of ops and of devices.
+    n, s, d
+        Numbers of ops, of shards and of devices.
     """
-    rows, columns = (0, 0) if mode == PARALLEL else (n, d)
-    return Transfers(np.empty((rows, columns, columns)), np.empty((rows, columns, columns)), np.empty((d, d)))
+    shape = (0, 0, 0) if mode == PARALLEL else (n, min(s, d), d)
+    return Transfers(np.empty(shape), np.empty(shape), np.empty((d, d)))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def batch_row(moved: FloatArray, i: int, shards: int) -> int:
+    """Return the row of a batch among the transfers of its op: its device, or its first shard where these are fewer.
+
+    Parameters
+    ----------
+    moved
+        (n, min(s, d), d) `Transfers.sent` or `arrival`.
+    i
+        The batch's device.
+    shards
+        Its shards as bits, not 0.
+    """
+    if moved.shape[1] == moved.shape[2]:
+        return i
+    first = 0
+    while not shards & (1 << first):
+        first += 1
+    return first
 
 
 @njit(cache=True, nogil=True)
@@ -154,7 +175,7 @@ def _received_time(a: TimelineArrays, v: int, i: int, mask: IntArray, end: Float
         for j in range(mask.shape[1]):
             if mask[u, j] & mask[v, i] == 0:
                 continue
-            at = end[u, i] if j == i else moved.arrival[u, j, i]
+            at = end[u, i] if j == i else moved.arrival[u, batch_row(moved.arrival, j, mask[u, j]), i]
             if at > latest or np.isnan(at):  # NaN: the data never comes, whatever else does.
                 latest = at
     return latest
@@ -167,9 +188,10 @@ def _send(a: TimelineArrays, v: int, i: int, mask: IntArray, over: float, moved:
         wanted = _needed(a, v, i, j, mask)
         if j == i or wanted == 0:
             continue
-        moved.sent[v, i, j] = append_start(over, moved.link[i, j])
-        moved.link[i, j] = moved.sent[v, i, j] + transfer_time(a, v, i, j, bit_count(wanted))
-        moved.arrival[v, i, j] = moved.link[i, j]
+        row = batch_row(moved.sent, i, mask[v, i])
+        moved.sent[v, row, j] = append_start(over, moved.link[i, j])
+        moved.link[i, j] = moved.sent[v, row, j] + transfer_time(a, v, i, j, bit_count(wanted))
+        moved.arrival[v, row, j] = moved.link[i, j]
 
 
 @hot_kernel
@@ -182,7 +204,9 @@ def _receive(
         for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
             u = a.pred[q]
             for j in range(len(free)):
-                if j == i or mask[u, j] & mask[v, i] == 0 or not np.isnan(moved.arrival[u, j, i]):
+                if j == i or mask[u, j] & mask[v, i] == 0:
+                    continue
+                if not np.isnan(moved.arrival[u, batch_row(moved.arrival, j, mask[u, j]), i]):
                     continue
                 if first_u < 0 or end[u, j] < first_end:
                     first_u, first_j, first_end = u, j, end[u, j]
@@ -191,5 +215,6 @@ def _receive(
         shards = bit_count(_needed(a, first_u, first_j, i, mask))
         begin = append_start(first_end, free[i])
         free[i] = begin + transfer_time(a, first_u, first_j, i, shards)
-        moved.sent[first_u, first_j, i] = begin
-        moved.arrival[first_u, first_j, i] = free[i]
+        row = batch_row(moved.sent, first_j, mask[first_u, first_j])
+        moved.sent[first_u, row, i] = begin
+        moved.arrival[first_u, row, i] = free[i]
