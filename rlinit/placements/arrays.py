@@ -25,10 +25,7 @@ def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray
         raise ValueError(f"expected a latency problem with whole ops, got {problem.num_shards} shards")
     n, d, group = problem.num_ops, problem.num_devices, problem.group
     seconds = problem.op_time_s
-    allowed = np.isfinite(seconds)
-    members = np.flatnonzero(group != np.arange(n))
-    np.logical_and.at(allowed, group[members], allowed[members])
-    allowed[members] = allowed[group[members]]
+    allowed = problem.over_groups(np.isfinite(seconds), np.logical_and)
     scale = _typical_s(problem)
     rank = upward_ranks(problem)
     place = inverse_of(np.lexsort((inverse_of(problem.order), -rank)))
@@ -91,11 +88,8 @@ def join_problems(problems: Sequence[RolloutArrays]) -> RolloutArrays:
 
 
 def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
-    """Return the problem as the kernels take it, with memory and permissions of a group gathered at its leader."""
+    """Return the problem as the kernels take it: memory of a group at its leader, permissions at each of its ops."""
     n, group = problem.num_ops, problem.group
-    allowed = np.isfinite(problem.time_s)
-    members = np.flatnonzero(group != np.arange(n))
-    np.logical_and.at(allowed, group[members], allowed[members])
     return PlacementArrays(
         np.ascontiguousarray(problem.time_s),
         problem.tensor_bytes,
@@ -109,7 +103,7 @@ def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
         problem.succ_indptr,
         problem.succ,
         group,
-        allowed,
+        problem.over_groups(np.isfinite(problem.time_s), np.logical_and),
         _lost_by_others(problem),
     )
 
@@ -119,11 +113,8 @@ def _lost_by_others(problem: PlacementProblem) -> FloatArray:
     able = np.isfinite(problem.time_s)
     best = problem.time_s.min(axis=1, keepdims=True)
     own = np.subtract(problem.time_s, best, out=np.zeros(problem.time_s.shape), where=able)
-    together, unable = np.zeros(own.shape), np.zeros(own.shape, np.int64)
-    np.add.at(together, problem.group, own)
-    np.add.at(unable, problem.group, ~able)
-    others = np.maximum(together[problem.group] - own, 0.0)
-    return np.where(unable[problem.group] > ~able, np.inf, others)
+    others = np.maximum(problem.over_groups(own, np.add) - own, 0.0)
+    return np.where(problem.over_groups((~able).astype(np.int64), np.add) > ~able, np.inf, others)
 
 
 def mean_work_s(problem: PlacementProblem) -> FloatArray:

@@ -80,9 +80,7 @@ class LiveTensors:
         """
         if np.isinf(problem.capacity_bytes).all():
             return np.zeros(problem.num_devices)
-        need = held_bytes(problem, placement.device) + self.peak_bytes(problem, placement)
-        over: FloatArray = np.where(need > problem.capacity_bytes * CAPACITY_SLACK, need - problem.capacity_bytes, 0.0)
-        return over
+        return _excess(problem, placement, self.peak_bytes(problem, placement))
 
     def with_sums(self, problem: PlacementProblem, share: float) -> PlacementProblem:
         """Return the problem with a share of the sum of a device's tensors counted beside its weights.
@@ -104,11 +102,19 @@ class LiveTensors:
         problem, placement
             As for `peak_bytes`.
         """
-        over = self.excess(problem, placement) > 0.0
+        peak = self.peak_bytes(problem, placement)
+        over = _excess(problem, placement, peak) > 0.0
         if not over.any():
             return 0.0
         sums = held_bytes(self.with_sums(problem, 1.0), placement.device) - held_bytes(problem, placement.device)
-        return min(1.0, float((self.peak_bytes(problem, placement)[over] / sums[over]).max()))
+        return min(1.0, float((peak[over] / sums[over]).max()))
+
+
+def _excess(problem: PlacementProblem, placement: Placement, peak: FloatArray) -> FloatArray:
+    """Return (d,) bytes by which each device is overfull with its (d,) peak of live tensors; 0 where it is not."""
+    need = held_bytes(problem, placement.device) + peak
+    over: FloatArray = np.where(need > problem.capacity_bytes * CAPACITY_SLACK, need - problem.capacity_bytes, 0.0)
+    return over
 
 
 def live_tensors(graph: Graph, problem: PlacementProblem) -> LiveTensors:

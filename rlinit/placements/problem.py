@@ -29,9 +29,10 @@ to 7).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.plan import Transfers
@@ -122,6 +123,25 @@ class PlacementProblem:
     def op_time_s(self) -> FloatArray:
         """(n, d) seconds of an op for all its shards in one batch: the op times of `latency`."""
         return np.ascontiguousarray(self.time_s[:, :, -1])
+
+    def over_groups(self, values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
+        """Return values of ops with those of each group combined, at each of its ops.
+
+        Parameters
+        ----------
+        values
+            (n, ...) of each op.
+        combine
+            Of two arguments, such as `np.add`.
+        """
+        shared = np.flatnonzero(np.bincount(self.group, minlength=self.num_ops)[self.group] > 1)
+        shared = shared[np.argsort(self.group[shared], kind="stable")]
+        result = values.copy()
+        if len(shared):
+            first = np.flatnonzero(np.diff(self.group[shared], prepend=-1))
+            together = combine.reduceat(values[shared], first, axis=0)
+            result[shared] = np.repeat(together, np.diff(first, append=len(shared)), axis=0)
+        return result
 
     def succ_of(self, op: int) -> IntArray:
         """Return the consumers of an op."""

@@ -208,8 +208,7 @@ def batch_windows(
     head, tail = np.zeros((n, d)), np.zeros((n, d))
     state = BatchState(is_free, allowed, mask, least, head, tail, before, after, precedes)
     settled = _propagate(flow, state, limit_s, budget or Budget())
-    np.logical_and.at(allowed, problem.group, allowed.copy())
-    allowed &= allowed[problem.group]
+    close_groups(problem, allowed)
     empty = empty or settled < 0 or not allowed.any(axis=1).all()
     early, late = np.zeros((n, d), np.bool_), np.zeros((n, d), np.bool_)
     if settled > 0 and not empty and not is_free.all() and problem.transfers == "parallel":
@@ -325,11 +324,9 @@ def possible_batches(problem: PlacementProblem) -> BoolArray:
     allowed[:, :, 0] = False
     close_groups(problem, allowed)
     if np.isfinite(problem.capacity_bytes).any():
-        held = np.zeros((problem.num_ops, s + 1))
-        np.add.at(
-            held, problem.group, problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
-        )
-        allowed &= held[problem.group][:, None, :] <= problem.capacity_bytes[:, None] * CAPACITY_SLACK
+        own = problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
+        held = problem.over_groups(own, np.add)
+        allowed &= held[:, None, :] <= problem.capacity_bytes[:, None] * CAPACITY_SLACK
     return _drop_incomplete(allowed)
 
 
@@ -341,13 +338,9 @@ def close_groups(problem: PlacementProblem, allowed: BoolArray) -> None:
     problem
         The groups.
     allowed
-        (n, d, s + 1) batches to choose from.
+        (n, ...) devices or batches to choose from.
     """
-    joined = np.flatnonzero(np.bincount(problem.group, minlength=len(allowed))[problem.group] > 1)
-    _, which = np.unique(problem.group[joined], return_inverse=True)
-    banned = np.zeros((len(joined), *allowed.shape[1:]), np.int64)
-    np.add.at(banned, which, ~allowed[joined])
-    allowed[joined] &= (banned == 0)[which]
+    allowed[:] = problem.over_groups(allowed, np.logical_and)
 
 
 def _drop_incomplete(allowed: BoolArray) -> BoolArray:

@@ -133,18 +133,13 @@ def of_groups(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[Fl
         (n, d, s + 1) batches to choose from.
     """
     n, s = problem.num_ops, problem.num_shards
-    leaders, member = np.unique(problem.group, return_inverse=True)
     size = problem.weight_bytes[:, None] + problem.shard_bytes[:, None] * np.arange(s + 1.0)
     size[:, 0] = 0.0
     seconds_of = np.where(allowed, problem.time_s, np.inf)
     seconds_of[:, :, 0] = 0.0
-    if len(leaders) == n:
-        return seconds_of, np.repeat(size[:, None, :], problem.num_devices, axis=1)
-    seconds = np.zeros((len(leaders), *seconds_of.shape[1:]))
-    np.add.at(seconds, member, seconds_of)
-    held = np.zeros(seconds.shape)
-    np.add.at(held, member, size[:, None, :])
-    return seconds, held
+    leaders = problem.group == np.arange(n)
+    seconds, held = (problem.over_groups(each, np.add)[leaders] for each in (seconds_of, size))
+    return seconds, np.repeat(held[:, None, :], problem.num_devices, axis=1)
 
 
 def _best_splits(cost: FloatArray) -> tuple[FloatArray, IntArray]:

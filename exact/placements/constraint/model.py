@@ -75,9 +75,7 @@ class ConstraintModel:
     def _add_devices(self) -> None:
         """Let each group of colocated ops run on one device: ``sum_i on[v, i] = 1`` (DIVIML, condition 1)."""
         problem = self.problem
-        able = np.isfinite(problem.op_time_s)
-        members = np.flatnonzero(problem.group != np.arange(problem.num_ops))
-        np.logical_and.at(able, problem.group[members], able[members])
+        able = problem.over_groups(np.isfinite(problem.op_time_s), np.logical_and)
         for v in range(problem.num_ops):
             leader = int(problem.group[v])
             for i in np.flatnonzero(able[leader]).tolist():
