@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import Found
 from rlinit.heuristics.stages.beam import Beam, beam
 from rlinit.heuristics.stages.filling import Filler, FillSettings, bisect_from, fill, quick_lower_bound
+from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
@@ -116,3 +119,17 @@ def test_an_op_placed_from_one_end_is_not_placed_again_from_the_other() -> None:
         assert found is not None
         source = np.repeat(found[0].stage, np.diff(problem.succ_indptr))
         assert (source <= found[0].stage[problem.succ]).all(), seed
+
+
+@pytest.mark.parametrize(("tasks", "stations"), [(400, 20), (400, 8)])
+def test_stages_without_any_slack_are_filled_exactly(tasks: int, stations: int) -> None:
+    """Where whole seconds leave no idle second, each of the stages is filled to the last one."""
+    rng = np.random.default_rng(5)
+    seconds = rng.integers(100, 1_000, tasks)
+    seconds[-1] += -int(seconds.sum()) % stations
+    edges = [(f"op{int(rng.integers(max(0, v - 60), v))}", f"op{v}") for v in range(1, tasks) if rng.random() < 0.8]
+    graph = Graph.build([(f"op{v}", {"time_s": float(seconds[v])}) for v in range(tasks)], edges)
+    problem = lower_stages(graph, Hardware.pipeline(stations), "pipeline").problem
+    found = fill(problem, seed=0, evaluations=2_000_000)
+    assert found is not None
+    assert found[1][0] == int(seconds.sum()) / stations

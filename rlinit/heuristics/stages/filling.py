@@ -34,6 +34,9 @@ _QUOTA = 200_000
 _PRICE_ROUNDS = 300
 """Rounds of multiplicative weights for the prices of devices, fewer where ops times classes are many."""
 
+_MOST_TILT = 0.02
+"""Part of an op's mean value that the ops which much waits for are worth more; less where stages must be full."""
+
 _FRONTS = (1.0, 0.0, 0.5)
 """Share of stages that are taken from the front, run by run."""
 
@@ -98,7 +101,7 @@ class FillSettings:
         near = self.arrays.in_s.min(axis=0), self.arrays.out_s.min(axis=0)
         share = (0.0, 0.5, 1.0)[int(rng.integers(3))] * float(price.mean())
         slack = max(0.0, 1.0 - float(value.sum()) / max(float(self.problem.class_count @ price) * threshold, 1e-300))
-        tilt = 0.02 * float(rng.random()) * float(value.mean())
+        tilt = min(_MOST_TILT, 2.0 * slack) * float(rng.random()) * float(value.mean())
         cap, dives = (500 * effort, 4 * effort) if run % 2 else (100, 16 * effort)
         most = _STAGE_WORK // self.problem.num_classes
         cap, dives = min(cap, most), min(dives, max(1, most // (1 + self.problem.num_nodes // 16)))

@@ -208,7 +208,7 @@ def _fill(
         for v in range(len(s.placed)):
             if s.placed[v] == 0:
                 s.key[v] = urgency[r, v] + rule.noise * rng.standard_normal() + rule.priority[v]
-        work += dive(a, s, loads, rule, c, limit)
+        work += dive(a, s, loads, rule, c, limit, np.inf, 0)
     return work
 
 

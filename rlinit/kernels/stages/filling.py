@@ -39,6 +39,12 @@ _ROUNDING = 1e-12
 _CANDIDATES = 16
 """Candidates that do not fit, or ops that a dive begins with, that take about as long as one load."""
 
+_REOPENED = 4
+"""Ops that a dive has added last and that are chosen again, all ways of it, where its load is not full."""
+
+_CLOSING_LOADS = 200
+"""Loads looked at for that."""
+
 
 class Loads(NamedTuple):
     """The best loads of one stage, w of them.
@@ -134,24 +140,34 @@ def _released(a: StageArrays, s: StageState, forward: bool, v: int, count: int) 
 
 @njit(cache=True, nogil=True)
 def _enumerate(
-    a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float, density: float
+    a: StageArrays,
+    s: StageState,
+    loads: Loads,
+    rule: FillRule,
+    c: int,
+    limit: float,
+    density: float,
+    base: int,
+    cap: int,
 ) -> int:
     """Look at loads depth first, each once, at most `cap` of them; return how many were looked at.
 
-    Candidates that do not fit count as well, `_CANDIDATES` of them as a load.
+    They begin with the first `base` ops that are chosen and in the load. Candidates that do not fit count as well,
+    `_CANDIDATES` of them as a load.
 
     Candidates stand in a list to which released ops are appended; a load is the ops chosen from it in rising position.
     A part of a load is given up where even a full stage at `density` (value per second) would not be among the best.
     """
-    s.length[0] = _candidates(s, rule.forward)
-    s.start[0] = 0
-    s.saved[0] = s.now
-    depth, visited, passed = 0, 0, 0
+    s.length[base] = _candidates(s, rule.forward)
+    s.start[base] = 0
+    s.saved[base] = s.now
+    depth, visited, passed = base, 0, 0
     sign = np.uint64(0)
-    full = rule.full * limit
-    while depth >= 0:
+    for i in range(base):
+        sign ^= loads.key[s.chosen[i]]
+    while depth >= base:
         at = s.start[depth]
-        if at < s.length[depth] and visited < rule.cap:
+        if at < s.length[depth] and visited < cap:
             s.start[depth] = at + 1
             v = s.queue[at]
             if not fits(a, s, rule.forward, c, limit, v):
@@ -169,18 +185,25 @@ def _enumerate(
             s.saved[depth] = s.now
             if s.now[COST] <= limit:
                 _keep(loads, s.now[SCORE], s.now[COST], sign, s.chosen, depth)
-                if s.now[COST] >= full and len(loads.score) == 1:
-                    visited = rule.cap
+                if _is_full(loads, rule, limit):
+                    visited = cap
             if s.now[SCORE] + density * (limit - s.now[GROWN]) <= loads.score.min():
                 s.start[depth] = s.length[depth]
         else:
             depth -= 1
-            if depth >= 0:
+            if depth >= base:
                 v = s.chosen[depth]
                 remove(a, s, rule.forward, v)
                 sign ^= loads.key[v]
                 s.now[:] = s.saved[depth]
     return visited
+
+
+@njit(cache=True, nogil=True)
+def _is_full(loads: Loads, rule: FillRule, limit: float) -> bool:
+    """Return whether the one load that is looked for is as full as it need be."""
+    full = rule.full * limit * (1.0 - 2.0 * _ROUNDING)
+    return len(loads.cost) == 1 and loads.score[0] > -np.inf and loads.cost[0] >= full
 
 
 @njit(cache=True, nogil=True)
@@ -215,8 +238,12 @@ def _pop(heap: IntArray, key: FloatArray, count: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float) -> int:
-    """Fill greedily by key, keep the best part of the load on the way, and take it out again; return its ops.
+def dive(
+    a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, limit: float, density: float, closing: int
+) -> int:
+    """Fill greedily by key, keep the best part of the load on the way, and take it out again; return the loads seen.
+
+    Where that is not full, the ops added last are chosen anew in all ways: what is left open is closed exactly.
 
     Parameters
     ----------
@@ -232,6 +259,10 @@ def dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, li
         Class of the stage.
     limit
         Seconds that a load may cost.
+    density
+        Value per second that no load exceeds.
+    closing
+        How many of those ways to look at.
     """
     waiting = s.before if rule.forward else s.behind
     heap = s.queue
@@ -248,6 +279,7 @@ def dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, li
         count -= 1
         if not fits(a, s, rule.forward, c, limit, v):
             continue
+        s.saved[size] = s.now
         add(a, s, rule, c, v)
         s.chosen[size] = v
         size += 1
@@ -262,10 +294,17 @@ def dive(a: StageArrays, s: StageState, loads: Loads, rule: FillRule, c: int, li
             best, best_cost, best_size, best_sign = s.now[SCORE], s.now[COST], size, sign
     if best_size > 0:
         _keep(loads, best, best_cost, best_sign, s.chosen, best_size)
+    work, base = size, size - _REOPENED
+    if closing > 0 and base > 0 and not _is_full(loads, rule, limit):
+        for i in range(size - 1, base - 1, -1):
+            remove(a, s, rule.forward, s.chosen[i])
+        s.now[:] = s.saved[base]
+        work += _enumerate(a, s, loads, rule, c, limit, density, base, closing)
+        size = base
     for i in range(size - 1, -1, -1):
         remove(a, s, rule.forward, s.chosen[i])
     s.now[:] = 0.0
-    return size
+    return work
 
 
 @njit(cache=True, nogil=True)
@@ -312,15 +351,15 @@ def fill_stage(
             density = np.inf
             break
     spread = highest - lowest
-    work = _enumerate(a, s, loads, rule, c, limit, density) if rule.cap > 0 else 0
+    work = _enumerate(a, s, loads, rule, c, limit, density, 0, rule.cap) if rule.cap > 0 else 0
     s.now[:] = 0.0
     for i in range(rule.dives):
-        if len(loads.cost) == 1 and loads.score[0] > -np.inf and loads.cost[0] >= rule.full * limit:
+        if _is_full(loads, rule, limit):
             break
         if i > 0 or rule.noise > 0:
             for v in range(len(s.placed)):
                 s.key[v] = rule.priority[v] + rule.noise * spread * rng.standard_normal()
-        work += dive(a, s, loads, rule, c, limit) + len(s.placed) // _CANDIDATES
+        work += dive(a, s, loads, rule, c, limit, density, _CLOSING_LOADS) + len(s.placed) // _CANDIDATES
     return work
 
 
