@@ -13,9 +13,10 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
+from rlinit.comparison.baselines import cut_in_shares
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
-from rlinit.exact.stages.ideals.training import slice_training_order, solve_training_ideals
+from rlinit.exact.stages.ideals.training import slice_training_order, slicing_entries, solve_training_ideals
 from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
 from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry, Plan
@@ -45,6 +46,9 @@ _CUT_ROUNDS = 4
 
 _RESTARTS = 20
 """Descents of the cuts of interleaved stages from one schedule: each takes a hundred evaluations or more."""
+
+_ENTRIES_A_S = 1e7
+"""Entries of the tables of a slicing that are made and used in a second."""
 
 _MISSING_STEPS = 12
 """Halvings of the interval in which the bytes that are missing lie."""
@@ -200,7 +204,7 @@ def solve_training(incumbent: TrainingIncumbent, search: StageSearch, strategy: 
         _take_bound(incumbent, base)
     if not incumbent.finished:
         with incumbent.part("slices"), incumbent.in_phase("slices"):
-            _cut(incumbent, incumbent.problem.problem.order)
+            _cut(incumbent, incumbent.problem.problem.order, search.options)
     if not incumbent.finished:
         with incumbent.part("ideals"), incumbent.in_phase("ideals"):
             _solve_training_ideals(incumbent, FEW_IDEALS)
@@ -217,7 +221,7 @@ def solve_training(incumbent: TrainingIncumbent, search: StageSearch, strategy: 
             incumbent.offer(base.assignment, base.method)
     if not incumbent.finished and base.assignment is not None:
         with incumbent.part("slices"), incumbent.in_phase("slices"):
-            _cut_again(incumbent, base.assignment)
+            _cut_again(incumbent, base.assignment, search.options)
     if not incumbent.finished:
         with incumbent.part("ideals"), incumbent.in_phase("all ideals"):
             _solve_training_ideals(incumbent, search.limits.ideal_cap)
@@ -247,7 +251,7 @@ def solve_interleaved(incumbent: TrainingIncumbent, form: Chunks, search: StageS
     options, search.origin = search.options, "equal chunks" if plan is None else "plan"
     simple = form.simple_start()
     with incumbent.part("cuts"), incumbent.in_phase("cuts"):
-        incumbent.raise_bound((simple_bound(incumbent.problem.problem)[0],), "simple")
+        incumbent.raise_bound((simple_bound(incumbent.problem.problem, incumbent.budget)[0],), "simple")
         incumbent.offer(StageAssignment(simple.stage, simple.classes), "equal chunks")
         incumbent.offer(_moved_cuts(incumbent, StageAssignment(simple.stage, simple.classes), options), "cuts")
     if incumbent.finished:
@@ -288,6 +292,8 @@ def _moved_cuts(incumbent: TrainingIncumbent, assignment: StageAssignment, optio
             for at, by in itertools.product(range(len(cuts)), (-step, step)):
                 places = cuts.copy()
                 places[at] += by
+                if incumbent.finished:
+                    break
                 if places[at] < 0 or places[at] > len(order) or (np.diff(places) < 0).any():
                     continue
                 found = training_shortfall(training, cut(places))
@@ -310,18 +316,26 @@ def _take_bound(incumbent: TrainingIncumbent, base: Incumbent[Any, Any]) -> None
         incumbent.raise_bound(base.bounds, base.bound_source)
 
 
-def _cut(incumbent: TrainingIncumbent, order: IntArray) -> bool:
-    """Cut an order exactly; return whether that was better."""
+def _cut(incumbent: TrainingIncumbent, order: IntArray, options: SolveOptions) -> bool:
+    """Cut an order exactly, or move cuts where there is no time for its tables; return whether that was better."""
+    training = incumbent.problem
+    if slicing_entries(training, order) > _ENTRIES_A_S * incumbent.budget.remaining_s:
+        start = incumbent.assignment
+        if start is None:
+            stage = np.empty(len(order), np.int64)
+            stage[order] = cut_in_shares(training.problem.work_s.min(axis=0)[order], np.ones(training.num_stages))
+            start = StageAssignment(stage, training.problem.stage_class)
+        return incumbent.offer(_moved_cuts(incumbent, start, options), "cuts")
     lower, upper = _between(incumbent)
-    found = slice_training_order(incumbent.problem, order, lower=lower, upper=upper, budget=incumbent.budget)
+    found = slice_training_order(training, order, lower=lower, upper=upper, budget=incumbent.budget)
     return incumbent.offer(found, "slices")
 
 
-def _cut_again(incumbent: TrainingIncumbent, assignment: StageAssignment) -> None:
+def _cut_again(incumbent: TrainingIncumbent, assignment: StageAssignment, options: SolveOptions) -> None:
     """Cut the orders in which the ops of one stage after the other come, as long as that helps."""
     for _ in range(_CUT_ROUNDS):
         order = _staged_order(incumbent.problem.problem, assignment.stage)
-        if incumbent.finished or not _cut(incumbent, order) or incumbent.assignment is None:
+        if incumbent.finished or not _cut(incumbent, order, options) or incumbent.assignment is None:
             return
         assignment = incumbent.assignment
 

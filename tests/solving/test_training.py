@@ -21,6 +21,7 @@ from rlinit.hardware import Device, Hardware
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan
 from rlinit.simulation.simulator import simulate
+from rlinit.solving import activations
 from rlinit.stages.training.schedule import PassTimes, pass_order, timed_passes
 from tests.training_cases import CHUNKS, brute_force, random_graph, random_hardware, random_workload
 
@@ -117,6 +118,16 @@ def test_interleaved_plans_lie_between_bound_and_brute_force() -> None:
         assert plan.value >= best * (1 - 1e-9), seed
         met += plan.value == pytest.approx(best) or plan.status == "infeasible"
     assert met >= 9
+
+
+def test_cuts_are_moved_where_there_is_no_time_for_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without slices, cuts of equal work that are moved find the same value on a chain."""
+    asked: Any = {"training": "1f1b", "microbatches": 4, "time_limit_s": 10.0}
+    sliced = rlinit.schedule(layers(), devices(3, 1e6), **asked)
+    monkeypatch.setattr(activations, "_ENTRIES_A_S", 1e-12)
+    monkeypatch.setattr(activations, "slice_training_order", None)
+    moved = rlinit.schedule(layers(), devices(3, 1e6), **asked)
+    assert moved.value == sliced.value
 
 
 def test_recomputation_pays_time_for_memory_where_it_must() -> None:

@@ -14,6 +14,9 @@ from rlinit.arrays import FloatArray, IntArray, WordArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.recomputation import cheapest_blocks
 
+_WORDS = 8
+"""Words, states or links that take about as long as a pair of ideals."""
+
 
 class IdealArrays(NamedTuple):
     """The p ideals by ascending weight, and sums over each: work (c, p), forbidden nodes (c, p), parameters (p,)."""
@@ -271,7 +274,8 @@ def _stages_ending(
 ) -> tuple[int, bool]:
     """Extend the labels of states `ends` at ideal j by every stage of class c that ends there.
 
-    `seen` is scratch, -1 for every link. Returns the pairs met, and whether every choice of blocks was exact.
+    `seen` is scratch, -1 for every link. Returns the work, of which a pair that is not priced takes 1, and whether
+    every choice of blocks was exact.
     """
     weight, bits, work, barred, params = ideals
     src, indptr, dst, in_s, out_s, cut_indptr, cut = links
@@ -279,9 +283,10 @@ def _stages_ending(
     step, used, most_weight, in_flight, droppable = states
     label, back, back_class = labels
     extra = np.empty(len(in_flight))
-    exact, i = True, j
+    exact, i, work_done = True, j, 0
     while i > 0 and weight[i - 1] >= weight[j] - reach:
         i -= 1
+        work_done += 1 + len(ends) // _WORDS
         useful = False
         for s in ends:
             after = step[s, c]
@@ -292,8 +297,10 @@ def _stages_ending(
         held = params[j] - params[i]
         if held > cache[c]:
             cost += (held - cache[c]) * overflow[c]
+        work_done += bits.shape[1] // _WORDS
         if cost > limit or state[j] - state[i] > room_of[c]:
             continue
+        work_done += (cut_indptr[i + 1] - cut_indptr[i] + cut_indptr[j + 1] - cut_indptr[j]) // _WORDS
         cost += _link_cost(i, j, c, bits, src, indptr, dst, in_s, out_s, cut_indptr, cut, seen)
         if cost > limit:
             continue
@@ -312,7 +319,7 @@ def _stages_ending(
                 label[after, i] = reached
                 back[after, i] = j
                 back_class[after, i] = c
-    return j - i, exact
+    return work_done, exact
 
 
 @njit(cache=True, nogil=True)
@@ -330,7 +337,7 @@ def training_pass(
 ) -> tuple[int, int, bool]:
     """Extend the labels of the ideals from `last` down by every stage of cost at most `limit` that ends there.
 
-    `reach` is the (c,) most weight of a stage. Stops after an ideal once more than `quota` pairs were met; returns
+    `reach` is the (c,) most weight of a stage. Stops after an ideal once more than `quota` of work was done; returns
     the next ideal, the pairs, and whether every choice of blocks was exact.
 
     Parameters
@@ -340,7 +347,7 @@ def training_pass(
     last
         The ideal that is begun with.
     quota
-        Pairs after which no further ideal is begun.
+        Work after which no further ideal is begun: pairs, and what is looked at for each.
     reach
         (c,) most weight of a stage.
     ideals, links
