@@ -18,6 +18,12 @@ from rlinit.graph import Graph
 _ROUNDING = 1.0 + 1e-12
 """Sums of the same sizes in another order may differ by this factor."""
 
+_READY = 50
+"""Ops ready in a state up to which a state counts as one; where more are, fewer states are expanded."""
+
+_MOST_OPS = 2_000
+"""A larger set of ops keeps the natural order."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensors:
@@ -119,8 +125,14 @@ def least_peak(tensors: Tensors, ops: Sequence[int], *, cap: int = 20_000) -> Le
     A shortest path over the ideals of the set, where the length of a path is its peak, never below what one op alone
     or the two ends need. An op that fits under the peak so far and leaves no more than there was is taken at once: to
     run it first spoils nothing later, since it can only move the release of tensors forward. Where `cap` is reached,
-    the shortest open path bounds every order from below, and the longest one is finished greedily.
+    the shortest open path bounds every order from below, and the longest one is finished greedily. Sets of more than
+    2,000 ops are not searched.
     """
+    if len(ops) > _MOST_OPS:
+        order = tuple(sorted(ops, key=lambda v: tensors.place[v]))
+        alone = (tensors.size_bytes[v] + sum(tensors.size_bytes[u] for u in tensors.reads[v]) for v in order)
+        peak = order_peak(tensors, order)
+        return LeastPeak(order, peak, min(peak, max(alone)))
     return _Search(tensors, ops).run(cap)
 
 
@@ -148,6 +160,7 @@ class _Search:
         ]
         self.arriving = sum(tensors.size_bytes[u] for u in readers if u not in self.index)
         self.parent: dict[int, tuple[int, int]] = {}
+        self.looked = 0
 
     def _is_released(self, u: int) -> bool:
         return u not in self.index or all(w in self.index for w in self.tensors.readers[u])
@@ -182,7 +195,7 @@ class _Search:
             if descended[2] == full:
                 return self._result(full, None)
             expanded += 1
-            if expanded > cap:
+            if expanded > cap or self.looked > _READY * cap:
                 return self._result(self._finish(descended), descended[0])
             for at in descended[4]:
                 step = self._step(descended, at)
@@ -192,40 +205,46 @@ class _Search:
                     heapq.heappush(heap, step)
         raise InvalidGraph("the ops have no order; their graph has a cycle")
 
-    def _step(self, state: _State, at: int) -> _State:
-        """Run an op."""
-        peak, count, done, held, ready = state
+    def _outcome(self, state: _State, at: int) -> tuple[float, int, float]:
+        """Return peak, bits of ops done and bytes held after an op more."""
+        peak, _, done, held, _ = state
         done |= 1 << at
         held += self.size[at]
         peak = max(peak, held)
         for mask, size in self.release[at]:
             if not mask & ~done:
                 held -= size
+        return peak, done, held
+
+    def _step(self, state: _State, at: int) -> _State:
+        """Run an op."""
+        self.looked += len(state[4])
+        peak, done, held = self._outcome(state, at)
         freed = tuple(w for w in self.next[at] if not self.waits[w] & ~done)
-        return peak, count - 1, done, held, (*(other for other in ready if other != at), *freed)
+        return peak, state[1] - 1, done, held, (*(other for other in state[4] if other != at), *freed)
 
     def _descend(self, state: _State, best: dict[int, float]) -> _State | None:
         """Run ops that cost nothing while there are any; None where that leads to a state that is known already."""
         while True:
             for at in state[4]:
-                step = self._step(state, at)
-                if step[0] <= state[0] and step[3] <= state[3]:
+                peak, done, held = self._outcome(state, at)
+                if peak <= state[0] and held <= state[3]:
                     break
             else:
                 return state
-            if best.get(step[2], float("inf")) <= step[0]:
+            if best.get(done, float("inf")) <= peak:
                 return None
-            best[step[2]] = step[0]
-            self.parent[step[2]] = (state[2], at)
-            state = step
+            best[done] = peak
+            self.parent[done] = (state[2], at)
+            state = self._step(state, at)
 
     def _finish(self, state: _State) -> int:
         """Run what is left, each time the op that raises the peak least, then the one that leaves least; return all."""
         while state[4]:
-            steps = [(self._step(state, at), at) for at in state[4]]
-            step, at = min(steps, key=lambda one: (one[0][0], one[0][3], one[1]))
-            self.parent[step[2]] = (state[2], at)
-            state = step
+            ends = ((self._outcome(state, at), at) for at in state[4])
+            (_, done, _), at = min(ends, key=lambda one: (one[0][0], one[0][2], one[1]))
+            self.parent[done] = (state[2], at)
+            state = self._step(state, at)
         return state[2]
 
     def _result(self, done: int, bound: float | None) -> LeastPeak:

@@ -102,7 +102,7 @@ class StageActivations:
         if not member.any():
             return 0.0
         bare = stage_cost(self._bare, member, class_idx)
-        if not np.isfinite(bare):
+        if not np.isfinite(bare) or np.isinf(self.problem.cache_bytes[class_idx]):
             return bare
         return bare + self.overflow(member, class_idx, self.least_peak(member).peak_bytes)
 

@@ -178,3 +178,22 @@ def test_claims_about_orders_are_checked(tmp_path: Path) -> None:
         rlinit.verify(dataclasses.replace(plan, stage_orders=()), graph, hardware)
     with pytest.raises(RlinitError, match="activations is for pipeline"):
         rlinit.schedule(graph, hardware, objective="memory", activations=True)
+
+
+def test_thousands_of_ops_keep_the_natural_order() -> None:
+    """A set that is too large to search has its natural order, the peak of that, and a bound below it."""
+    ops = [(f"op{v}", {"out_bytes": float(1 + v % 7)}) for v in range(2_500)]
+    edges = [(f"op{v}", f"op{v + 1}") for v in range(2_499)] + [(f"op{v}", f"op{v + 9}") for v in range(0, 2_400, 5)]
+    tensors = tensors_of(Graph.build(ops, edges))
+    found = least_peak(tensors, range(2_500))
+    assert found.order == tuple(range(2_500))
+    assert 0 < found.bound_bytes <= found.peak_bytes == order_peak(tensors, found.order)
+
+
+def test_many_ready_ops_end_the_search_early() -> None:
+    """Hundreds of ops that may all run next do not make each of many states as dear as hundreds."""
+    tensors = tensors_of(Graph.build([(f"op{v}", {"out_bytes": float(1 + v)}) for v in range(400)], []))
+    found = least_peak(tensors, range(400))
+    assert sorted(found.order) == list(range(400))
+    assert found.peak_bytes == sum(range(1, 401))
+    assert found.bound_bytes == pytest.approx(found.peak_bytes)

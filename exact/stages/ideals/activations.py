@@ -78,10 +78,10 @@ def _ideals(problem: StageActivations) -> list[int] | None:
                 if larger not in grown:
                     freed = tuple(w for w in after[v] if not need[w] & ~larger)
                     grown[larger] = (*(w for w in ready if w != v), *freed)
+                    if len(found) + len(grown) > MOST_IDEALS:
+                        return None
         layer = grown
         found.extend(layer)
-        if len(found) > MOST_IDEALS:
-            return None
     return found
 
 
