@@ -75,7 +75,7 @@ def _cut(bound: Callable[..., float], problem: StageProblem, upper: float, budge
 
 
 SPLIT_BOUNDS: Mapping[str, BoundOf] = {
-    "simple": lambda problem, upper, budget: simple_bound(problem)[0],
+    "simple": lambda problem, upper, budget: simple_bound(problem, budget)[0],
     "bin-packing": lambda problem, upper, budget: bin_packing_bound(problem, upper, budget),
     "trial-load": lambda problem, upper, budget: trial_load_bound(problem, upper=upper, budget=budget),
     "parametric-cut": partial(_cut, parametric_cut_bound),

@@ -158,7 +158,7 @@ def anchored_cut_bound(
     -----
     A maximum flow for each node and class, skipping nodes whose cost as a stage of their own is below the bound.
     """
-    best = simple_bound(problem)[0]
+    best = simple_bound(problem, budget)[0]
     if problem.num_nodes == 0 or problem.num_tensors == 0 or not np.isfinite(best):
         return best
     cuts, lone = CutNetwork.build(problem), _lone_costs(problem)
