@@ -26,6 +26,7 @@ import numba
 from numba.core import caching, config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.registry import cpu_target
 
 _PACKAGE = "rlinit"
 
@@ -269,6 +270,9 @@ def _compiled(*functions: Any, **options: Any) -> Any:
 
     return mark(functions[0]) if functions and callable(functions[0]) else mark
 
+
+if not config.DISABLE_JIT:  # type: ignore[attr-defined]
+    cpu_target.target_context.refresh()  # what the first kernel would load inside its search's time limit
 
 njit = numba.njit  # what type checkers see
 njit = _plain if config.DISABLE_JIT else _compiled  # type: ignore[attr-defined]
