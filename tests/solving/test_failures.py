@@ -72,7 +72,13 @@ def test_a_stage_plan_survives_every_exact_part(error: Exception, monkeypatch: p
     rlinit.verify(plan, graph, hardware)
     assert plan.status == "feasible"
     assert plan.method in ("anneal", "fill", "agent", "natural")
-    for part in ("few ideals", "annealing", "bound spectral", "window of 1 levels", "full program"):
+    for part in (
+        "few ideals",
+        "annealing and neighbouring stages",
+        "bound spectral",
+        "window of 1 levels",
+        "full program",
+    ):
         assert any(note.startswith(f"{part} failed") and type(error).__name__ in note for note in plan.notes), part
 
 
