@@ -5,8 +5,10 @@ Nothing here comes from the solvers, the kernels or the array form they work on.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -159,11 +161,11 @@ def _activation_peak(order: Sequence[int], graph: Graph) -> float:
             spans[tensor] = (when[u], len(order) - 1 if stays else max(here))
         elif here:
             spans[tensor] = (0, max(here))
-    alive: list[list[float]] = [[] for _ in order]
+    change = [Fraction(0)] * (len(order) + 1)
     for tensor, (first, last) in spans.items():
-        for step in range(first, last + 1):
-            alive[step].append(size[tensor])
-    return max((math.fsum(sizes) for sizes in alive), default=0.0)
+        change[first] += Fraction(size[tensor])
+        change[last + 1] -= Fraction(size[tensor])
+    return float(max(itertools.accumulate(change)))
 
 
 def _check_orders(plan: Plan, graph: Graph) -> None:
