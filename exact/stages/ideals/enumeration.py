@@ -155,7 +155,8 @@ def _grow(
 
     An ideal's transitions are its addable nodes: those of the ideal it was first reached from, less the added node,
     plus the successors that were waiting for it alone. Two transitions lead to the same ideal if the bits agree;
-    the exclusive or of its nodes' keys only says where in the hash table to look.
+    the exclusive or of its nodes' keys only says where in the hash table to look. Each set of addable nodes makes an
+    ideal larger, so that there are too many once an ideal has as many as `cap` has binary digits.
     """
     n = len(key)
     words = (n + 63) // 64
@@ -166,6 +167,11 @@ def _grow(
     target = np.empty(4096 + n, np.int32)
     size = _add_sources(pred_indptr, added)  # transitions
     indptr[1] = size
+    most_ready = 0
+    while 1 << most_ready <= cap and most_ready < 62:
+        most_ready += 1
+    if size >= most_ready:
+        return cap + 1, indptr[:1], added[:0], target[:0], entry[:1]
     count = 1
     bits = np.zeros((1, words), np.uint64)
     sign = np.zeros(1, np.uint64)
@@ -233,6 +239,8 @@ def _grow(
                     if ready:
                         row[num_row] = u
                         num_row += 1
+                if num_row >= most_ready:
+                    return cap + 1, indptr[:1], added[:0], target[:0], entry[:1]
                 if size + num_row > len(added):
                     added = np.concatenate((added, np.empty(len(added) + n, np.int32)))
                     target = np.concatenate((target, np.empty(len(target) + n, np.int32)))

@@ -28,8 +28,8 @@ _MOST_PAIRS = 25_000_000
 _STAGE_WORK = 400_000
 """Loads that are looked at for one stage at most, those of all classes together: less than 0.1 s."""
 
-_QUOTA = 200_000
-"""Loads between looks at the budget: some 20 to 50 ms."""
+_QUOTA = 20_000
+"""Loads between looks at the budget: 5 ms, or 0.1 s where ops have many tensors."""
 
 _PRICE_ROUNDS = 300
 """Rounds of multiplicative weights for the prices of devices, fewer where ops times classes are many."""

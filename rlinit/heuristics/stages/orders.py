@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.kernels.orders import arrangement_cost, kahn
-from rlinit.stages.problem import StageAssignment, StageProblem, Value
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.slicing import slice_order
 
 Found = tuple[StageAssignment, Value] | None
@@ -58,11 +58,52 @@ def sort_by_priority(problem: StageProblem, priority: FloatArray) -> IntArray:
 def natural(
     problem: StageProblem, *, seed: int = 0, evaluations: int | None = None, budget: Budget | None = None
 ) -> Found:
-    """Slice the graph's natural order.
+    """Slice the graph's natural order, or, where no cut of that is allowed, the one that `allowed_stages` lead to.
 
     For the parameters see `StageHeuristic.__call__`.
     """
-    return slice_order(problem, problem.order, budget=budget)
+    found = slice_order(problem, problem.order, budget=budget)
+    if found is not None:
+        return found
+    stage = allowed_stages(problem)
+    if stage is None:
+        return None
+    order = sort_by_priority(problem, -(stage * float(problem.num_nodes) + inverse_of(problem.order)))
+    assignment = StageAssignment(stage, problem.stage_class)
+    value = evaluate(problem, assignment)
+    alone = (assignment, value) if np.isfinite(value[0]) else None
+    return _better(alone, slice_order(problem, order, budget=budget))
+
+
+def allowed_stages(problem: StageProblem) -> IntArray | None:
+    """Return (n,) a stage for each node that its class allows, none before a predecessor's; None where there is none.
+
+    Classes are in the order of `stage_class`, and memory is not looked at. Each node goes where its share of the work
+    before it would have it, or to the next stage that is allowed, but not so far that a successor has none left.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+    n, k = problem.num_nodes, problem.num_stages
+    able = np.isfinite(problem.work_s[problem.stage_class])
+    last = np.full(n, k - 1)
+    for v in problem.order[::-1].tolist():
+        after = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
+        stages = np.flatnonzero(able[: 1 + int(last[after].min(initial=k - 1)), v])
+        if not len(stages):
+            return None
+        last[v] = stages[-1]
+    weight = np.maximum(problem.work_s.min(axis=0), 0.0)[problem.order]
+    wanted = np.cumsum(weight) * k / max(float(weight.sum()), 1e-300)
+    stage = np.zeros(n, np.int64)
+    for at, v in enumerate(problem.order.tolist()):
+        before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
+        first = int(stage[before].max(initial=0))
+        stages = first + np.flatnonzero(able[first : last[v] + 1, v])
+        stage[v] = stages[min(int(np.searchsorted(stages, min(int(wanted[at]), k - 1))), len(stages) - 1)]
+    return stage
 
 
 def random_orders(
