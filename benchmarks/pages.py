@@ -97,6 +97,7 @@ _TITLES = {
     "slicing": "Slicing",
     "startup": "Start-up",
     "time_limits": "Time limits",
+    "drawn_limits": "Time limits of drawn problems",
     "training_throughput_stages_cpu": "Training throughput",
 }
 """Titles of the pages, in their order; results that are not named here come last, under the name of their file."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
+from rlinit.graph import Graph
+from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.stages import STAGE_HEURISTICS, reslice
 from rlinit.heuristics.stages.annealing import anneal_from
+from rlinit.heuristics.stages.orders import allowed_stages
 from rlinit.kernels.stages.annealing import anneal_moves, annealing_state
+from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.slicing import slice_order
 from tests.exact.stages.cases import small_problems
@@ -115,3 +122,46 @@ def test_a_cancelled_budget_ends_early() -> None:
     budget.cancel()
     for name in sorted(STAGE_HEURISTICS):
         assert STAGE_HEURISTICS[name](problem, seed=0, budget=budget) is not None
+
+
+def test_allowed_stages_are_found_where_there_are_any() -> None:
+    """With random exclusions: a monotone assignment to allowed stages exactly where one exists."""
+    found = 0
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        n, k = 5, 3
+        problem = random_problem(seed, n, k, num_classes=k, io=0.0)
+        work = np.where(rng.random(problem.work_s.shape) < 0.45, np.inf, problem.work_s)
+        problem = dataclasses.replace(problem, work_s=work)
+        able = np.isfinite(work[problem.stage_class])
+        tail = np.repeat(np.arange(n), np.diff(problem.succ_indptr))
+        choices = (np.array(each) for each in itertools.product(range(k), repeat=n))
+        exists = any(able[s, np.arange(n)].all() and (s[tail] <= s[problem.succ]).all() for s in choices)
+        stage = allowed_stages(problem)
+        assert (stage is not None) == exists, seed
+        if stage is not None:
+            found += 1
+            assert able[stage, np.arange(n)].all()
+            assert (stage[tail] <= stage[problem.succ]).all()
+    assert 20 < found < 100
+
+
+def test_forbidden_stages_of_a_deep_graph_leave_a_plan() -> None:
+    """No interval of the natural order is allowed on any device, and yet there is a schedule."""
+    rng = np.random.default_rng(0)
+    ops = [
+        (
+            f"op{v}",
+            {"time_s": 1.0, "param_bytes": 1.0, "out_bytes": 1.0}
+            | ({"forbidden": [f"dev{v % 8}"]} if v % 5 == 0 else {}),
+        )
+        for v in range(400)
+    ]
+    edges = [(f"op{int(rng.integers(0, v))}", f"op{v}") for v in range(1, 400)]
+    hardware = Hardware.mesh([Device(f"dev{i}", "any") for i in range(8)], 1e9)
+    problem = lower_stages(Graph.build(ops, edges), hardware, "memory").problem
+    assert slice_order(problem, problem.order) is None
+    found = STAGE_HEURISTICS["natural"](problem, seed=0)
+    assert found is not None
+    check_monotone(problem, found[0])
+    assert evaluate(problem, found[0]) == found[1]

@@ -68,7 +68,8 @@ def natural(
     stage = allowed_stages(problem)
     if stage is None:
         return None
-    order = sort_by_priority(problem, -(stage * float(problem.num_nodes) + inverse_of(problem.order)))
+    place = (stage * problem.num_nodes + inverse_of(problem.order)).astype(np.float64)
+    order = sort_by_priority(problem, -place)
     assignment = StageAssignment(stage, problem.stage_class)
     value = evaluate(problem, assignment)
     alone = (assignment, value) if np.isfinite(value[0]) else None
