@@ -92,7 +92,7 @@ def _annealed(
     for i in range(_ROUNDS):
         if budget is not None and budget.expired:
             return
-        current = _exchanged(problem, current, rng)
+        current = _exchanged(problem, current, rng, budget or Budget())
         stage = _part(problem, current, rng, part, (_HOT * ratio**i, ratio), budget, monotone=monotone)
         current = replace(current, stage=stage)
         yield current
@@ -134,7 +134,9 @@ def _part(
     return np.asarray(state.best)
 
 
-def _exchanged(problem: ChunkedStages, start: ChunkAssignment, rng: np.random.Generator) -> ChunkAssignment:
+def _exchanged(
+    problem: ChunkedStages, start: ChunkAssignment, rng: np.random.Generator, budget: Budget
+) -> ChunkAssignment:
     """Return the assignment after exchanging unlike devices, and slots of stages where their order is free.
 
     Two at a time, in random order, where that helps.
@@ -144,6 +146,8 @@ def _exchanged(problem: ChunkedStages, start: ChunkAssignment, rng: np.random.Ge
     for what, length in (("classes", problem.num_slots), ("slot", problem.num_stages if free else 0)):
         for a in rng.permutation(length).tolist():
             for b in rng.permutation(length)[:_PARTNERS].tolist():
+                if budget.expired:
+                    return best
                 held = getattr(best, what)
                 if held[a] != held[b]:
                     exchanged = held.copy()

@@ -18,7 +18,7 @@ Narayanan et al.: Efficient large-scale language model training on GPU clusters 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,11 +45,20 @@ class ChunkedStages:
         Stages v of each device.
     order
         Whether stage j is bound to slot j mod k.
+    unrolled
+        The problem with a device for each stage, without memory limits and caches, which chunks share.
     """
 
     problem: StageProblem
     chunks: int
     order: ChunkOrder = "interleaved"
+    unrolled: StageProblem = field(init=False)
+
+    def __post_init__(self) -> None:
+        none = np.full(self.problem.num_classes, np.inf)
+        stages = np.tile(self.problem.stage_class, self.chunks)
+        unrolled = replace(self.problem, stage_class=stages, memory_bytes=none, cache_bytes=none)
+        object.__setattr__(self, "unrolled", unrolled)
 
     @property
     def num_slots(self) -> int:
@@ -65,17 +74,6 @@ class ChunkedStages:
     def interleaved_slots(self) -> IntArray:
         """(K,) the slot of each stage in interleaved order."""
         return np.arange(self.num_stages, dtype=np.int64) % self.num_slots
-
-    @property
-    def unrolled(self) -> StageProblem:
-        """The problem with a device for each stage, without memory limits and caches, which chunks share."""
-        none = np.full(self.problem.num_classes, np.inf)
-        return replace(
-            self.problem,
-            stage_class=np.tile(self.problem.stage_class, self.chunks),
-            memory_bytes=none,
-            cache_bytes=none,
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
