@@ -20,6 +20,9 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan, StageUse
 
+Readers = dict[int, tuple[int, list[int]]]
+"""Tensor -> (producer, ops that read it): an op's index is its main output, n + i its i-th further one."""
+
 
 def check_stages(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
     """Check every rule of the stage problems on a plan; return its value on each level.
@@ -99,12 +102,13 @@ def stage_uses(
     enter = [entering[entering[:, 0] == j, 1] for j in range(k)]
     leave = [leaving[stage[maker[leaving]] == j] for j in range(k)]
     uses = []
+    readers = readers_of(graph) if orders else {}
     for j, name in enumerate(devices):
         i = device_index(hardware, name)
         device = hardware.devices[i]
         members = held[j]
         param = math.fsum(param_bytes[members].tolist())
-        peak = _activation_peak([graph.index(op) for op in orders[j]], graph) if orders else 0.0
+        peak = _activation_peak([graph.index(op) for op in orders[j]], graph, readers) if orders else 0.0
         spare = _off_cache(graph, [held[i] for i in range(k) if devices[i] == name], param, peak, device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
         rate_in, rate_out, delay_in, delay_out = (
@@ -135,15 +139,15 @@ def _off_cache(graph: Graph, chunks: Sequence[Sequence[int]], param: float, peak
     return max(0.0, together - cache) * (param / together) if together > 0 else 0.0
 
 
-def readers_of(graph: Graph) -> dict[int, tuple[int, list[int]]]:
-    """Return tensor -> (producer, ops that read it): an op's index is its main output, n + i its i-th further one."""
-    readers: dict[int, tuple[int, list[int]]] = {}
+def readers_of(graph: Graph) -> Readers:
+    """Return who reads each tensor."""
+    readers: Readers = {}
     for (u, v), tensor in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
         readers.setdefault(tensor, (u, []))[1].append(v)
     return readers
 
 
-def _activation_peak(order: Sequence[int], graph: Graph) -> float:
+def _activation_peak(order: Sequence[int], graph: Graph, read_by: Readers) -> float:
     """Return the most bytes of tensors that are alive together while the ops of a stage run in an order.
 
     Alive is what arrives from outside, until its last reader here; and what is made here, from the start of its op
@@ -151,7 +155,6 @@ def _activation_peak(order: Sequence[int], graph: Graph) -> float:
     """
     when = {v: step for step, v in enumerate(order)}
     spans: dict[int, tuple[int, int]] = {}  # tensor -> first and last step at which it is alive
-    read_by = readers_of(graph)
     size = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
     for tensor, u in enumerate((*range(graph.num_ops), *graph.further.op.tolist())):
         _, readers = read_by.get(tensor, (u, []))

@@ -250,14 +250,13 @@ def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int)
     param = problem.param_bytes[member].sum()
     if not np.isfinite(work) or param > problem.memory_bytes[class_idx] * CAPACITY_SLACK:
         return np.inf
+    readers = np.diff(problem.tensor_indptr)
+    tensor_of = np.repeat(np.arange(problem.num_tensors), readers)
+    inside = np.bincount(tensor_of[member[problem.tensor_dst]], minlength=problem.num_tensors)
+    made = member[problem.tensor_src]
     cost = float(work)
-    for t in range(problem.num_tensors):
-        consumers = member[problem.tensor_dst[problem.tensor_indptr[t] : problem.tensor_indptr[t + 1]]]
-        if member[problem.tensor_src[t]]:
-            if not consumers.all():
-                cost += problem.out_s[class_idx, t]
-        elif consumers.any():
-            cost += problem.in_s[class_idx, t]
+    cost += float(problem.out_s[class_idx, made & (inside < readers)].sum())
+    cost += float(problem.in_s[class_idx, ~made & (inside > 0)].sum())
     over = param - problem.cache_bytes[class_idx]
     if over > 0:
         cost += over * problem.overflow_s_per_byte[class_idx]
