@@ -54,7 +54,7 @@ def main() -> None:
         count_processor_time()
     rows = measure(arguments.families, arguments.numbers, arguments.seconds)
     settings = {"seconds": arguments.seconds, "processor_time": arguments.processor_time}
-    save("alwabp", rows, **settings, families=arguments.families, numbers=arguments.numbers)
+    save(f"alwabp_{arguments.seconds:g}_s", rows, **settings, families=arguments.families, numbers=arguments.numbers)
     columns = ["instance", "workers", "value", "bound", "known lower", "known", "above", "source", "status", "seconds"]
     print_table(f"{arguments.seconds:g} s each", columns, [[row[c] for c in columns] for row in rows])
     reached = sum(row["value"] <= row["known"] for row in rows)
