@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -365,14 +365,15 @@ def _wait(
         except Exception as error:
             failure = error
         if (budget.stopped or failure is not None) and kind != "ended" and model.getStage() in _INTERRUPTIBLE:
-            model.interruptSolve()
+            with suppress(Exception):  # SCIP may have come to another stage meanwhile: the next look tries again
+                model.interruptSolve()
     worker.join()
     if failure is not None:
         raise failure
 
 
-# Presolving, presolved and solving (with the stages between them): the only stages that an interrupt can land in.
-_INTERRUPTIBLE = range(3, 11)
+# From transformed to solved, but for the moment in which solving is prepared: the stages that an interrupt can land in.
+_INTERRUPTIBLE = (3, 4, 5, 6, 7, 9, 10)
 
 
 def _outcome(model: Any, variables: list[Any], is_binary: NDArray[np.bool_], cutoff: float | None) -> Run:

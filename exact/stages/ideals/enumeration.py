@@ -114,8 +114,12 @@ def enumerate_ideals(
 
 
 def _explore(problem: StageProblem, cap: int) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:
+    most_ready = int(np.log2(cap + 1.0)) + 1
+    if np.count_nonzero(np.diff(problem.pred_indptr) == 0) > most_ready:
+        nothing = np.zeros(0, np.int64)
+        return cap + 1, nothing, nothing.astype(np.int32), nothing.astype(np.int32), nothing
     key = np.random.default_rng(1).integers(0, 2**64, problem.num_nodes, np.uint64)
-    return _grow(problem.succ_indptr, problem.succ, problem.pred_indptr, problem.pred, key, cap)
+    return _grow(problem.succ_indptr, problem.succ, problem.pred_indptr, problem.pred, key, cap, most_ready)
 
 
 @njit(cache=True, nogil=True)
@@ -143,6 +147,35 @@ def _add_sources(pred_indptr: IntArray, added: NodeArray) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _addable(
+    row: IntArray,
+    listed: NodeArray,
+    v: int,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+    bits: NDArray[np.uint64],
+) -> int:
+    """Write the nodes to add next to an ideal: those listed before v was added, and those it freed; return how many."""
+    size = 0
+    for other in listed:
+        if other != v:
+            row[size] = other
+            size += 1
+    for q in range(succ_indptr[v], succ_indptr[v + 1]):
+        ready = True
+        for r in range(pred_indptr[succ[q]], pred_indptr[succ[q] + 1]):
+            if bits[pred[r] >> 6] >> np.uint64(pred[r] & 63) & np.uint64(1) == 0:
+                ready = False
+                break
+        if ready:
+            row[size] = succ[q]
+            size += 1
+    return size
+
+
+@njit(cache=True, nogil=True)
 def _grow(
     succ_indptr: IntArray,
     succ: IntArray,
@@ -150,13 +183,14 @@ def _grow(
     pred: IntArray,
     key: NDArray[np.uint64],
     cap: int,
+    most_ready: int,
 ) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:
     """Return (ideals found, at most cap + 1; indptr, added, next_ideal, entry), breadth first.
 
     An ideal's transitions are its addable nodes: those of the ideal it was first reached from, less the added node,
     plus the successors that were waiting for it alone. Two transitions lead to the same ideal if the bits agree;
-    the exclusive or of its nodes' keys only says where in the hash table to look. Each set of addable nodes makes an
-    ideal larger, so that there are too many once an ideal has as many as `cap` has binary digits.
+    the exclusive or of its nodes' keys only says where in the hash table to look. Every set of addable nodes makes a
+    larger ideal, so that there are too many where an ideal has more than `most_ready`, the binary digits of `cap`.
     """
     n = len(key)
     words = (n + 63) // 64
@@ -167,11 +201,6 @@ def _grow(
     target = np.empty(4096 + n, np.int32)
     size = _add_sources(pred_indptr, added)  # transitions
     indptr[1] = size
-    most_ready = 0
-    while 1 << most_ready <= cap and most_ready < 62:
-        most_ready += 1
-    if size >= most_ready:
-        return cap + 1, indptr[:1], added[:0], target[:0], entry[:1]
     count = 1
     bits = np.zeros((1, words), np.uint64)
     sign = np.zeros(1, np.uint64)
@@ -223,23 +252,9 @@ def _grow(
                 for w in range(words):
                     larger_bits[j - last, w] = bits[i - first, w]
                 # Addable nodes of the new ideal, appended to the transitions.
-                num_row = 0
-                for q in range(indptr[i], indptr[i + 1]):
-                    if added[q] != v:
-                        row[num_row] = added[q]
-                        num_row += 1
-                for q in range(succ_indptr[v], succ_indptr[v + 1]):
-                    u = succ[q]
-                    ready = True
-                    for r in range(pred_indptr[u], pred_indptr[u + 1]):
-                        w = pred[r]
-                        if bits[i - first, w >> 6] >> np.uint64(w & 63) & one == 0:
-                            ready = False
-                            break
-                    if ready:
-                        row[num_row] = u
-                        num_row += 1
-                if num_row >= most_ready:
+                listed = added[indptr[i] : indptr[i + 1]]
+                num_row = _addable(row, listed, v, succ_indptr, succ, pred_indptr, pred, bits[i - first])
+                if num_row > most_ready:
                     return cap + 1, indptr[:1], added[:0], target[:0], entry[:1]
                 if size + num_row > len(added):
                     added = np.concatenate((added, np.empty(len(added) + n, np.int32)))

@@ -164,7 +164,7 @@ class TestIdeals:
         """Ideals are told apart by their bits: with one key for all nodes every look-up collides, and all are found."""
         problem = from_edges(10, [(0, 4), (1, 5), (5, 9)], np.ones(10), 2, 0.0)
         arrays = (problem.succ_indptr, problem.succ, problem.pred_indptr, problem.pred)
-        assert _grow(*arrays, np.zeros(10, np.uint64), 10**5)[0] == len(ideals_by_definition(problem))
+        assert _grow(*arrays, np.zeros(10, np.uint64), 10**5, 10)[0] == len(ideals_by_definition(problem))
 
     @pytest.mark.parametrize(("name", "expected"), [("ResNet50", 242), ("ResNet152", 582), ("InceptionV3", 35683)])
     def test_known_networks(self, name: str, expected: int) -> None:
