@@ -85,3 +85,20 @@ def cut_in_shares(weight: FloatArray, shares: Sequence[float] | FloatArray) -> I
     last = int(np.flatnonzero(portion)[-1])  # sums of shares may end just below one
     kept: IntArray = np.minimum(part, last).astype(np.int64)
     return kept
+
+
+def cut_order(order: IntArray, weight: FloatArray, shares: Sequence[float] | FloatArray) -> IntArray:
+    """Return (n,) the part that each op or node goes to where an order of them is cut; see `cut_in_shares`.
+
+    Parameters
+    ----------
+    order
+        (n,) all ops or nodes.
+    weight
+        (n,) weight >= 0 of each.
+    shares
+        (k,) proportions >= 0 of the parts, not all zero.
+    """
+    part = np.empty(len(order), np.int64)
+    part[order] = cut_in_shares(weight[order], shares)
+    return part

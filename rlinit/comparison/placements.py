@@ -9,7 +9,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut_in_shares
+from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut_order
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.heuristics.placements.common import placed_in_order
@@ -160,9 +160,7 @@ def _split(
     problem: PlacementProblem, weight: FloatArray, shares: FloatArray, graph: Graph, hardware: Hardware
 ) -> _Outcome:
     """Cut the natural order into consecutive parts of given shares of a weight, one for each device."""
-    device = np.empty(problem.num_ops, np.int64)
-    device[problem.order] = cut_in_shares(weight[problem.order], shares)
-    device = device[problem.group]
+    device = cut_order(problem.order, weight, shares)[problem.group]
     mask = np.zeros((problem.num_ops, problem.num_devices), np.int64)
     mask[np.arange(problem.num_ops), device] = (1 << problem.num_shards) - 1
     placement = placed_in_order(problem, mask, problem.order)

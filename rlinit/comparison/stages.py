@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut_in_shares
+from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut_order
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.stages.lowering import LoweredStages
@@ -67,8 +67,7 @@ def _cut(
 ) -> Baseline[StageAssignment]:
     """Cut the natural order into stages of equal weight."""
     problem = lowered.problem
-    stage = np.empty(problem.num_nodes, np.int64)
-    stage[problem.order] = cut_in_shares(weight[problem.order], np.ones(problem.num_stages))
+    stage = cut_order(problem.order, weight, np.ones(problem.num_stages))
     assignment = StageAssignment(stage, problem.stage_class)
     value = value_of(assignment)[0]
     if value < float("inf"):

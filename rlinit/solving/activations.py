@@ -13,11 +13,12 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.comparison.baselines import cut_in_shares
+from rlinit.comparison.baselines import cut_order
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 from rlinit.exact.stages.ideals.training import slice_training_order, slicing_entries, solve_training_ideals
 from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
+from rlinit.heuristics.stages.orders import staged_order
 from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry, Plan
 from rlinit.solving.incumbent import ActivationIncumbent, Incumbent, Progress, TrainingIncumbent, for_stages
@@ -27,7 +28,7 @@ from rlinit.solving.splits import SPLIT_METHODS, Chunks, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch
 from rlinit.stages.activation_problem import StageActivations
-from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment
 from rlinit.stages.training.problem import StageTraining, training_shortfall
 from rlinit.units import format_bytes
 
@@ -273,7 +274,7 @@ def _moved_cuts(incumbent: TrainingIncumbent, assignment: StageAssignment, optio
     Again from cuts at random around the best ones, a few times.
     """
     training, rng = incumbent.problem, np.random.default_rng(options.seed)
-    order = _staged_order(training.problem, assignment.stage)
+    order = staged_order(training.problem, assignment.stage)
 
     def cut(places: IntArray) -> StageAssignment:
         stage = np.empty(len(order), np.int64)
@@ -322,8 +323,7 @@ def _cut(incumbent: TrainingIncumbent, order: IntArray, options: SolveOptions) -
     if slicing_entries(training, order) > _ENTRIES_A_S * incumbent.budget.remaining_s:
         start = incumbent.assignment
         if start is None:
-            stage = np.empty(len(order), np.int64)
-            stage[order] = cut_in_shares(training.problem.work_s.min(axis=0)[order], np.ones(training.num_stages))
+            stage = cut_order(order, training.problem.work_s.min(axis=0), np.ones(training.num_stages))
             start = StageAssignment(stage, training.problem.stage_class)
         return incumbent.offer(_moved_cuts(incumbent, start, options), "cuts")
     lower, upper = _between(incumbent)
@@ -334,16 +334,10 @@ def _cut(incumbent: TrainingIncumbent, order: IntArray, options: SolveOptions) -
 def _cut_again(incumbent: TrainingIncumbent, assignment: StageAssignment, options: SolveOptions) -> None:
     """Cut the orders in which the ops of one stage after the other come, as long as that helps."""
     for _ in range(_CUT_ROUNDS):
-        order = _staged_order(incumbent.problem.problem, assignment.stage)
+        order = staged_order(incumbent.problem.problem, assignment.stage)
         if incumbent.finished or not _cut(incumbent, order, options) or incumbent.assignment is None:
             return
         assignment = incumbent.assignment
-
-
-def _staged_order(problem: StageProblem, stage: IntArray) -> IntArray:
-    """Return the topological order with one stage after the other, each in the natural order."""
-    place = inverse_of(problem.order).astype(np.float64)
-    return kahn(-(stage * float(problem.num_nodes) + place), problem.succ_indptr, problem.succ, problem.pred_indptr)
 
 
 def _between(incumbent: TrainingIncumbent) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.comparison.baselines import Baseline, cut_in_shares
+from rlinit.comparison.baselines import Baseline, cut_order
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import RlinitError
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
@@ -174,8 +174,7 @@ class Chunks:
         """Return the natural order cut into chunks of equal work."""
         base, problem = self.base, self.problem
         work = np.where(np.isfinite(base.work_s), base.work_s, np.inf).min(axis=0)
-        stage = np.empty(base.num_nodes, np.int64)
-        stage[base.order] = cut_in_shares(work[base.order], np.ones(problem.num_stages))
+        stage = cut_order(base.order, work, np.ones(problem.num_stages))
         return ChunkAssignment(stage, problem.interleaved_slots, base.stage_class)
 
     def parts(self, assignment: ChunkAssignment | None) -> dict[str, Any]:

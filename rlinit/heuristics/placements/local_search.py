@@ -115,9 +115,7 @@ def _split_start(problem: PlacementProblem) -> Placement | None:
     slowest = np.full((n, len(counts)), -np.inf)
     for i in range(d):
         slowest = np.maximum(slowest, problem.time_s[:, i, counts[:, i]])
-    together = np.full(slowest.shape, -np.inf)
-    np.maximum.at(together, problem.group, slowest)
-    choice = together[problem.group].argmin(axis=1)
+    choice = problem.over_groups(slowest, np.maximum).argmin(axis=1)
     device = np.stack([np.repeat(np.arange(d), counts[c]) for c in choice])
     found = placement_of(problem, device, np.zeros((n, d)))
     return found if makespan(problem, found) < np.inf else None

@@ -68,12 +68,24 @@ def natural(
     stage = allowed_stages(problem)
     if stage is None:
         return None
-    place = (stage * problem.num_nodes + inverse_of(problem.order)).astype(np.float64)
-    order = sort_by_priority(problem, -place)
     assignment = StageAssignment(stage, problem.stage_class)
     value = evaluate(problem, assignment)
     alone = (assignment, value) if np.isfinite(value[0]) else None
-    return _better(alone, slice_order(problem, order, budget=budget))
+    return _better(alone, slice_order(problem, staged_order(problem, stage), budget=budget))
+
+
+def staged_order(problem: StageProblem, stage: IntArray) -> IntArray:
+    """Return the topological order with one stage after the other, each in the natural order.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    stage
+        (n,) stage of each node; no edge leads to a smaller one.
+    """
+    place = inverse_of(problem.order).astype(np.float64)
+    return sort_by_priority(problem, -(stage * float(problem.num_nodes) + place))
 
 
 def allowed_stages(problem: StageProblem) -> IntArray | None:
