@@ -44,6 +44,10 @@ class Tensors:
     readers: tuple[tuple[int, ...], ...]
     place: tuple[int, ...]
 
+    def alone_bytes(self, op: int) -> float:
+        """Return what an op needs by itself: its output, and all that it reads."""
+        return self.size_bytes[op] + sum(self.size_bytes[u] for u in self.reads[op])
+
 
 @dataclass(frozen=True, slots=True)
 class LeastPeak:
@@ -130,9 +134,8 @@ def least_peak(tensors: Tensors, ops: Sequence[int], *, cap: int = 20_000) -> Le
     """
     if len(ops) > _MOST_OPS:
         order = tuple(sorted(ops, key=lambda v: tensors.place[v]))
-        alone = (tensors.size_bytes[v] + sum(tensors.size_bytes[u] for u in tensors.reads[v]) for v in order)
         peak = order_peak(tensors, order)
-        return LeastPeak(order, peak, min(peak, max(alone)))
+        return LeastPeak(order, peak, min(peak, max(map(tensors.alone_bytes, order)) / _ROUNDING))
     return _Search(tensors, ops).run(cap)
 
 
@@ -168,11 +171,7 @@ class _Search:
     def floor(self) -> float:
         """Return what every order needs: the two ends, and each op with what it reads and makes."""
         kept = sum(self.size[at] for at, v in enumerate(self.ops) if not self._is_read_up(v))
-        alone = (
-            self.size[at] + sum(self.tensors.size_bytes[u] for u in self.tensors.reads[v])
-            for at, v in enumerate(self.ops)
-        )
-        return max(self.arriving, kept, *alone)
+        return max(self.arriving, kept, *map(self.tensors.alone_bytes, self.ops))
 
     def _is_read_up(self, v: int) -> bool:
         readers = self.tensors.readers[v]

@@ -134,8 +134,7 @@ def with_activations(problem: StageProblem, node_of_op: IntArray, graph: Graph) 
     tensors = tensors_of(graph)
     floor = np.zeros(problem.num_nodes)
     for v, node in enumerate(node_of_op.tolist()):
-        alone = tensors.size_bytes[v] + sum(tensors.size_bytes[u] for u in tensors.reads[v])
-        floor[node] = max(floor[node], alone)
+        floor[node] = max(floor[node], tensors.alone_bytes(v))
     return StageActivations(problem, tensors, node_of_op, floor)
 
 
