@@ -67,6 +67,7 @@ _TITLES = {
     "language_models": "Language models over clusters",
     "language_models_any_device": "Language models, each unit on any device",
     "certificates_dnn_partitioning": "Certificates: dnn-partitioning",
+    "certificates_assembly_lines": "Certificates: assembly lines",
     "certificates_flexible_job_shop": "Certificates: flexible job shops",
     "certificates_communication": "Certificates: task graphs with delays",
     "certificates_imagenet": "Certificates: ImageNet graphs",

@@ -22,7 +22,7 @@ op          some op takes as long on every device it may run on
 load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d >= sum_v min_d y_d time(v, d), where
             for throughput time(v, d) is that of all shards in batches of the best size
 quantum     one of the above, raised to the next multiple of what divides every time exactly
-packing     (k equal devices) a dual feasible function gives the ops more than k devices hold
+packing     a dual feasible function gives the ops, on their fastest devices, more than k devices hold
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
             and the set of all ops is not among them
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
@@ -827,25 +827,34 @@ def prove_load(proof: Any, costs: Costs) -> Fraction:
 
 
 def prove_packing(proof: Any, costs: Costs) -> Fraction:
-    """Return the threshold of the proof if no k devices hold the ops below it (Martello and Toth's bound L2).
+    """Return the threshold of the proof if no k devices hold the ops below it, by a dual feasible function.
 
-    With e at most half the threshold, a device with an op above threshold - e holds no other of e and more. So the
-    ops from e to threshold - e share what devices those large ones leave.
+    With e at most half the threshold, a device with an op above threshold - e holds no other of e and more (bound L2 of
+    Martello and Toth): the former count 1, those below e nothing, the others their share of the threshold. With p parts
+    a share x counts floor((p + 1) x) / p, or x where (p + 1) x is whole (u^(p) of Fekete and Schepers). Either way
+    what a device holds below the threshold counts at most 1; without parts, less than 1 where it holds no large op.
     """
-    need(all(len(set(row)) == 1 for row in costs.times), "packing needs equal devices")
-    threshold, small = ratio(proof["threshold"]), ratio(proof["small"])
-    need(0 <= small <= threshold / 2, "the small items' size must be at most half the threshold")
-    sizes = [row[0] for row in costs.times]
-    large = sum(1 for each in sizes if each > threshold - small)
-    middle = sum((each for each in sizes if small <= each <= threshold - small), ZERO)
-    left = costs.num_devices - large
-    need(left < 0 or (middle > 0 and middle >= left * threshold), "the ops fit by the dual feasible function")
+    threshold, small, steps = (ratio(proof.get(key, "0")) for key in ("threshold", "small", "parts"))
+    parts = whole(steps, "parts")
+    need(0 <= small <= threshold / 2 and threshold, "the small items' size must be at most half the threshold")
+    sizes = [costs.least(v) for v in range(len(costs.times))]
+    shares = [each / threshold for each in sizes if small <= each <= threshold - small]
+    if parts:
+        shares = [x if (parts + 1) * x % 1 == 0 else Fraction((parts + 1) * x // 1, parts) for x in shares]
+    left = costs.num_devices - sum(1 for each in sizes if each > threshold - small)
+    asked = sum(shares, ZERO)
+    need(asked > left or (asked == left > 0 and not parts), "the ops fit by the dual feasible function")
     return threshold
 
 
 def prove_quantum(proof: Any, costs: Costs) -> Fraction:
     """Return the bound of the proof within, raised to a multiple of what divides all times; nothing else may count."""
-    bound = prove(proof["proof"], costs)
+    bound, quantum = prove(proof["proof"], costs), quantum_of(costs)
+    return -(-bound // quantum) * quantum if quantum else bound
+
+
+def quantum_of(costs: Costs) -> Fraction:
+    """Return the largest number that divides all times, which every value is a multiple of; 0 where all are 0."""
     numbers = [seconds for row in costs.times for seconds in row if seconds]
     graph, hardware = costs.graph, costs.hardware
     if costs.objective == "pipeline":
@@ -861,12 +870,8 @@ def prove_quantum(proof: Any, costs: Costs) -> Fraction:
     elif costs.objective == "latency":
         pairs = [(i, j) for i in range(costs.num_devices) for j in range(costs.num_devices) if i != j]
         numbers += [hardware.transfer(i, j, graph.tensors[t][2]) for t in graph.readers for i, j in pairs]
-    numbers = [each for each in numbers if each]
-    if not numbers:
-        return bound
-    scale = math.lcm(*(each.denominator for each in numbers))
-    quantum = Fraction(math.gcd(*(int(each * scale) for each in numbers)), scale)
-    return -(-bound // quantum) * quantum
+    scale = math.lcm(*(Fraction(each).denominator for each in numbers))
+    return Fraction(math.gcd(*(int(each * scale) for each in numbers)), scale)
 
 
 class State:
@@ -1299,8 +1304,8 @@ def prove_tree(proof: Any, costs: Costs) -> Fraction:
 class Lattice:
     """The sets of ops that are closed under predecessors, as bits, with sums over each, in integers."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.parts = merged(graph)
+    def __init__(self, graph: Graph, parts: list[list[int]]) -> None:
+        self.parts = parts
         at = {v: part for part, ops in enumerate(self.parts) for v in ops}
         self.needs = [0] * len(self.parts)
         self.tensors = []  # (producing part, mask of the other parts that read it, bytes)
@@ -1427,6 +1432,35 @@ def merged(graph: Graph) -> list[list[int]]:
     return list(parts.values())
 
 
+def absorbed(costs: Costs) -> list[list[int]]:
+    """Return the parts of the graph, where those that weigh nothing at an end of it are joined to their only neighbour.
+
+    Such a part moves no tensors then and costs its neighbour's stage nothing: some best schedule has them together.
+    """
+    graph, devices = costs.graph, range(costs.num_devices)
+    total, pipeline = sum(graph.param), costs.objective == "pipeline"
+    limits = [costs.hardware.capacity(i, key) for i in devices for key in ("memory_bytes", "cache_bytes")]
+    bare = pipeline and all(limit is None or limit >= total for limit in limits)
+    parts = dict(enumerate(merged(graph)))
+    at = {v: part for part, ops in parts.items() for v in ops}
+    after, before = ({part: set[int]() for part in parts} for _ in range(2))
+    for u, v, _ in graph.edges:
+        if at[u] != at[v]:
+            after[at[u]].add(at[v])
+            before[at[v]].add(at[u])
+    light = {v for v in parts if all(set(costs.times[w]) == {0} and (bare or not graph.param[w]) for w in parts[v])}
+    stack = sorted(light)
+    while stack:
+        v = stack.pop()
+        for here, there in ((after, before), (before, after)):
+            if v in parts and len(here[v]) == 1 and not there[v]:
+                (u,) = here[v]
+                there[u].discard(v)
+                parts[u] += parts.pop(v)
+                stack += light & {u}
+    return list(parts.values())
+
+
 def reachable(start: int, after: dict[int, set[int]]) -> set[int]:
     """Return what can be reached from a node in one step and more."""
     found, stack = set(), [start]
@@ -1451,7 +1485,7 @@ def prove_states(proof: Any, costs: Costs) -> Fraction:
 def reached_states(costs: Costs, threshold: Fraction) -> list[int] | None:
     """Return how many sets 1, 2, ... whole stages below a threshold reach; None if the set of all ops is one."""
     search = PipelineStates if costs.objective == "pipeline" else MemoryStates
-    return search(Lattice(costs.graph), costs, threshold).reach()
+    return search(Lattice(costs.graph, absorbed(costs)), costs, threshold).reach()
 
 
 class PipelineStates:

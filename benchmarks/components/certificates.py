@@ -21,6 +21,7 @@ from typing import Any
 
 import rlinit
 from benchmarks.families.task_graphs import communication, job_shops
+from benchmarks.papers.assembly_lines import STATIONS
 from benchmarks.record import print_table, save, timed
 from rlinit.certificates import check, write_certificate
 from rlinit.datasets import imagenet
@@ -57,7 +58,7 @@ def problems(name: str) -> Iterator[Problem]:
         yield from ((one.name, one.graph, one.hardware, "latency") for one in instances)
         return
     for path in sorted((root / "assembly-line" / "otto-100").glob("*.alb")):
-        for k in (5, 10, 20):
+        for k in STATIONS:
             yield f"{path.stem} k={k}", assembly_line.load(path), rlinit.Hardware.pipeline(k), "pipeline"
 
 

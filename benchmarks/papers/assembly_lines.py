@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import rlinit
@@ -18,8 +19,10 @@ from benchmarks.record import count_processor_time, print_table, save, timed
 from rlinit.datasets.published import assembly_line
 from rlinit.datasets.published.location import instances_root
 
+STATIONS = (5, 10, 20, 40, 60)
 
-def measure(tasks: int, stations: list[int], seconds: float, files: int) -> list[dict[str, Any]]:
+
+def measure(tasks: int, stations: Sequence[int], seconds: float, files: int) -> list[dict[str, Any]]:
     """Return a row for each file and number of stations."""
     root = instances_root()
     if root is None:
@@ -43,7 +46,7 @@ def main() -> None:
     """Measure from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, choices=(100, 1000), default=100)
-    parser.add_argument("--stations", type=int, nargs="+", default=[5, 10, 20, 40, 60])
+    parser.add_argument("--stations", type=int, nargs="+", default=STATIONS)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--files", type=int, default=13)
     parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")

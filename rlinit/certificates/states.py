@@ -75,7 +75,7 @@ def reached_states(costs: check.Costs, threshold: Fraction) -> list[int] | None:
     rlinit.certificates.check.TooLong
         Sets or pairs take more memory or time than there is.
     """
-    lattice = check.Lattice(costs.graph)
+    lattice = check.Lattice(costs.graph, check.absorbed(costs))
     if costs.objective == "pipeline":
         return _pipeline(check.PipelineStates(lattice, costs, threshold))
     return _memory(check.MemoryStates(lattice, costs, threshold))

@@ -100,7 +100,7 @@ class StageProgram(Program):
     def __init__(self, costs: check.Costs) -> None:
         super().__init__(Fraction(1))
         graph, hardware, devices = costs.graph, costs.hardware, range(costs.num_devices)
-        lattice, pipeline = check.Lattice(graph), costs.objective == "pipeline"
+        lattice, pipeline = check.Lattice(graph, check.merged(graph)), costs.objective == "pipeline"
         sides = [hardware.io(i) for i in devices]
         limits = [(hardware.capacity(i, "cache_bytes"), hardware.capacity(i, "memory_bytes")) for i in devices]
         held = [sum(graph.param[v] for v in ops) for ops in lattice.parts]

@@ -6,6 +6,7 @@ tried there, cheapest first. Where none reaches the bound, the certificate names
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -32,6 +33,15 @@ Proof = dict[str, Any]
 
 _DENOMINATOR = 10**9
 """Largest denominator of a multiplier."""
+
+_MOST_SMALL, _MOST_PARTS = 200, 40
+"""Sizes of small items, and parts of a device, that are tried at most for a packing."""
+
+_ABOVE = Fraction(1, 10**6)
+"""What a threshold just above a multiple of the quantum exceeds it by, relatively."""
+
+_NEARLY = 1e-9
+"""Devices by which a packing in floats may fall short of one that is worth an exact look."""
 
 
 def write_certificate(
@@ -165,14 +175,13 @@ def _proof(
     if costs.objective == "latency":
         return tree_proof(costs, wanted, between, budget)
     # A value that is optimal in floats may lie above the optimum by their rounding.
-    for threshold in dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)):
-        for proof in _packings(costs, threshold):
+    thresholds = tuple(dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)))
+    for threshold in thresholds:
+        for proof in (*_packings(costs, threshold), *_whole_packings(costs, threshold)):
             if _reaches(proof, costs, wanted):
                 return proof
-        found = _states(costs, threshold) if threshold >= wanted else None
-        if found is not None:
-            return found
-    return None
+    found = (_states(costs, threshold) for threshold in thresholds if threshold >= wanted)
+    return next((proof for proof in found if proof is not None), None)
 
 
 def _reaches(proof: Proof, costs: check.Costs, wanted: Fraction) -> bool:
@@ -221,19 +230,36 @@ def _load_multipliers(costs: check.Costs) -> list[Fraction]:
 
 
 def _packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
-    """Yield the packing whose ops ask for most beyond the devices there are, if any does."""
-    if costs.level or any(len(set(row)) > 1 for row in costs.times):
+    """Yield the packing whose ops ask for most beyond the devices there are, if any does; then those by parts."""
+    if costs.level or not costs.times:
         return
-    sizes = sorted(row[0] for row in costs.times)
-    sums = np.concatenate([[0.0], np.cumsum([float(size) for size in sizes])])
-    floats = np.array([float(size) for size in sizes])
-    small = np.unique(np.concatenate([[0.0], floats[floats <= float(threshold) / 2]]))
+    sizes = sorted(costs.least(v) for v in range(len(costs.times)))
+    floats = np.array([float(size / threshold) for size in sizes])
+    sums = np.concatenate([[0.0], np.cumsum(floats)])
+    small = np.unique(np.concatenate([[0.0], floats[floats <= 0.5]]))
     first = np.searchsorted(floats, small)
-    large = np.searchsorted(floats, float(threshold) - small, side="right")
-    asked = (len(sizes) - large) * float(threshold) + np.maximum(0.0, sums[large] - sums[first])
-    best = int(np.argmax(asked))
-    exact = sizes[first[best]] if small[best] > 0 else Fraction(0)
-    yield {"kind": "packing", "threshold": str(threshold), "small": str(exact)}
+    large = np.searchsorted(floats, 1.0 - small, side="right")
+    asked = len(sizes) - large + np.maximum(0.0, sums[large] - sums[first])
+
+    def proof(chosen: int) -> Proof:
+        exact = sizes[first[chosen]] if small[chosen] > 0 else Fraction(0)
+        return {"kind": "packing", "threshold": str(threshold), "small": str(exact)}
+
+    yield proof(int(np.argmax(asked)))
+    for chosen in range(0, len(small), -(-len(small) // _MOST_SMALL)):
+        shares = floats[first[chosen] : large[chosen]]
+        for parts in range(1, _MOST_PARTS):
+            if len(sizes) - large[chosen] + np.floor((parts + 1) * shares).sum() / parts > costs.num_devices - _NEARLY:
+                yield proof(chosen) | {"parts": str(parts)}
+
+
+def _whole_packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
+    """Yield packings that refute all up to a multiple of the quantum of times, so that the next one is proven."""
+    with contextlib.suppress(check.Refuted):  # overflow has no quantum
+        if quantum := check.quantum_of(costs):
+            last = (-(-threshold // quantum) - 1) * quantum
+            if last > 0:
+                yield from ({"kind": "quantum", "proof": proof} for proof in _packings(costs, last * (1 + _ABOVE)))
 
 
 def _states(costs: check.Costs, threshold: Fraction) -> Proof | None:

@@ -459,6 +459,35 @@ def test_full_devices_leave_the_others_to_the_rest() -> None:
         check.prove({"kind": "packing", "threshold": "4", "small": "2"}, costs)
 
 
+def test_packings_by_parts_prove_what_l2_does_not() -> None:
+    """Two of seven ops of over a third of the threshold fit a device; of those of a third, three do."""
+
+    def costs_of_seven(size: float) -> check.Costs:
+        graph = rlinit.Graph.build([(f"v{i}", {"time_s": size}) for i in range(7)], [])
+        return _costs(graph.to_dict(), Hardware.pipeline(3).to_dict())
+
+    proof = {"kind": "packing", "threshold": "3", "small": "0", "parts": "2"}
+    assert check.prove(proof, costs_of_seven(1.25)) == 3
+    for parts in ("0", "1", "3"):
+        with pytest.raises(check.Refuted, match="fit"):
+            check.prove(proof | {"parts": parts}, costs_of_seven(1.25))
+    with pytest.raises(check.Refuted, match="fit"):
+        check.prove(proof, costs_of_seven(1.0))
+    for parts in ("-2", "1/2"):
+        with pytest.raises(check.Refuted, match="whole number"):
+            check.prove(proof | {"parts": parts}, costs_of_seven(1.25))
+
+
+def test_packings_are_raised_to_the_quantum_of_the_times() -> None:
+    """Three ops of six and more are on one device: whole numbers below 17 and a bit are refuted, so 18 is proven."""
+    graph = rlinit.Graph.build([(f"v{i}", {"time_s": 6.0 + i % 2}) for i in range(7)], [])
+    plan = rlinit.schedule(graph, Hardware.pipeline(3), objective="pipeline")
+    (proof,) = certificate_of(plan, graph, Hardware.pipeline(3))["levels"]
+    assert plan.bound == 18
+    assert (proof["kind"], proof["proof"]["kind"]) == ("quantum", "packing")
+    assert Fraction(proof["proof"]["threshold"]) < Fraction(171, 10)
+
+
 def test_the_checker_needs_the_standard_library_alone(tmp_path: Path) -> None:
     """The file runs by itself, on an interpreter that finds no package, and imports nothing else."""
     imported = {

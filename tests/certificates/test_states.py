@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import rlinit
 from rlinit.certificates import certificate_of, check, states
 from rlinit.certificates.writing import exact_plan
 from rlinit.cli.main import main
+from rlinit.plan import Objective
 from tests.certificates.test_check import GRAPH, STAGES, can_be_tried, costs_of
 from tests.properties import fuzz
+from tests.properties.brute_force import best_stages
 
 
 def prove(proof: Any, costs: check.Costs, reached: Any) -> Fraction | None:
@@ -104,7 +107,7 @@ def test_numbers_of_any_length_keep_their_sign(bits: int) -> None:
     """Sums of limbs without carries have the sign of the sum of the numbers, at 0 and next to it as well."""
     graph = check.Graph({"ops": [{"name": "a"}], "edges": []})
     rng = np.random.default_rng(bits)
-    listing = states.Listing(check.Lattice(graph), [[1 << bits]], [1], [])
+    listing = states.Listing(check.Lattice(graph, check.merged(graph)), [[1 << bits]], [1], [])
     for _ in range(50):
         terms = [int(rng.integers(-1, 2)) * (int.from_bytes(rng.bytes(64)) % (1 << bits)) for _ in range(9)]
         for last in (-sum(terms), 1 - sum(terms), -1 - sum(terms), 0):
@@ -124,12 +127,53 @@ def test_closed_sets_are_listed_once_each() -> None:
         for v in rng.permutation(n)[: int(rng.integers(0, 4))] if n > 3 else []:
             ops[int(v)][1]["colocate"] = "together"
         graph = rlinit.Graph.build(ops, edges)
-        lattice = check.Lattice(check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "graph")))
+        read = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "graph"))
+        lattice = check.Lattice(read, check.merged(read))
         weights = [int(each) for each in rng.integers(0, 5, len(lattice.parts))]
         listing = states.Listing(lattice, [weights], [3], [])
         sums = sorted(row[0][0] for row in lattice.sets(weights).values())
         assert listing.whole(listing.sums[:, 0]).tolist() == sums
         assert len({row.tobytes() for row in listing.bits}) == len(sums)
+
+
+@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize("objective", ["pipeline", "memory"])
+def test_weightless_ends_are_joined_and_the_optimum_stays(objective: Objective, tight: bool) -> None:
+    """Of random graphs with many ops that weigh nothing, the joined parts prove no less and no more than all ops do."""
+    rng, joined = np.random.default_rng(8), 0
+    for _ in range(60):
+        n = int(rng.integers(2, 8))
+        light = rng.random(n) < 0.6
+        bytes_of = rng.integers(0, 3, n) * (~light if objective == "memory" or rng.random() < 0.5 else 1)
+        ops: list[Any] = [
+            (
+                f"v{v}",
+                {
+                    "time_s": 0.0 if light[v] else float(rng.integers(1, 5)),
+                    "param_bytes": float(bytes_of[v]),
+                    "out_bytes": float(rng.integers(0, 4)),
+                },
+            )
+            for v in range(n)
+        ]
+        if rng.random() < 0.3:
+            ops[-1][1]["colocate"] = ops[-2][1]["colocate"] = "together"
+        edges = [(f"v{u}", f"v{v}") for v in range(n) for u in range(v) if rng.random() < 0.35]
+        graph = rlinit.Graph.build(ops, edges)
+        room = float(max(1, bytes_of.sum() // 2)) if tight else math.inf
+        hardware = rlinit.Hardware.pipeline(3, memory=2 * room, cache=room, bandwidth=2.0)
+        best = best_stages(graph, hardware, objective, activations=False)
+        if best is None:
+            continue
+        plan = rlinit.schedule(graph, hardware, objective=objective)
+        written, raw_graph, raw_hardware, values = exact_plan(plan, graph, hardware)
+        for level, value in enumerate(values):
+            costs = check.Costs(written, raw_graph, raw_hardware, level, values)
+            assert value == Fraction(best[level])
+            joined += len(check.absorbed(costs)) < len(check.merged(raw_graph))
+            assert check.reached_states(costs, value) is not None
+            assert check.reached_states(costs, value + Fraction(1, 64)) is None
+    assert joined > 20
 
 
 def test_verify_says_which_checker_it_was(
