@@ -20,7 +20,7 @@ from rlinit.devices.efficiency import Efficiency, efficiencies_of
 from rlinit.devices.presets import compose, kinds, nearest
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
-from rlinit.limits import LARGEST, LARGEST_BATCH, MAX_DEVICES, check_name, check_number, closest
+from rlinit.limits import LARGEST, LARGEST_BATCH, check_device_count, check_name, check_number, closest
 from rlinit.units import DTYPES, parse_quantity, rate_for
 
 __all__ = ["CAPACITY_SLACK", "Device", "Hardware"]
@@ -228,7 +228,7 @@ class Hardware:
         if not self.devices:
             raise InvalidHardware("hardware has no devices; expected at least one")
         check_name("the hardware's name", self.name, InvalidHardware, empty=True)
-        _check_count(len(self.devices))
+        check_device_count(len(self.devices), InvalidHardware)
         names = [device.name for device in self.devices]
         for name, count in Counter(names).items():
             if count > 1:
@@ -325,7 +325,7 @@ class Hardware:
             Name of the whole, for messages and plans.
         """
         d = len(devices)
-        _check_count(d)
+        check_device_count(d, InvalidHardware)
         rates = np.full((d, d), check_number("bandwidth", bandwidth, InvalidHardware, unlimited=True))
         np.fill_diagonal(rates, np.inf)
         return cls(tuple(devices), rates, latency_s * (1.0 - np.eye(d)), name)
@@ -478,7 +478,7 @@ class Hardware:
         InvalidHardware
             A link that names an unknown device, or contents the constructor refuses.
         """
-        _check_count(sum(row.get("count", 1) for row in data["device"]))
+        check_device_count(sum(row.get("count", 1) for row in data["device"]), InvalidHardware)
         devices = [device for row in data["device"] for device in _expand(row)]
         index = {device.name: i for i, device in enumerate(devices)}
         d = len(devices)
@@ -637,12 +637,7 @@ def _quantity(what: str, value: float | str, unit: str) -> float:
 def _check_stages(k: int) -> None:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
         raise InvalidHardware(f"stages is {k!r:.60}; expected a whole number of at least 1")
-    _check_count(k)
-
-
-def _check_count(count: int) -> None:
-    if count > MAX_DEVICES:
-        raise InvalidHardware(f"{count:,} devices are too many; expected at most {MAX_DEVICES:,}")
+    check_device_count(k, InvalidHardware)
 
 
 _USUAL = (("reserve_bytes", 0.0), ("slowdown", 1.0))

@@ -97,6 +97,27 @@ def check_number(
     return number
 
 
+def check_device_count(count: int, error: type[RlinitError], where: str = "") -> None:
+    """Check that tables of every pair of devices stay small, before there are any.
+
+    Parameters
+    ----------
+    count
+        How many devices there will be.
+    error
+        What to raise.
+    where
+        What the message begins with, such as a file and ``": "``.
+
+    Raises
+    ------
+    RlinitError
+        An `error`: more than `MAX_DEVICES`.
+    """
+    if count > MAX_DEVICES:
+        raise error(f"{where}{count:,} devices are too many; expected at most {MAX_DEVICES:,}")
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the known name nearest to one that is not, "" if none is near.
 

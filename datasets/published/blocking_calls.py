@@ -28,6 +28,7 @@ from rlinit.datasets.published.dnn_partitioning import ACCELERATOR, CPU, core
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.limits import check_device_count
 
 __all__ = ["blocking_latency", "contiguous", "load"]
 
@@ -64,6 +65,7 @@ def load(path: str | Path, *, cores: int | None = None) -> tuple[Graph, Hardware
     if cores is not None:
         if cores < 0:
             raise InvalidHardware(f"cores is {cores}; expected an integer >= 0")
+        check_device_count(cores, InvalidHardware)
         cpus = [core(i) for i in range(cores)]
     devices = (*accelerators, *cpus)
     if not devices:

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import InvalidGraph
+from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.limits import check_device_count
 
 __all__ = ["ACCELERATOR", "CPU", "core", "load"]
 
@@ -64,7 +65,7 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
         An unreadable or malformed file (the message names the node, edge or field), edges of one source with
         different costs, or a backward node without a forward node of its ``colorClass``.
     InvalidHardware
-        No device at all, or an accelerator without memory.
+        No device at all, more than `rlinit.limits.MAX_DEVICES`, or an accelerator without memory.
     """
     source = Path(path)
     data = _read(source)
@@ -210,6 +211,7 @@ def _hardware(data: _Row, bandwidth: float, source: Path) -> Hardware:
         counts[key] = _identity(data, key, str(source))
         if counts[key] < 0:
             raise InvalidGraph(f"{source}: {key!r} is {counts[key]}; expected an integer >= 0")
+    check_device_count(sum(counts.values()), InvalidHardware, f"{source}: ")
     memory = _field(data, "maxSizePerFPGA", str(source))
     devices = [
         Device(f"{ACCELERATOR}{i}", ACCELERATOR, memory, io_bandwidth=bandwidth) for i in range(counts["maxFPGAs"])

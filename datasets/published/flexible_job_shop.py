@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import InvalidGraph
+from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.limits import check_device_count
 
 __all__ = ["load"]
-
-_MAX_MACHINES = 10_000
 
 
 def load(path: str | Path) -> tuple[Graph, Hardware]:
@@ -39,6 +38,8 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     ------
     InvalidGraph
         An unreadable file or a malformed line, which the message gives with its number.
+    InvalidHardware
+        More machines than `rlinit.limits.MAX_DEVICES`.
     """
     source = Path(path)
     try:
@@ -49,7 +50,8 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     if not rows or len(rows[0][1]) < 2:
         raise InvalidGraph(f"{source}: expected the numbers of jobs and machines in the first line")
     head = _Numbers(rows[0][1][:2], rows[0][0])
-    jobs, machines = head.next(1), head.next(1, _MAX_MACHINES)
+    jobs, machines = head.next(1), head.next(1)
+    check_device_count(machines, InvalidHardware, f"{source}: ")
     if len(rows) != jobs + 1:
         raise InvalidGraph(f"{source}: there are {len(rows) - 1} jobs; the first line says {jobs}")
     ops: list[tuple[str, dict[str, Any]]] = []

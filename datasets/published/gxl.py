@@ -10,9 +10,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from rlinit.errors import InvalidGraph
+from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.limits import check_device_count
 
 __all__ = ["best_known", "load"]
 
@@ -38,12 +39,15 @@ def load(path: str | Path, processors: int | None = None) -> tuple[Graph, Hardwa
     ------
     InvalidGraph
         An unreadable file, no number of processors, or a node or edge without a weight; the message names it.
+    InvalidHardware
+        More processors than `rlinit.limits.MAX_DEVICES`.
     """
     source = Path(path)
     graph = _graph_element(source)
     count = _integer(graph, _PROCESSORS, str(source)) if processors is None else processors
     if count < 1:
         raise InvalidGraph(f"{source}: {count} processors; expected at least 1")
+    check_device_count(count, InvalidHardware, f"{source}: ")
     ops = []
     for node in graph.findall("node"):
         name = _attribute(node, "id", f"{source}: a node")

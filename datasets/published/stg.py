@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlinit.errors import InvalidGraph
+from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.limits import check_device_count
 
 __all__ = ["load"]
 
@@ -37,10 +38,13 @@ def load(path: str | Path, processors: int) -> tuple[Graph, Hardware]:
     ------
     InvalidGraph
         An unreadable file, no processor, or a malformed line, which the message gives with its number.
+    InvalidHardware
+        More processors than `rlinit.limits.MAX_DEVICES`.
     """
     source = Path(path)
     if processors < 1:
         raise InvalidGraph(f"processors is {processors}; expected an integer >= 1")
+    check_device_count(processors, InvalidHardware)
     try:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:

@@ -172,6 +172,9 @@ _WINDOWED = (
 )  # fmt: skip
 """Families that look back no further than `sliding_window`, where it is said."""
 
+MOST_LAYERS = 10_000
+"""Most layers of a model: each has parts of its own."""
+
 LARGEST_COUNT = 1 << 40
 """More layers, heads or numbers than this are damage; products of several are still numbers."""
 
@@ -185,11 +188,10 @@ class _Config:
 
     def number(self, key: str, least: int = 1) -> int:
         """Return a whole number, at least `least`."""
-        value = self.data.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
-            shown = f"{value!r:.40}"
+        value, most = self.data.get(key), MOST_LAYERS if key in ("num_hidden_layers", "n_layer") else LARGEST_COUNT
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise InvalidConfig(
-                f"{self.family}: {key} is {shown}; expected a whole number from {least} to {LARGEST_COUNT}"
+                f"{self.family}: {key} is {f'{value!r:.40}'}; expected a whole number from {least} to {most}"
             )
         return value
 

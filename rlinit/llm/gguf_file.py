@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rlinit.errors import BackendUnavailable, InvalidConfig
 from rlinit.llm.architecture import Architecture, Part, PartKind
-from rlinit.llm.families import LARGEST_COUNT
+from rlinit.llm.families import LARGEST_COUNT, MOST_LAYERS
 
 
 class _Tensor(NamedTuple):
@@ -81,9 +81,10 @@ def _whole(fields: dict[str, Any], key: str, layer: int = 0, other: int | None =
     value = fields.get(key, other)
     if isinstance(value, (list, tuple)):
         value = value[layer] if layer < len(value) else None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
+    most = MOST_LAYERS if key.endswith(".block_count") else LARGEST_COUNT
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         said = "the file does not say" if value is None else f"the file says {value!r} for"
-        raise InvalidConfig(f"{said} {key!r}; expected a whole number from {least} to {LARGEST_COUNT}")
+        raise InvalidConfig(f"{said} {key!r}; expected a whole number from {least} to {most}")
     return value
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import resource
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -31,7 +33,7 @@ from rlinit.datasets import (
 )
 from rlinit.errors import RlinitError
 
-__all__ = ["JUNK", "Format", "attack", "formats"]
+__all__ = ["JUNK", "Format", "attack", "formats", "read", "texts"]
 
 JUNK = (
     b"",
@@ -53,6 +55,9 @@ JUNK = (
 
 SECONDS = 5.0
 """Processor seconds that reading a small file may take."""
+
+MEMORY_BYTES = 2_000_000_000
+"""Address space that reading a small file may take."""
 
 HARDWARE = """
 name = "three"
@@ -115,11 +120,10 @@ class Format:
     read: Callable[[Path], Any]
 
 
-@cache
-def formats() -> tuple[Format, ...]:
-    """Return every format whose reader is installed, with a small whole file of it."""
+def texts() -> list[Format]:
+    """Return every format that is text, with a small whole file of it."""
     load = rlinit.load_graph
-    texts: list[tuple[str, str, Callable[[Path], Any]]] = [
+    found: list[tuple[str, str, Callable[[Path], Any]]] = [
         ("hw.toml", HARDWARE, rlinit.Hardware.load),
         ("profile.csv", PROFILE, load),
         ("costs.csv", COSTS, CostTable.load),
@@ -133,7 +137,13 @@ def formats() -> tuple[Format, ...]:
         ("workload.json", json.dumps(WORKLOAD), dnn_partitioning.load),
         ("calls.json", json.dumps(WORKLOAD), blocking_calls.load),
     ]
-    found = [Format(name, text.encode(), read) for name, text, read in texts]
+    return [Format(name, text.encode(), read) for name, text, read in found]
+
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """Return every format whose reader is installed, with a small whole file of it."""
+    load, found = rlinit.load_graph, texts()
     for name, make, read in (
         ("net.pt2", _pt2, load),
         ("net.onnx", _onnx, load),
@@ -264,6 +274,18 @@ def _in_archive(data: bytes, rng: np.random.Generator) -> bytes:
     return out.getvalue()
 
 
+@contextmanager
+def memory_limit() -> Iterator[None]:
+    """Let the process have `MEMORY_BYTES` more than it has; beyond, it gets a MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def attack(kind: Format, rng: np.random.Generator, folder: Path) -> str:
     """Read a damaged file of a format.
 
@@ -278,14 +300,19 @@ def attack(kind: Format, rng: np.random.Generator, folder: Path) -> str:
 
     Returns
     -------
-    What went wrong, or "": an error of another kind or of several lines, or more than `SECONDS`.
+    What went wrong, or "": an error of another kind or of several lines, or more than `SECONDS` or `MEMORY_BYTES`.
     """
-    data = damaged(kind.data, rng)
+    return read(kind, damaged(kind.data, rng), folder)
+
+
+def read(kind: Format, data: bytes, folder: Path) -> str:
+    """Read the contents of a file of a format; return what went wrong, as `attack` does."""
     path = folder / kind.name
     path.write_bytes(data)
     began = process_time()
     try:
-        kind.read(path)
+        with memory_limit():
+            kind.read(path)
     except RlinitError as refused:
         if "\n" in str(refused).strip():
             return f"reading {kind.name}: an error of several lines: {refused}\n{data!r}"
