@@ -113,14 +113,11 @@ class _Model:
         self.readers = readers_of(graph)
         self.maker = [*range(graph.num_ops), *graph.further.op.tolist()]
         self.blocks = blocks_of(graph, "layer")
-
-    def forward_readers(self, tensor: int) -> list[int]:
-        """Return the forward ops that read a tensor."""
-        return [v for v in self.readers.get(tensor, (0, []))[1] if self.partner[v] == v]
-
-    def forward_tensors(self) -> list[int]:
-        """Return the tensors that forward ops make."""
-        return [t for t, u in enumerate(self.maker) if self.partner[u] == u]
+        self.forward_tensors = [t for t, u in enumerate(self.maker) if self.partner[u] == u]
+        self.forward_readers = {
+            t: [v for v in self.readers[t][1] if self.partner[v] == v] if t in self.readers else []
+            for t in self.forward_tensors
+        }
 
     def widths(self) -> dict[int, float]:
         """Return op -> bytes of the tensors alive around it, in Kahn's order with the smallest index first."""
@@ -138,15 +135,18 @@ class _Model:
                 waiting[v] -= 1
                 if not waiting[v]:
                     heapq.heappush(ready, v)
-        ends: list[list[float]] = [[] for _ in range(len(place) + 1)]
-        begins: list[list[float]] = [[] for _ in range(len(place) + 1)]
-        for t in self.forward_tensors():
-            reads = [place[v] for v in self.forward_readers(t)]
-            begins[place[self.maker[t]]].append(self.size[t])
-            ends[max(reads, default=len(place) - 1) + 1].append(self.size[t])
-        alive, width = Fraction(0), []
+        ends: list[list[int | Fraction]] = [[] for _ in range(len(place) + 1)]
+        begins: list[list[int | Fraction]] = [[] for _ in range(len(place) + 1)]
+        for t in self.forward_tensors:
+            size = self.size[t]
+            exact = int(size) if size.is_integer() else Fraction(size)
+            reads = [place[v] for v in self.forward_readers[t]]
+            begins[place[self.maker[t]]].append(exact)
+            ends[max(reads, default=len(place) - 1) + 1].append(exact)
+        alive: int | Fraction = 0
+        width = []
         for begin, end in zip(begins, ends, strict=True):
-            alive += sum(map(Fraction, begin)) - sum(map(Fraction, end))
+            alive += sum(begin) - sum(end)
             width.append(float(alive))
         return {v: width[at] for v, at in place.items()}
 
@@ -164,8 +164,8 @@ class _Model:
                 raise InvalidPlan(f"stage {j} recomputes {name!r}, which a path leaves and enters again")
         saved = [
             self.size[t]
-            for t in self.forward_tensors()
-            if self.maker[t] in inside and self.forward_readers(t) and inside.issuperset(self.forward_readers(t))
+            for t in self.forward_tensors
+            if self.maker[t] in inside and self.forward_readers[t] and inside.issuperset(self.forward_readers[t])
         ]
         return math.fsum(saved), ops
 
@@ -179,10 +179,11 @@ class _Model:
 
 
 class _Traffic(NamedTuple):
-    """Tensors that enter and leave each stage, and x: bytes made before each stage and needed in it or later."""
+    """Tensors that enter and leave each stage, bytes made in it, and those made before it and needed in it or later."""
 
     enter: list[list[int]]
     leave: list[list[int]]
+    made: list[float]
     crossing: list[float]
 
 
@@ -206,15 +207,19 @@ def trained_uses(
     stage = [assignment[name] for name in graph.names]
     traffic = _traffic(model, stage, k)
     widths = model.widths()
-    flying = _in_flight(training, stage, devices)
-    after = [len({at for at in stage if at >= j}) for j in range(k)]
+    used = sorted(set(stage))
+    flying = _in_flight(training, used, devices)
+    after = [sum(at >= j for at in used) for j in range(k)]
     split = training.schedule == "zero-bubble"
     dropped = [min(training.microbatches, after[j]) if split else flying[j] for j in range(k)]
     pairs = []
+    ops: list[list[int]] = [[] for _ in range(k)]
+    for v, at in enumerate(stage):
+        ops[at].append(v)
     for j in range(k):
         device = hardware.devices[device_index(hardware, devices[j])]
-        members = {v for v in range(graph.num_ops) if stage[v] == j}
-        beside = [v for v in range(graph.num_ops) if devices[stage[v]] == devices[j] and v not in members]
+        members = set(ops[j])
+        beside = [v for at in range(k) if at != j and devices[at] == devices[j] for v in ops[at]]
         pairs.append(
             _stage_pair(model, members, j, device, hardware, traffic, training, (flying[j], dropped[j]), widths, beside)
         )
@@ -230,15 +235,14 @@ def _traffic(model: _Model, stage: Sequence[int], k: int) -> _Traffic:
             enter[j].append(t)
         if elsewhere:
             leave[stage[u]].append(t)
-    crossing = []
-    for j in range(k + 1):
-        held = [
-            model.size[t]
-            for t in model.forward_tensors()
-            if stage[model.maker[t]] < j and any(stage[v] >= j for v in model.forward_readers(t))
-        ]
-        crossing.append(math.fsum(held))
-    return _Traffic(enter, leave, crossing)
+    made: list[list[float]] = [[] for _ in range(k)]
+    crossing: list[list[float]] = [[] for _ in range(k + 1)]
+    for t in model.forward_tensors:
+        first, last = stage[model.maker[t]], max((stage[v] for v in model.forward_readers[t]), default=-1)
+        made[first].append(model.size[t])
+        for j in range(first + 1, last + 1):
+            crossing[j].append(model.size[t])
+    return _Traffic(enter, leave, list(map(math.fsum, made)), list(map(math.fsum, crossing)))
 
 
 def _stage_pair(
@@ -271,7 +275,6 @@ def _stage_pair(
     blocks = [model.block(name, members, j) for name in again]
     recompute = math.fsum(float(seconds[v]) for _, ops in blocks for v in ops)
     m, (flying, dropped) = training.microbatches, counts
-    made = math.fsum(model.size[t] for t in model.forward_tensors() if model.maker[t] in members)
     before, after = (traffic.crossing[j], traffic.crossing[j + 1]) if members else (0.0, 0.0)
     use = StageUse(
         device=device.name,
@@ -290,7 +293,7 @@ def _stage_pair(
         recompute_s=recompute,
         in_flight=flying,
         state_bytes=training.state_factor * param,
-        kept_bytes=flying * made - dropped * math.fsum(saved for saved, _ in blocks),
+        kept_bytes=flying * traffic.made[j] - dropped * math.fsum(saved for saved, _ in blocks),
         recomputed_bytes=max((saved for saved, _ in blocks), default=0.0),
         buffer_bytes=(m + 1) * before + m * after,
         working_bytes=max((widths[v] for v in ahead), default=0.0),
@@ -309,8 +312,8 @@ def _backward(model: _Model, v: int, device: Device, seconds: float) -> float:
     return 2.0 * seconds if given is None else float(given) * device.slowdown
 
 
-def _in_flight(training: TrainingUse, stage: Sequence[int], devices: Sequence[str]) -> list[int]:
-    """Return the micro-batches that each stage holds at most."""
+def _in_flight(training: TrainingUse, used: Sequence[int], devices: Sequence[str]) -> list[int]:
+    """Return the micro-batches that each stage holds at most; `used` are the stages that have ops."""
     count, m, k = len(devices), training.microbatches, len(set(devices))
     if training.schedule == "interleaved":
         most = [0] * count
@@ -320,11 +323,11 @@ def _in_flight(training: TrainingUse, stage: Sequence[int], devices: Sequence[st
                 now[j] += 1 if kind == "F" else -1
                 most[j] = max(most[j], now[j])
     else:
-        after = [len({at for at in stage if at >= j}) for j in range(count)]
+        after = [sum(at >= j for at in used) for j in range(count)]
         most = {"gpipe": [m] * count}.get(training.schedule, after)
     if training.schedule == "zero-bubble":  # those that wait for the gradients of parameters count twice
-        return [min(m, count) + min(m, count - after[j]) if j in stage else 0 for j in range(count)]
-    return [min(m, most[j]) if j in stage else 0 for j in range(count)]
+        return [min(m, count) + min(m, count - after[j]) if j in used else 0 for j in range(count)]
+    return [min(m, most[j]) if j in used else 0 for j in range(count)]
 
 
 def step_seconds(

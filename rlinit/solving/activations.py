@@ -38,6 +38,8 @@ _BASE_SHARE = 0.6
 _ROUNDS = 8
 """Slicings of orders that the slicing before made better, at most."""
 
+_SLICE_S = 0.2
+"""Seconds that one slicing may take however little time is left."""
 
 _RELAXED_SHARE = 0.4
 """Of the time left, what the problem without the memory of activations may take where there are many ideals."""
@@ -152,7 +154,9 @@ def _slice(incumbent: ActivationIncumbent) -> None:
             if not improved or incumbent.finished:
                 break
             upper = incumbent.values[0] if incumbent.values else np.inf
-            found = slice_with_peaks(problem, np.array(order, np.int64), upper)
+            found = slice_with_peaks(
+                problem, np.array(order, np.int64), upper, max(_SLICE_S, incumbent.budget.remaining_s)
+            )
             improved = incumbent.offer(found, "slices with peaks")
             if improved and incumbent.assignment is not None:
                 order = _order_of(problem, incumbent.assignment)

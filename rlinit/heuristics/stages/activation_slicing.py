@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.kernels.stages.activation_slicing import slice_peaks, slice_transfers
 from rlinit.stages.activation_problem import StageActivations
-from rlinit.stages.problem import StageAssignment
+from rlinit.stages.problem import StageAssignment, StageProblem
 from rlinit.stages.states import StageStates, num_counted
 
 MOST_CELLS = 6_000_000
 """Most entries of the costs of slices (classes times nodes squared), and of labels; 8 bytes each."""
 
+_REPLAY_S = 3e-9
+"""Seconds that an op of a slice takes when its peak is replayed."""
 
-def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float) -> StageAssignment | None:
+
+def slice_with_peaks(
+    problem: StageActivations, op_order: IntArray, upper: float, seconds: float = math.inf
+) -> StageAssignment | None:
     """Return the slicing of an order of ops with the smallest bottleneck, peaks taken in that order; None without one.
 
     Parameters
@@ -25,6 +32,8 @@ def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float
         (n_ops,) a topological order of the ops, those of one node together.
     upper
         Bottleneck of a schedule at hand; slices whose work alone exceeds it are left out.
+    seconds
+        How long it may take; None is returned at once where it would take longer.
 
     Notes
     -----
@@ -43,7 +52,10 @@ def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float
     n, most = len(order), min(len(order), base.num_stages)
     if num_counted(base.class_count, most) * max(n + 1, base.num_classes) > MOST_CELLS:
         return None
-    costs = _slice_costs(problem, op_order, order, upper)
+    ends = _slice_ends(base, order, upper)
+    if _REPLAY_S * len(op_order) / n * float(((ends - np.arange(n)) ** 2).sum()) / 2 > seconds:
+        return None
+    costs = _slice_costs(problem, op_order, order, ends)
     states = StageStates.counted(base.class_count, most)
     step = states.step
     label = np.full((len(step), n + 1), np.inf)
@@ -66,22 +78,27 @@ def slice_with_peaks(problem: StageActivations, op_order: IntArray, upper: float
     return _read(problem, order, state, states, back, via)
 
 
-def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray, upper: float) -> FloatArray:
-    """Return (c, n, n) the seconds of each slice of nodes on each class."""
+def _slice_ends(base: StageProblem, order: IntArray, upper: float) -> IntArray:
+    """Return (n,) how far slices from each node go whose work does not exceed a bottleneck on the fastest class."""
+    n = len(order)
+    lightest = np.append(0.0, np.cumsum(base.work_s[:, order].min(axis=0)))
+    ends = np.searchsorted(lightest, lightest[:-1] + upper * (1.0 + 1e-9), side="right") - 1
+    return np.clip(ends, np.arange(n) + 1, n).astype(np.int64)
+
+
+def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray, ends: IntArray) -> FloatArray:
+    """Return (c, n, n) the seconds of each slice of nodes up to the ends on each class."""
     base, tensors = problem.problem, problem.tensors
     n, m = len(order), len(op_order)
     work = base.work_s[:, order]
     place = inverse_of(op_order)
     first = np.append(np.flatnonzero(np.diff(problem.node_of_op[op_order], prepend=-1)), m)
-    lightest = np.append(0.0, np.cumsum(work.min(axis=0)))
-    ends = np.searchsorted(lightest, lightest[:-1] + upper * (1.0 + 1e-9), side="right") - 1
-    ends = np.clip(ends, np.arange(n) + 1, n).astype(np.int64)
     reads = [np.sort(place[list(tensors.reads[v])]) for v in op_order.tolist()]
     indptr = np.append(0, np.cumsum([len(one) for one in reads])).astype(np.int64)
     last = np.array([max((place[w] for w in tensors.readers[v]), default=m) for v in op_order.tolist()], np.int64)
     sizes = np.array([tensors.size_bytes[v] for v in op_order.tolist()])
     peaks = slice_peaks(ends, first, sizes, indptr, np.concatenate(reads).astype(np.int64), last)
-    position = inverse_of(order)
+    known, position = np.isfinite(peaks), inverse_of(order)
     held = np.append(0.0, np.cumsum(base.param_bytes[order]))
     param = held[None, 1:] - held[:-1, None]
     costs = np.empty((base.num_classes, n, n))
@@ -101,10 +118,10 @@ def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray,
         )
         allowed = np.append(0, np.cumsum(~np.isfinite(work[c])))
         spent = np.append(0.0, np.cumsum(np.where(np.isfinite(work[c]), work[c], 0.0)))
-        over = np.maximum(param + peaks - base.cache_bytes[c], 0.0)
+        over = np.maximum(param + np.where(known, peaks, 0.0) - base.cache_bytes[c], 0.0)
         rate = float(base.overflow_s_per_byte[c])
         costs[c] = transfers + spent[None, 1:] - spent[:-1, None] + (over * rate if rate > 0 else 0.0)
-        costs[c][(allowed[None, 1:] > allowed[:-1, None]) | (param > base.memory_bytes[c])] = np.inf
+        costs[c][~known | (allowed[None, 1:] > allowed[:-1, None]) | (param > base.memory_bytes[c])] = np.inf
     costs[:, np.tril_indices(n, -1)[0], np.tril_indices(n, -1)[1]] = np.inf
     return costs
 

@@ -218,8 +218,9 @@ def _widths(graph: Graph, node_of_op: IntArray, n: int) -> FloatArray:
     np.maximum.at(last, graph.edge_tensor, place[graph.edges[:, 1]])
     last[last < 0] = graph.num_ops - 1
     # In fractions, since sums that rise and fall leave the rounding of the largest tensors in the smallest.
-    change = [Fraction(0)] * (graph.num_ops + 1)
-    for begin, end, amount in zip(place[tensors.op].tolist(), (last + 1).tolist(), map(Fraction, size), strict=True):
+    exact = (int(each) if each.is_integer() else Fraction(each) for each in size.tolist())
+    change: list[int | Fraction] = [0] * (graph.num_ops + 1)
+    for begin, end, amount in zip(place[tensors.op].tolist(), (last + 1).tolist(), exact, strict=True):
         change[begin] += amount
         change[end] -= amount
     alive = np.array(list(map(float, itertools.accumulate(change))))
