@@ -108,6 +108,8 @@ class PlacementSearch:
         Where the coarse schedule came from.
     assembled
         What was put together from memory multipliers, worth a search of its own even where it is worse.
+    finished_share
+        The share at which earliest finish was last tried where nothing fits; below 0: not yet.
     """
 
     incumbent: PlacementIncumbent
@@ -117,6 +119,7 @@ class PlacementSearch:
     peak: PeakMemory | None = None
     origin: str = "none"
     assembled: Placement | None = None
+    finished_share: float = -1.0
     _largest: float = -1.0
     _binds: bool | None = None
 
@@ -206,7 +209,8 @@ def run_heuristic(search: PlacementSearch, name: str) -> None:
             taken = incumbent.offer(found, name)
             if search.share == share:
                 break
-        if not taken and incumbent.values is None:
+        if not taken and incumbent.values is None and search.finished_share != search.share:
+            search.finished_share = search.share
             incumbent.offer(earliest_finish_start(search.searched()), "earliest-finish")
 
 

@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import BoolArray, FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.chains import best_chain
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
@@ -39,11 +39,13 @@ from rlinit.exact.placements.bounds.flow import FlowBound
 from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lagrangian_chain
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
+from rlinit.kernels.placements.list_scheduling import upward_rank
 from rlinit.placements.problem import PlacementProblem
 
 _ROUNDS = 8
 _BETWEEN_OPS = 2_000
 _LP_SIZE = 40_000
+_WINDOW_S, _QUICK_S = 2.5e-7, 0.1  # Seconds that a window takes for each edge and device; those there always are.
 _LP_ENTRY_S = 1e-4  # Seconds that a relaxation takes for each op and device, in which HiGHS hardly looks at the clock.
 _SIMPLEX_OPS = 100
 _CHAIN_OPS = 3_000
@@ -84,12 +86,14 @@ def path_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
     upper
         A makespan; batches that only worse placements have are left out.
     budget
-        Not used: this is linear.
+        Where it has no time for the windows of all ops and devices, transfers are left out.
 
     Notes
     -----
-    Takes time linear in edges times squared number of devices.
+    Takes time linear in edges times number of devices.
     """
+    if not _affords_windows(problem, budget):
+        return min(_longest_path(problem, possible_batches(problem)), upper)
     window = _windows(problem, upper)
     return upper if window is None else min(window.floor_s, upper)
 
@@ -106,6 +110,19 @@ def _windows(problem: PlacementProblem, upper: float) -> ShardWindows | None:
     return known[1]
 
 
+def _affords_windows(problem: PlacementProblem, budget: Budget | None) -> bool:
+    """Return whether the windows of all ops and devices are known, or take no longer than there is."""
+    seconds = _WINDOW_S * (problem.num_ops + len(problem.succ)) * problem.num_devices
+    return problem in _LAST or budget is None or seconds <= max(_QUICK_S, budget.remaining_s)
+
+
+def _longest_path(problem: PlacementProblem, allowed: BoolArray) -> float:
+    """Return the longest path where every op takes its fastest batch and transfers take no time."""
+    least = np.where(allowed, problem.time_s, np.inf).min(axis=(1, 2), initial=np.inf)
+    free = np.zeros(problem.num_ops)
+    return float(upward_rank(problem.order, least, free, problem.succ_indptr, problem.succ).max(initial=0.0))
+
+
 def load_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
     """Return the best of `path_bound` and the loads of a fractional assignment within the memory.
 
@@ -118,6 +135,10 @@ def load_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
     """
     budget = budget or Budget()
     if budget.expired:
+        if not _affords_windows(problem, budget):
+            allowed = possible_batches(problem)
+            load = load_lagrangian(problem, allowed, budget).bound_s if allowed.any(axis=(1, 2)).all() else np.inf
+            return min(max(_longest_path(problem, allowed), load), upper)
         window = _windows(problem, np.inf)
         if window is None:
             return upper

@@ -116,8 +116,8 @@ def _split_start(problem: PlacementProblem) -> Placement | None:
     for i in range(d):
         slowest = np.maximum(slowest, problem.time_s[:, i, counts[:, i]])
     choice = problem.over_groups(slowest, np.maximum).argmin(axis=1)
-    device = np.stack([np.repeat(np.arange(d), counts[c]) for c in choice])
-    found = placement_of(problem, device, np.zeros((n, d)))
+    devices_of = np.stack([np.repeat(np.arange(d), count) for count in counts])
+    found = placement_of(problem, devices_of[choice], np.zeros((n, d)))
     return found if makespan(problem, found) < np.inf else None
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
+from rlinit.exact.placements.bounds import registry
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram
@@ -90,6 +91,23 @@ def test_what_runs_late_holds_without_any_time(name: str) -> None:
         assert 0.0 <= bound <= least * CLOSE, (seed, bound, least)
         above += bound > 0.0
     assert above > SEEDS // 2
+
+
+@pytest.mark.parametrize("name", ["path", "load"])
+@pytest.mark.parametrize("late", [False, True])
+def test_paths_without_windows_hold_and_are_no_better(name: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no time for the windows of all ops and devices, transfers are left out."""
+    monkeypatch.setattr(registry, "_WINDOW_S", 1e3)
+    above_zero = 0
+    for seed in range(SEEDS):
+        problem, best = _tiny(seed)
+        problem = dataclasses.replace(problem)  # whose windows are not known yet
+        quick = PLACEMENT_BOUNDS[name](problem, budget=Budget(0.0 if late else 1.0))
+        assert quick <= best * CLOSE, seed
+        if name == "path":
+            assert quick <= PLACEMENT_BOUNDS[name](problem) * CLOSE, seed
+        above_zero += quick > 0.0
+    assert above_zero > SEEDS // 2
 
 
 @pytest.mark.parametrize("name", BOUNDS)
