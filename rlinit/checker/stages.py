@@ -102,13 +102,13 @@ def stage_uses(
     enter = [entering[entering[:, 0] == j, 1] for j in range(k)]
     leave = [leaving[stage[maker[leaving]] == j] for j in range(k)]
     uses = []
-    readers = readers_of(graph) if orders else {}
+    peaks = _activation_peaks(orders, graph) if orders else [0.0] * k
     for j, name in enumerate(devices):
         i = device_index(hardware, name)
         device = hardware.devices[i]
         members = held[j]
         param = math.fsum(param_bytes[members].tolist())
-        peak = _activation_peak([graph.index(op) for op in orders[j]], graph, readers) if orders else 0.0
+        peak = peaks[j]
         spare = _off_cache(graph, [held[i] for i in range(k) if devices[i] == name], param, peak, device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
         rate_in, rate_out, delay_in, delay_out = (
@@ -147,28 +147,29 @@ def readers_of(graph: Graph) -> Readers:
     return readers
 
 
-def _activation_peak(order: Sequence[int], graph: Graph, read_by: Readers) -> float:
-    """Return the most bytes of tensors that are alive together while the ops of a stage run in an order.
+def _activation_peaks(orders: Sequence[Sequence[str]], graph: Graph) -> list[float]:
+    """Return the most bytes of tensors that are alive together while the ops of each stage run in an order.
 
     Alive is what arrives from outside, until its last reader here; and what is made here, from the start of its op
     until its last reader, or until the end if somebody reads it elsewhere or nobody at all.
     """
-    when = {v: step for step, v in enumerate(order)}
-    spans: dict[int, tuple[int, int]] = {}  # tensor -> first and last step at which it is alive
-    size = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
-    for tensor, u in enumerate((*range(graph.num_ops), *graph.further.op.tolist())):
-        _, readers = read_by.get(tensor, (u, []))
-        here = [when[v] for v in readers if v in when]
-        if u in when:
-            stays = not readers or len(here) < len(readers)
-            spans[tensor] = (when[u], len(order) - 1 if stays else max(here))
-        elif here:
-            spans[tensor] = (0, max(here))
-    change = [Fraction(0)] * (len(order) + 1)
-    for tensor, (first, last) in spans.items():
-        change[first] += Fraction(size[tensor])
-        change[last + 1] -= Fraction(size[tensor])
-    return float(max(itertools.accumulate(change)))
+    when = {graph.index(op): (j, step) for j, order in enumerate(orders) for step, op in enumerate(order)}
+    changes: list[list[int | Fraction]] = [[0] * (len(order) + 1) for order in orders]
+    readers = readers_of(graph)
+    sizes = (size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist()))
+    for tensor, (u, size) in enumerate(zip((*range(graph.num_ops), *graph.further.op.tolist()), sizes, strict=True)):
+        own, made = when[u]
+        last: dict[int, int] = {}
+        for v in readers.get(tensor, (u, []))[1]:
+            j, step = when[v]
+            last[j] = max(last.get(j, 0), step)
+        if set(last) != {own}:
+            last[own] = len(orders[own]) - 1
+        exact = int(size) if size.is_integer() else Fraction(size)
+        for j, end in last.items():
+            changes[j][made if j == own else 0] += exact
+            changes[j][end + 1] -= exact
+    return [float(max(itertools.accumulate(change))) for change in changes]
 
 
 def _check_orders(plan: Plan, graph: Graph) -> None:
