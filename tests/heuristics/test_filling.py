@@ -67,7 +67,7 @@ def test_each_better_assignment_is_told(searcher: type[Filler | Beam]) -> None:
     """What is told while the search goes on gets better from one to the next, and the last is what is returned."""
     problem = random_problem(5, 30, 4, num_classes=3, density=0.2, io=0.1)
     told: list[StageAssignment] = []
-    found = bisect_from(searcher, problem, None, seed=0, loads=50_000, on_solution=told.append)
+    found = bisect_from(searcher, problem, None, seed=0, loads=20_000, on_solution=told.append)
     assert found is not None
     assert told[-1] is found[0]
     values = [evaluate(problem, one) for one in told]
@@ -80,9 +80,9 @@ def _constant(prices: tuple[FloatArray, FloatArray], _: float) -> tuple[FloatArr
 
 def test_the_beam_takes_prices() -> None:
     """Prices of a cover, and prices that mean nothing, lead to assignments that are as good as they say."""
-    for seed in range(30):
+    for seed in range(0, 30, 2):
         problem = random_problem(
-            seed, 6, 3, num_classes=3, density=0.3, io=(0.0, 0.3)[seed % 2], scale=10.0 ** (seed - 9)
+            seed, 6, 3, num_classes=3, density=0.3, io=(0.0, 0.3)[seed // 2 % 2], scale=10.0 ** (seed - 9)
         )
         cover = ConvexCover(problem, Budget())
         optimum = brute_force_pipeline(problem)
@@ -121,7 +121,7 @@ def test_an_op_placed_from_one_end_is_not_placed_again_from_the_other() -> None:
         assert (source <= found[0].stage[problem.succ]).all(), seed
 
 
-@pytest.mark.parametrize(("tasks", "stations"), [(400, 20), (400, 8)])
+@pytest.mark.parametrize(("tasks", "stations"), [(300, 15), (240, 6)])
 def test_stages_without_any_slack_are_filled_exactly(tasks: int, stations: int) -> None:
     """Where whole seconds leave no idle second, each of the stages is filled to the last one."""
     rng = np.random.default_rng(5)

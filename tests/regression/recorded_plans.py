@@ -232,7 +232,7 @@ def stage_programs() -> Iterator[Case]:
             yield case(f"like-network-12 {objective} {method}", network12, tpus(3), objective, method=method)
             yield case(f"unequal-12 {objective} {method}", dag12, unequal, objective, method=method)
     yield case("wide-40 pipeline auto k=2", wide40, partial(stages, 2))
-    yield case("wide-40 pipeline auto k=3, gap 0.002", partial(wide, 3, 40), partial(stages, 3), gap=0.002)
+    yield case("wide-28 pipeline auto k=3, gap 0.002", partial(wide, 3, 28), partial(stages, 3), gap=0.002)
     yield case("wide-34 memory auto k=4", partial(wide, 5, 34), partial(stages, 4), "memory")
     yield case("dag-12 ties pipeline auto", ties12, unequal)
     yield case("unequal-12 pipeline infeasible", dag12, partial(unequal, 1.5))
