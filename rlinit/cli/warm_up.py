@@ -42,8 +42,8 @@ def compile_kernels(
 ) -> float:
     """Run every phase on small graphs, so that numba finds its kernels on disk from then on; return the seconds taken.
 
-    Kernels are compiled when they are first used on a machine, about a minute in all, which a short time limit does not
-    allow for. Where that was done for these sources already, nothing is done again.
+    Kernels are compiled when they are first used on a machine, some minutes of one core in all. Where that was done for
+    these sources already, nothing is done again.
 
     Parameters
     ----------
@@ -98,6 +98,12 @@ def _steps() -> dict[str, list[_Call]]:
         methods = ("auto", "warm", "anneal", "fill", "beam", "brkga", "agent")
         calls = [_Call(_layers(), pipeline, {"objective": objective, "method": method}) for method in methods]
         steps[f"stages: {objective}"] = [*calls, _Call(_layers(), pipeline, {"objective": objective}, True)]
+    steps["stages: unlike devices, activations, chunks, training"] = [
+        _Call(_layers(), _devices(1e9), {"objective": "pipeline"}),
+        _Call(_layers(), pipeline, {"objective": "pipeline", "activations": True}),
+        _Call(_layers(), pipeline, {"objective": "pipeline", "chunks": 2}),
+        _Call(_layers(), pipeline, {"objective": "pipeline", "training": "1f1b", "microbatches": 4}),
+    ]
     return steps
 
 
