@@ -211,15 +211,16 @@ def schedule(
     plan = agent if isinstance(agent, Plan) else None
     _check_kinds(graph, hardware)
     hardware = _prepared(hardware, options, plan)
-    return _planned(Request(graph, hardware, options, plan, _search_budget(graph, time_limit_s), progress))
+    return _planned(Request(graph, hardware, options, plan, _search_budget(graph, options), progress))
 
 
-_CHECK_S = 1e-5
+_CHECK_S, _CHECK_TRAINING_S = 1e-5, 3e-5
 """Seconds of an op that writing and checking the plan take: kept back from the search, up to half of the limit."""
 
 
-def _search_budget(graph: Graph, limit_s: float | None) -> Budget:
-    return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - _CHECK_S * graph.num_ops))
+def _search_budget(graph: Graph, options: SolveOptions) -> Budget:
+    limit_s, each = options.time_limit_s, _CHECK_S if options.training is None else _CHECK_TRAINING_S
+    return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - each * graph.num_ops))
 
 
 def _planned(request: Request) -> Plan:
