@@ -2,8 +2,8 @@
 
 Each plan, graph, hardware and certificate is written to files, and a fresh Python without packages checks them.
 
-Run as ``python -m benchmarks.components.certificates SET ... [--every N] [--seconds S]``. The sets are ``imagenet``
-(ten graphs, k = 4, 5, 6, `memory`), ``zoo`` (20 networks, k = 2 to 64, `pipeline`), ``dnn-partitioning``,
+Run as ``python -m benchmarks.components.certificates SET ... [--every N] [--seconds S] [--certify-s S]``. The sets are
+``imagenet`` (ten graphs, k = 4, 5, 6, `memory`), ``zoo`` (20 networks, k = 2 to 64, `pipeline`), ``dnn-partitioning``,
 ``assembly-lines`` (100 tasks), ``communication`` (task graphs with delays, `latency`) and ``flexible-job-shop``.
 """
 
@@ -62,8 +62,8 @@ def problems(name: str) -> Iterator[Problem]:
             yield f"{path.stem} k={k}", assembly_line.load(path), rlinit.Hardware.pipeline(k), "pipeline"
 
 
-def run(problem: Problem, seconds: float) -> dict[str, Any]:
-    """Return what is said of one problem's plan and certificate."""
+def run(problem: Problem, seconds: float, certify_s: float) -> dict[str, Any]:
+    """Return what is said of one problem's plan and certificate, each looked for in so many seconds."""
     name, graph, hardware, objective = problem
     plan, solving = timed(lambda: rlinit.schedule(graph, hardware, objective=objective, time_limit_s=seconds))
     row: dict[str, Any] = {"problem": name, "status": plan.status, "source": plan.bound_source, "solving_s": solving}
@@ -72,7 +72,7 @@ def run(problem: Problem, seconds: float) -> dict[str, Any]:
         plan.save(paths[0])
         graph.save(paths[1])
         (hardware.with_stages(plan.num_stages) if plan.num_stages else hardware).save(paths[2])
-        _, row["writing_s"] = timed(partial(write_certificate, paths[3], plan, graph, hardware))
+        _, row["writing_s"] = timed(partial(write_certificate, paths[3], plan, graph, hardware, certify_s))
         row["bytes"] = paths[3].stat().st_size
         command = [sys.executable, "-I", "-S", check.__file__, *map(str, paths)]
         told, row["checking_s"] = timed(partial(subprocess.run, command, capture_output=True, text=True))
@@ -85,13 +85,20 @@ def main() -> None:
     parser.add_argument("sets", nargs="+", choices=SETS)
     parser.add_argument("--every", type=int, default=1, help="take every so many problems of a set")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of a schedule")
+    parser.add_argument("--certify-s", type=float, default=60.0, help="time limit of the search for proofs")
     arguments = parser.parse_args()
     for name in arguments.sets:
         rows = []
         for problem in list(problems(name))[:: arguments.every]:
-            rows.append(run(problem, arguments.seconds))
+            rows.append(run(problem, arguments.seconds, arguments.certify_s))
             print(rows[-1], flush=True)
-        save(f"certificates_{name.replace('-', '_')}", rows, every=arguments.every, seconds=arguments.seconds)
+        save(
+            f"certificates_{name.replace('-', '_')}",
+            rows,
+            every=arguments.every,
+            seconds=arguments.seconds,
+            certify_s=arguments.certify_s,
+        )
         columns = ["problem", "status", "source", "writing_s", "checking_s", "verdict"]
         print_table(name, columns, [[row[column] for column in columns] for row in rows])
         exact = sum(row["verdict"].startswith("VERIFIED (exact)") for row in rows)
