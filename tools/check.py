@@ -21,10 +21,11 @@ zero        no value is below 0
 op          some op takes as long on every device it may run on
 load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d >= sum_v min_d y_d time(v, d), where
             for throughput time(v, d) is that of all shards in batches of the best size
-quantum     one of the above, raised to the next multiple of what divides every time exactly
 packing     a dual feasible function gives the ops, on their fastest devices, more than k devices hold
+quantum     one of the above, raised to the next multiple of what divides every time exactly
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
-            and the set of all ops is not among them
+            and the set of all ops is not among them; what weighs nothing at an end of the graph stays with its only
+            neighbour, which some best schedule does
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
