@@ -17,8 +17,11 @@ from rlinit.checker.stages import stage_uses
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
 from rlinit.plan import Plan
 from rlinit.stages.activation_peak import Tensors, least_peak, order_peak, tensors_of
+from rlinit.stages.activation_problem import with_activations
+from rlinit.stages.lowering import lower_stages
 
 SEEDS = st.integers(0, 100_000)
 SCALES = st.sampled_from([1e-9, 1.0, 1e12])
@@ -197,3 +200,19 @@ def test_many_ready_ops_end_the_search_early() -> None:
     assert sorted(found.order) == list(range(400))
     assert found.peak_bytes == sum(range(1, 401))
     assert found.bound_bytes == pytest.approx(found.peak_bytes)
+
+
+@pytest.mark.parametrize("cache", [50.0, np.inf])
+def test_a_value_to_beat_loses_no_slices(cache: float) -> None:
+    """Slices under the best bottleneck are found again where longer ones are left out, whatever the caches hold."""
+    for seed in range(20):
+        graph = random_graph(seed, 12)
+        lowered = lower_stages(graph, Hardware.pipeline(3, bandwidth=10.0, cache=cache), "pipeline")
+        problem = with_activations(lowered.problem, lowered.node_of_op, graph)
+        order = problem.ops_of(problem.problem.order)
+        best = slice_with_peaks(problem, np.array(order), np.inf)
+        assert best is not None
+        value = max(problem.cost(best.stage == j, c) for j, c in enumerate(best.classes.tolist()))
+        again = slice_with_peaks(problem, np.array(order), value)
+        assert again is not None
+        assert (again.stage == best.stage).all(), seed
