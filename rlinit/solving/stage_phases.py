@@ -489,8 +489,6 @@ def has_stage_constraints(search: StageSearch) -> bool:
 def stage_constraint_program(search: StageSearch) -> None:
     """Search and prove a pipeline on CP-SAT, from the incumbent."""
     incumbent = search.incumbent
-    if incumbent.assignment is None:
-        natural(search)
     if incumbent.finished or incumbent.assignment is None:
         return
     on_solution, on_bound = incumbent.listeners("cp-sat")

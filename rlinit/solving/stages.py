@@ -59,6 +59,9 @@ def _stages_over(count: int) -> Condition[StageSearch]:
 
 
 _NO_PLAN: Condition[StageSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+_NO_SCHEDULE: Condition[StageSearch] = Condition(
+    "there is no schedule yet", lambda search: search.incumbent.assignment is None
+)
 _PIPELINE: Condition[StageSearch] = Condition("the objective is pipeline", _pipeline)
 _MEMORY: Condition[StageSearch] = Condition("the objective is memory", lambda search: not _pipeline(search))
 _ALIKE: Condition[StageSearch] = Condition(
@@ -297,7 +300,11 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
         Phase("coarse schedule", stage_phases.natural, because="its value leaves out ideals that cannot matter"),
         Phase("all ideals", exact_ideals, because="it was asked for by name"),
     ),
-    "cp-sat": (Phase("constraint program", stage_phases.stage_constraint_program, because="it was asked for by name"),),
+    "cp-sat": (
+        Phase("natural order", stage_phases.natural),
+        Phase("filling", stage_phases.fill, 0.2, (_NO_SCHEDULE,), "the constraint program counts in parts of a value"),
+        Phase("constraint program", stage_phases.stage_constraint_program, because="it was asked for by name"),
+    ),
     "remember": (
         _COARSE,
         Phase("bound convex-cover", _bound("convex-cover"), 0.5, because="no trial below it needs to be refuted"),
