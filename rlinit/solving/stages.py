@@ -301,8 +301,8 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
         Phase("all ideals", exact_ideals, because="it was asked for by name"),
     ),
     "cp-sat": (
-        Phase("natural order", stage_phases.natural),
-        Phase("filling", stage_phases.fill, 0.2, (_NO_SCHEDULE,), "the constraint program counts in parts of a value"),
+        Phase("natural order", stage_phases.natural, when=(_NO_SCHEDULE,), because="the program improves a schedule"),
+        Phase("filling", stage_phases.fill, 0.2, (_NO_SCHEDULE,), "memory leaves no stretch of that order to a device"),
         Phase("constraint program", stage_phases.stage_constraint_program, because="it was asked for by name"),
     ),
     "remember": (
