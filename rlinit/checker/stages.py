@@ -165,7 +165,7 @@ def _activation_peaks(orders: Sequence[Sequence[str]], graph: Graph) -> list[flo
             last[j] = max(last.get(j, 0), step)
         if set(last) != {own}:
             last[own] = len(orders[own]) - 1
-        exact = int(size) if size.is_integer() else Fraction(size)
+        exact = exactly(size)
         for j, end in last.items():
             changes[j][made if j == own else 0] += exact
             changes[j][end + 1] -= exact
@@ -190,6 +190,11 @@ def _check_orders(plan: Plan, graph: Graph) -> None:
 def known(sizes: FloatArray) -> FloatArray:
     """Return sizes, 0 where they are not given."""
     return np.where(np.isnan(sizes), 0.0, sizes)
+
+
+def exactly(size: float) -> int | Fraction:
+    """Return a size as a number whose sums are not rounded; whole ones as integers, which add up fast."""
+    return int(size) if size.is_integer() else Fraction(size)
 
 
 def size_of(value: float) -> float:

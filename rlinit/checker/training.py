@@ -13,6 +13,7 @@ from rlinit.checker.stages import (
     check_stage,
     check_stage_rules,
     device_index,
+    exactly,
     io_rates,
     readers_of,
     size_of,
@@ -138,8 +139,7 @@ class _Model:
         ends: list[list[int | Fraction]] = [[] for _ in range(len(place) + 1)]
         begins: list[list[int | Fraction]] = [[] for _ in range(len(place) + 1)]
         for t in self.forward_tensors:
-            size = self.size[t]
-            exact = int(size) if size.is_integer() else Fraction(size)
+            exact = exactly(self.size[t])
             reads = [place[v] for v in self.forward_readers[t]]
             begins[place[self.maker[t]]].append(exact)
             ends[max(reads, default=len(place) - 1) + 1].append(exact)
