@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def _proof(
     # A value that is optimal in floats may lie above the optimum by their rounding.
     thresholds = tuple(dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)))
     for threshold in thresholds:
-        for proof in (*_packings(costs, threshold), *_whole_packings(costs, threshold)):
+        for proof in chain(_packings(costs, threshold), _whole_packings(costs, threshold)):
             if _reaches(proof, costs, wanted):
                 return proof
     found = (_states(costs, threshold) for threshold in thresholds if threshold >= wanted)
