@@ -27,6 +27,7 @@ from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.costs.roofline import known_bytes
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.placements.list_scheduling import StorageArrays
 from rlinit.kernels.placements.live_tensors import IN_PARAMETERS, OWN_STORAGE, LiveArrays, Run, copies, peaks
 from rlinit.placements.ports import port_ops
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -50,6 +51,32 @@ class LiveTensors:
 
     arrays: LiveArrays
     sum_bytes: FloatArray
+
+    @property
+    def unread_bytes(self) -> float:
+        """Bytes of one shard of all tensors that no op reads, which stay where they are made; views apart."""
+        a = self.arrays
+        return float(a.size[(np.diff(a.reader_indptr) == 0) & (a.base == OWN_STORAGE)].sum())
+
+    def storages(self, num_shards: int) -> StorageArrays:
+        """Return the storages of tensors as list scheduling counts them, views in what they look at on any device.
+
+        Parameters
+        ----------
+        num_shards
+            Shards of the problem, all of which an op takes at once there.
+        """
+        a = self.arrays
+        n, count = len(a.order), len(a.op)
+        root, _ = _storages(a)
+        pairs = np.unique(np.repeat(np.arange(n), np.diff(a.input_indptr)) * count + root[a.inputs])
+        read_indptr, read = _by_row(pairs // max(count, 1), pairs % max(count, 1), n)
+        own = np.flatnonzero(root == np.arange(count))
+        made_indptr, made = _by_row(a.op[own], own, n)
+        stays = np.zeros(count, np.int64)
+        stays[root[np.diff(a.reader_indptr) == 0]] = 1
+        size = num_shards * np.where(a.base == IN_PARAMETERS, 0.0, a.size)
+        return StorageArrays(size, np.bincount(read, minlength=count) + stays, read_indptr, read, made_indptr, made)
 
     def peak_bytes(self, problem: PlacementProblem, placement: Placement) -> FloatArray:
         """Return (d,) the most bytes of live tensors on each device, weights apart.
@@ -155,6 +182,18 @@ def _by_row(keys: IntArray, values: IntArray, n: int) -> tuple[IntArray, IntArra
     return indptr, np.ascontiguousarray(values[np.argsort(keys, kind="stable")]).astype(np.int64)
 
 
+def _storages(a: LiveArrays) -> tuple[IntArray, FloatArray]:
+    """Return (T,) the tensor in whose storage each one lies, and the least bytes of a shard that reading it holds."""
+    least, root = a.size.copy(), np.arange(len(a.op))
+    least[a.base == IN_PARAMETERS] = 0.0
+    place = inverse_of(a.order)
+    views = np.flatnonzero(a.base >= 0)
+    for row in views[np.argsort(place[a.op[views]], kind="stable")].tolist():
+        root[row] = root[a.base[row]]
+        least[row] = min(a.size[row], least[a.base[row]])
+    return root, least
+
+
 def without_what_never_fits(problem: PlacementProblem, live: LiveTensors) -> PlacementProblem:
     """Return the problem without batches that, with their group's weights and what they read and make, fill a device.
 
@@ -171,13 +210,7 @@ def without_what_never_fits(problem: PlacementProblem, live: LiveTensors) -> Pla
     if np.isinf(problem.capacity_bytes).all():
         return problem
     a = live.arrays
-    least, root = a.size.copy(), np.arange(len(a.op))
-    least[a.base == IN_PARAMETERS] = 0.0
-    place = inverse_of(a.order)
-    views = np.flatnonzero(a.base >= 0)
-    for row in views[np.argsort(place[a.op[views]], kind="stable")].tolist():
-        root[row] = root[a.base[row]]
-        least[row] = min(a.size[row], least[a.base[row]])
+    root, least = _storages(a)
     reader = np.repeat(np.arange(len(a.order)), np.diff(a.input_indptr))
     together, which = np.unique(reader * len(root) + root[a.inputs], return_inverse=True)
     largest = np.zeros(len(together))

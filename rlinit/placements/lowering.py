@@ -122,7 +122,21 @@ def lower_placement(
             f"op {graph.names[stuck[0]]!r}, with its group's weights and the tensors that it reads and makes, fits on "
             f"no device that may run it (the largest has {problem.capacity_bytes.max():,.0f} bytes to give)"
         )
-    return LoweredPlacement(problem, obstacle, live)
+    return LoweredPlacement(problem, obstacle or _overfull_at_the_end(problem, live), live)
+
+
+def _overfull_at_the_end(problem: PlacementProblem, live: LiveTensors) -> str:
+    """Return why weights and what no op reads, which stays where it is made, cannot all be held; "" if they can."""
+    weights = float(problem.weight_bytes.sum())
+    outputs = problem.num_shards * live.unread_bytes
+    room = float(problem.capacity_bytes.sum())
+    if weights + outputs <= room * CAPACITY_SLACK:
+        return ""
+    return (
+        f"the model needs {weights + outputs:,.0f} bytes when it ends, {weights:,.0f} for weights and {outputs:,.0f} "
+        f"for tensors that no op reads, which stay; all devices together hold {room:,.0f} (resident='weights' counts "
+        "weights alone)"
+    )
 
 
 def _capacities(hardware: Hardware, resident: Resident) -> FloatArray:

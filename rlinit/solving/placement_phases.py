@@ -221,8 +221,19 @@ def named_start(search: PlacementSearch) -> None:
         with search.incumbent.part(start):
             run_heuristic(search, start)
         search.origin = ", ".join(_STARTS) if name == "auto" else name
+    _fitting_start(search)
     if search.origin == "none":
         learned(search)
+
+
+def _fitting_start(search: PlacementSearch) -> None:
+    """Where nothing fits so far because of live tensors: a schedule that counts them on the way, however late it is."""
+    incumbent = search.incumbent
+    if search.peak is None or search.share == 0.0 or incumbent.values is not None or incumbent.ended(late=True):
+        return
+    with incumbent.in_phase("coarse: live tensors"):
+        if incumbent.offer(search.peak.fitting_start(incumbent.budget), "earliest finish with live tensors"):
+            search.origin = f"{search.origin}, earliest finish with live tensors"
 
 
 def auto_agent(search: PlacementSearch) -> None:

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
+from rlinit.arrays import inverse_of
 from rlinit.checker.live_tensors import most_bytes, residence
 from rlinit.errors import InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.heuristics.placements.list_scheduling import whole_ops
+from rlinit.kernels.placements.list_scheduling import depth_first
 from rlinit.placements.live_tensors import live_tensors
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_parts
@@ -69,6 +72,60 @@ def test_an_op_that_reads_nothing_is_placed_within_memory() -> None:
     graph = Graph.build([("a", {"time_s": 1.0, "param_bytes": 2.0, "out_bytes": 7.0})], [])
     assert place(graph, one(9.0)).devices[0].held_bytes == 9.0
     assert place(graph, one(8.0)).status == "infeasible"
+
+
+def test_outputs_that_no_device_holds_at_the_end_are_named() -> None:
+    """What nobody reads stays where it is made: five outputs of 3 bytes, of which each of two devices holds two."""
+    graph = Graph.build([(f"op{v}", {"time_s": 1.0, "out_bytes": 3.0}) for v in range(5)], [])
+    plan = place(graph, Hardware.mesh([Device(f"d{i}", memory_bytes=7.0) for i in range(2)], 1.0))
+    assert plan.status == "infeasible"
+    assert "15 for tensors that no op reads" in plan.message
+
+
+def forest(num_ops: int, num_devices: int, room: float) -> tuple[Graph, Hardware]:
+    """Return a random tree in breadth-first numbers, with small leaves, and devices with `room` times its weights."""
+    rng = np.random.default_rng(num_ops)
+    edges = sorted({(int(rng.integers(0, v)), v) for v in range(1, num_ops)})
+    inner = {u for u, _ in edges}
+    ops: list[tuple[str, dict[str, Any]]] = [
+        (f"op{v}", {"time_s": 1e-3 * (0.05 + rng.random()), "param_bytes": 4e3, "out_bytes": 3e4 * (v in inner)})
+        for v in range(num_ops)
+    ]
+    devices = [Device(f"d{i}", memory_bytes=room * 4e3 * num_ops / num_devices) for i in range(num_devices)]
+    return Graph.build(ops, [(f"op{u}", f"op{v}") for u, v in edges]), Hardware.mesh(devices, 1e9)
+
+
+@pytest.mark.parametrize("num_devices", [4, 16])
+def test_a_tree_is_placed_depth_first_where_levels_do_not_fit(num_devices: int) -> None:
+    """A level of a tree is several times what devices hold; one way from the root is little, and devices share work."""
+    graph, hardware = forest(600, num_devices, 2.5)
+    plan = rlinit.schedule(graph, hardware, objective="latency", time_limit_s=1.0)
+    assert plan.values is not None
+    rlinit.verify(plan, graph, hardware)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_a_sequence_counts_the_peak_of_one_device(seed: int) -> None:
+    """On one device, list scheduling finds room exactly where weights and the peak of the sequence fit."""
+    rows = random_graph(seed, 9, density=0.5, zeros=0.0).to_dict()
+    rng = np.random.default_rng(seed)
+    for op in rows["ops"]:
+        op |= {"time_s": 1.0, "out_bytes": float(rng.integers(0, 5)), "param_bytes": float(rng.integers(0, 4))}
+    graph = Graph.from_dict(rows)
+    ample = Hardware.mesh([Device("one", memory_bytes=1e6)], 1.0)
+    lowered = lower_placement(graph, ample, "latency", resident="peak")
+    assert lowered.live is not None
+    problem, storages = lowered.problem, lowered.live.storages(1)
+    order = depth_first(storages, problem.succ_indptr, problem.succ, problem.pred_indptr)
+    place = inverse_of(order)
+    assert all(place[u] < place[v] for u, v in problem.edges.tolist())
+    found = whole_ops(problem, order, storages)
+    assert found is not None
+    need = float(problem.weight_bytes.sum() + lowered.live.peak_bytes(problem, found)[0])
+    for room in (need, need - 0.5):
+        tight = dataclasses.replace(problem, capacity_bytes=np.array([room]))
+        assert (whole_ops(tight, order, storages) is not None) == (room == need)
 
 
 def test_the_checker_refuses_what_is_overfull_or_untrue() -> None:
@@ -126,6 +183,8 @@ def test_solver_and_checker_agree(seed: int, inputs: int, transfers: Any) -> Non
     rlinit.verify(plan, graph, hardware)
     peaks, found = live.peak_bytes(problem, placement), residence(plan, graph, hardware)
     sums = live.with_sums(problem, 1.0)
+    held = problem.weight_bytes.sum() + problem.num_shards * live.unread_bytes
+    assert held <= sum(use.held_bytes for use in plan.devices) + 1e-9
     for i in range(len(hardware.devices)):
         least, exact, most = most_bytes(found, i)
         assert exact == pytest.approx(peaks[i], abs=1e-9)

@@ -13,9 +13,18 @@ import numpy as np
 from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.common import breadth_first, placed_in_order, placed_when
-from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
+from rlinit.kernels.placements.list_scheduling import (
+    APPEND,
+    DURATION,
+    INSERT,
+    NO_STORAGES,
+    StorageArrays,
+    earliest_finish,
+    list_schedule,
+)
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, placement_of
 
 
 def best_device(
@@ -100,3 +109,29 @@ def _scheduled(problem: PlacementProblem, order: IntArray, rule: int) -> Placeme
     if not list_schedule(kernel_arrays(problem), order, rule, mask, start, end):
         return None
     return placed_when(problem, mask, start, end)
+
+
+def whole_ops(
+    problem: PlacementProblem, order: IntArray, storages: StorageArrays = NO_STORAGES, factor: float = 1.0
+) -> Placement | None:
+    """Run each op, all shards at once, where it ends first; None where one fits nowhere.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    order
+        (n,) topological order.
+    storages, factor
+        What counts beside the memory of the problem; see `earliest_finish`.
+    """
+    n, s = problem.num_ops, problem.num_shards
+    device, end = np.empty(n, np.int64), np.zeros(n)
+    arrays = kernel_arrays(problem)._replace(capacity=problem.capacity_bytes, tensor=s * problem.tensor_bytes)
+    if not earliest_finish(arrays, storages, factor, order, device, end):
+        return None
+    begin = end - problem.op_time_s[np.arange(n), device]
+    found = placement_of(
+        problem, np.repeat(device[:, None], s, axis=1), np.repeat(begin[:, None], problem.num_devices, axis=1)
+    )
+    return found if makespan(problem, found) < np.inf else None

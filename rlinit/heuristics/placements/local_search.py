@@ -10,6 +10,7 @@ import numpy as np
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget, WorkShares
+from rlinit.heuristics.placements.list_scheduling import whole_ops
 from rlinit.heuristics.placements.window_passes import (
     BatchPasses,
     OpPasses,
@@ -20,8 +21,8 @@ from rlinit.heuristics.placements.window_passes import (
     search_critical_paths,
 )
 from rlinit.kernels.orders import kahn
-from rlinit.kernels.placements.list_scheduling import earliest_finish, upward_rank
-from rlinit.placements.arrays import kernel_arrays, mean_transfer_s
+from rlinit.kernels.placements.list_scheduling import upward_rank
+from rlinit.placements.arrays import mean_transfer_s
 from rlinit.placements.ports import carriers
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of, timeline
@@ -84,17 +85,8 @@ def earliest_finish_start(problem: PlacementProblem, rng: np.random.Generator | 
     rng
         Where given, each rank is multiplied by a random factor.
     """
-    n, s = problem.num_ops, problem.num_shards
-    device, end = np.empty(n, np.int64), np.zeros(n)
-    whole = kernel_arrays(problem)._replace(capacity=problem.capacity_bytes, tensor=s * problem.tensor_bytes)
-    fits = earliest_finish(whole, _by_upward_rank(problem, rng), device, end)
-    if fits:
-        together = np.repeat(device[:, None], s, axis=1)
-        seconds = problem.op_time_s[np.arange(n), device]
-        found = placement_of(problem, together, np.repeat((end - seconds)[:, None], problem.num_devices, axis=1))
-        if makespan(problem, found) < np.inf:
-            return found
-    return _split_start(problem)
+    found = whole_ops(problem, _by_upward_rank(problem, rng))
+    return found if found is not None else _split_start(problem)
 
 
 def _by_upward_rank(problem: PlacementProblem, rng: np.random.Generator | None) -> IntArray:

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.budget import Budget
+from rlinit.heuristics.placements.list_scheduling import whole_ops
 from rlinit.heuristics.placements.local_search import earliest_finish_start
 from rlinit.heuristics.placements.peak_relief import in_natural_order, relieve
+from rlinit.kernels.placements.list_scheduling import depth_first
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
+
+_FACTORS = (1.0, 1.3, 1.7)
+"""How many times the tensors of a sequence count, tried in turn until what devices do ahead fits, too."""
 
 
 @dataclass(slots=True)
@@ -82,8 +87,35 @@ class PeakMemory:
             share = min(share, max(0.0, float(room.min())))
         return self.live.with_sums(self.problem, share)
 
-    def last_resort(self, seed: int, budget: Budget | None = None) -> Placement | None:
-        """Return a placement that fits, from earliest finish by moving ops off overfull devices; None if none is found.
+    def fitting_start(self, budget: Budget) -> Placement | None:
+        """Return a placement by earliest finish that counts live tensors on the way; None if none is found.
+
+        Ops are taken in the graph's natural order and depth first. Where devices, each as early as it can, make or send
+        more ahead than they do in sequence, tensors count for more than they are.
+
+        Parameters
+        ----------
+        budget
+            When to stop.
+
+        References
+        ----------
+        Herrmann, Marchal, Robert: Memory-aware list scheduling for hybrid platforms. IPDPSW 2014, MemHEFT.
+        """
+        problem, storages = self.problem, self.live.storages(self.problem.num_shards)
+        orders = (problem.order, depth_first(storages, problem.succ_indptr, problem.succ, problem.pred_indptr))
+        for factor in _FACTORS:
+            found = [whole_ops(problem, order, storages, factor) for order in orders]
+            fitting = [(self.value_of(problem, one), one) for one in found if one is not None]
+            value, best = min(fitting, key=lambda pair: pair[0], default=((np.inf,), None))
+            if value[0] < np.inf:
+                return best
+            if not fitting or budget.expired:
+                return None
+        return None
+
+    def last_resort(self, seed: int, budget: Budget) -> Placement | None:
+        """Return a placement that fits, where need be by moving ops off overfull devices; None if none is found.
 
         Parameters
         ----------
@@ -92,6 +124,9 @@ class PeakMemory:
         budget
             When to stop.
         """
+        fitting = self.fitting_start(budget)
+        if fitting is not None:
+            return fitting
         for share in (1.0, self.share, 0.0):
             start = earliest_finish_start(self.live.with_sums(self.problem, share))
             if start is not None:

@@ -52,6 +52,25 @@ class PlacementArrays(NamedTuple):
     lost: FloatArray
 
 
+class StorageArrays(NamedTuple):
+    """Storages of tensors as a schedule counts them that is built in one order; T of them.
+
+    `size` (T,) bytes of all shards; `reads` (T,) ops that read one, and one more where it stays to the end;
+    `read_indptr`, `read` CSR op -> what it reads; `made_indptr`, `made` CSR op -> what it makes.
+    """
+
+    size: FloatArray
+    reads: IntArray
+    read_indptr: IntArray
+    read: IntArray
+    made_indptr: IntArray
+    made: IntArray
+
+
+NO_STORAGES = StorageArrays(np.zeros(0), *(np.zeros(size, np.int64) for size in (0, 1, 0, 1, 0)))
+"""Where weights alone count."""
+
+
 @njit(cache=True, nogil=True)
 def split_op(
     a: PlacementArrays,
@@ -223,43 +242,121 @@ def list_schedule(
 
 
 @njit(cache=True, nogil=True)
-def earliest_finish(a: PlacementArrays, sequence: IntArray, device: IntArray, end: FloatArray) -> bool:
+def earliest_finish(
+    a: PlacementArrays, storages: StorageArrays, factor: float, sequence: IntArray, device: IntArray, end: FloatArray
+) -> bool:
     """Give each whole op of a sequence the device where it ends first, appended to what is there.
 
-    The first of a group goes where that and the seconds that the other members lose there are least together.
+    The first of a group goes where that and the seconds that the other members lose there are least together. A device
+    has room for the weights that it was given and for `factor` times the most bytes of storages that it has held at
+    once, each from the op of the sequence that makes it, or that reads it on another device, to its last reader.
 
     Parameters
     ----------
     a
         The problem; `tensor` holds the bytes of all shards.
+    storages
+        What ops read and make; without ops and storages, where only weights count.
+    factor
+        Above 1 where what is made ahead of the sequence, or sent ahead, would not fit.
     sequence
         (n,) topological order.
     device, end
         (n,) out; `device` holds -1 where an op fits nowhere, and the result is then False.
     """
-    d, s = len(a.capacity), a.time.shape[2] - 1
+    d, s, counted = len(a.capacity), a.time.shape[2] - 1, len(storages.read_indptr) - 1
     free, room = np.zeros(d), a.capacity.copy()
+    here, reads = np.zeros((len(storages.size), d), np.bool_), storages.reads.copy()
+    live, most, more = np.zeros(d), np.zeros(d), np.zeros(d)
     device[:] = -1
     for v in sequence:
         leader = a.group[v]
-        need = a.held_weight[leader] + s * a.held_shard[leader]
+        need = a.held_weight[leader] + s * a.held_shard[leader] if device[leader] < 0 else 0.0
         best, best_end, least = -1, np.inf, np.inf
         for i in range(d):
-            if device[leader] >= 0:
-                if leader != v and device[leader] != i:
-                    continue
-            elif need > room[i]:
+            if device[leader] >= 0 and device[leader] != i:
+                continue
+            more[i] = live[i]
+            if v < counted:
+                for at in range(storages.made_indptr[v], storages.made_indptr[v + 1]):
+                    more[i] += storages.size[storages.made[at]]
+                for at in range(storages.read_indptr[v], storages.read_indptr[v + 1]):
+                    if not here[storages.read[at], i]:
+                        more[i] += storages.size[storages.read[at]]
+            if need + factor * max(most[i], more[i]) > room[i]:
                 continue
             over = append_start(ready_time(a, v, i, device, end), free[i]) + a.time[v, i, s]
             if over + a.lost[v, i, s] < least:
                 best, best_end, least = i, over, over + a.lost[v, i, s]
         if best < 0:
             return False
-        if device[leader] < 0:
-            room[best] -= need
-            device[leader] = best
+        room[best] -= need
+        device[leader] = best
         device[v], end[v], free[best] = best, best_end, best_end
+        live[best], most[best] = more[best], max(most[best], more[best])
+        if v >= counted:
+            continue
+        for at in range(storages.made_indptr[v], storages.made_indptr[v + 1]):
+            here[storages.made[at], best] = True
+        for at in range(storages.read_indptr[v], storages.read_indptr[v + 1]):
+            here[storages.read[at], best] = True
+        for at in range(storages.read_indptr[v], storages.read_indptr[v + 1]):
+            read = storages.read[at]
+            reads[read] -= 1
+            if reads[read] == 0:
+                for i in range(d):
+                    if here[read, i]:
+                        live[i] -= storages.size[read]
     return True
+
+
+@njit(cache=True, nogil=True)
+def depth_first(storages: StorageArrays, succ_indptr: IntArray, succ: IntArray, pred_indptr: IntArray) -> IntArray:
+    """Return (n,) the topological order that goes on with what became ready last, least growth of live bytes first.
+
+    In trees and branches it holds one way from the root at a time, where a breadth-first order holds a level.
+
+    Parameters
+    ----------
+    storages
+        What ops read and make.
+    succ_indptr, succ, pred_indptr
+        The precedence graph.
+    """
+    n, counted = len(pred_indptr) - 1, len(storages.read_indptr) - 1
+    waiting, reads = np.diff(pred_indptr), storages.reads.copy()
+    growth = np.zeros(n)
+    stack, order = np.empty(n, np.int64), np.empty(n, np.int64)
+    size = 0
+    for v in range(n - 1, -1, -1):
+        if waiting[v] == 0:
+            stack[size] = v
+            size += 1
+    for k in range(n):
+        size -= 1
+        v = stack[size]
+        order[k] = v
+        if v < counted:
+            for at in range(storages.read_indptr[v], storages.read_indptr[v + 1]):
+                reads[storages.read[at]] -= 1
+        first = size
+        for e in range(succ_indptr[v], succ_indptr[v + 1]):
+            w = succ[e]
+            waiting[w] -= 1
+            if waiting[w] > 0:
+                continue
+            if w < counted:
+                for at in range(storages.made_indptr[w], storages.made_indptr[w + 1]):
+                    growth[w] += storages.size[storages.made[at]]
+                for at in range(storages.read_indptr[w], storages.read_indptr[w + 1]):
+                    if reads[storages.read[at]] == 1:
+                        growth[w] -= storages.size[storages.read[at]]
+            stack[size] = w
+            size += 1
+        if size - first > 1:
+            ready = stack[first:size].copy()
+            stack[first:size] = ready[np.argsort(-growth[ready], kind="mergesort")]
+    return order
 
 
 @njit(cache=True, nogil=True)
