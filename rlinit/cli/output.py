@@ -121,33 +121,41 @@ class _LiveLine:
             self.text = f"value {value}  bound {bound}  gap {gap}  [{entry.phase}]"
 
 
-_SECONDS_BETWEEN_LINES = 5.0
-"""How often progress is printed where there is no terminal: often enough for a log, too seldom to fill it."""
+_FIRST_LINE_S, _NEXT_LINE_S = 1.0, 5.0
+"""When the first line of progress is printed where there is no terminal, and how long until the next one at least."""
 
 
-def _plain_lines(console: Console, line: _LiveLine) -> Callable[[HistoryEntry], None]:
-    """Return what prints progress as lines, and once why the first schedule of all takes longer than its limit."""
-    said: list[str] = []
-    began = last = time.monotonic()
+class _PlainLines:
+    """Progress as lines, each time with what is new, and once why a first schedule of all takes longer than its limit.
 
-    def tell(entry: HistoryEntry) -> None:
-        nonlocal last
-        line(entry)
-        if entry.phase.startswith("compiling"):
-            if not said:
-                said.append(entry.phase)
-                note = f"{entry.phase}; this time is not counted (rlinit compile does it ahead)"
-                console.print(note, highlight=False)
-        elif time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            console.print(f"{last - began:.0f} s  {escape_markup(line.text)}", highlight=False)
+    Values may stay as they are for long: lines come by the clock, not with the values.
+    """
 
-    return tell
+    def __init__(self, console: Console, line: _LiveLine) -> None:
+        self._console, self._line = console, line
+        self._began, self._next = time.monotonic(), 0.0
+        self._said = self._noted = ""
+
+    def __call__(self, entry: HistoryEntry) -> None:
+        if not entry.phase.startswith("compiling"):
+            self._line(entry)
+        elif not self._noted:
+            self._noted = f"{entry.phase}; this time is not counted (rlinit compile does it ahead)"
+            self._console.print(self._noted, highlight=False)
+
+    def tell(self) -> None:
+        """Print the line, unless it is the last one or too early for another."""
+        now = time.monotonic() - self._began
+        with self._line.lock:
+            text = self._line.text
+        if text and text != self._said and now >= self._next:
+            self._said, self._next = text, now + _NEXT_LINE_S
+            self._console.print(f"{now:.0f} s  {escape_markup(text)}", highlight=False)
 
 
 @contextmanager
 def live_line(console: Console, objective: str) -> Iterator[Callable[[HistoryEntry], None]]:
-    """Show a live progress line while the body runs; where there is no terminal, a line every few seconds.
+    """Show a live progress line while the body runs; where there is no terminal, a line every few seconds at most.
 
     Parameters
     ----------
@@ -158,7 +166,9 @@ def live_line(console: Console, objective: str) -> Iterator[Callable[[HistoryEnt
     """
     line = _LiveLine(objective)
     if not console.is_terminal:
-        yield _plain_lines(console, line)
+        lines = _PlainLines(console, line)
+        with repeated(lines.tell, _FIRST_LINE_S):
+            yield lines
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -184,21 +184,34 @@ def test_infeasible_has_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not picture.exists()
 
 
-def long_command(folder: Path) -> list[str]:
+def long_command(folder: Path, *options: str) -> list[str]:
     """Return a command that runs until it is interrupted."""
     ops = [(f"op{i}", {"time_s": 1.0 + (i * 37 % 11) / 7, "out_bytes": 1 + i * 13 % 5}) for i in range(200)]
     edges = [(f"op{i}", f"op{j}") for i in range(200) for j in (i + 1 + i % 7, i + 5 + i % 13) if j < 200]
     rlinit.Graph.build(ops, edges, name="long").save(folder / "g.json")
     (folder / "hw.toml").write_text("bandwidth = 1.0\n[[device]]\nname='d'\ncount=9\n")
-    solving = ["--method", "milp", "--time-limit-s", "100", "--json", "--out", str(folder / "plan.json")]
+    solving = [
+        *(options or ("--method", "milp")),
+        "--time-limit-s",
+        "100",
+        "--json",
+        "--out",
+        str(folder / "plan.json"),
+    ]
     files = [str(folder / "g.json"), "--hw", str(folder / "hw.toml")]
     return [sys.executable, "-m", "rlinit", "schedule", *files, *solving]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_an_interruption_prints_and_writes_the_incumbent(tmp_path: Path, sent: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("sent", "option"),
+    [(signal.SIGINT, ("--method", "milp")), (signal.SIGTERM, ("--objective", "latency"))],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_an_interruption_prints_and_writes_the_incumbent(
+    tmp_path: Path, sent: signal.Signals, option: tuple[str, str]
+) -> None:
     """Ctrl-C and SIGTERM during a long run: exit code 130, and a plan on standard output and in the file."""
-    process = subprocess.Popen(long_command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(long_command(tmp_path, *option), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None
     process.stderr.readline()  # the first line of progress: however busy the machine, it is solving now
     process.send_signal(sent)

@@ -1,8 +1,14 @@
-"""What each process of the training tests runs: several plans, each step against one process."""
+"""Training steps over processes against one process: ``python -m tests.executors.training_job 2 4`` for 2, then for 4.
+
+Models are exported before processes part, by a fork of a process without threads.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -20,18 +26,32 @@ from rlinit.stages.training.schedule import pass_order
 from tests.executors.models import Inception, RandomNet, TinyTransformer, graph_of
 
 
-def planned(graph: Graph, size: int, schedule: Training, recompute: Recompute = "none") -> Plan:
-    """Return a training plan with as many stages as processes, the first one's: a limit ends in different plans."""
-    hardware = rlinit.Hardware.mesh([rlinit.Device(f"d{i}") for i in range(size)], 1e9)
-    chunks = 2 if schedule == "interleaved" else 1
-    plan: list[Plan | None] = [None]
-    if dist.get_rank() == 0:
-        plan[0] = rlinit.schedule(
-            graph, hardware, training=schedule, microbatches=4, recompute=recompute, chunks=chunks, time_limit_s=1.0
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model, its input and what it was exported to."""
+
+    model: torch.nn.Module
+    x: torch.Tensor
+    graph: Graph
+
+    @classmethod
+    def of(cls, model: torch.nn.Module, x: torch.Tensor) -> Case:
+        """Export a model."""
+        return cls(model.eval(), x, graph_of(model.eval(), (x,)))
+
+    def plan(self, size: int, schedule: Training, recompute: Recompute = "none") -> Plan:
+        """Return a training plan with as many stages as processes."""
+        hardware = rlinit.Hardware.mesh([rlinit.Device(f"d{i}") for i in range(size)], 1e9)
+        chunks = 2 if schedule == "interleaved" else 1
+        return rlinit.schedule(
+            self.graph,
+            hardware,
+            training=schedule,
+            microbatches=4,
+            recompute=recompute,
+            chunks=chunks,
+            time_limit_s=0.3,
         )
-    dist.broadcast_object_list(plan)
-    assert plan[0] is not None
-    return plan[0]
 
 
 def squared(outputs: Any, targets: Any) -> Any:
@@ -40,18 +60,16 @@ def squared(outputs: Any, targets: Any) -> Any:
     return ((first - targets) ** 2).mean()
 
 
-def check(model: torch.nn.Module, x: torch.Tensor, size: int, schedule: Training, recompute: Recompute) -> None:
+def check(case: Case, plan: Plan) -> None:
     """Compare loss and gradients with those of one process."""
-    graph = graph_of(model, (x,))
-    plan = planned(graph, size, schedule, recompute)
+    model, x, size = case.model, case.x, dist.get_world_size()
     assert plan.training is not None
-    assert recompute == "none" or any(stage.recomputed for stage in plan.training.stages)
     model.zero_grad()
     outputs = model(x)
     targets = torch.randn_like(outputs[0] if isinstance(outputs, tuple) else outputs)
     expected = squared(model(x), targets)
     expected.backward()
-    step = training_step(plan, model, (x,), targets, squared, graph=graph, repeats=2)
+    step = training_step(plan, model, (x,), targets, squared, graph=case.graph, repeats=2)
     assert step.seconds > 0
     assert (step.loss is not None) == (dist.get_rank() == size - 1)
     if step.loss is not None:
@@ -83,34 +101,53 @@ def check_order(size: int) -> None:
             assert found == pass_order(name, size, 2 * size, device, chunks)
 
 
-def main(size: int) -> None:
-    """Train by all schedules, on two processes several models, and see what is refused."""
-    torch.manual_seed(0)
-    tokens = torch.randint(0, 50, (8, 7))
-    transformer = TinyTransformer(layers=4).eval()
-    check(transformer, tokens, size, "gpipe", "none")
-    check(transformer, tokens, size, "1f1b", "all")
-    check(transformer, tokens, size, "interleaved", "all")
-    check(transformer, tokens, size, "zero-bubble", "all")
-    net, x = RandomNet(3).eval(), torch.randn(4, 4)
-    graph = graph_of(net, (x,))
+def planned(cases: list[Case], size: int) -> list[tuple[Case, Plan]]:
+    """Return plans by all schedules for the first model, and for two processes some for the others."""
+    transformer, inception, *nets = cases
+    found = [(transformer, transformer.plan(size, "gpipe"))]
+    for schedule in ("1f1b", "interleaved", "zero-bubble"):
+        plan = transformer.plan(size, schedule, "all")
+        assert plan.training is not None
+        assert any(stage.recomputed for stage in plan.training.stages)
+        found.append((transformer, plan))
     if size == 2:
-        check(Inception().eval(), torch.randn(4, 3, 8, 8), size, "1f1b", "none")
-        check(Inception().eval(), torch.randn(4, 3, 8, 8), size, "zero-bubble", "none")
-        for seed in (7, 23):
-            check(RandomNet(seed).eval(), x, size, "zero-bubble", "none")
-            check(RandomNet(seed).eval(), x, size, "interleaved", "none")
+        found += [(inception, inception.plan(size, "1f1b")), (inception, inception.plan(size, "zero-bubble"))]
+        found += [(net, net.plan(size, schedule)) for net in nets for schedule in ("zero-bubble", "interleaved")]
+    return found
+
+
+def run(rank: int, size: int, folder: str, plans: list[tuple[Case, Plan]], net: Case) -> None:
+    """Take the part of one process: train by all plans, and see what is refused."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous{size}", rank=rank, world_size=size)
+    torch.manual_seed(0)
+    for case, plan in plans:
+        check(case, plan)
     check_order(size)
     hardware = rlinit.Hardware.mesh([rlinit.Device(f"d{i}") for i in range(size)], 1e9)
-    plain = rlinit.schedule(graph, hardware, objective="pipeline", time_limit_s=5.0)
+    plain = rlinit.schedule(net.graph, hardware, objective="pipeline", time_limit_s=0.3)
     with pytest.raises(InvalidPlan, match="not for training"):
-        training_step(plain, net, (x,), x, squared)
+        training_step(plain, net.model, (net.x,), net.x, squared)
     with pytest.raises(InvalidPlan, match="processes"):
-        training_step(planned(graph, size - 1, "gpipe"), net, (x,), x, squared)
+        training_step(net.plan(size - 1, "gpipe"), net.model, (net.x,), net.x, squared)
+    dist.destroy_process_group()
+
+
+def main(sizes: list[int]) -> None:
+    """Export transformers with tied weights and networks with skips, and train them over processes."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    x = torch.randn(4, 4)
+    cases = [Case.of(TinyTransformer(layers=4), torch.randint(0, 50, (8, 7)))]
+    cases.append(Case.of(Inception(), torch.randn(4, 3, 8, 8)))
+    cases += [Case.of(RandomNet(seed), x) for seed in (7, 23)]
+    net = Case.of(RandomNet(3), x)
+    processes: Any = torch.multiprocessing  # It has no types.
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            parts = (size, folder, planned(cases, size), net)
+            processes.start_processes(run, parts, nprocs=size, start_method="fork")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    main(int(os.environ["WORLD_SIZE"]))
-    dist.destroy_process_group()
+    main([int(size) for size in sys.argv[1:]])
