@@ -269,6 +269,14 @@ _AUTO: Strategy[PlacementSearch] = (
         "most of what it finds comes early (benchmarks.papers.diviml --part table1); bounds prune by its value",
     ),
     Phase(
+        "blocks",
+        phases.single_op_blocks,
+        0.7,
+        (_BLOCKS, _EASY),
+        "exact where blocks are searched to the end: 30 of 30 networks in 2.4 s at most "
+        "(benchmarks.papers.diviml --part small)",
+    ),
+    Phase(
         "constraint program",
         proofs.constraint_program,
         0.5,
@@ -291,14 +299,6 @@ _AUTO: Strategy[PlacementSearch] = (
         (_TIGHT,),
         "put together for its devices, its order is poor: GoogLeNet with 40% of the memory became 1.316 instead of "
         "1.355 ms (benchmarks.papers.moirai --part instances)",
-    ),
-    Phase(
-        "blocks",
-        phases.single_op_blocks,
-        0.7,
-        (_BLOCKS, _EASY),
-        "exact where blocks are searched to the end: 30 of 30 networks in 2.4 s at most "
-        "(benchmarks.papers.diviml --part small)",
     ),
     Phase("blocks", phases.single_op_blocks, 0.35, (_BLOCKS, _NOT_EASY), "bounds the whole even where it is not exact"),
     Phase(
