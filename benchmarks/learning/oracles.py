@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice, product
 from typing import Any
 from unittest.mock import patch
@@ -79,7 +80,8 @@ def widths(count: int) -> list[Comparison]:
     def reached(problem: PlacementProblem, span: tuple[int, int], seed: int) -> float:
         start = earliest_finish_start(problem)
         assert start is not None
-        search, rng = local_search._Windows(problem, start), np.random.default_rng(seed)
+        search = local_search._Windows(problem, start, partial(makespan, problem))
+        rng = np.random.default_rng(seed)
         with patch.object(local_search, "_WIDTHS", span):
             while search.work < _WORK:
                 search.step(rng, 1 << 30, None)

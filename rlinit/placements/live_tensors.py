@@ -121,21 +121,6 @@ class LiveTensors:
         """
         return dataclasses.replace(problem, shard_bytes=share * self.sum_bytes) if share > 0.0 else problem
 
-    def share_of_sum(self, problem: PlacementProblem, placement: Placement) -> float:
-        """Return the largest part that the peak is of the sum of tensors, over overfull devices; 0 where none is.
-
-        Parameters
-        ----------
-        problem, placement
-            As for `peak_bytes`.
-        """
-        peak = self.peak_bytes(problem, placement)
-        over = _excess(problem, placement, peak) > 0.0
-        if not over.any():
-            return 0.0
-        sums = held_bytes(self.with_sums(problem, 1.0), placement.device) - held_bytes(problem, placement.device)
-        return min(1.0, float((peak[over] / sums[over]).max()))
-
 
 def _excess(problem: PlacementProblem, placement: Placement, peak: FloatArray) -> FloatArray:
     """Return (d,) bytes by which each device is overfull with its (d,) peak of live tensors; 0 where it is not."""

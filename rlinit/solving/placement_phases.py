@@ -24,7 +24,7 @@ from rlinit.exact.placements.split.separators import channel_cuts, induced, with
 from rlinit.exact.placements.split.solve import SplitResult, solve_split
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search import earliest_finish_start, memory_binds, sweep_placements
-from rlinit.heuristics.placements.peak_memory import PeakMemory
+from rlinit.heuristics.placements.peak_memory import SHARES, PeakMemory
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.shards import in_larger_shards, in_smaller_shards
@@ -45,8 +45,8 @@ _SPLIT_OPS = 3_000
 _GUARANTEE_SHARE = 0.3
 """Of the time left, what the guarantee of blocks in a row may take."""
 
-_TRIES = 3
-"""Times that a heuristic is run, as long as what it finds has too much alive at once."""
+_RUNGS_SHARE = 0.02
+"""Of the time left, what one heuristic may take to try all parts of the sum of tensors from none on."""
 
 _AGENT_S = 0.2
 """Seconds below which heuristics and search are ahead of the agent, however few ops there are."""
@@ -108,8 +108,6 @@ class PlacementSearch:
         Where the coarse schedule came from.
     assembled
         What was put together from memory multipliers, worth a search of its own even where it is worse.
-    finished_share
-        The share at which earliest finish was last tried where nothing fits; below 0: not yet.
     """
 
     incumbent: PlacementIncumbent
@@ -119,7 +117,6 @@ class PlacementSearch:
     peak: PeakMemory | None = None
     origin: str = "none"
     assembled: Placement | None = None
-    finished_share: float = -1.0
     _largest: float = -1.0
     _binds: bool | None = None
 
@@ -158,14 +155,9 @@ class PlacementSearch:
         """The problem."""
         return self.incumbent.problem
 
-    @property
-    def share(self) -> float:
-        """Part of the sum of tensors that searches count beside the problem's own memory; see `PeakMemory`."""
-        return 0.0 if self.peak is None else self.peak.share
-
-    def searched(self, start: Placement | None = None) -> PlacementProblem:
-        """Return the problem as heuristics and local search see it; see `PeakMemory.searched`."""
-        return self.problem if self.peak is None else self.peak.searched(start)
+    def searched(self) -> PlacementProblem:
+        """Return the problem as heuristics see it; see `PeakMemory`."""
+        return self.problem if self.peak is None else self.peak.counted(self.peak.rung)
 
     @property
     def memory_binds(self) -> bool:
@@ -203,15 +195,41 @@ def run_heuristic(search: PlacementSearch, name: str) -> None:
     if incumbent.ended(late=incumbent.values is None):
         return
     with incumbent.in_phase(f"coarse: {name}"):
-        for _ in range(_TRIES):
-            share = search.share
-            found = PLACEMENT_HEURISTICS[name](search.searched(), seed=search.options.seed, budget=incumbent.budget)
-            taken = incumbent.offer(found, name)
-            if search.share == share:
-                break
-        if not taken and incumbent.values is None and search.finished_share != search.share:
-            search.finished_share = search.share
-            incumbent.offer(earliest_finish_start(search.searched()), "earliest-finish")
+        if search.peak is None:
+            incumbent.offer(_by_heuristic(search, name, incumbent.problem), name)
+        else:
+            _by_rungs(search, search.peak, name)
+
+
+def _by_heuristic(search: PlacementSearch, name: str, problem: PlacementProblem) -> Placement | None:
+    found = PLACEMENT_HEURISTICS[name](problem, seed=search.options.seed, budget=search.incumbent.budget)
+    if found is None and search.incumbent.values is None:
+        return earliest_finish_start(problem)
+    return found
+
+
+def _by_rungs(search: PlacementSearch, peak: PeakMemory, name: str) -> None:
+    """Let a heuristic count more and more of the sum of tensors until what it finds fits.
+
+    It begins without any, or near the last one where that took long. What fits with less may not with more: the least
+    part mostly gives the best schedule. Where time is over and there is no schedule yet, all of the sum counts, with
+    which the first one found fits.
+    """
+    incumbent = search.incumbent
+    before = incumbent.budget.elapsed_s
+    rung, last = max(0, peak.rung - 1) if peak.slow else 0, len(SHARES) - 1
+    while True:
+        found = _by_heuristic(search, name, peak.counted(rung))
+        if found is None:
+            break
+        if incumbent.offer(found, name) or peak.fits(found):
+            peak.rung = rung
+            break
+        if rung == last or incumbent.ended(late=incumbent.values is None):
+            break
+        rung = last if incumbent.finished else rung + 1
+    spent = incumbent.budget.elapsed_s - before
+    peak.slow = spent > _RUNGS_SHARE * incumbent.budget.remaining_s
 
 
 def named_start(search: PlacementSearch) -> None:
@@ -227,9 +245,9 @@ def named_start(search: PlacementSearch) -> None:
 
 
 def _fitting_start(search: PlacementSearch) -> None:
-    """Where nothing fits so far because of live tensors: a schedule that counts them on the way, however late it is."""
+    """Where live tensors bind, a schedule that counts them on the way; as the first one, however late it is."""
     incumbent = search.incumbent
-    if search.peak is None or search.share == 0.0 or incumbent.values is not None or incumbent.ended(late=True):
+    if search.peak is None or not search.peak.binds or incumbent.ended(late=incumbent.values is None):
         return
     with incumbent.in_phase("coarse: live tensors"):
         if incumbent.offer(search.peak.fitting_start(incumbent.budget), "earliest finish with live tensors"):
@@ -317,7 +335,11 @@ def local_search(
         return
     start = start or incumbent.assignment
     first = search.options.seed + seed
-    problem = search.searched(start)
+    problem, fits = search.problem, None
+    if search.peak is not None:
+        problem, fits = search.searched(), search.peak.fits
+        if start is not None and search.peak.fits(start):
+            problem = search.peak.around(start)
     with incumbent.in_phase("sweep"):
         if jobs == 1:
             sweep_placements(
@@ -326,12 +348,18 @@ def local_search(
                 evaluations=moves,
                 budget=incumbent.budget,
                 start=start,
+                fits=fits,
                 on_better=lambda found: incumbent.offer(found, "sweep"),
             )
             return
         runs = Parallel(n_jobs=jobs, backend="threading")(
             delayed(sweep_placements)(
-                problem, seed=first + _SEED_STRIDE * run, evaluations=moves, budget=incumbent.budget, start=start
+                problem,
+                seed=first + _SEED_STRIDE * run,
+                evaluations=moves,
+                budget=incumbent.budget,
+                start=start,
+                fits=fits,
             )
             for run in range(jobs)
         )

@@ -396,7 +396,7 @@ def solve_placement(request: Request) -> Solved:
         incumbent.offer(start, "plan")
         follow(_strategy(graph, options), search)
         offer_baselines(incumbent, baselines, options)
-        if search.peak is not None and search.share > 0.0 and incumbent.values is None and not incumbent.closed:
+        if search.peak is not None and search.peak.binds and incumbent.values is None and not incumbent.closed:
             incumbent.offer(search.peak.last_resort(options.seed, budget), "relief of memory")
     return solved(incumbent)
 

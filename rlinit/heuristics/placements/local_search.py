@@ -130,6 +130,7 @@ def sweep_placements(
     evaluations: int | None = None,
     budget: Budget | None = None,
     start: Placement | None = None,
+    fits: Callable[[Placement], bool] | None = None,
     on_better: Callable[[Placement], object] | None = None,
 ) -> Placement | None:
     """Improve a placement by annealing in windows of its sequence, one after another; never worse than the start.
@@ -148,6 +149,8 @@ def sweep_placements(
         When to stop.
     start
         Where to begin; None: earliest finish by upward rank.
+    fits
+        Whether a schedule may count, where the problem's memory says it only about.
     on_better
         Called with every improvement.
     """
@@ -156,7 +159,7 @@ def sweep_placements(
         return found
     timed = budget is not None and budget.remaining_s < np.inf
     left = evaluations or (2**62 if timed else max(200_000, 2_000 * problem.num_ops))
-    search = _Search(problem, found, np.random.default_rng(seed))
+    search = _Search(problem, found, np.random.default_rng(seed), fits)
     while left > 0 and not (budget is not None and budget.expired):
         limit = left
         if timed and budget is not None:
@@ -177,10 +180,13 @@ class _Windows:
         The problem.
     start
         A feasible placement.
+    value_of
+        Seconds of a placement, ``inf`` where it may not count.
     """
 
-    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
-        self.found, self.value = start, makespan(problem, start)
+    def __init__(self, problem: PlacementProblem, start: Placement, value_of: Callable[[Placement], float]) -> None:
+        self.found, self.value = start, value_of(start)
+        self._value_of = value_of
         self.rate = _FIRST_RATE
         self.stalled, self.work = 0, 0
         self._problem = problem
@@ -225,7 +231,9 @@ class _Windows:
 
     def _keep(self, tried: Placement) -> None:
         """Keep what was tried if it is better; give windows more moves where nothing has been for long."""
-        current = makespan(self._problem, tried)
+        current = self._value_of(tried)
+        if current == np.inf and self.value < np.inf:
+            self._passes = self._passes_from(self.found)
         notable = current < self.value * (1.0 - _NOTABLE)
         self.stalled, self._waited = (0, 0) if notable else (self.stalled + 1, self._waited + 1)
         if current < self.value:
@@ -240,9 +248,15 @@ class _Search:
     Ops that share a device and lie far apart, such as those with tied weights, change it together in a further way.
     """
 
-    def __init__(self, problem: PlacementProblem, start: Placement, rng: np.random.Generator) -> None:
-        self._problem, self._rng = problem, rng
-        self._best = _Windows(problem, start)
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        start: Placement,
+        rng: np.random.Generator,
+        fits: Callable[[Placement], bool] | None,
+    ) -> None:
+        self._problem, self._rng, self._fits = problem, rng, fits
+        self._best = _Windows(problem, start, self._value_of)
         self._other: _Windows | None = None
         self._steps = _STEPS[0]
         self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
@@ -256,6 +270,10 @@ class _Search:
             self._ways.append(self._from_moved_group)
         self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
         self.rate = _FIRST_RATE
+
+    def _value_of(self, tried: Placement) -> float:
+        value = makespan(self._problem, tried)
+        return value if self._fits is None or value == np.inf or self._fits(tried) else np.inf
 
     @property
     def found(self) -> Placement:
@@ -297,7 +315,7 @@ class _Search:
     def _from_other(self, limit: int, budget: Budget | None) -> tuple[int, int]:
         if self._other is None or self._other.stalled >= _STALLED:
             start = earliest_finish_start(self._problem, self._rng)
-            self._other = _Windows(self._problem, start or self.found)
+            self._other = _Windows(self._problem, start or self.found, self._value_of)
         before = self._other.work
         made = self._other.step(self._rng, limit, budget)
         tried, work = recombined(self._problem, self.found, self._other.found)
@@ -306,7 +324,7 @@ class _Search:
 
     def _from_moved_group(self, limit: int, budget: Budget | None) -> tuple[int, int]:
         if self._moved is None or self._moved.stalled >= _STALLED:
-            self._moved = _Windows(self._problem, self._with_group_moved())
+            self._moved = _Windows(self._problem, self._with_group_moved(), self._value_of)
         before = self._moved.work
         made = self._moved.step(self._rng, limit, budget)
         self._offer(self._moved.found)
@@ -327,7 +345,7 @@ class _Search:
 
     def _offer(self, tried: Placement) -> None:
         """Go on from what was tried if it is better than the best."""
-        value = makespan(self._problem, tried)
+        value = self._value_of(tried)
         if value < self._best.value:
             self._best.restart(tried, value)
 

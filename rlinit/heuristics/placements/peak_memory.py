@@ -1,12 +1,14 @@
 """How a search keeps within memory when the peak of live tensors counts.
 
 The problem that methods see counts weights alone, which is a relaxation: bounds and proofs hold, and a placement counts
-only if its peak fits. Heuristics and local search see a part of the sum of a device's tensors beside its weights, none
-at first. Where what they find is overfull, the part becomes what the peak was of the sum.
+only if its peak fits. Heuristics see a part of the sum of a device's tensors beside its weights: the least of a few
+parts at which what they find fits. Local search sees the peaks of the placement that it begins from, and for each op
+that changes device a part of its tensors.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +21,9 @@ from rlinit.kernels.placements.list_scheduling import depth_first
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
+
+SHARES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 1.0)
+"""Parts of the sum of a device's tensors that heuristics count; with all of it, whatever they find fits."""
 
 _FACTORS = (1.0, 1.3, 1.7)
 """How many times the tensors of a sequence count, tried in turn until what devices do ahead fits, too."""
@@ -34,13 +39,19 @@ class PeakMemory:
         The problem, whose own memory counts weights alone.
     live
         Its tensors.
-    share
-        Part of the sum of tensors that searches count; it only grows.
+    rung
+        Where in `SHARES` a heuristic last found what fits; its part of the sum of tensors is what the next ones count.
+    binds
+        Whether anything was overfull so far.
+    slow
+        Whether the last heuristic took long to find out which part to count.
     """
 
     problem: PlacementProblem
     live: LiveTensors
-    share: float = 0.0
+    rung: int = 0
+    binds: bool = False
+    slow: bool = False
 
     def value_of(self, problem: PlacementProblem, placement: Placement) -> tuple[float]:
         """Return the makespan, ``inf`` where a device is overfull.
@@ -51,10 +62,20 @@ class PeakMemory:
             The problem, and a placement of its shape.
         """
         value = makespan(problem, placement)
-        return (value if value < np.inf and not self.live.excess(problem, placement).any() else np.inf,)
+        return (value if value < np.inf and self.fits(placement) else np.inf,)
+
+    def fits(self, placement: Placement) -> bool:
+        """Return whether no device is overfull.
+
+        Parameters
+        ----------
+        placement
+            A placement with a finite makespan.
+        """
+        return not self.live.excess(self.problem, placement).any()
 
     def repaired(self, problem: PlacementProblem, placement: Placement) -> Placement | None:
-        """Return an overfull placement in an order that fits, or None; then searches count more of the tensors.
+        """Return an overfull placement in an order that fits, or None.
 
         Parameters
         ----------
@@ -63,29 +84,31 @@ class PeakMemory:
         """
         if makespan(problem, placement) == np.inf:
             return None
+        self.binds = True
         natural = in_natural_order(problem, placement)
-        share = self.live.share_of_sum(problem, natural)
-        if share == 0.0:
-            return natural
-        self.share = max(self.share, min(share, self.live.share_of_sum(problem, placement)))
-        return None
+        return None if self.live.excess(problem, natural).any() else natural
 
-    def searched(self, start: Placement | None = None) -> PlacementProblem:
-        """Return the problem as searches see it: with as much of the tensors as `start` leaves room for.
+    def counted(self, rung: int) -> PlacementProblem:
+        """Return the problem with a part of `SHARES` of the sum of tensors beside weights."""
+        return self.live.with_sums(self.problem, SHARES[rung])
+
+    def around(self, start: Placement) -> PlacementProblem:
+        """Return the problem for a local search: what `start` holds counts as it is, what moves a part of its tensors.
+
+        The part is that of all peaks of `start` in all of its sums. It is an estimate: what is found may be overfull.
 
         Parameters
         ----------
         start
-            Where a search begins; None: nowhere.
+            A placement that fits.
         """
-        share = self.share
-        if start is not None and share > 0.0:
-            weights = held_bytes(self.problem, start.device)
-            sums = held_bytes(self.live.with_sums(self.problem, 1.0), start.device) - weights
-            with np.errstate(divide="ignore", invalid="ignore"):
-                room = np.where(sums > 0.0, (self.problem.capacity_bytes - weights) / sums, np.inf)
-            share = min(share, max(0.0, float(room.min())))
-        return self.live.with_sums(self.problem, share)
+        if np.isinf(self.problem.capacity_bytes).all():
+            return self.problem
+        peaks = self.live.peak_bytes(self.problem, start)
+        sums = held_bytes(self.live.with_sums(self.problem, 1.0), start.device) - held_bytes(self.problem, start.device)
+        share = min(1.0, float(peaks.sum() / sums.sum())) if sums.any() else 0.0
+        left = self.problem.capacity_bytes - (peaks - share * sums)
+        return dataclasses.replace(self.live.with_sums(self.problem, share), capacity_bytes=left)
 
     def fitting_start(self, budget: Budget) -> Placement | None:
         """Return a placement by earliest finish that counts live tensors on the way; None if none is found.
@@ -127,7 +150,7 @@ class PeakMemory:
         fitting = self.fitting_start(budget)
         if fitting is not None:
             return fitting
-        for share in (1.0, self.share, 0.0):
+        for share in (1.0, SHARES[self.rung], 0.0):
             start = earliest_finish_start(self.live.with_sums(self.problem, share))
             if start is not None:
                 return relieve(self.problem, self.live, start, seed=seed, budget=budget)
