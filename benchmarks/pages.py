@@ -60,6 +60,7 @@ _TITLES = {
     "placements_large": "Placements of 500 to 2,000 ops",
     "placements_large_exclusive": "Placements of 500 to 2,000 ops, one transfer at a time on a link",
     "placements_randomly_wired": "Placements of randomly wired networks",
+    "placements_tight": "Placements with little memory for live tensors",
     "placements_unrelated": "Placements on 64 unrelated machines",
     "training_pipelines_plans": "Training pipelines: schedules",
     "training_pipelines_published": "Training pipelines: published workloads",

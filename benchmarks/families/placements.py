@@ -1,6 +1,6 @@
 """Latency on graphs by their descriptions: value, bound and HEFT's value of each, and what was found when.
 
-Run as ``python -m benchmarks.families.placements unrelated|randomly-wired|imported|large``; ``--every K`` takes every
+Run as ``python -m benchmarks.families.placements unrelated|randomly-wired|imported|large|tight``; ``--every K`` takes every
 K-th graph only, ``--only TEXT`` those whose name or hardware has the text, ``--transfers exclusive`` lets a link carry
 one transfer at a time. ``--processor-time`` keeps limits by the processor time of the process, which other work on the
 machine does not lengthen. Imported networks need pytorchcv and transformers, as in `rlinit[bench]`.
@@ -12,6 +12,7 @@ unrelated          LU, Gauss, FFT and layered graphs of 223 to 334 tasks on 64 u
 randomly-wired     ten modules of 32 nodes, several channels, strong and weak dependence (DIVIML)
 imported           networks of pytorchcv and transformers, by roofline on two preset machines
 large              490 to 2,000 ops in cells on four unlike devices
+tight              networks on devices with little more memory than a share of the weights and one peak of the model
 =================  ================================================================================
 """
 
@@ -22,6 +23,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from benchmarks.families.generated_placements import SHAPES, measured_network, u
 from benchmarks.papers.diviml import GPUS, ROWS
 from benchmarks.record import count_processor_time, print_table, save, timed
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
+from rlinit.datasets.zoo import imagenet
 from rlinit.plan import Transfers
 
 NETWORKS = {
@@ -38,6 +41,7 @@ NETWORKS = {
 }
 """Those of transformers first: what stands in for torchvision where that is absent keeps it from being imported."""
 
+TIGHT_NETWORKS = ("ResNet50", "DenseNet121", "InceptionV3", "Xception")
 MACHINES = ("moirai-inter", "cpu-t4-a100")
 MOMENTS = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds at which the value so far is noted."""
@@ -84,7 +88,29 @@ def large(seed: int) -> Iterator[Case]:
         yield measured_network(num_ops, seed=seed)
 
 
-SETS = {"unrelated": unrelated, "randomly-wired": randomly_wired, "imported": imported, "large": large}
+def tight(_seed: int) -> Iterator[Case]:
+    """Yield networks on devices of which every other is twice as fast, and whose memory holds their live tensors."""
+    for name in TIGHT_NETWORKS:
+        graph = imagenet.load(name, dtype="fp32")
+        alone = rlinit.schedule(graph, rlinit.Hardware.pipeline(1, flops_per_s=1e12), objective="latency")
+        weights = float(graph.param_bytes.sum())
+        peak = alone.devices[0].held_bytes - weights
+        for count, times in product((2, 4, 8), (1.05, 1.2, 1.5)):
+            room = times * (weights / count + peak)
+            devices = [
+                rlinit.Device(f"d{i}", flops_per_s=1e12 * (1 + i % 2), bytes_per_s=1e11, memory_bytes=room)
+                for i in range(count)
+            ]
+            yield graph, rlinit.Hardware.mesh(devices, 1e9, name=f"{count} with {times:g} times")
+
+
+SETS = {
+    "unrelated": unrelated,
+    "randomly-wired": randomly_wired,
+    "imported": imported,
+    "large": large,
+    "tight": tight,
+}
 
 
 def by_phase(plan: rlinit.Plan) -> dict[str, Any]:

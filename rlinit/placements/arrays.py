@@ -110,6 +110,8 @@ def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:
 
 def _lost_by_others(problem: PlacementProblem) -> FloatArray:
     """Return (n, d, s + 1) seconds that the other members of an op's group take more in a batch than at best."""
+    if np.array_equal(problem.group, np.arange(problem.num_ops)):
+        return np.zeros(problem.time_s.shape)
     able = np.isfinite(problem.time_s)
     best = problem.time_s.min(axis=1, keepdims=True)
     own = np.subtract(problem.time_s, best, out=np.zeros(problem.time_s.shape), where=able)

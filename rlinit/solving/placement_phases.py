@@ -45,8 +45,8 @@ _SPLIT_OPS = 3_000
 _GUARANTEE_SHARE = 0.3
 """Of the time left, what the guarantee of blocks in a row may take."""
 
-_RUNGS_SHARE = 0.02
-"""Of the time left, what one heuristic may take to try all parts of the sum of tensors from none on."""
+_RUNGS_SHARE = 0.1
+"""Of the time left, what one heuristic may take to count more and more of the sum of tensors."""
 
 _AGENT_S = 0.2
 """Seconds below which heuristics and search are ahead of the agent, however few ops there are."""
@@ -108,6 +108,8 @@ class PlacementSearch:
         Where the coarse schedule came from.
     assembled
         What was put together from memory multipliers, worth a search of its own even where it is worse.
+    opened
+        Whether earliest finish was tried, where a heuristic found nothing.
     """
 
     incumbent: PlacementIncumbent
@@ -117,6 +119,7 @@ class PlacementSearch:
     peak: PeakMemory | None = None
     origin: str = "none"
     assembled: Placement | None = None
+    opened: bool = False
     _largest: float = -1.0
     _binds: bool | None = None
 
@@ -192,44 +195,56 @@ def run_heuristic(search: PlacementSearch, name: str) -> None:
         One of `PLACEMENT_HEURISTICS`.
     """
     incumbent = search.incumbent
-    if incumbent.ended(late=incumbent.values is None):
+    if incumbent.ended(late=incumbent.values is None and not search.opened):
         return
     with incumbent.in_phase(f"coarse: {name}"):
         if search.peak is None:
             incumbent.offer(_by_heuristic(search, name, incumbent.problem), name)
         else:
             _by_rungs(search, search.peak, name)
+    if incumbent.values is None:
+        _open(search)
 
 
 def _by_heuristic(search: PlacementSearch, name: str, problem: PlacementProblem) -> Placement | None:
-    found = PLACEMENT_HEURISTICS[name](problem, seed=search.options.seed, budget=search.incumbent.budget)
-    if found is None and search.incumbent.values is None:
-        return earliest_finish_start(problem)
-    return found
+    return PLACEMENT_HEURISTICS[name](problem, seed=search.options.seed, budget=search.incumbent.budget)
 
 
 def _by_rungs(search: PlacementSearch, peak: PeakMemory, name: str) -> None:
     """Let a heuristic count more and more of the sum of tensors until what it finds fits.
 
-    It begins without any, or near the last one where that took long. What fits with less may not with more: the least
-    part mostly gives the best schedule. Where time is over and there is no schedule yet, all of the sum counts, with
-    which the first one found fits.
+    It begins without any, or near the last one that fitted where that took long. What fits with less may not fit with
+    more, and mostly gives the better schedule.
     """
     incumbent = search.incumbent
-    before = incumbent.budget.elapsed_s
-    rung, last = max(0, peak.rung - 1) if peak.slow else 0, len(SHARES) - 1
-    while True:
+    began = incumbent.budget.elapsed_s
+    for rung in range(max(0, peak.rung - 1) if peak.slow else 0, len(SHARES)):
         found = _by_heuristic(search, name, peak.counted(rung))
         if found is None:
             break
         if incumbent.offer(found, name) or peak.fits(found):
             peak.rung = rung
             break
-        if rung == last or incumbent.ended(late=incumbent.values is None):
+        _open(search)
+        peak.slow = incumbent.budget.elapsed_s - began > _RUNGS_SHARE * incumbent.budget.remaining_s
+        if incumbent.finished or peak.slow:
             break
-        rung = last if incumbent.finished else rung + 1
-    spent = incumbent.budget.elapsed_s - before
-    peak.slow = spent > _RUNGS_SHARE * incumbent.budget.remaining_s
+
+
+def _open(search: PlacementSearch) -> None:
+    """Make a first schedule, once and however late, where a heuristic has found none: by earliest finish.
+
+    Where live tensors bind, it counts them on the way.
+    """
+    incumbent, peak = search.incumbent, search.peak
+    if search.opened or incumbent.closed or incumbent.budget.cancelled:
+        return
+    search.opened = True
+    with incumbent.in_phase("coarse: earliest finish"):
+        if peak is None or not peak.binds:
+            incumbent.offer(earliest_finish_start(search.searched()), "earliest finish")
+        if peak is not None and peak.binds:
+            incumbent.offer(peak.fitting_start(incumbent.budget), "earliest finish")
 
 
 def named_start(search: PlacementSearch) -> None:
@@ -239,19 +254,8 @@ def named_start(search: PlacementSearch) -> None:
         with search.incumbent.part(start):
             run_heuristic(search, start)
         search.origin = ", ".join(_STARTS) if name == "auto" else name
-    _fitting_start(search)
     if search.origin == "none":
         learned(search)
-
-
-def _fitting_start(search: PlacementSearch) -> None:
-    """Where live tensors bind, a schedule that counts them on the way; as the first one, however late it is."""
-    incumbent = search.incumbent
-    if search.peak is None or not search.peak.binds or incumbent.ended(late=incumbent.values is None):
-        return
-    with incumbent.in_phase("coarse: live tensors"):
-        if incumbent.offer(search.peak.fitting_start(incumbent.budget), "earliest finish with live tensors"):
-            search.origin = f"{search.origin}, earliest finish with live tensors"
 
 
 def auto_agent(search: PlacementSearch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,8 @@ from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.placements.common import breadth_first, placed_in_order, slices
-from rlinit.kernels.placements.contiguous import best_cuts, extend_cuts, extend_cuts_in_turn, new_cuts
+from rlinit.kernels.placements.contiguous import best_cuts, extend_cuts, extend_cuts_in_turn, live_bytes, new_cuts
+from rlinit.kernels.placements.list_scheduling import StorageArrays
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 
@@ -25,6 +27,9 @@ _CUTS_ON_DEVICES = 4_096
 
 _SLICE_STEPS = 10_000_000
 """Steps of the dynamic program between two looks at the clock: 5 to 20 ms."""
+
+_LIVE_STEPS = 50_000_000
+"""Places of an order that live tensors are counted at, in all: about 0.1 s."""
 
 
 def segments(
@@ -46,17 +51,42 @@ def segments(
     ----------
     Slicing an order is MTPP's SliceGraph (section 4), here for unequal devices that run one after another.
     """
-    best: Placement | None = None
-    value = np.inf
+    found: list[Placement] = []
     for order in (problem.order, breadth_first(problem)):
-        for device in _cut(problem, order, budget):
-            found = placed_in_order(problem, _masks(problem, device), order)
-            if found is not None and (seconds := makespan(problem, found)) < value:
-                best, value = found, seconds
-    return best
+        found += segments_of(problem, order, budget=budget)
+    return min(found, key=partial(makespan, problem), default=None)
 
 
-def _cut(problem: PlacementProblem, order: IntArray, budget: Budget | None) -> list[IntArray]:
+def segments_of(
+    problem: PlacementProblem,
+    order: IntArray,
+    storages: StorageArrays | None = None,
+    factor: float = 1.0,
+    budget: Budget | None = None,
+) -> list[Placement]:
+    """Cut one topological order as `segments` does; return what is feasible of one or two ways.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    order
+        (n,) topological order.
+    storages, factor
+        What a segment holds beside its weights, and how many times that counts; None: what the problem says.
+    budget
+        When to stop.
+    """
+    found = (
+        placed_in_order(problem, _masks(problem, device), order)
+        for device in _cut(problem, order, storages, factor, budget)
+    )
+    return [one for one in found if one is not None]
+
+
+def _cut(
+    problem: PlacementProblem, order: IntArray, storages: StorageArrays | None, factor: float, budget: Budget | None
+) -> list[IntArray]:
     """Return (n,) devices, for each way that devices may take turns for which some cuts are found in time."""
     n, d = problem.num_ops, problem.num_devices
     if n == 0:
@@ -70,6 +100,12 @@ def _cut(problem: PlacementProblem, order: IntArray, budget: Budget | None) -> l
     work[:, 1:] = np.cumsum(np.where(np.isfinite(time), time, 0.0), axis=0).T
     held = np.zeros(n + 1)
     held[1:] = np.cumsum((problem.weight_bytes + problem.num_shards * problem.shard_bytes)[order])
+    if storages is None:
+        need = held[cuts] - held[cuts][:, None]
+    else:
+        counted = storages._replace(size=factor * storages.size)
+        most = float(problem.capacity_bytes.max()) * CAPACITY_SLACK
+        need = live_bytes(counted, order, held, cuts, most, _LIVE_STEPS)
     volume = problem.num_shards * crossing[cuts]
     move = problem.delay_s + volume[:, None, None] * problem.s_per_byte
     exact = d <= _EXACT_DEVICES
@@ -80,7 +116,7 @@ def _cut(problem: PlacementProblem, order: IntArray, budget: Budget | None) -> l
             exact,
             np.ascontiguousarray(work[turn][:, cuts]),
             np.ascontiguousarray(barred[turn][:, cuts]),
-            held[cuts],
+            need,
             problem.capacity_bytes[turn] * CAPACITY_SLACK,
             np.ascontiguousarray(move[:, turn][:, :, turn]),
             budget,
@@ -96,7 +132,7 @@ def _best_cuts(
     exact: bool,
     work: FloatArray,
     barred: IntArray,
-    held: FloatArray,
+    need: FloatArray,
     capacity: FloatArray,
     move: FloatArray,
     budget: Budget | None,
@@ -110,7 +146,7 @@ def _best_cuts(
     extend, first, rows = (extend_cuts, 1, (1 << d) - 1) if exact else (extend_cuts_in_turn, 0, d)
     steps = (d if exact else 1) * d * p * p  # At most, in a row.
     for part in slices(rows, max(1, _SLICE_STEPS // max(1, steps)), budget):
-        extend(table, first, first + part, work, barred, held, capacity, move)
+        extend(table, first, first + part, work, barred, need, capacity, move)
         first += part
     return best_cuts(table)
 

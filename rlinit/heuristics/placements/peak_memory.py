@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from rlinit.budget import Budget
+from rlinit.heuristics.placements.contiguous import segments_of
 from rlinit.heuristics.placements.list_scheduling import whole_ops
 from rlinit.heuristics.placements.local_search import earliest_finish_start
 from rlinit.heuristics.placements.peak_relief import in_natural_order, relieve
@@ -25,7 +27,7 @@ from rlinit.placements.timeline import held_bytes, makespan
 SHARES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 1.0)
 """Parts of the sum of a device's tensors that heuristics count; with all of it, whatever they find fits."""
 
-_FACTORS = (1.0, 1.3, 1.7)
+_FACTORS = (1.0, 1.1, 1.3, 1.7)
 """How many times the tensors of a sequence count, tried in turn until what devices do ahead fits, too."""
 
 
@@ -44,7 +46,7 @@ class PeakMemory:
     binds
         Whether anything was overfull so far.
     slow
-        Whether the last heuristic took long to find out which part to count.
+        Whether the last heuristic with which anything was overfull took too long to count more.
     """
 
     problem: PlacementProblem
@@ -111,7 +113,7 @@ class PeakMemory:
         return dataclasses.replace(self.live.with_sums(self.problem, share), capacity_bytes=left)
 
     def fitting_start(self, budget: Budget) -> Placement | None:
-        """Return a placement by earliest finish that counts live tensors on the way; None if none is found.
+        """Return the best placement by list scheduling and of segments that count live tensors; None if none fits.
 
         Ops are taken in the graph's natural order and depth first. Where devices, each as early as it can, make or send
         more ahead than they do in sequence, tensors count for more than they are.
@@ -119,7 +121,7 @@ class PeakMemory:
         Parameters
         ----------
         budget
-            When to stop.
+            When to stop; one way is tried in any case.
 
         References
         ----------
@@ -127,15 +129,23 @@ class PeakMemory:
         """
         problem, storages = self.problem, self.live.storages(self.problem.num_shards)
         orders = (problem.order, depth_first(storages, problem.succ_indptr, problem.succ, problem.pred_indptr))
-        for factor in _FACTORS:
-            found = [whole_ops(problem, order, storages, factor) for order in orders]
-            fitting = [(self.value_of(problem, one), one) for one in found if one is not None]
-            value, best = min(fitting, key=lambda pair: pair[0], default=((np.inf,), None))
-            if value[0] < np.inf:
-                return best
-            if not fitting or budget.expired:
-                return None
-        return None
+        best: Placement | None = None
+        value = np.inf
+        for cut, order in product((False, True), orders):
+            for factor in _FACTORS:
+                if cut:
+                    found = segments_of(problem, order, storages, factor, budget)
+                else:
+                    one = whole_ops(problem, order, storages, factor)
+                    found = [] if one is None else [one]
+                reached = [self.value_of(problem, one)[0] for one in found]
+                if min(reached, default=np.inf) < value:
+                    value, best = min(reached), found[int(np.argmin(reached))]
+                if not found or min(reached) < np.inf or budget.expired:
+                    break
+            if budget.expired and best is not None:
+                break
+        return best
 
     def last_resort(self, seed: int, budget: Budget) -> Placement | None:
         """Return a placement that fits, where need be by moving ops off overfull devices; None if none is found.

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.list_scheduling import StorageArrays
 
 
 class Cuts(NamedTuple):
@@ -43,7 +44,7 @@ def extend_cuts(
     last: int,
     work: FloatArray,
     barred: IntArray,
-    held: FloatArray,
+    need: FloatArray,
     capacity: FloatArray,
     move: FloatArray,
 ) -> None:
@@ -61,8 +62,8 @@ def extend_cuts(
         (d, p + 1) seconds of the blocks before each cut on a device.
     barred
         (d, p + 1) number of blocks before each cut that may not run on a device.
-    held
-        (p + 1,) bytes of the blocks before each cut.
+    need
+        (p + 1, p + 1) bytes of the blocks between two cuts, which only grow with more blocks.
     capacity
         (d,) bytes of each device.
     move
@@ -77,7 +78,7 @@ def extend_cuts(
             before = used ^ (1 << a)
             for i in range(1, p + 1):
                 for j in range(i - 1, -1, -1):
-                    if held[i] - held[j] > capacity[a] or barred[a, i] > barred[a, j]:
+                    if need[j, i] > capacity[a] or barred[a, i] > barred[a, j]:
                         break
                     seconds = work[a, i] - work[a, j]
                     if (before == 0) != (j == 0):
@@ -97,7 +98,7 @@ def extend_cuts_in_turn(
     last: int,
     work: FloatArray,
     barred: IntArray,
-    held: FloatArray,
+    need: FloatArray,
     capacity: FloatArray,
     move: FloatArray,
 ) -> None:
@@ -111,14 +112,14 @@ def extend_cuts_in_turn(
         Tables of one row.
     first, last
         Devices, from 0 on.
-    work, barred, held, capacity, move
+    work, barred, need, capacity, move
         As for `extend_cuts`.
     """
     total, since, came = cuts.total[0], cuts.since[0], cuts.came[0]
     for a in range(first, last):
         for i in range(1, work.shape[1]):
             for j in range(i - 1, -1, -1):
-                if held[i] - held[j] > capacity[a] or barred[a, i] > barred[a, j]:
+                if need[j, i] > capacity[a] or barred[a, i] > barred[a, j]:
                     break
                 seconds = work[a, i] - work[a, j]
                 if j == 0 and seconds < total[a, i]:
@@ -153,3 +154,71 @@ def best_cuts(cuts: Cuts) -> tuple[IntArray, float]:
             used ^= 1 << last
         i, last = j, b
     return device, best
+
+
+@njit(cache=True, nogil=True)
+def live_bytes(
+    storages: StorageArrays, order: IntArray, held: FloatArray, cuts: IntArray, most: float, steps: int
+) -> FloatArray:
+    """Return (p + 1, p + 1) bytes that a device needs for what runs between two cuts of an order, one op at a time.
+
+    That is `held`, and the most bytes of storages at once: those that are made before are there from the first op to
+    their last reader between the cuts, others from the op that makes them, those that stay to the last op.
+
+    Parameters
+    ----------
+    storages
+        What ops read and make.
+    order
+        (n,) topological order.
+    held
+        (n + 1,) other bytes of the ops before each place.
+    cuts
+        (p + 1,) places where the order may be cut, ascending, both ends among them.
+    most
+        Bytes from which on it does not matter how many they are; ``inf`` stands there.
+    steps
+        Places gone through after which ``inf`` stands for all that is left.
+    """
+    n, p, counted = len(order), len(cuts) - 1, len(storages.read_indptr) - 1
+    made_at = np.zeros(len(storages.size), np.int64)
+    left = storages.reads.copy()
+    for k in range(n):
+        v = order[k]
+        if v < counted:
+            for at in range(storages.made_indptr[v], storages.made_indptr[v + 1]):
+                made_at[storages.made[at]] = k
+            for at in range(storages.read_indptr[v], storages.read_indptr[v + 1]):
+                left[storages.read[at]] -= 1
+    need = np.full((p + 1, p + 1), np.inf)
+    since = np.empty(len(storages.size), np.int64)
+    live = np.empty(n)
+    for a in range(p):
+        first, b, stay, peak = cuts[a], a + 1, 0.0, 0.0
+        since[:] = first
+        for k in range(first, n):
+            v = order[k]
+            live[k] = stay
+            if v < counted:
+                for at in range(storages.made_indptr[v], storages.made_indptr[v + 1]):
+                    made = storages.made[at]
+                    live[k] += storages.size[made]
+                    since[made] = k + 1
+                    if left[made] > 0:
+                        stay += storages.size[made]
+                for at in range(storages.read_indptr[v], storages.read_indptr[v + 1]):
+                    read = storages.read[at]
+                    if left[read] > 0 and made_at[read] >= first:
+                        continue
+                    steps -= k + 1 - since[read]
+                    for place in range(since[read], k + 1):
+                        live[place] += storages.size[read]
+                        peak = max(peak, live[place])
+                    since[read] = k + 1
+            peak = max(peak, live[k])
+            if held[k + 1] - held[first] + peak >= most or steps <= 0:
+                break
+            if k + 1 == cuts[b]:
+                need[a, b] = held[k + 1] - held[first] + peak
+                b += 1
+    return need
