@@ -1,9 +1,9 @@
 """Latency on graphs by their descriptions: value, bound and HEFT's value of each, and what was found when.
 
 Run as ``python -m benchmarks.families.placements unrelated|randomly-wired|imported|large|tight``; ``--every K`` takes
-every K-th graph only, ``--only TEXT`` those whose name or hardware has the text, ``--transfers exclusive`` lets a link carry
-one transfer at a time. ``--processor-time`` keeps limits by the processor time of the process, which other work on the
-machine does not lengthen. Imported networks need pytorchcv and transformers, as in `rlinit[bench]`.
+every K-th graph only, ``--only TEXT`` those whose name or hardware has the text, ``--transfers exclusive`` lets a link
+carry one transfer at a time. ``--processor-time`` keeps limits by the processor time of the process, which other work
+on the machine does not lengthen. Imported networks need pytorchcv and transformers, as in `rlinit[bench]`.
 
 =================  ================================================================================
 set                graphs
