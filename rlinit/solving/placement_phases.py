@@ -182,7 +182,7 @@ class PlacementSearch:
 # -- coarse schedules ------------------------------------------------------------------------------------------
 
 
-def run_heuristic(search: PlacementSearch, name: str) -> None:
+def run_heuristic(search: PlacementSearch, name: str, *, alone: bool = True) -> None:
     """Phase 1: a named heuristic; where it finds nothing that fits, earliest finish.
 
     A first schedule is made however late it is, so that a short limit spent on loading kernels still gives a plan.
@@ -193,6 +193,8 @@ def run_heuristic(search: PlacementSearch, name: str) -> None:
         The search.
     name
         One of `PLACEMENT_HEURISTICS`.
+    alone
+        Whether it was asked for by name: then earliest finish comes only where it finds nothing.
     """
     incumbent = search.incumbent
     if incumbent.ended(late=incumbent.values is None and not search.opened):
@@ -201,7 +203,7 @@ def run_heuristic(search: PlacementSearch, name: str) -> None:
         if search.peak is None:
             incumbent.offer(_by_heuristic(search, name, incumbent.problem), name)
         else:
-            _by_rungs(search, search.peak, name)
+            _by_rungs(search, search.peak, name, alone)
     if incumbent.values is None:
         _open(search)
 
@@ -210,7 +212,7 @@ def _by_heuristic(search: PlacementSearch, name: str, problem: PlacementProblem)
     return PLACEMENT_HEURISTICS[name](problem, seed=search.options.seed, budget=search.incumbent.budget)
 
 
-def _by_rungs(search: PlacementSearch, peak: PeakMemory, name: str) -> None:
+def _by_rungs(search: PlacementSearch, peak: PeakMemory, name: str, alone: bool) -> None:
     """Let a heuristic count more and more of the sum of tensors until what it finds fits.
 
     It begins without any, or near the last one that fitted where that took long. What fits with less may not fit with
@@ -225,7 +227,8 @@ def _by_rungs(search: PlacementSearch, peak: PeakMemory, name: str) -> None:
         if incumbent.offer(found, name) or peak.fits(found):
             peak.rung = rung
             break
-        _open(search)
+        if not alone:
+            _open(search)
         peak.slow = incumbent.budget.elapsed_s - began > _RUNGS_SHARE * incumbent.budget.remaining_s
         if incumbent.finished or peak.slow:
             break
@@ -252,7 +255,7 @@ def named_start(search: PlacementSearch) -> None:
     name = search.options.agent
     for start in _STARTS if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
         with search.incumbent.part(start):
-            run_heuristic(search, start)
+            run_heuristic(search, start, alone=name != "auto")
         search.origin = ", ".join(_STARTS) if name == "auto" else name
     if search.origin == "none":
         learned(search)

@@ -74,7 +74,9 @@ class PeakMemory:
         placement
             A placement with a finite makespan.
         """
-        return not self.live.excess(self.problem, placement).any()
+        over = bool(self.live.excess(self.problem, placement).any())
+        self.binds = self.binds or over
+        return not over
 
     def repaired(self, problem: PlacementProblem, placement: Placement) -> Placement | None:
         """Return an overfull placement in an order that fits, or None.
@@ -86,9 +88,8 @@ class PeakMemory:
         """
         if makespan(problem, placement) == np.inf:
             return None
-        self.binds = True
         natural = in_natural_order(problem, placement)
-        return None if self.live.excess(problem, natural).any() else natural
+        return natural if self.fits(natural) else None
 
     def counted(self, rung: int) -> PlacementProblem:
         """Return the problem with a part of `SHARES` of the sum of tensors beside weights."""
@@ -98,19 +99,21 @@ class PeakMemory:
         """Return the problem for a local search: what `start` holds counts as it is, what moves a part of its tensors.
 
         The part is that of all peaks of `start` in all of its sums. It is an estimate: what is found may be overfull.
+        Where nothing was overfull so far, weights alone count.
 
         Parameters
         ----------
         start
             A placement that fits.
         """
-        if np.isinf(self.problem.capacity_bytes).all():
+        if not self.binds:
             return self.problem
         peaks = self.live.peak_bytes(self.problem, start)
         sums = held_bytes(self.live.with_sums(self.problem, 1.0), start.device) - held_bytes(self.problem, start.device)
         share = min(1.0, float(peaks.sum() / sums.sum())) if sums.any() else 0.0
-        left = self.problem.capacity_bytes - (peaks - share * sums)
-        return dataclasses.replace(self.live.with_sums(self.problem, share), capacity_bytes=left)
+        counted = self.live.with_sums(self.problem, share)
+        left = np.maximum(self.problem.capacity_bytes - (peaks - share * sums), held_bytes(counted, start.device))
+        return dataclasses.replace(counted, capacity_bytes=left)
 
     def fitting_start(self, budget: Budget) -> Placement | None:
         """Return the best placement by list scheduling and of segments that count live tensors; None if none fits.
