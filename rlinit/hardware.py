@@ -543,7 +543,15 @@ class Hardware:
         return cls.from_dict(data)
 
     def save(self, path: str | Path) -> None:
-        """Write the hardware as JSON, atomically."""
+        """Write the hardware as JSON, atomically.
+
+        Raises
+        ------
+        InvalidHardware
+            The file's name ends in ``.toml``, by which it would be read as TOML.
+        """
+        if Path(path).suffix == ".toml":
+            raise InvalidHardware(f"hardware is written as JSON; name the file {Path(path).with_suffix('.json')}")
         write_json(path, self.to_dict())
 
     def with_stages(self, k: int) -> Hardware:

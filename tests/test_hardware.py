@@ -141,6 +141,13 @@ def test_gpt3_nodes_are_joined_through_their_cpus() -> None:
             assert hardware.bandwidth[i, j] == (math.inf if i == j else 31.5e9 if a == b else 12.5e9)
 
 
+def test_hardware_is_not_written_under_a_name_it_is_not_read_by(tmp_path: Path) -> None:
+    """What is saved is JSON, which a name in .toml would hide."""
+    with pytest.raises(InvalidHardware, match=r"name the file .*hw\.json"):
+        Hardware.pipeline(2).save(tmp_path / "hw.toml")
+    assert not list(tmp_path.iterdir())
+
+
 def test_batch_sizes_and_node_survive_files(tmp_path: Path) -> None:
     """Absent or null batch sizes mean every one; given ones and hosts read back as written."""
     path = tmp_path / "hw.json"
