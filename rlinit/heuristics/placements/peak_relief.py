@@ -14,7 +14,7 @@ _WORK = 60_000
 """Ops placed in all, within the fewest and most placements tried."""
 
 _TRIED = (100, 1_000)
-"""Fewest and most placements tried, about a second of them."""
+"""Fewest and most placements tried without a time limit, about a second of them."""
 
 _REORDER = 0.3
 """Part of the moves that change the order rather than devices."""
@@ -55,9 +55,10 @@ def relieve(
     place = inverse_of(problem.order).astype(np.float64)
     found, over = start, _excess(problem, live, start)
     device, priority = start.device, place
-    for _ in range(min(max(_TRIED[0], _WORK // n), _TRIED[1])):
-        if over == 0.0 or (budget is not None and budget.expired):
-            break
+    timed = budget is not None and budget.remaining_s < np.inf
+    left = 2**62 if timed else min(max(_TRIED[0], _WORK // n), _TRIED[1])
+    while left > 0 and over > 0.0 and not (budget is not None and budget.expired):
+        left -= 1
         first = int(rng.integers(n))
         ops = problem.order[first : first + int(np.exp(rng.uniform(0.0, np.log(n + 1.0))))]
         tried, key = device.copy(), priority
