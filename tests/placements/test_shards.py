@@ -12,11 +12,12 @@ from rlinit.certificates.writing import exact_plan
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.heuristics.placements.list_scheduling import whole_ops
 from rlinit.placements.lowering import lower_placement, shard_inputs
-from rlinit.placements.shards import in_larger_shards, in_smaller_shards
+from rlinit.placements.shards import in_larger_shards, in_smaller_shards, on_groups, on_members
 from rlinit.placements.timeline import held_bytes, makespan
 from rlinit.plan import Transfers
-from tests.placement_cases import random_placement
+from tests.placement_cases import random_placement, random_placement_problem
 
 ROOFLINE = Graph.build([("a", {"flops": 1e9, "out_bytes": 0}), ("b", {"flops": 2e9, "out_bytes": 0})], [("a", "b")])
 
@@ -110,3 +111,23 @@ def test_each_pair_of_batches_in_parallel_moves_what_it_shares() -> None:
     plan = rlinit.schedule(graph, hardware, objective="throughput", inputs=2, resident="weights")
     assert plan.value == 7.5
     exact_plan(plan, graph, hardware)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("parts", [2, 4])
+def test_groups_of_devices_are_at_most_as_fast_as_their_members(seed: int, parts: int) -> None:
+    """A schedule of whole ops on groups is one of shards on devices, which holds as much and ends no later."""
+    problem = random_placement_problem(
+        seed, 8, 5, shards=4, memory_fraction=0.8, group_fraction=0.3, forbidden_fraction=0.0
+    )
+    merged, members = on_groups(problem, parts)
+    assert members.shape == (5 // parts, parts)
+    assert len(set(members.ravel().tolist())) == members.size
+    found = whole_ops(merged, merged.order)
+    if found is None:
+        return
+    placement = on_members(problem, members, found)
+    assert (np.sort(placement.device, axis=1)[:, :: 4 // parts] == np.sort(members[found.device[:, 0]], axis=1)).all()
+    assert makespan(problem, placement) <= makespan(merged, found) * (1 + 1e-9)
+    held = held_bytes(problem, placement.device)[members]
+    assert (held <= held_bytes(merged, found.device)[:, None] * (1 + 1e-9)).all()

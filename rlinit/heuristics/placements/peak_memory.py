@@ -9,6 +9,7 @@ that changes device a part of its tensors.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -22,6 +23,7 @@ from rlinit.heuristics.placements.peak_relief import in_natural_order, relieve
 from rlinit.kernels.placements.list_scheduling import depth_first
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.shards import on_groups, on_members
 from rlinit.placements.timeline import held_bytes, makespan
 
 SHARES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 1.0)
@@ -118,8 +120,9 @@ class PeakMemory:
     def fitting_start(self, budget: Budget) -> Placement | None:
         """Return the best placement by list scheduling and of segments that count live tensors; None if none fits.
 
-        Ops are taken in the graph's natural order and depth first. Where devices, each as early as it can, make or send
-        more ahead than they do in sequence, tensors count for more than they are.
+        Ops are taken in the graph's natural order and depth first, whole or shared out over groups of devices. Where
+        devices, each as early as it can, make or send more ahead than they do in sequence, tensors count for more than
+        they are.
 
         Parameters
         ----------
@@ -130,25 +133,40 @@ class PeakMemory:
         ----------
         Herrmann, Marchal, Robert: Memory-aware list scheduling for hybrid platforms. IPDPSW 2014, MemHEFT.
         """
-        problem, storages = self.problem, self.live.storages(self.problem.num_shards)
-        orders = (problem.order, depth_first(storages, problem.succ_indptr, problem.succ, problem.pred_indptr))
         best: Placement | None = None
         value = np.inf
+        shards = self.problem.num_shards
+        for parts in range(1, min(shards, self.problem.num_devices) + 1):
+            if shards % parts or (parts > 1 and budget.expired):
+                continue
+            for reached, found in self._on_parts(parts, budget):
+                if reached < value:
+                    value, best = reached, found
+                if budget.expired and best is not None:
+                    return best
+        return best
+
+    def _on_parts(self, parts: int, budget: Budget) -> Iterator[tuple[float, Placement]]:
+        """Yield placements of `fitting_start` that share out each op over groups of devices, and what they take."""
+        problem, members = on_groups(self.problem, parts) if parts > 1 else (self.problem, None)
+        storages = self.live.storages(self.problem.num_shards // parts)
+        orders = (problem.order, depth_first(storages, problem.succ_indptr, problem.succ, problem.pred_indptr))
         for cut, order in product((False, True), orders):
             for factor in _FACTORS:
-                if cut:
-                    found = segments_of(problem, order, storages, factor, budget)
-                else:
-                    one = whole_ops(problem, order, storages, factor)
-                    found = [] if one is None else [one]
-                reached = [self.value_of(problem, one)[0] for one in found]
-                if min(reached, default=np.inf) < value:
-                    value, best = min(reached), found[int(np.argmin(reached))]
-                if not found or min(reached) < np.inf or budget.expired:
+                ways = (
+                    segments_of(problem, order, storages, factor, budget)
+                    if cut
+                    else [whole_ops(problem, order, storages, factor)]
+                )
+                found = [
+                    one if members is None else on_members(self.problem, members, one)
+                    for one in ways
+                    if one is not None
+                ]
+                reached = [(self.value_of(self.problem, one)[0], one) for one in found]
+                yield from reached
+                if budget.expired or not found or min(value for value, _ in reached) < np.inf:
                     break
-            if budget.expired and best is not None:
-                break
-        return best
 
     def last_resort(self, seed: int, budget: Budget) -> Placement | None:
         """Return a placement that fits, where need be by moving ops off overfull devices; None if none is found.
