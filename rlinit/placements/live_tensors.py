@@ -58,14 +58,8 @@ class LiveTensors:
         a = self.arrays
         return float(a.size[(np.diff(a.reader_indptr) == 0) & (a.base == OWN_STORAGE)].sum())
 
-    def storages(self, num_shards: int) -> StorageArrays:
-        """Return the storages of tensors as list scheduling counts them, views in what they look at on any device.
-
-        Parameters
-        ----------
-        num_shards
-            Shards of the problem, all of which an op takes at once there.
-        """
+    def storages(self) -> StorageArrays:
+        """Return the storages of one shard as list scheduling counts them, views in what they look at on any device."""
         a = self.arrays
         n, count = len(a.order), len(a.op)
         root, _ = _storages(a)
@@ -75,7 +69,7 @@ class LiveTensors:
         made_indptr, made = _by_row(a.op[own], own, n)
         stays = np.zeros(count, np.int64)
         stays[root[np.diff(a.reader_indptr) == 0]] = 1
-        size = num_shards * np.where(a.base == IN_PARAMETERS, 0.0, a.size)
+        size = np.where(a.base == IN_PARAMETERS, 0.0, a.size)
         return StorageArrays(size, np.bincount(read, minlength=count) + stays, read_indptr, read, made_indptr, made)
 
     def peak_bytes(self, problem: PlacementProblem, placement: Placement) -> FloatArray:

@@ -132,7 +132,7 @@ def test_a_sequence_counts_the_peak_of_one_device(seed: int) -> None:
     ample = Hardware.mesh([Device("one", memory_bytes=1e6)], 1.0)
     lowered = lower_placement(graph, ample, "latency", resident="peak")
     assert lowered.live is not None
-    problem, storages = lowered.problem, lowered.live.storages(1)
+    problem, storages = lowered.problem, lowered.live.storages()
     order = depth_first(storages, problem.succ_indptr, problem.succ, problem.pred_indptr)
     place = inverse_of(order)
     assert all(place[u] < place[v] for u, v in problem.edges.tolist())

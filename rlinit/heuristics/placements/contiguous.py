@@ -61,7 +61,6 @@ def segments_of(
     problem: PlacementProblem,
     order: IntArray,
     storages: StorageArrays | None = None,
-    factor: float = 1.0,
     budget: Budget | None = None,
 ) -> list[Placement]:
     """Cut one topological order as `segments` does; return what is feasible of one or two ways.
@@ -72,20 +71,19 @@ def segments_of(
         The problem.
     order
         (n,) topological order.
-    storages, factor
-        What a segment holds beside its weights, and how many times that counts; None: what the problem says.
+    storages
+        What a segment holds beside its weights, in bytes of all shards; None: what the problem says.
     budget
         When to stop.
     """
     found = (
-        placed_in_order(problem, _masks(problem, device), order)
-        for device in _cut(problem, order, storages, factor, budget)
+        placed_in_order(problem, _masks(problem, device), order) for device in _cut(problem, order, storages, budget)
     )
     return [one for one in found if one is not None]
 
 
 def _cut(
-    problem: PlacementProblem, order: IntArray, storages: StorageArrays | None, factor: float, budget: Budget | None
+    problem: PlacementProblem, order: IntArray, storages: StorageArrays | None, budget: Budget | None
 ) -> list[IntArray]:
     """Return (n,) devices, for each way that devices may take turns for which some cuts are found in time."""
     n, d = problem.num_ops, problem.num_devices
@@ -103,9 +101,8 @@ def _cut(
     if storages is None:
         need = held[cuts] - held[cuts][:, None]
     else:
-        counted = storages._replace(size=factor * storages.size)
         most = float(problem.capacity_bytes.max()) * CAPACITY_SLACK
-        need = live_bytes(counted, order, held, cuts, most, _LIVE_STEPS)
+        need = live_bytes(storages, order, held, cuts, most, _LIVE_STEPS)
     volume = problem.num_shards * crossing[cuts]
     move = problem.delay_s + volume[:, None, None] * problem.s_per_byte
     exact = d <= _EXACT_DEVICES

@@ -111,9 +111,7 @@ def _scheduled(problem: PlacementProblem, order: IntArray, rule: int) -> Placeme
     return placed_when(problem, mask, start, end)
 
 
-def whole_ops(
-    problem: PlacementProblem, order: IntArray, storages: StorageArrays = NO_STORAGES, factor: float = 1.0
-) -> Placement | None:
+def whole_ops(problem: PlacementProblem, order: IntArray, storages: StorageArrays = NO_STORAGES) -> Placement | None:
     """Run each op, all shards at once, where it ends first; None where one fits nowhere.
 
     Parameters
@@ -122,13 +120,13 @@ def whole_ops(
         The problem.
     order
         (n,) topological order.
-    storages, factor
-        What counts beside the memory of the problem; see `earliest_finish`.
+    storages
+        What counts beside the memory of the problem, in bytes of all shards; see `earliest_finish`.
     """
     n, s = problem.num_ops, problem.num_shards
     device, end = np.empty(n, np.int64), np.zeros(n)
     arrays = kernel_arrays(problem)._replace(capacity=problem.capacity_bytes, tensor=s * problem.tensor_bytes)
-    if not earliest_finish(arrays, storages, factor, order, device, end):
+    if not earliest_finish(arrays, storages, order, device, end):
         return None
     begin = end - problem.op_time_s[np.arange(n), device]
     found = placement_of(

@@ -15,12 +15,13 @@ from itertools import product
 
 import numpy as np
 
+from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.contiguous import segments_of
 from rlinit.heuristics.placements.list_scheduling import whole_ops
 from rlinit.heuristics.placements.local_search import earliest_finish_start
 from rlinit.heuristics.placements.peak_relief import in_natural_order, relieve
-from rlinit.kernels.placements.list_scheduling import depth_first
+from rlinit.kernels.placements.list_scheduling import StorageArrays, depth_first
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.shards import on_groups, on_members
@@ -49,6 +50,8 @@ class PeakMemory:
         Whether anything was overfull so far.
     slow
         Whether the last heuristic with which anything was overfull took too long to count more.
+    started
+        Whether `fitting_start` was called.
     """
 
     problem: PlacementProblem
@@ -56,6 +59,7 @@ class PeakMemory:
     rung: int = 0
     binds: bool = False
     slow: bool = False
+    started: bool = False
 
     def value_of(self, problem: PlacementProblem, placement: Placement) -> tuple[float]:
         """Return the makespan, ``inf`` where a device is overfull.
@@ -133,31 +137,31 @@ class PeakMemory:
         ----------
         Herrmann, Marchal, Robert: Memory-aware list scheduling for hybrid platforms. IPDPSW 2014, MemHEFT.
         """
+        self.started = True
         best: Placement | None = None
         value = np.inf
-        shards = self.problem.num_shards
+        shards, storages = self.problem.num_shards, self.live.storages()
+        depth = depth_first(storages, self.problem.succ_indptr, self.problem.succ, self.problem.pred_indptr)
         for parts in range(1, min(shards, self.problem.num_devices) + 1):
             if shards % parts or (parts > 1 and budget.expired):
                 continue
-            for reached, found in self._on_parts(parts, budget):
+            held = storages._replace(size=shards // parts * storages.size)
+            for reached, found in self._on_parts(parts, held, (self.problem.order, depth), budget):
                 if reached < value:
                     value, best = reached, found
                 if budget.expired and best is not None:
                     return best
         return best
 
-    def _on_parts(self, parts: int, budget: Budget) -> Iterator[tuple[float, Placement]]:
+    def _on_parts(
+        self, parts: int, storages: StorageArrays, orders: tuple[IntArray, IntArray], budget: Budget
+    ) -> Iterator[tuple[float, Placement]]:
         """Yield placements of `fitting_start` that share out each op over groups of devices, and what they take."""
         problem, members = on_groups(self.problem, parts) if parts > 1 else (self.problem, None)
-        storages = self.live.storages(self.problem.num_shards // parts)
-        orders = (problem.order, depth_first(storages, problem.succ_indptr, problem.succ, problem.pred_indptr))
         for cut, order in product((False, True), orders):
             for factor in _FACTORS:
-                ways = (
-                    segments_of(problem, order, storages, factor, budget)
-                    if cut
-                    else [whole_ops(problem, order, storages, factor)]
-                )
+                counted = storages._replace(size=factor * storages.size)
+                ways = segments_of(problem, order, counted, budget) if cut else [whole_ops(problem, order, counted)]
                 found = [
                     one if members is None else on_members(self.problem, members, one)
                     for one in ways
@@ -178,7 +182,7 @@ class PeakMemory:
         budget
             When to stop.
         """
-        fitting = self.fitting_start(budget)
+        fitting = None if self.started else self.fitting_start(budget)
         if fitting is not None:
             return fitting
         for share in (1.0, SHARES[self.rung], 0.0):

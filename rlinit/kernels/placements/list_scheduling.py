@@ -55,7 +55,7 @@ class PlacementArrays(NamedTuple):
 class StorageArrays(NamedTuple):
     """Storages of tensors as a schedule counts them that is built in one order; T of them.
 
-    `size` (T,) bytes of all shards; `reads` (T,) ops that read one, and one more where it stays to the end;
+    `size` (T,) bytes; `reads` (T,) ops that read one, and one more where it stays to the end;
     `read_indptr`, `read` CSR op -> what it reads; `made_indptr`, `made` CSR op -> what it makes.
     """
 
@@ -243,13 +243,13 @@ def list_schedule(
 
 @njit(cache=True, nogil=True)
 def earliest_finish(
-    a: PlacementArrays, storages: StorageArrays, factor: float, sequence: IntArray, device: IntArray, end: FloatArray
+    a: PlacementArrays, storages: StorageArrays, sequence: IntArray, device: IntArray, end: FloatArray
 ) -> bool:
     """Give each whole op of a sequence the device where it ends first, appended to what is there.
 
     The first of a group goes where that and the seconds that the other members lose there are least together. A device
-    has room for the weights that it was given and for `factor` times the most bytes of storages that it has held at
-    once, each from the op of the sequence that makes it, or that reads it on another device, to its last reader.
+    has room for the weights that it was given and for the most bytes of storages that it has held at once, each from
+    the op of the sequence that makes it, or that reads it on another device, to its last reader.
 
     Parameters
     ----------
@@ -257,8 +257,6 @@ def earliest_finish(
         The problem; `tensor` holds the bytes of all shards.
     storages
         What ops read and make; without ops and storages, where only weights count.
-    factor
-        Above 1 where what is made ahead of the sequence, or sent ahead, would not fit.
     sequence
         (n,) topological order.
     device, end
@@ -283,7 +281,7 @@ def earliest_finish(
                 for at in range(storages.read_indptr[v], storages.read_indptr[v + 1]):
                     if not here[storages.read[at], i]:
                         more[i] += storages.size[storages.read[at]]
-            if need + factor * max(most[i], more[i]) > room[i]:
+            if need + max(most[i], more[i]) > room[i]:
                 continue
             over = append_start(ready_time(a, v, i, device, end), free[i]) + a.time[v, i, s]
             if over + a.lost[v, i, s] < least:

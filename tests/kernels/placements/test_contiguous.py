@@ -65,7 +65,7 @@ def test_segments_hold_what_is_alive_in_them(seed: int) -> None:
     n, order = problem.num_ops, problem.order
     held = np.concatenate([[0.0], np.cumsum(problem.weight_bytes[order])])
     cuts = np.array([0, 2, 3, 7, n])
-    storages = live.storages(1)
+    storages = live.storages()
     need = live_bytes(storages, order, held, cuts, np.inf, 1 << 40)
     made, read = (
         [set(flat[ends[v] : ends[v + 1]].tolist()) if v + 1 < len(ends) else set() for v in order.tolist()]

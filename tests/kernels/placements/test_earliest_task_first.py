@@ -125,7 +125,7 @@ def test_whole_ops_go_where_they_end_first(seed: int) -> None:
     problem = random_placement_problem(seed, 8, 3, group_fraction=0.3, memory_fraction=memory, forbidden_fraction=0.2)
     arrays = kernel_arrays(problem)
     device, end = np.empty(problem.num_ops, np.int64), np.empty(problem.num_ops)
-    found = earliest_finish(arrays, NO_STORAGES, 1.0, problem.order, device, end)
+    found = earliest_finish(arrays, NO_STORAGES, problem.order, device, end)
     assert not found or (device == device[problem.group]).all()
     free = np.zeros(problem.num_devices)
     for v in problem.order.tolist() if found else ():
