@@ -1,55 +1,105 @@
-"""Run every benchmark, each in a process of its own: ``python -m benchmarks``."""
+"""Run benchmarks, each in a process of its own: ``python -m benchmarks [--headline | --stale]``.
+
+What was measured on the code of today is not measured again, so that a run that was broken off goes on.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import shlex
 import subprocess
 import sys
 
-COMMANDS = (
+from benchmarks.provenance import commits_behind, is_shown, is_stale
+from benchmarks.record import RESULTS
+
+HEADLINE = (
     ("components.startup",),
     ("components.slicing",),
-    ("papers.dnn_partitioning",),
     ("papers.inc_ilp",),
+    ("components.agent_stages", "--parts", "imagenet"),
     ("papers.mtpp", "--dataset", "zoo", "--graphs", "20", "--only-schedule"),
-    ("papers.mtpp", "--dataset", "regal", "--graphs", "5", "--only-schedule"),
+    ("papers.mtpp", "--dataset", "regal", "--graphs", "1", "--time-limit-s", "30", "--only-schedule"),
+    ("papers.dnn_partitioning", "--loose-seconds", "10"),
+    ("papers.diviml", "--part", "table1", "--seconds", "3", "--peer-seconds", "0"),
+    ("papers.diviml", "--part", "table4", "--seconds", "2", "--peer-seconds", "0"),
+    ("papers.moirai", "--part", "instances", "--seconds", "20"),
+    ("families.task_graphs", "communication", "--time-limit-s", "10"),
+    ("families.task_graphs", "stg", "--time-limit-s", "5"),
+    ("families.task_graphs", "flexible-job-shop", "--time-limit-s", "10"),
+    ("components.executors", "models"),
+    ("components.time_limits", "--sample", "20", "--processor-time"),
+)
+"""What README and the first page of benchmarks quote."""
+
+COMMANDS = (
+    *HEADLINE,
     ("papers.mtpp", "--dataset", "regal", "--graphs", "3", "--time-limit-s", "5"),
-    ("papers.diviml", "--part", "table1"),
     ("papers.diviml", "--part", "table3"),
-    ("papers.diviml", "--part", "table4", "--seconds", "5", "--peer-seconds", "0"),
     ("papers.diviml", "--part", "table4", "--seconds", "2", "--peer-seconds", "0", "--inputs", "128"),
     ("papers.diviml", "--part", "small", "--seeds", "10", "--peer-seconds", "0"),
     ("papers.diviml", "--part", "zoo"),
     ("papers.diviml", "--part", "memory"),
-    ("components.agent_latency", "--seeds", "1"),
     ("papers.diviml_gpt3",),
-    ("papers.moirai", "--part", "instances"),
     ("papers.moirai", "--part", "models"),
-    ("components.importers",),
-    *(("components.executors", part) for part in ("overhead", "gain", "pipeline", "models")),
-    ("components.measured_costs",),
-    *(("families.training_pipelines", part) for part in ("plans", "published", "trained")),
     ("papers.mtpp_activations",),
     ("papers.assembly_lines", "--tasks", "100"),
     ("papers.assembly_lines", "--tasks", "1000"),
     ("papers.alwabp",),
-    ("families.task_graphs", "communication"),
-    ("families.task_graphs", "stg", "--every", "6"),
-    ("families.task_graphs", "flexible-job-shop"),
+    ("components.agent_latency", "--seeds", "1"),
+    ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
+    ("components.importers",),
+    *(("components.executors", part) for part in ("overhead", "gain", "pipeline")),
+    ("components.measured_costs",),
+    *(("families.training_pipelines", part) for part in ("plans", "published", "trained")),
     *(("families.placements", name) for name in ("unrelated", "randomly-wired", "imported", "large")),
     ("families.first_answers", "--time-limit-s", "5"),
     *((f"learning.{name}",) for name in ("multipliers", "costs", "branching")),
     ("learning.strategy", "flow"),
     ("learning.shares", "--seconds", "1"),
-    ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
 )
+
+
+def stale() -> dict[str, str]:
+    """Return why files of results are no figures of today's code, by their names."""
+    found = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not is_shown(data):
+            found[path.stem] = "does not say which commit made it"
+        elif is_stale(data):
+            behind = commits_behind(data)
+            found[path.stem] = f"{'?' if behind is None else behind} commits of its code behind {data['commit'][:7]}"
+    return found
+
+
+def measured() -> set[str]:
+    """Return the commands whose results were made with the code of today."""
+    outdated = stale()
+    paths = [path for path in RESULTS.glob("*.json") if path.stem not in outdated]
+    return {json.loads(path.read_text(encoding="utf-8"))["command"] for path in paths}
 
 
 def main() -> int:
     """Run them in turn; return the number that failed."""
-    failed = 0
-    for name, *arguments in COMMANDS:
-        print(f"\n=== {name} {' '.join(arguments)}", flush=True)
-        failed += subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode != 0
+    parser = argparse.ArgumentParser(description=__doc__)
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--headline", action="store_true", help="what README and the first page of benchmarks quote")
+    only.add_argument("--stale", action="store_true", help="list the results whose code has changed, and run nothing")
+    chosen = parser.parse_args()
+    if chosen.stale:
+        for name, why in stale().items():
+            print(f"{name}: {why}")
+        return 0
+    done, failed = measured(), 0
+    for name, *arguments in HEADLINE if chosen.headline else COMMANDS:
+        command = shlex.join(["python", "-m", f"benchmarks.{name}", *arguments])
+        if command in done:
+            print(f"=== {command}: measured on this code already", flush=True)
+            continue
+        print(f"\n=== {command}", flush=True)
+        failed += subprocess.run([sys.executable, *command.split()[1:]], check=False).returncode != 0
     return failed
 
 

@@ -1,7 +1,8 @@
 """What was measured, as pages of Markdown: ``python -m benchmarks.pages FOLDER`` writes them from ``results``.
 
-`write_pages` gives a page for each file of results, with its command, its machine and all rows, a list of these pages,
-and `summary.md`, a table whose figures are computed from the same files. Only what a paper says is typed.
+`write_pages` gives a page for each file of results, with what it was made with and all rows, a list of these pages, and
+`summary.md`, a table whose figures are computed from the same files. Only what a paper says is typed. A file that does
+not say which commit made it is not shown. ``python -m benchmarks.pages README.md`` writes the figures of README.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.provenance import commits_behind, is_shown
 from benchmarks.record import RESULTS, geometric_mean
 
-__all__ = ["write_pages"]
+__all__ = ["readme_with_figures", "write_pages"]
 
 Rows = list[dict[str, Any]]
 
@@ -105,13 +107,6 @@ _TITLES = {
 }
 """Titles of the pages, in their order; results that are not named here come last, under the name of their file."""
 
-_MOVED = {
-    "activations": "papers.mtpp_activations",
-    "agent_placement": "components.agent_latency",
-    "gpt3": "papers.diviml_gpt3",
-}
-"""Programs that were renamed after their results were written."""
-
 _IN_PER_CENT = "agent_stages_"
 """Results under such names have gaps in per cent; elsewhere a gap is a share."""
 
@@ -129,15 +124,26 @@ def write_pages(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.md"):  # of results that are no more
         path.unlink()
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")}
+    found = _found()
     names = sorted(found, key=lambda name: (list(_TITLES).index(name) if name in _TITLES else len(_TITLES), name))
     for name in names:
-        (folder / f"{name}.md").write_text(_page(name, found[name]), encoding="utf-8")
-    (folder / "summary.md").write_text(_summary(found), encoding="utf-8")
+        text = _page(name, found[name]) if is_shown(found[name]) else _page_of_unknown_origin(name)
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    shown = {name: data for name, data in found.items() if is_shown(data)}
+    (folder / "summary.md").write_text(_summary(shown), encoding="utf-8")
     listed = "\n".join(names)
     (folder / "pages.md").write_text(
         f"# Results by instance\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n", encoding="utf-8"
     )
+
+
+def _found() -> dict[str, dict[str, Any]]:
+    """Return what all files of results hold, by their names."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")}
+
+
+def _page_of_unknown_origin(name: str) -> str:
+    return f"# {_TITLES.get(name, name)}\n\nNot shown: the file does not say which code made these rows.\n"
 
 
 def _page(name: str, data: Mapping[str, Any]) -> str:
@@ -146,13 +152,16 @@ def _page(name: str, data: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{key} {value}" for key, value in machine["versions"].items() if value)
     says = [
         f"# {_TITLES.get(name, name)}",
-        f"`{_command(data['command'])}`",
+        f"`{data['command']}`",
+        f"Commit {data['commit'][:7]}, {_age(data)}; {data['seconds']:,.0f} s in all, load {data['load'][0]:g} before "
+        f"and {data['load'][1]:g} after, seeds {', '.join(map(str, data['seeds']))}.",
         f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; {versions}.",
+        *(f"![{_TITLES.get(name, name)}](../../../benchmarks/results/{picture})" for picture in _pictures(name)),
     ]
     settings = {
         key: value
         for key, value in data["settings"].items()
-        if not key.startswith("load_") and not isinstance(value, dict)  # a whole device can be read in the file
+        if not isinstance(value, dict)  # a whole device can be read in the file
     }
     tables = [(key, settings.pop(key)) for key in list(settings) if _is_table(settings[key])]
     if settings:
@@ -167,15 +176,19 @@ def _page(name: str, data: Mapping[str, Any]) -> str:
     return "\n\n".join(says) + "\n"
 
 
-def _command(recorded: str) -> str:
-    """Return the command as it is given today; programs have moved into folders since some were recorded."""
-    words = recorded.split()
-    module = words[2].removeprefix("benchmarks.")
-    if "." not in module:
-        here = Path(__file__).parent
-        homes = [path.parent.name for path in here.glob(f"*/{module}.py")]
-        module = _MOVED.get(module) or f"{homes[0]}.{module}"
-    return " ".join([*words[:2], f"benchmarks.{module}", *words[3:]])
+def _age(data: Mapping[str, Any]) -> str:
+    """Return in words how old the code is that made a file of results."""
+    behind = commits_behind(data)
+    if behind == 0:
+        return "the code of today"
+    if behind is None:
+        return "other code than today's"
+    return f"{behind} {'commit' if behind == 1 else 'commits'} of its code behind"
+
+
+def _pictures(name: str) -> list[str]:
+    """Return the names of the pictures that were drawn with a file of results."""
+    return sorted(path.name for path in (*RESULTS.glob(f"{name}.png"), *RESULTS.glob(f"{name}_figure_*.png")))
 
 
 def _is_table(value: object) -> bool:
@@ -247,19 +260,40 @@ def _cell(key: str, value: object) -> str:
 # -- the summary ---------------------------------------------------------------------------------------------------
 
 
-def _summary(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table of what matters most: what, here, beside it, and the page with all rows."""
-    lines = ["| what | here | beside it | page |", "|---|---|---|---|"]
+def _summary(shown: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of what matters most: what, here, beside it, the age of the code, the page with all rows."""
+    lines = ["| what | here | beside it | code | page |", "|---|---|---|---|---|"]
     for name, summarise in _SUMMARIES:
-        if name in found:
-            link = f"[{_TITLES[name]}](_generated/benchmarks/{name}.md)"
-            for what, here, beside in summarise(found[name]["rows"]):
-                lines.append(f"| {what} | {here} | {beside} | {link} |")
-                link = ""
+        if name in shown:
+            link, age = f"[{_TITLES[name]}](_generated/benchmarks/{name}.md)", _age(shown[name])
+            for what, here, beside in summarise(shown[name]["rows"], shown[name]["settings"]):
+                lines.append(f"| {what} | {here} | {beside} | {age} | {link} |")
+                link = age = ""
     return "\n".join(lines) + "\n"
 
 
+def readme_with_figures(text: str) -> str:
+    """Return README with the table between its marks made anew from the results.
+
+    Parameters
+    ----------
+    text
+        README as it is.
+    """
+    found = _found()
+    lines = ["", "| what | here | beside it | commit |", "|---|---|---|---|"]
+    for name, summarise in _SUMMARIES:
+        if name in _IN_README and name in found and is_shown(found[name]):
+            commit = found[name]["commit"][:7]
+            lines += [
+                f"| {' | '.join(line)} | {commit} |" for line in summarise(found[name]["rows"], found[name]["settings"])
+            ]
+    before, _, rest = text.partition(_MARKS[0])
+    return "\n".join([before + _MARKS[0], *lines, _MARKS[1] + rest.partition(_MARKS[1])[2]])
+
+
 Line = tuple[str, str, str]
+Settings = Mapping[str, Any]
 
 
 def _share(rows: Rows, status: str = "optimal") -> str:
@@ -278,7 +312,7 @@ def _ratios(rows: Rows, over: str, names: Iterable[str]) -> str:
     return ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
 
 
-def _inc_ilp(rows: dict[str, Rows]) -> Iterator[Line]:
+def _inc_ilp(rows: dict[str, Rows], _settings: Settings) -> Iterator[Line]:
     runs = rows["runs"]
     cold = [{"status": row["cold_status"]} for row in runs]
     yield (
@@ -306,7 +340,7 @@ def _inc_ilp(rows: dict[str, Rows]) -> Iterator[Line]:
     )
 
 
-def _agent_stages(rows: Rows) -> Iterator[Line]:
+def _agent_stages(rows: Rows, _settings: Settings) -> Iterator[Line]:
     gaps = [f"{statistics.fmean(r['greedy']['gap'] for r in some):.2f}%" for some in _by(rows, "k").values()]
     took = statistics.fmean(row["greedy"]["ms"] for row in rows)
     yield (
@@ -316,21 +350,22 @@ def _agent_stages(rows: Rows) -> Iterator[Line]:
     )
 
 
-def _zoo(rows: Rows) -> Iterator[Line]:
+def _zoo(rows: Rows, _settings: Settings) -> Iterator[Line]:
     worst = max(row["seconds"] for row in rows)
     yield f"20 ImageNet networks, k = 2 to 64, `pipeline`: proven optimal within {worst:.1f} s each", _share(rows), ""
 
 
-def _regal(rows: Rows) -> Iterator[Line]:
+def _regal(rows: Rows, settings: Settings) -> Iterator[Line]:
     shares = [f"{geometric_mean(r['bound'] / r['value'] for r in some):.3f}" for some in _by(rows, "k").values()]
     yield (
-        "5 graphs of the REGAL recipe, 60 s each: bound over value, k = 2, 4, 8, 16, 32, 64",
+        f"REGAL's recipe, {settings['graphs']} graphs, {settings['time_limit_s']:g} s each: bound over value, k = "
+        + ", ".join(str(k) for (k,) in _by(rows, "k")),
         ", ".join(shares),
-        "the paper, on its own graphs, with Gurobi for an hour: 0.980, 0.958, 0.941, 0.893, 0.591, 0.381",
+        "the paper, k = 2 to 64, on its own graphs, with Gurobi for an hour: 0.980, 0.958, 0.941, 0.893, 0.591, 0.381",
     )
 
 
-def _partitioning(rows: Rows) -> Iterator[Line]:
+def _partitioning(rows: Rows, _settings: Settings) -> Iterator[Line]:
     yield "dnn-partitioning: proven optimal", _share(rows), ""
     for row in rows:
         peer = row["peer_seconds"]
@@ -338,7 +373,7 @@ def _partitioning(rows: Rows) -> Iterator[Line]:
         yield f"... {row['instance']}, {row['ops']} ops", f"{row['seconds']:.3g} s", beside
 
 
-def _loose(rows: Rows) -> Iterator[Line]:
+def _loose(rows: Rows, _settings: Settings) -> Iterator[Line]:
     gains = [1 - row["value_ms"] / row["contiguous_ms"] for row in rows]
     yield (
         "... ops on any device: seconds an input below the contiguous optimum, median and most",
@@ -347,7 +382,7 @@ def _loose(rows: Rows) -> Iterator[Line]:
     )
 
 
-def _latency(rows: Rows) -> Iterator[Line]:
+def _latency(rows: Rows, settings: Settings) -> Iterator[Line]:
     yield (
         f"randomly wired networks on CPU, T4 and A100, `latency`, {len(rows)} problems: makespan over rlinit's",
         "1",
@@ -362,23 +397,27 @@ def _latency(rows: Rows) -> Iterator[Line]:
     }
     worst, best = max(cells, key=lambda cell: cells[cell]), min(cells, key=lambda cell: cells[cell])
     yield (
-        f"... proven gap after 60 s: best and worst kind ({best}; {worst})",
+        f"... proven gap after {settings['long_seconds']:g} s: best and worst kind ({best}; {worst})",
         f"{cells[best]:.1%}, {cells[worst]:.1%}",
         "the paper: 0% with one channel, 6 to 23% with several",
     )
 
 
-def _batches(rows: Rows) -> Iterator[Line]:
+def _batches(rows: Rows, settings: Settings) -> Iterator[Line]:
     yield (
-        "... `throughput` of 16 inputs, 5 s: makespan over rlinit's",
+        f"... `throughput` of {settings['inputs']} inputs, {settings['seconds']:g} s: makespan over rlinit's",
         "1",
         _ratios(rows, "rlinit", ("heft", "ea", "sa")),
     )
     gaps = [row["gap"] for row in rows]
-    yield "... proven gap after 30 s", f"{min(gaps):.1%} to {max(gaps):.1%}", "the paper: 18 to 40%"
+    yield (
+        f"... proven gap after {settings['long_seconds']:g} s",
+        f"{min(gaps):.1%} to {max(gaps):.1%}",
+        "the paper: 18 to 40%",
+    )
 
 
-def _split(rows: Rows) -> Iterator[Line]:
+def _split(rows: Rows, _settings: Settings) -> Iterator[Line]:
     for row in rows:
         modules, channels = row["modules"], row["channels"]
         reached = "reached it after" if row["milp_reached"] else "did not reach it in"
@@ -389,28 +428,29 @@ def _split(rows: Rows) -> Iterator[Line]:
         )
 
 
-def _small(rows: Rows) -> Iterator[Line]:
+def _small(rows: Rows, settings: Settings) -> Iterator[Line]:
     peers = [
         f"{name} proves {sum(row[name]['status'] == 'optimal' for row in rows)}, makespan "
         f"{geometric_mean(row[name]['value'] / row['value'] for row in rows):.2f} times ours"
         for name in ("cp_sat", "highs")
+        if all(name in row for row in rows)
     ]
     worst = max(row["seconds"] for row in rows)
     yield (
         f"ten modules of ten nodes, one channel: proven optimal, within {worst:.1f} s each",
         _share(rows),
-        "in 10 s " + "; ".join(peers),
+        f"in {settings['peer_seconds']:g} s " + "; ".join(peers) if peers else "",
     )
 
 
-def _moirai(rows: Rows) -> Iterator[Line]:
+def _moirai(rows: Rows, _settings: Settings) -> Iterator[Line]:
     for row in rows:
         done = f"optimal in {row['seconds']:.0f} s" if row["status"] == "optimal" else f"gap {row['gap']:.2%}"
         yield f"Moirai's {row['instance']}, {row['case']}", done, f"HEFT {row['heft'] / row['rlinit'] - 1:.1%} longer"
 
 
-def _task_graphs(what: str) -> Callable[[Rows], Iterator[Line]]:
-    def lines(rows: Rows) -> Iterator[Line]:
+def _task_graphs(what: str) -> Callable[[Rows, Settings], Iterator[Line]]:
+    def lines(rows: Rows, _settings: Settings) -> Iterator[Line]:
         known = [row for row in rows if row["known_upper"]]
         at_best = sum(row["value"] <= row["known_upper"] * (1 + 1e-9) for row in known)
         longest, best = max(row["seconds"] for row in rows), f"at the best known value: {at_best} of {len(known)}"
@@ -419,27 +459,27 @@ def _task_graphs(what: str) -> Callable[[Rows], Iterator[Line]]:
     return lines
 
 
-def _models_run(rows: Rows) -> Iterator[Line]:
+def _models_run(rows: Rows, _settings: Settings) -> Iterator[Line]:
     equal = sum(row["equal"] for row in rows)
     yield "models run by random placements on three devices: outputs equal bit for bit", f"{equal} of {len(rows)}", ""
 
 
-def _slicing(rows: Rows) -> Iterator[Line]:
+def _slicing(rows: Rows, _settings: Settings) -> Iterator[Line]:
     largest = max(rows, key=lambda row: (row["ops"], row["k"]))
     yield f"slicing {largest['ops']:,} ops into {largest['k']} stages", f"{largest['seconds']:.2g} s", ""
 
 
-def _limits(rows: Rows) -> Iterator[Line]:
+def _limits(rows: Rows, _settings: Settings) -> Iterator[Line]:
     kept = sum(row["kept"] for row in rows)
     yield "time limits kept within 5% and 0.3 s, kernels compiled", f"{kept} of {len(rows)}", ""
 
 
-def _startup(rows: Mapping[str, Any]) -> Iterator[Line]:
+def _startup(rows: Mapping[str, Any], _settings: Settings) -> Iterator[Line]:
     imports = rows["imports"]
     yield "`import rlinit`", f"{imports['rlinit'] * 1e3:.0f} ms", f"`import numpy`: {imports['numpy'] * 1e3:.0f} ms"
 
 
-_SUMMARIES: tuple[tuple[str, Callable[[Any], Iterator[Line]]], ...] = (
+_SUMMARIES: tuple[tuple[str, Callable[[Any, Settings], Iterator[Line]]], ...] = (
     ("inc_ilp", _inc_ilp),
     ("agent_stages_imagenet", _agent_stages),
     ("mtpp_zoo", _zoo),
@@ -461,5 +501,18 @@ _SUMMARIES: tuple[tuple[str, Callable[[Any], Iterator[Line]]], ...] = (
 )
 
 
+_IN_README = ("inc_ilp", "mtpp_zoo", "diviml_table_1", "diviml_table_4", "task_graphs_stg", "startup")
+_MARKS = ("<!-- figures: python -m benchmarks.pages README.md -->", "<!-- end of figures -->")
+
+
+def main() -> None:
+    """Write the pages into a folder, or bring the figures of a README up to date."""
+    path = Path(sys.argv[1])
+    if path.suffix == ".md":
+        path.write_text(readme_with_figures(path.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        write_pages(path)
+
+
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1]))
+    main()

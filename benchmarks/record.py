@@ -1,11 +1,9 @@
-"""What every benchmark shares: the machine, the versions, timing, and writing data and pictures."""
+"""What every benchmark shares: timing, and writing data with their provenance, and pictures."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -13,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from benchmarks.provenance import provenance
 from rlinit.files import write_json
-from rlinit.train.core.machine_info import machine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +24,6 @@ __all__ = [
     "measure_part",
     "median_seconds",
     "print_table",
-    "rows_of",
     "save",
     "save_figure",
     "take_no_options",
@@ -65,13 +62,13 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(statistics.fmean(logs))
 
 
-def save(name: str, rows: object, **settings: object) -> None:
-    """Write a benchmark's data to ``results/NAME.json`` with the machine and its settings."""
+def save(name: str, rows: object, *, seeds: tuple[int, ...] = (0,), **settings: object) -> None:
+    """Write a benchmark's data to ``results/NAME.json`` with what they were made with, its seeds and its settings.
+
+    Seed 0 is the one that `rlinit.schedule` takes where nothing is said.
+    """
     RESULTS.mkdir(exist_ok=True)
-    spec = sys.modules["__main__"].__spec__
-    module = Path(sys.argv[0]).name if spec is None else spec.name.removesuffix(".__main__")
-    command = " ".join(["python", "-m", module, *sys.argv[1:]])
-    write_json(RESULTS / f"{name}.json", {"command": command, "machine": machine(), "settings": settings, "rows": rows})
+    write_json(RESULTS / f"{name}.json", {**provenance(seeds), "settings": settings, "rows": rows})
 
 
 def take_no_options(description: str | None) -> None:
@@ -92,30 +89,11 @@ def measure_part(
     part = sys.argv[1] if len(sys.argv) > 1 else ""
     if part not in parts:
         raise SystemExit(f"usage: {Path(sys.argv[0]).stem} {'|'.join(parts)}")
-    before = os.getloadavg()
     title, measure = parts[part]
     rows = measure()
     print_table(title, list(rows[0]), (row.values() for row in rows))
-    save(f"{name}_{part}", rows, **settings, load_before=before, load_after=os.getloadavg())
+    save(f"{name}_{part}", rows, seeds=(0,), **settings)
     return part, rows
-
-
-def rows_of(name: str, settings: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return the rows that `save` wrote under a name, none if there is no such file.
-
-    Raises
-    ------
-    ValueError
-        They were measured with other settings.
-    """
-    path = RESULTS / f"{name}.json"
-    if not path.exists():
-        return []
-    data = json.loads(path.read_text())
-    if data["settings"] != settings:
-        raise ValueError(f"{path.name} was measured with {data['settings']}; these rows would have {dict(settings)}")
-    rows: list[dict[str, Any]] = data["rows"]
-    return rows
 
 
 def save_figure(name: str, figure: Figure) -> None:

@@ -15,7 +15,6 @@ Run as ``python -m benchmarks.components.measured_costs``; needs transformers.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -102,7 +101,6 @@ def main() -> None:
     """Measure, run, print and write."""
     take_no_options(__doc__)
     torch.manual_seed(0)
-    before = os.getloadavg()
     rows = []
     for name, model, inputs in models():
         # Anew for each model: what else runs on the machine changes by the minute.
@@ -113,8 +111,7 @@ def main() -> None:
         rows.append({"model": name, "ops": graph.num_ops} | _row(program, graph, inputs, one))
         print(name, rows[-1], flush=True)
     print_table("what runs take beyond their plans", list(COLUMNS), ([r[c] for c in COLUMNS] for r in rows))
-    load = {"load_before": before, "load_after": os.getloadavg()}
-    save("measured_costs", rows, **load, device=one.to_dict()["device"][0])
+    save("measured_costs", rows, device=one.to_dict()["device"][0])
 
 
 def _row(program: Any, graph: Graph, inputs: tuple[Any, ...], one: Hardware) -> dict[str, Any]:

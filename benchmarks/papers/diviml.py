@@ -5,8 +5,7 @@ mainstream networks the zoo's graphs under the roofline model. The paper's figur
 like for like; all methods of one row run here, on the same graph, with the same seconds where they take any.
 
 Run as ``python -m benchmarks.papers.diviml --part table1|table3|table4|small|zoo|memory [--seeds N] [--seconds S]
-[--peer-seconds S] [--processor-time]``. Tables I and IV take hours for ten seeds: ``--add`` keeps the rows that are
-there and adds others.
+[--peer-seconds S] [--processor-time]``. Tables I and IV take hours for ten seeds.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 import rlinit
-from benchmarks.record import count_processor_time, geometric_mean, print_table, rows_of, save, save_figure, timed
+from benchmarks.record import count_processor_time, geometric_mean, print_table, save, save_figure, timed
 from rlinit.budget import Budget
 from rlinit.cli.warm_up import compile_kernels
 from rlinit.datasets.random.randomly_wired import rwnn
@@ -116,13 +115,10 @@ def table(arguments: argparse.Namespace, inputs: int) -> None:
     compile_kernels()
     name = f"diviml_table_{1 if inputs == 1 else 4}" + ("" if inputs in (1, 16) else f"_{inputs}")
     settings = {"seconds": arguments.seconds, "long_seconds": 6 * arguments.seconds, "inputs": inputs}
-    rows: list[dict[str, Any]] = rows_of(name, settings) if arguments.add else []
-    done = {(row["channels"], row["dependence"], row["seed"]) for row in rows}
+    rows: list[dict[str, Any]] = []
     sizes = (1,) if inputs == 1 else quarters(inputs)
     wanted = [(*ROWS[at], seed) for seed in range(arguments.seeds) for at in arguments.rows]
     for channels, dependence, seed in wanted:
-        if (channels, dependence, seed) in done:
-            continue
         graph = rwnn("er", seed=seed, channels=channels, dependence=dependence, batch_sizes=sizes)
         row: dict[str, Any] = {"channels": channels, "dependence": dependence, "seed": seed}
         for method in HEURISTICS:
@@ -138,7 +134,7 @@ def table(arguments: argparse.Namespace, inputs: int) -> None:
             row |= peers(graph, inputs, arguments.peer_seconds, arguments.peers)
         rows.append(row)
         print({key: value for key, value in row.items() if not isinstance(value, dict)}, flush=True)
-        save(name, rows, **settings)
+        save(name, rows, seeds=tuple(range(arguments.seeds)), **settings)
     show_table(rows, inputs, arguments.seconds)
     draw_table(name, rows, inputs)
 
@@ -312,7 +308,13 @@ def small(arguments: argparse.Namespace) -> None:
                 row |= peers(graph, 1, arguments.peer_seconds, arguments.peers)
             rows.append(row)
             print(row, flush=True)
-    save("diviml_small", rows, seconds=arguments.seconds, peer_seconds=arguments.peer_seconds)
+    save(
+        "diviml_small",
+        rows,
+        seeds=tuple(range(arguments.seeds)),
+        seconds=arguments.seconds,
+        peer_seconds=arguments.peer_seconds,
+    )
     proven = sum(row["status"] == "optimal" for row in rows)
     print(f"{proven} of {len(rows)} proven optimal, {max(row['seconds'] for row in rows):.1f} s at most")
 
@@ -382,7 +384,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--long-seeds", type=int, default=1_000, help="tables I and IV: seeds with six-fold time, too")
     parser.add_argument("--peer-seeds", type=int, default=1_000, help="tables I and IV: seeds that rivals get")
-    parser.add_argument("--add", action="store_true", help="tables I and IV: keep the rows that are there already")
     parser.add_argument("--inputs", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--peer-seconds", type=float, default=60.0)

@@ -3,7 +3,7 @@
 Every bound is divided by the best schedule found by anything here. The paper's figures are for Gurobi with up to an
 hour a graph; ours are for one core and the given seconds.
 
-Run as ``python -m benchmarks.papers.mtpp [--dataset regal|zoo] [--graphs N] [--time-limit-s S] [--jobs J]``, with
+Run as ``python -m benchmarks.papers.mtpp [--dataset regal|zoo] [--graphs N] [--time-limit-s S]``, with
 ``--processor-time`` and one job on the processor's clock.
 """
 
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
-
-import joblib
 
 import rlinit
 from benchmarks.record import count_processor_time, geometric_mean, print_table, save, save_figure, timed
@@ -81,7 +79,6 @@ def main() -> None:
     parser.add_argument("--graphs", type=int, default=10)
     parser.add_argument("--stages", type=int, nargs="*", default=list(STAGES))
     parser.add_argument("--time-limit-s", type=float, default=60.0)
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only-schedule", action="store_true", help="leave out the single bounds and heuristics")
     parser.add_argument("--processor-time", action="store_true", help="count limits in processor time")
     arguments = parser.parse_args()
@@ -90,14 +87,16 @@ def main() -> None:
     count = min(arguments.graphs, len(imagenet.NAMES)) if arguments.dataset == "zoo" else arguments.graphs
     bounds = () if arguments.only_schedule else BOUND_NAMES
     tasks = [(arguments.dataset, i, k, arguments.time_limit_s, bounds) for k in arguments.stages for i in range(count)]
-    rows = joblib.Parallel(n_jobs=arguments.jobs, verbose=5)(joblib.delayed(run)(*task) for task in tasks)
+    rows = []
+    for task in tasks:
+        rows.append(run(*task))
+        print(rows[-1], flush=True)
     report(rows, arguments.stages, f"{arguments.dataset}: bound over best value, geometric means of {count} graphs")
     save(
         f"mtpp_{arguments.dataset}{'_bounds' if bounds else ''}",
         rows,
         graphs=count,
         time_limit_s=arguments.time_limit_s,
-        jobs=arguments.jobs,
         processor_time=arguments.processor_time,
     )
     if bounds:
