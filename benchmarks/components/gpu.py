@@ -11,6 +11,7 @@ sees no GPU. ``--dry`` takes small sizes on the processor and writes nothing, to
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -248,20 +249,22 @@ def run_llm(scale: Scale) -> list[dict[str, Any]]:
     model = model.to(dtype=kind, device=scale.place).eval()
     tokens = torch.randint(0, 8192, (1, prompt), device=scale.place)
 
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"  # before 5.24
+
     def prefill() -> Any:
+        cache = {name: transformers.DynamicCache()}
         with torch.no_grad():
-            result = model(tokens, use_cache=True, logits_to_keep=1)
+            model(tokens, use_cache=True, logits_to_keep=1, **cache)
         synchronize(scale.place)
-        return result
+        return cache
 
     def decode() -> None:
-        state = prefill()
+        cache = prefill()
         token = tokens[:, -1:]
         started = time.perf_counter()
         with torch.no_grad():
             for _ in range(output - 1):
-                state = model(token, past_key_values=state.past_key_values, use_cache=True)
-                token = state.logits[:, -1:].argmax(-1)
+                token = model(token, use_cache=True, **cache).logits[:, -1:].argmax(-1)
         synchronize(scale.place)
         steps.append((time.perf_counter() - started) / (output - 1))
 
