@@ -20,7 +20,7 @@ from typing import Any
 
 from rlinit.train.core.machine_info import machine
 
-__all__ = ["commits_behind", "is_shown", "is_stale", "provenance"]
+__all__ = ["COMMIT", "commits_behind", "is_shown", "is_stale", "provenance"]
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parent
@@ -57,6 +57,8 @@ def _state() -> tuple[str | None, bool]:
 
 
 _STATE = _state()
+COMMIT = (_STATE[0] or "none")[:7]
+"""The commit of the tree when this process began, in short."""
 
 
 def provenance(seeds: tuple[int, ...]) -> dict[str, Any]:

@@ -1,0 +1,219 @@
+"""What each mechanism earns: `auto` as it is, and without each of its mechanisms in turn, on one portfolio of problems.
+
+All sides solve the same problem with the same seed, in turns within one run, and limits count seconds of the processor,
+which other work on the machine does not lengthen (other packages' solvers look at the wall clock). A mechanism is left
+out only where it ran. Its verdict is the paired ratio, with it over without it, of the primal-dual integral and of the
+final gap, and the proofs that are lost without it. Run as ``python -m benchmarks.ledger --problem
+stages|placements|training --seconds 1``; rows are kept as they come, and a run that was broken off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Any
+from unittest.mock import patch
+
+import rlinit
+from benchmarks.learning.protocol import compare, primal_dual_integral
+from benchmarks.portfolio import PORTFOLIO, Case
+from benchmarks.provenance import COMMIT
+from benchmarks.record import RESULTS, count_processor_time, print_table, save
+from rlinit.budget import Budget
+from rlinit.solving import placement_phases, placement_proofs, stage_phases
+from rlinit.solving.phases import Phase
+from rlinit.solving.placements import PLACEMENT_METHODS
+from rlinit.solving.stages import STAGE_METHODS
+
+LEAST = 1e-4
+"""Integrals and gaps below this count as this: a problem that both sides close at once says nothing."""
+
+_METHODS: dict[str, dict[str, Any]] = {
+    "stages": STAGE_METHODS,
+    "training": STAGE_METHODS,
+    "placements": PLACEMENT_METHODS,
+}
+
+Earned = dict[str, dict[str, float]]
+"""By phase: its seconds, what value and bound gained in it relatively, and 1 where it closed the gap."""
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Do nothing, in the place of a mechanism."""
+
+
+def _start(name: str) -> Callable[[], AbstractContextManager[object]]:
+    return lambda: patch.object(placement_phases, "_STARTS", tuple(s for s in placement_phases._STARTS if s != name))
+
+
+_PARTS: dict[str, dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "stages": {
+        "plain annealing between others": lambda: patch.object(stage_phases, "_annealing", _nothing),
+        "neighbouring stages": lambda: patch.object(stage_phases, "neighbours", _nothing),
+    },
+    "training": {},
+    "placements": {
+        **{f"start {name}": _start(name) for name in placement_phases._STARTS},
+        "windows between searches": lambda: patch.object(placement_proofs, "windows", _nothing),
+    },
+}
+"""Mechanisms inside phases, which are left out wherever the phase around them runs."""
+
+_AROUND = {
+    "plain annealing between others": "annealing and neighbouring stages",
+    "neighbouring stages": "annealing and neighbouring stages",
+    "windows between searches": "search and bounds by turns",
+}
+
+
+@contextmanager
+def _strategy(problem: str, change: Callable[[Sequence[Phase[Any]]], Sequence[Phase[Any]]]) -> Iterator[None]:
+    """Exchange the phases of `auto`."""
+    methods = _METHODS[problem]
+    with patch.dict(methods, {"auto": tuple(change(methods["auto"]))}):
+        yield
+
+
+def _noting(earned: Earned) -> Callable[[Sequence[Phase[Any]]], Sequence[Phase[Any]]]:
+    """Return what makes phases note what they earn."""
+
+    def noting(phase: Phase[Any]) -> Phase[Any]:
+        def run(search: Any) -> object:
+            incumbent, clock = search.incumbent, Budget()
+            value, bound = incumbent.values, incumbent.bounds
+            result = phase.run(search)
+            row = earned.setdefault(phase.name, {"seconds": 0.0, "value": 0.0, "bound": 0.0, "closed": 0.0})
+            row["seconds"] += clock.elapsed_s
+            row["closed"] += incumbent.closed
+            if value and incumbent.values and value[0] > 0:
+                row["value"] += 1 - incumbent.values[0] / value[0]
+            if incumbent.bounds and incumbent.bounds[0] > 0:
+                row["bound"] += 1 - (bound[0] if bound else 0.0) / incumbent.bounds[0]
+            return result
+
+        return replace(phase, run=run)
+
+    return lambda phases: [noting(phase) for phase in phases]
+
+
+def solve(case: Case, problem: str, seconds: float) -> dict[str, float]:
+    """Return the integral, the gap and whether it was proven of one problem; failures count as no plan."""
+    options: dict[str, Any] = {"objective": "latency" if problem == "placements" else "pipeline"} | dict(case.options)
+    plan = rlinit.schedule(case.graph, case.hardware, time_limit_s=seconds, **options)
+    history = [
+        (one.time_s, one.values[0] if one.values else None, one.bounds[0] if one.bounds else None)
+        for one in plan.history
+    ]
+    gap = plan.gap if plan.status in ("optimal", "feasible") else float(plan.status == "no_solution")
+    return {
+        "integral": max(LEAST, primal_dual_integral(history, seconds)),
+        "gap": max(LEAST, min(1.0, gap)),
+        "proven": float(plan.status in ("optimal", "infeasible")),
+    }
+
+
+def judge_problem(case: Case, problem: str, seconds: float, only: Sequence[str]) -> dict[str, Any]:
+    """Return what phases earn on a problem, and what is reached with and without each mechanism that ran."""
+    earned: Earned = {}
+    with _strategy(problem, _noting(earned)):
+        solve(case, problem, seconds)  # compiles, and tells what runs
+        earned.clear()
+        whole = solve(case, problem, seconds)
+    without: dict[str, dict[str, float]] = {}
+    for name in earned:
+        if not only or name in only:
+            with _strategy(problem, lambda phases, name=name: [p for p in phases if p.name != name]):  # type: ignore[misc]
+                without[name] = solve(case, problem, seconds)
+    for name, side in _PARTS[problem].items():
+        if (not only or name in only) and _AROUND.get(name, "coarse schedule") in earned:
+            with side():
+                without[name] = solve(case, problem, seconds)
+    return {"earned": earned, "whole": whole, "without": without}
+
+
+def verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return, by mechanism and family, the paired ratios with it over without it, and the proofs only it makes."""
+    found = []
+    for name in sorted({name for row in rows for name in row["without"]}):
+        mine = [row for row in rows if name in row["without"]]
+        for family in [*dict.fromkeys(row["family"] for row in mine), "all"]:
+            some = [row for row in mine if family in (row["family"], "all")]
+            proofs = sum(row["whole"]["proven"] - row["without"][name]["proven"] for row in some)
+            for measure in ("integral", "gap"):
+                sides = ([row["whole"][measure] for row in some], [row["without"][name][measure] for row in some])
+                row = {"mechanism": name} | asdict(compare(family, measure, *sides)) | {"proofs": int(proofs)}
+                found.append(row | {"verdict": "earns" if row["high"] < 1 else "costs" if row["low"] > 1 else "open"})
+    return found
+
+
+def summary(rows: list[dict[str, Any]], judged: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row a mechanism: what it earned where it ran, and the families that are worse or better without it."""
+    found = []
+    for name in dict.fromkeys(one["mechanism"] for one in judged):
+        mine = [one for one in judged if one["mechanism"] == name]
+        whole = {one["measure"]: one for one in mine if one["family"] == "all"}
+        ran = [row["earned"][name] for row in rows if name in row["earned"]]
+        totals: dict[str, float] = defaultdict(float)
+        for row in ran:
+            for key, amount in row.items():
+                totals[key] += amount
+        found.append(
+            {
+                "mechanism": name,
+                "problems": whole["integral"]["problems"],
+                **{key: totals[key] / len(ran) if ran else None for key in ("seconds", "value", "bound")},
+                "closed": totals["closed"],
+                "integral": whole["integral"]["ratio"],
+                "from": whole["integral"]["low"],
+                "to": whole["integral"]["high"],
+                "gap": whole["gap"]["ratio"],
+                "proofs": whole["gap"]["proofs"],
+                "earns": ", ".join(
+                    sorted({o["family"] for o in mine if o["verdict"] == "earns" and o["problems"] > 2})
+                ),
+                "costs": ", ".join(
+                    sorted({o["family"] for o in mine if o["verdict"] == "costs" and o["problems"] > 2})
+                ),
+            }
+        )
+    return found
+
+
+def main() -> None:
+    """Judge, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problem", choices=PORTFOLIO, required=True)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--count", type=int, default=8, help="problems of each family")
+    parser.add_argument("--every", type=int, default=1, help="of those, every so many")
+    parser.add_argument("--families", nargs="+", help="these; all")
+    parser.add_argument("--only", nargs="+", default=[], help="leave these mechanisms out; all")
+    chosen = parser.parse_args()
+    count_processor_time()
+    name = f"ledger_{chosen.problem}_{chosen.seconds:g}s"
+    kept = RESULTS / f"{name}_{COMMIT}.part"  # one problem a line
+    done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    rows = list(done)
+    for family in chosen.families or PORTFOLIO[chosen.problem]:
+        for at, case in islice(enumerate(PORTFOLIO[chosen.problem][family]()), 0, chosen.count, chosen.every):
+            if any((row["family"], row["at"]) == (family, at) for row in done):
+                continue
+            row = {"family": family, "at": at, "graph": case.graph.name, "ops": case.graph.num_ops}
+            rows.append(row | judge_problem(case, chosen.problem, chosen.seconds, chosen.only))
+            with kept.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+            print(family, case.graph.name, case.graph.num_ops, rows[-1]["whole"], flush=True)
+    judged = verdicts(rows)
+    table = summary(rows, judged)
+    print_table(name, list(table[0]) if table else ["no phase ran"], (row.values() for row in table))
+    save(name, table, seconds=chosen.seconds, count=chosen.count, families=judged)
+    kept.unlink()
+
+
+if __name__ == "__main__":
+    main()
