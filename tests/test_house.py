@@ -6,9 +6,11 @@ import ast
 import json
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from tools import house
+from tools.walk import TARGETS
 
 SOURCE = '''\
 """A module."""
@@ -126,34 +128,29 @@ def other(a, b):
     assert {name for name, function in found.items() if house.documents(function, named)} == {"base", "same"}
 
 
-def test_the_way_to_an_equation_leads_there(tmp_path: Path) -> None:
-    """A chain goes from definition to definition, through tables and inherited methods, which are no hops."""
+def test_the_way_to_an_equation_leads_there() -> None:
+    """Each target is reached from `schedule` by real calls, and what is called is defined in the library."""
+    ways, pairs = house.walked()
+    known = house.library()
+    for target in TARGETS:
+        assert ways[target][0] == "rlinit.solving.api.schedule"
+        assert ways[target][-1].endswith(f".{target}")
+    assert all(house._module_of(name, known) in known for pair in pairs for name in pair)
 
-    def module(name: str, text: str) -> house.Module:
-        return house.Module(name, tmp_path / f"{name}.py", text, ast.parse(text))
 
-    top = """from rlinit.low import Program
-TABLE = {"program": lambda search: run(search)}
-def schedule(graph):
-    return TABLE["program"](graph)
-def run(search):
-    return Program(search)
-"""
-    low = """class Model:
-    def __init__(self):
-        self._memory()
-    def _memory(self):
-        pass
-class Program(Model):
-    pass
-"""
-    known = {"rlinit.top": module("rlinit.top", top), "rlinit.low": module("rlinit.low", low)}
-    graph = house.call_graph(known)
-    assert list(graph.successors("rlinit.top.schedule")) == ["rlinit.top.TABLE"]
-    assert graph.nodes["rlinit.top.TABLE"]["table"]
-    assert list(graph.successors("rlinit.top.run")) == ["rlinit.low.Program"]
-    assert list(graph.successors("rlinit.low.Program")) == ["rlinit.low.Model"]
-    assert list(graph.successors("rlinit.low.Model")) == ["rlinit.low.Model._memory"]
+def test_a_call_against_the_imports_is_a_climb() -> None:
+    """A callback into a folder that the caller's does not import counts; a call down or within a folder does not."""
+    known = {
+        name: house.Module(name, Path(f"{name.replace('.', '/')}.py"), "", ast.parse(""))
+        for name in ("rlinit.top.a", "rlinit.low.b", "rlinit.low.c")
+    }
+    folders: nx.DiGraph[str] = nx.DiGraph([("rlinit.top", "rlinit.low")])
+    pairs = [
+        ("rlinit.top.a.f", "rlinit.low.b.g"),
+        ("rlinit.low.b.g", "rlinit.low.c.h"),
+        ("rlinit.low.b.g", "rlinit.top.a.f"),
+    ]
+    assert house.climbs(pairs, known, folders) == ["rlinit.low.b.g -> rlinit.top.a.f"]
 
 
 def test_what_got_worse_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,9 @@
 The figures to hold are in ``tools/house.json``. ``--update`` writes the ones that got better, ``--list FIGURE`` prints
 what a figure counts, and ``--accept FIGURE`` takes a worse one, which a commit message then has to explain.
 
-Standard library and networkx only; nothing of the package is imported.
+Standard library and networkx only; nothing of the package is imported here.
 
-*Hops* are the steps of the shortest chain from `schedule` to each of `TARGETS`, from one function's definition to
-that of a function that it names: calls it, hands it on, or finds it in a table of its module or another. A table is no
-hop. A method of another object counts as named where just one class of the library has a method of that name, or where
-the class's folder is among those that the caller's module imports from. *Climbs* are the steps of these chains, all
-together, whose callee stands in a folder that the caller's folder does not import, directly or by way of others: where
-a reader goes down by imports alone, there are none.
+*Hops* and *climbs* are those of real calls; see `tools.walk`, which runs the package in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ import functools
 import io
 import json
 import re
+import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -39,10 +35,6 @@ LATE_IMPORTS = {"rlinit.graph", "rlinit.plan"}
 """Modules whose methods may import late: what users call on a graph or a plan lives above them."""
 
 FUNCTION_LINES, LONG_FUNCTION_LINES, MAX_PARAMETERS = 60, 100, 12
-
-START = "rlinit.solving.api.schedule"
-TARGETS = ("PlacementModel._memory", "bottleneck_pass", "anchored_cut_bound")
-"""A constraint, an ideal pass and a bound, wherever they are defined: how far they are from `START` is a figure."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -253,143 +245,37 @@ def raises(node: Definition) -> bool:
     return False
 
 
-def names_in(node: ast.AST) -> Iterator[str]:
-    """Yield the dotted names that are read inside a node, the longest form of each."""
-    waiting = [node]
-    while waiting:
-        inner = waiting.pop()
-        parts: list[str] = []
-        found = inner
-        while isinstance(found, ast.Attribute):
-            parts.append(found.attr)
-            found = found.value
-        if isinstance(found, ast.Name):
-            yield ".".join([found.id, *reversed(parts)])
-        elif parts:
-            yield f"?.{parts[0]}"
-            waiting.append(found)
-        else:
-            waiting += ast.iter_child_nodes(inner)
+def walked() -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
+    """Return the way of real calls to each target of `tools.walk`, and all calls between functions of the library.
+
+    Raises
+    ------
+    LookupError
+        The walk failed, or did not come by a target.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tools.walk"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        raise LookupError(f"tools/walk.py failed: {ended.stderr.strip().splitlines()[-1]}")
+    found = json.loads(ended.stdout)
+    return found["ways"], [(caller, callee) for caller, callee in found["pairs"]]
 
 
-def call_graph(known: dict[str, Module]) -> nx.DiGraph[str]:
-    """Return the graph of definitions: functions, classes and tables of modules, an edge where one names another."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    methods: dict[str, list[str]] = {}
-    families: nx.Graph[str] = nx.Graph()
-    defined = {full: entry for module in known.values() for full, entry in _definitions(module).items()}
-    for full, (node, owner) in defined.items():
-        graph.add_node(full, table=not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef))
-        if isinstance(node, ast.ClassDef):
-            families.add_edges_from(
-                (node.name, name.rpartition(".")[2]) for base in node.bases for name in names_in(base)
-            )
-        elif owner:
-            methods.setdefault(full.rpartition(".")[2], []).append(full)
-    near = {name: {known[target].folder for target in imported(module, known)} for name, module in known.items()}
-    aliases = {name: _aliases(module, known) for name, module in known.items()}
-
-    def of_family(owner: str, method: str) -> list[str]:
-        mine = owner.rpartition(".")[2]
-        family = nx.node_connected_component(families, mine) if mine in families else {mine}
-        return [other for other in methods.get(method, []) if other.split(".")[-2] in family]
-
-    for full, (node, owner) in defined.items():
-        module = _module_of(full, known)
-        parts: list[ast.AST] = [node]
-        if isinstance(node, ast.ClassDef):
-            parts = [*node.bases, *(inner for inner in node.body if _is_special(inner))]
-        for read in (name for part in parts for name in names_in(part)):
-            head, _, rest = read.partition(".")
-            method = rest.rpartition(".")[2]
-            target = f"{aliases[module].get(head, f'{module}.{head}')}{'.' if rest else ''}{rest}"
-            if head in ("self", "cls") and owner and rest == method:
-                targets = of_family(owner, method)
-            elif target in defined:
-                targets = [target]
-            else:
-                targets = methods.get(method, []) if rest else []
-                if len(targets) > 1:
-                    folders = near[module] | {known[module].folder}
-                    targets = [other for other in targets if known[_module_of(other, known)].folder in folders]
-            graph.add_edges_from((full, target) for target in targets)
-    return graph
-
-
-def _is_special(node: ast.AST) -> bool:
-    return isinstance(node, Definition) and node.name.startswith("__")
+def climbs(pairs: list[tuple[str, str]], known: dict[str, Module], folders: nx.DiGraph[str]) -> list[str]:
+    """Return the calls into a folder that the caller's does not import, directly or by way of others."""
+    found = []
+    for caller, callee in pairs:
+        above, below = (known[_module_of(full, known)].folder for full in (caller, callee))
+        if above != below and not (folders.has_node(below) and below in nx.descendants(folders, above)):
+            found.append(f"{caller} -> {callee}")
+    return found
 
 
 def _module_of(full: str, known: dict[str, Module]) -> str:
     while full not in known:
         full = full.rpartition(".")[0]
     return full
-
-
-def _definitions(module: Module) -> dict[str, tuple[ast.AST, str]]:
-    """Return what a module defines by its dotted name, with the class around it or ""; a class has its special ones."""
-    found: dict[str, tuple[ast.AST, str]] = {}
-    for node in module.tree.body:
-        if isinstance(node, Definition):
-            found[f"{module.name}.{node.name}"] = (node, "")
-        elif isinstance(node, ast.ClassDef):
-            owner = f"{module.name}.{node.name}"
-            found[owner] = (node, owner)
-            inside = [inner for inner in node.body if isinstance(inner, Definition) and not _is_special(inner)]
-            found |= {f"{owner}.{inner.name}": (inner, owner) for inner in inside}
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {f"{module.name}.{name.id}": (node.value, "") for name in targets if isinstance(name, ast.Name)}
-    return found
-
-
-def _aliases(module: Module, known: dict[str, Module]) -> dict[str, str]:
-    """Return what the names that a module imports stand for, from wherever they are defined."""
-    found = {}
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            package = known.get(node.module)
-            passed_on = {}
-            if package is not None and package is not module and package.path.name == "__init__.py":
-                passed_on = _aliases(package, known)
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                found[alias.asname or alias.name] = full if full in known else passed_on.get(alias.name, full)
-    return found
-
-
-def chains(known: dict[str, Module]) -> list[list[str]]:
-    """Return the shortest chain of definitions from `START` to each of `TARGETS`, tables left out.
-
-    Raises
-    ------
-    LookupError
-        A name is not defined any more, or there is no chain.
-    """
-    graph = call_graph(known)
-    targets = []
-    for name in TARGETS:
-        found = [full for full in graph if full.endswith(f".{name}")]
-        if len(found) != 1:
-            raise LookupError(f"tools/house.py measures the way to {name!r}, which has {len(found)} definitions")
-        targets += found
-    weighted = {edge: {"hop": int(not graph.nodes[edge[1]].get("table", True))} for edge in graph.edges}
-    nx.set_edge_attributes(graph, weighted)
-    try:
-        ways = [nx.dijkstra_path(graph, START, target, "hop") for target in targets]
-    except nx.NetworkXNoPath as problem:
-        raise LookupError(str(problem)) from None
-    return [[full for full in way if not graph.nodes[full]["table"]] for way in ways]
-
-
-def climbs(ways: list[list[str]], known: dict[str, Module], folders: nx.DiGraph[str]) -> list[str]:
-    """Return the steps of chains into a folder that the caller's does not import, directly or by way of others."""
-    found = []
-    for caller, callee in (step for way in ways for step in pairwise(way)):
-        above, below = (known[_module_of(full, known)].folder for full in (caller, callee))
-        if above != below and not nx.has_path(folders, above, below):
-            found.append(f"{caller} -> {callee}")
-    return found
 
 
 def _share(good: int, of: int) -> float:
@@ -421,19 +307,20 @@ def figures() -> list[Figure]:
         if (f.is_public and raises(f.node) and not has_section(f.node, "Raises"))
         or (f.node.name == "__post_init__" and raises(f.node) and f.owner and not has_section(f.owner, "Raises"))
     ]
-    ways = chains(known)
-    rising = climbs(ways, known, graph)
+    ways, pairs = walked()
+    rising = climbs(pairs, known, graph)
     loops = tuple(str(graph.edges[edge]["example"]) for knot in knots for edge in graph.subgraph(knot).edges)
     return [
-        Figure("most_hops_to_an_equation", max(map(len, ways)) - 1, "7", tuple(map(" -> ".join, ways))),
-        Figure("climbs_on_the_way", len(rising), "8", tuple(rising)),
+        Figure(
+            "most_hops_to_an_equation", max(map(len, ways.values())) - 1, "8", tuple(map(" -> ".join, ways.values()))
+        ),
+        Figure("climbs_in_a_walk", len(rising), "10", tuple(rising)),
         Figure("folders_in_a_cycle", sum(map(len, knots)), "0", loops),
         Figure("modules_in_the_root", len(root), "12", tuple(root)),
         Figure("functions_over_60_lines", len(long), "8", tuple(_at(f, f" {f.lines}") for f in long)),
         Figure("functions_over_100_lines", len(longest), "0", tuple(_at(f, f" {f.lines}") for f in longest)),
         Figure("functions_over_12_parameters", len(wide), "0", tuple(_at(f, f" {len(f.parameters)}") for f in wide)),
-        # What is new adds lines, so only a jump fails.
-        Figure("library_code_lines", sum(map(code_lines, known.values())), "31000", room=0.1),
+        Figure("library_code_lines", sum(map(code_lines, known.values())), "45000"),
         Figure(
             "percent_with_parameters_section",
             _share(len(several) - len(silent), len(several)),
