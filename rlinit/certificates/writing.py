@@ -22,7 +22,6 @@ from scipy.sparse import coo_array
 from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.certificates.lags import BetweenOps
-from rlinit.certificates.states import Search
 from rlinit.certificates.tree import tree_proof
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
@@ -267,5 +266,5 @@ def _states(costs: check.Costs, threshold: Fraction) -> Proof | None:
     """Return the proof by states, which the checkers' own search is; None if whole stages below it reach all ops."""
     if costs.objective not in ("pipeline", "memory"):
         return None
-    reached = Search()(costs, threshold)
+    reached = check.reached_states(costs, threshold)
     return None if reached is None else {"kind": "states", "threshold": str(threshold), "reached": reached}
