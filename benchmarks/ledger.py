@@ -120,19 +120,22 @@ def solve(case: Case, problem: str, seconds: float) -> dict[str, float]:
 def judge_problem(case: Case, problem: str, seconds: float, only: Sequence[str]) -> dict[str, Any]:
     """Return what phases earn on a problem, and what is reached with and without each mechanism that ran."""
     earned: Earned = {}
-    with _strategy(problem, _noting(earned)):
+    noting = _noting(earned)
+    with _strategy(problem, noting):
         solve(case, problem, seconds)  # compiles, and tells what runs
-        earned.clear()
-        whole = solve(case, problem, seconds)
+    ran = list(earned)
     without: dict[str, dict[str, float]] = {}
-    for name in earned:
+    for name in ran:
         if not only or name in only:
             with _strategy(problem, lambda phases, name=name: [p for p in phases if p.name != name]):  # type: ignore[misc]
                 without[name] = solve(case, problem, seconds)
     for name, side in _PARTS[problem].items():
-        if (not only or name in only) and _AROUND.get(name, "coarse schedule") in earned:
+        if (not only or name in only) and _AROUND.get(name, "coarse schedule") in ran:
             with side():
                 without[name] = solve(case, problem, seconds)
+    earned.clear()
+    with _strategy(problem, noting):
+        whole = solve(case, problem, seconds)  # last, when everything is compiled
     return {"earned": earned, "whole": whole, "without": without}
 
 
