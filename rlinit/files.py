@@ -104,16 +104,28 @@ def parse_json(text: str | bytes) -> Any:
     Raises
     ------
     ValueError
-        It is not JSON, NaN or an infinity is in it, a number has too many digits, or it is nested too deeply.
+        It is not JSON, NaN or an infinity is in it, a number has too many digits, a key stands twice in an object, or
+        it is nested too deeply.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_int=_within_floats)
+        return json.loads(
+            text, parse_constant=_refuse_constant, parse_int=_within_floats, object_pairs_hook=_with_unique_keys
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number JSON allows")
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice[:40]!r} stands twice in an object")
+    return made
 
 
 def _within_floats(text: str) -> int:

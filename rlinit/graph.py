@@ -85,7 +85,7 @@ def _number(op: str, what: str, value: object) -> float:
 
 def _batch_size(key: object) -> int | None:
     """Return the batch size that a key of `time_s` stands for (text in JSON), or None where it is none."""
-    if isinstance(key, str) and len(key) <= 10 and key.isascii() and key.isdecimal():
+    if isinstance(key, str) and len(key) <= 10 and key.isascii() and key.isdecimal() and key[0] != "0":
         key = int(key)
     if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or not 1 <= key <= LARGEST_BATCH:
         return None
@@ -106,6 +106,8 @@ def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
                     raise InvalidGraph(
                         f"op {op!r}: time_s on {device!r} has batch size {shown}; expected 1 to {LARGEST_BATCH}"
                     )
+                if (str(device), size) in flat:
+                    raise InvalidGraph(f"op {op!r}: time_s on {device!r} has two times at batch {size}")
                 flat[str(device), size] = _number(op, f"time_s on {device!r} at batch {batch}", seconds)
         else:
             flat[str(device), 1] = _number(op, f"time_s on {device!r}", entry)

@@ -199,6 +199,13 @@ class _Config:
         """Return a whole number, or another where it is missing or null."""
         return other if self.data.get(key) is None else self.number(key)
 
+    def layers(self, key: str) -> list[int]:
+        """Return a list of layers, empty where it is missing or null."""
+        value = self.data.get(key) or []
+        if not isinstance(value, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in value):
+            raise InvalidConfig(f"{self.family}: {key} is {f'{value!r:.40}'}; expected a list of numbers of layers")
+        return value
+
     def flag(self, key: str | bool) -> bool:
         """Return whether a flag is on; what is not the name of one is itself."""
         return bool(self.data.get(key, key == "qkv_bias")) if isinstance(key, str) else key
@@ -346,10 +353,7 @@ def _experts(read: _Config, layer: int) -> int:
         return read.number("num_local_experts")
     if read.family in ("qwen2_moe", "qwen3_moe"):
         key = "num_local_experts" if "num_local_experts" in read.data else "num_experts"
-        sparse = (
-            layer not in (read.data.get("mlp_only_layers") or ())
-            and (layer + 1) % read.number("decoder_sparse_step") == 0
-        )
+        sparse = layer not in read.layers("mlp_only_layers") and (layer + 1) % read.number("decoder_sparse_step") == 0
         return read.number(key, 0) if sparse else 0
     if read.family.startswith("deepseek"):
         return read.number("n_routed_experts", 0) if layer >= read.number("first_k_dense_replace", 0) else 0

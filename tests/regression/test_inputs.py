@@ -11,8 +11,9 @@ import networkx as nx
 import pytest
 
 import rlinit
-from rlinit.errors import InvalidGraph, InvalidHardware
+from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 from rlinit.hardware import Device, Hardware
+from rlinit.llm.families import architecture_of
 
 HUGE = 10**400
 
@@ -171,3 +172,46 @@ def test_json_numbers_beyond_floats_are_refused(tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text(text)
     with pytest.raises(InvalidGraph, match="has 401 digits, too large to compute with"):
         rlinit.Graph.load(tmp_path / "g.json")
+
+
+def graph_file(tmp_path: Path, attributes: str) -> Path:
+    """Write a graph of one op with attributes as JSON text."""
+    path = tmp_path / "g.json"
+    ops = '{"name": "a", ' + attributes + "}"
+    path.write_text('{"format": "rlinit-graph", "version": 1, "name": "g", "ops": [' + ops + '], "edges": []}')
+    return path
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ('"time_s": {"cpu": {"1": 1.0, "01": 2.0}}', "has batch size '01'"),
+        ('"time_s": {"cpu": {"1": 1.0, "1": 2.0}}', "the key '1' stands twice"),
+        ('"time_s": 1.0, "time_s": 2.0', "the key 'time_s' stands twice"),
+        ('"outputs": [null]', r"at ops\[0\].outputs\[0\]"),
+        ('"outputs": [[]]', r"at ops\[0\].outputs\[0\]"),
+        ('"outputs": "float32"', r"at ops\[0\].outputs"),
+        ('"precision": ["fp17", null]', r"at ops\[0\].precision\[0\]"),
+        ('"view": "no"', r"at ops\[0\].view"),
+        ('"scopes": [[]]', r"at ops\[0\].scopes\[0\]"),
+        ('"nodes": []', r"at ops\[0\].nodes"),
+    ],
+)
+def test_files_say_one_thing_in_the_form_that_is_read(tmp_path: Path, attributes: str, message: str) -> None:
+    """Of a key that stood twice the last won in silence; notes of another form were a TypeError later."""
+    with pytest.raises(InvalidGraph, match=message):
+        rlinit.Graph.load(graph_file(tmp_path, attributes))
+
+
+def test_two_times_of_one_batch_size_are_refused() -> None:
+    """In Python 1 and "1" are two keys, and one batch size."""
+    with pytest.raises(InvalidGraph, match="two times at batch 1"):
+        one(time_s={"cpu": {1: 1.0, "1": 2.0}})
+
+
+@pytest.mark.parametrize("value", ["012", 3, {"1": 2}, [None], [1.5], [True]])
+def test_layers_of_a_language_model_are_a_list_of_numbers(value: Any) -> None:
+    """`mlp_only_layers` as text was a TypeError."""
+    config = {"model_type": "qwen3_moe", "num_hidden_layers": 2, "mlp_only_layers": value}
+    with pytest.raises(RlinitError, match=r"mlp_only_layers is .*; expected a list of numbers of layers"):
+        architecture_of(config)
