@@ -10,10 +10,10 @@ answers on one line:
     VERIFIED (value only)  the schedule is feasible and has its value; nothing here proves the bound
     REFUTED                what is wrong
 
-Arithmetic is exact. The numbers in a plan were rounded to floats when they were computed, so a value or figure may
-differ from the exact one by 1e-9 of it, a bound may be proven up to 1e-9 of it, and a schedule's times are computed
-anew from the order in which it runs batches and transfers. Times derived from operations, bytes and rates are exact
-quotients here.
+VERIFIED names what the plan alone says of the problem. Arithmetic is exact. The numbers in a plan were rounded to
+floats when they were computed, so a value or figure may differ from the exact one by 1e-9 of it, a bound may be proven
+up to 1e-9 of it, and a schedule's times are computed anew from the order in which it runs batches and transfers. Times
+derived from operations, bytes and rates are exact quotients here.
 
 Kinds of proof, each of "no schedule has a value below this":
 
@@ -29,6 +29,39 @@ states      (stages) every set of ops that whole stages below the threshold can 
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
+
+Who says that a field is true: *asked*, the user does, for it is the question (where it is in the plan, the answer names
+it); *chosen*, it is the schedule, any that breaks no rule; *computed* here, and refused where it differs; *proven*, by
+the certificate, else the answer says "value only"; *fixed*, refused unless it is as said; *unread*, it says nothing of
+schedule, value or bound. A field that is not listed is refused.
+
+plan            objective inputs transfer_rule resident  asked
+                assignment batches transfers  chosen: where ops run, in which order; batches in `shards` of `start_s`
+                stages  chosen: the devices; computed: their figures
+                start_s devices values shard_inputs  computed; the shard by its definition (`shard_of`)
+                status  computed: "optimal" where the bounds reach the values, else "feasible"
+                bounds  proven
+                format version chunks contiguous training stage_orders  fixed: this one, 1, 1, true, none, none
+                graph_fingerprint hardware_fingerprint  fixed: as in the certificate; the files given are what counts
+                graph hardware bound_source method message notes history phase_s provenance graph_figures modules
+                baselines baseline_notes chunk_order  unread: the order is one of several chunks
+graph           ops edges  asked
+                format version  fixed: this one, 1
+                name int_names  unread
+op              name op param_bytes out_bytes flops time_s colocate forbidden outputs view precision  asked
+                backward_of  fixed for stages: none
+                backward_time_s node nodes module scopes holds tensors tracer label note  unread
+hardware        device link bandwidth latency_s  asked
+                sharing  fixed for pipelines: none
+                format  fixed: this one
+                name  unread
+device          name kind memory_bytes cache_bytes reserve_bytes flops_per_s bytes_per_s launch_s io_bandwidth
+                batch_sizes slowdown efficiency  asked
+                node shares cost_per_hour  unread
+link            from to bandwidth latency_s one_way  asked
+certificate     levels  proven: a number of it is a witness, of which only what follows counts
+                format version graph_fingerprint hardware_fingerprint  fixed: this one, 1, those of the plan
+                trusted  unread: shown as the writer's word where a level has no proof
 """
 
 from __future__ import annotations
@@ -70,6 +103,9 @@ FEW = 20
 WHOLE_BITS = 64
 """Bits of the threshold where times are rounded down to whole numbers."""
 
+QUANTUM_BITS = 4096
+"""Bits of the scale in which times are whole, beyond which no quantum is looked for."""
+
 MOST_PASSES = 20
 """Passes over heads, tails and orders in one case of a tree."""
 
@@ -79,8 +115,20 @@ MOST_HEADS = 50
 ORDERED_OPS = 200
 """Ops up to which the orders of pairs are looked at."""
 
+MOST_DIGITS = 48
+"""Characters of a number in a graph or hardware, about twice those of any float."""
+
+MOST_LETTERS = 400
+"""Characters of a multiplier of a load, of which there may be hundreds to add."""
+
+MOST_BITS = 1 << 32
+"""Bits of all numbers of a problem of stages together, in units in which they are whole."""
+
 LARGEST = 10**30
 """Largest number in a graph or hardware."""
+
+MOST_SHARDS, FEW_OPS = (16, 4), 31_250
+"""Shards where a device takes batches of any size: up to so many ops times devices, and beyond."""
 
 OP_KEYS = frozenset(
     ("name", "op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
@@ -92,6 +140,14 @@ DEVICE_KEYS = frozenset(
     + ("io_bandwidth", "batch_sizes", "slowdown", "efficiency", "shares", "cost_per_hour")
 )
 LINK_KEYS = frozenset(("from", "to", "bandwidth", "latency_s", "one_way"))
+PLAN_KEYS = frozenset(
+    ("format", "version", "objective", "inputs", "transfer_rule", "resident", "assignment", "batches", "transfers")
+    + ("stages", "start_s", "devices", "values", "shard_inputs", "status", "bounds", "chunks", "chunk_order")
+    + ("contiguous", "training", "stage_orders", "graph_fingerprint", "hardware_fingerprint", "graph", "hardware")
+    + ("bound_source", "method", "message", "notes", "history", "phase_s", "provenance", "graph_figures", "modules")
+    + ("baselines", "baseline_notes")
+)
+CERTIFICATE_KEYS = frozenset(("format", "version", "graph_fingerprint", "hardware_fingerprint", "levels", "trusted"))
 GRAPH_KEYS = frozenset(("format", "version", "name", "int_names", "ops", "edges"))
 HARDWARE_KEYS = frozenset(("format", "name", "device", "bandwidth", "latency_s", "link", "sharing"))
 """What files, ops, devices and links may have: a misspelt key is no limit that is not there."""
@@ -141,6 +197,7 @@ def decimal(text: str) -> Fraction:
 
 def amount(text: str) -> Fraction:
     """Return a decimal of a graph or hardware: none is negative, or larger than anything there is."""
+    need(len(text) <= MOST_DIGITS, f"a number has {len(text)} characters, more than {MOST_DIGITS}: {text[:40]}...")
     value = decimal(text)
     need(0 <= value <= LARGEST, f"{text[:40]} stands for no bytes, seconds or rate")
     return value
@@ -185,6 +242,7 @@ def parse(text: str, form: str, name: str) -> Any:
     kind = amount if form in ("rlinit-graph", "rlinit-hardware") else decimal
     data = json.loads(text, parse_float=kind, parse_int=kind, parse_constant=constant, object_pairs_hook=unique)
     need(isinstance(data, dict) and data.get("format", form) == form, f"{name} is no {form} file")
+    need(data.get("version", 1) == 1, f"{name} is of another version than 1")
     return data
 
 
@@ -230,9 +288,14 @@ class Graph:
                 self.tensors.append((v, port, size))
         self.readers = defaultdict(list)
         self.edges = []  # (producer, consumer, tensor)
+        read: dict[tuple[int, int], Any] = {}
         for entry in data["edges"]:
             u, v = self.at[entry[0]], self.at[entry[1]]
             label = entry[2] if len(entry) > 2 else ""
+            need(read.get((u, v), label) == label, f"{entry[1]!r} reads two tensors of {entry[0]!r}")
+            if (u, v) in read:  # an edge that stands twice is one
+                continue
+            read[u, v] = label
             if not isinstance(label, str):
                 row_of[u, f"-> {entry[1]}"] = len(self.tensors)
                 self.tensors.append((u, f"-> {entry[1]}", label))
@@ -243,6 +306,7 @@ class Graph:
         banned = [row.get("forbidden", []) for row in self.ops]
         need(all(isinstance(each, str) for row in banned for each in row), "a forbidden device is no text")
         need(all(isinstance(row, list) for row in banned), "forbidden devices are no list")
+        need(all(isinstance(row.get("view", False), bool) for row in self.ops), "an op is or is not a view")
         need(all(isinstance(each, Fraction) for row in self.ops for each in times_of(row)), "a time is no number")
         self.order = topological(len(self.ops), [(u, v) for u, v, _ in self.edges])
         self.held = [ZERO] * len(self.ops)  # bytes of all tensors that an op reads and makes
@@ -290,6 +354,8 @@ def times_of(row: Any) -> Iterator[Any]:
     """Yield the times of an op, whatever device and batch they are for; None for a device without any."""
     given = row.get("time_s", {})
     for entry in given.values() if isinstance(given, dict) else [given]:
+        sizes = entry if isinstance(entry, dict) else ()
+        need(all(re.fullmatch("[1-9][0-9]{0,9}", size) for size in sizes), "a batch size of time_s is none")
         yield from (entry.values() or [None]) if isinstance(entry, dict) else [entry]
 
 
@@ -371,8 +437,29 @@ def need_times(graph: Graph, device: Any, sizes: list[int]) -> None:
             graph.time(v, device, size)
 
 
+def shard_of(graph: Graph, hardware: Hardware, inputs: int) -> int:
+    """Return the inputs of a shard: the common divisor of all inputs and of the batch sizes that devices name.
+
+    Where a device takes batches of any size, it is divided further, into as many shards as have a time there for every
+    number of them, and are at most 16, or 4 on a large graph.
+    """
+    named = [device["batch_sizes"] for device in hardware.devices if device.get("batch_sizes") is not None]
+    shard = math.gcd(inputs, *(int(size) for sizes in named for size in sizes if size <= inputs))
+    free = [device for device in hardware.devices if device.get("batch_sizes") is None]
+    most = MOST_SHARDS[len(graph.ops) * len(hardware.devices) > FEW_OPS]
+    for count in range(most if free else 0, inputs // shard, -1):
+        if inputs % count == 0 and shard % (inputs // count) == 0:
+            try:
+                for device in free:
+                    need_times(graph, device, [each * inputs // count for each in range(1, count + 1)])
+            except Refuted:
+                continue
+            return inputs // count
+    return shard
+
+
 class Hardware:
-    """Devices, and rate and delay from each to each; a missing link is the widest path."""
+    """Devices, and rate and delay from each to each; a rate of 0 where no path leads from one to the other."""
 
     def __init__(self, data: Any) -> None:
         known(data, HARDWARE_KEYS, "the hardware")
@@ -386,18 +473,28 @@ class Hardware:
         for link in data.get("link", ()):
             i, j = self.at[link["from"]], self.at[link["to"]]
             known(link, LINK_KEYS, "a link")
+            need(isinstance(link.get("one_way", False), bool), "a link leads one way or both")
             for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
                 self.rate[a][b] = rate_of(link["bandwidth"])
                 self.delay[a][b] = number(link, "latency_s", ZERO)
+        self.delay = [
+            [delay if rate else 0 for delay, rate in zip(*rows, strict=True)]
+            for rows in zip(self.delay, self.rate, strict=True)
+        ]
         for device in self.devices:
             rate_of(device.get("io_bandwidth", "unlimited"))
             sizes = device.get("batch_sizes")
             need(sizes is None or [whole(size, "a batch size", 1) for size in sizes], "a device takes no batch")
-        need(all(all(row) for row in self.rate), "a pair of devices has no link; write the widest path out for it")
+        ways = [[sum(1 << at for at in range(d) if at != i and row[at]) for i, row in enumerate(rows)]
+                for rows in (self.rate, list(zip(*self.rate, strict=True)))]  # fmt: skip
+        need(
+            not any(ways[0][i] & ways[1][j] for i in range(d) for j in range(d) if not self.rate[i][j]),
+            "a pair of devices has no link but a path; write the widest path out for it",
+        )
 
-    def transfer(self, i: int, j: int, size: Fraction) -> Fraction:
-        """Return the seconds that bytes take from device i to device j."""
-        return self.delay[i][j] + over(size, self.rate[i][j])
+    def transfer(self, i: int, j: int, size: Fraction) -> Any:
+        """Return the seconds that bytes take from device i to device j; INF where no path links them."""
+        return self.delay[i][j] + over(size, self.rate[i][j]) if self.rate[i][j] else INF
 
     def io(self, i: int) -> tuple[Any, Any, Any, Any]:
         """Return (rate in, rate out, delay in, delay out) of device i as a pipeline stage."""
@@ -406,9 +503,14 @@ class Hardware:
         if own == INF or not others:
             return own or INF, own or INF, 0, 0
         slower = number(self.devices[i], "slowdown", ONE)
+        rate_in, rate_out = (
+            own or min(self.rate[j][i] for j in others),
+            own or min(self.rate[i][j] for j in others),
+        )
+        need(rate_in and rate_out, f"no path links {self.devices[i]['name']!r} with every other device")
         return (
-            (own or min(self.rate[j][i] for j in others)) / slower,
-            (own or min(self.rate[i][j] for j in others)) / slower,
+            rate_in / slower,
+            rate_out / slower,
             max(self.delay[j][i] for j in others) * slower,
             max(self.delay[i][j] for j in others) * slower,
         )
@@ -483,12 +585,11 @@ def stage_use(graph: Graph, hardware: Hardware, objective: str, ops: list[int], 
 def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
     """Return the exact values of a stage plan."""
     objective, stages = plan["objective"], plan["stages"]
-    need(
-        not plan.get("stage_orders") and not any(row.get("activation_bytes") for row in stages),
-        "peaks of activation memory are not checked here",
-    )
+    need(not any(row.get("activation_bytes") for row in stages), "peaks of activation memory are not checked here")
     need(not any("backward_of" in row for row in graph.ops), "backward ops are of training pipelines")
     need(not any(plan.get(key) for key in ("batches", "transfers", "devices", "start_s")), "stages have no timeline")
+    rules = plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
+    need(rules == ("parallel", "tensors"), "rules of transfers and memory are of placements")
     for device in hardware.devices if objective == "pipeline" else ():
         need_times(graph, device, [1])
     assignment = {name: whole(stage, f"the stage of {name!r}") for name, stage in plan["assignment"].items()}
@@ -533,15 +634,16 @@ class Batches:
 
     def __init__(self, plan: Any, graph: Graph, hardware: Hardware) -> None:
         self.plan, self.graph, self.hardware = plan, graph, hardware
-        self.shard, inputs = (whole(plan.get(key, ONE), key, 1) for key in ("shard_inputs", "inputs"))
+        inputs, said = (whole(plan.get(key, ONE), key, 1) for key in ("inputs", "shard_inputs"))
+        self.shard = shard_of(graph, hardware, inputs)
         self.num_shards = inputs // self.shard
-        need(inputs % self.shard == 0, "the inputs cannot be dealt in shards of that size")
+        need(said == self.shard, f"shard_inputs is {said}; these inputs are dealt in shards of {self.shard}")
         need(not plan["stages"], "a placement has no stages")
         need(self.num_shards <= sum(len(row["shards"]) for row in plan["batches"]), "some op runs too seldom")
         sizes = [count * self.shard for count in range(1, self.num_shards + 1)]
         for device in hardware.devices:
             need_times(graph, device, [size for size in sizes if size in (device.get("batch_sizes") or sizes)])
-        self.jobs: list[Any] = []  # (seconds, start as written, what it is)
+        self.jobs: list[Any] = []  # (seconds, start as written, what it is, end as written)
         self.lanes = defaultdict[Any, list[int]](list)
         self.where = defaultdict[int, dict[Any, int]](dict)
         self.at: dict[tuple[int, int], int] = {}
@@ -569,7 +671,7 @@ class Batches:
         self.at[v, i] = len(self.jobs)
         self.lanes["device", i].append(len(self.jobs))
         self.rows[v].append(row)
-        self.jobs.append((seconds, row["start_s"], op))
+        self.jobs.append((seconds, row["start_s"], op, row["end_s"]))
         for each in shards:
             need(each not in self.where[v] and each < self.num_shards, f"shard {each} of {op}")
             self.where[v][each] = i
@@ -581,7 +683,9 @@ class Batches:
         plan, groups = self.plan, dict[Any, Any]()
         for v, name in enumerate(self.graph.names):
             near(plan["start_s"][name], min(row["start_s"] for row in self.rows[v]), f"start_s of op {name!r}")
-            need(plan["assignment"][name] in [row["device"] for row in self.rows[v]], f"op {name!r} runs elsewhere")
+            most = max(len(row["shards"]) for row in self.rows[v])
+            largest = [row["device"] for row in self.rows[v] if len(row["shards"]) == most]
+            need(plan["assignment"][name] in largest, f"op {name!r} runs elsewhere")
             group = self.graph.group[v]
             need(group is None or groups.setdefault(group, self.where[v]) == self.where[v], f"{name!r} left its group")
         need(len(plan["assignment"]) == len(plan["start_s"]) == len(self.graph.names), "the plan names unknown ops")
@@ -619,14 +723,16 @@ def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fracti
     for (tensor, i, j), shards in moves.items():
         u, port, size = graph.tensors[tensor]
         seconds = hardware.transfer(i, j, len(shards) * batches.shard * size) if i != j else ZERO
+        devices = [hardware.devices[at]["name"] for at in (i, j)]
+        need(seconds != INF, f"the output of {graph.names[u]!r} is moved between {devices}, which no path links")
         source, delays[tensor, i, j] = at[u, i], (seconds, None)
         if i != j and rule != "parallel":
-            key = (graph.names[u], port, hardware.devices[i]["name"], hardware.devices[j]["name"])
+            key = (graph.names[u], port, *devices)
             need(key in listed, f"the transfer {key} is missing")
             waits.append((source, len(jobs), ZERO))
             lanes[("device", j) if rule == "blocking" else (i, j)].append(len(jobs))
             source, delays[tensor, i, j] = len(jobs), (seconds, len(jobs))
-            jobs.append((seconds, listed[key]["start_s"], f"the transfer {key}"))
+            jobs.append((seconds, listed[key]["start_s"], f"the transfer {key}", listed[key]["end_s"]))
             near(listed[key]["end_s"], listed[key]["start_s"] + seconds, f"end_s of the transfer {key}")
             seconds = ZERO
         for v, count in readers[tensor, i, j].items():  # in parallel, each pair of batches moves what it shares
@@ -736,14 +842,14 @@ def run(jobs: list[Any], lanes: Any, waits: list[tuple[int, int, Fraction]]) -> 
     rank = {job: at for at, job in enumerate(topological(len(jobs), [(a, b) for a, b, _ in waits]))}
     chained = list(waits)
     for lane in lanes.values():
-        lane.sort(key=lambda job: (jobs[job][1], jobs[job][1] + jobs[job][0], rank[job]))
+        lane.sort(key=lambda job: (jobs[job][1], jobs[job][3], rank[job]))
         chained += [(a, b, ZERO) for a, b in pairwise(lane)]
     ends = [jobs[job][0] for job in range(len(jobs))]
     after = defaultdict(list)
     for a, b, seconds in chained:
         after[a].append((b, seconds))
     for a in topological(len(jobs), [(a, b) for a, b, _ in chained]):
-        seconds, written, what = jobs[a]
+        seconds, written, what, _ = jobs[a]
         need(written >= 0, f"{what} starts before 0")
         for b, between in after[a]:
             there = written + seconds + between
@@ -785,8 +891,9 @@ class Costs:
             capacity = hardware.capacity(i, "memory_bytes")
             reserve = number(device, "reserve_bytes", ZERO) if resident == "peak" else ZERO
             self.room.append(INF if capacity is None else capacity * CAPACITY - reserve)
-        inputs, shard = (whole(plan.get(key, ONE), key, 1) for key in ("inputs", "shard_inputs"))
-        shards = range(1, inputs // shard + 1) if self.objective == "throughput" else [1]
+        inputs = whole(plan.get("inputs", ONE), "inputs", 1)
+        shard = shard_of(graph, hardware, inputs)
+        shards = range(1, inputs // shard + 1)
 
         def seconds(v: int, device: Any) -> Any:
             """Return the time of all shards of an op on one device, of which batches of any size take a part each."""
@@ -819,6 +926,7 @@ def prove_load(proof: Any, costs: Costs) -> Fraction:
     """Return sum_v min_d y_d time(v, d) for the multipliers y of the proof."""
     y = proof["multipliers"]
     need(len(y) == costs.num_devices, "there is one multiplier a device")
+    need(all(len(each) <= MOST_LETTERS for each in y), f"a multiplier has more than {MOST_LETTERS} characters")
     y = [ratio(each) for each in y]
     need(min(y) >= 0 and sum(y) <= 1, "multipliers must be >= 0 and sum to at most 1")
     return sum(
@@ -850,6 +958,7 @@ def prove_packing(proof: Any, costs: Costs) -> Fraction:
 
 def prove_quantum(proof: Any, costs: Costs) -> Fraction:
     """Return the bound of the proof within, raised to a multiple of what divides all times; nothing else may count."""
+    need(proof["proof"].get("kind") != "quantum", "a quantum of a quantum is the same")
     bound, quantum = prove(proof["proof"], costs), quantum_of(costs)
     return -(-bound // quantum) * quantum if quantum else bound
 
@@ -870,9 +979,21 @@ def quantum_of(costs: Costs) -> Fraction:
             ]
     elif costs.objective == "latency":
         pairs = [(i, j) for i in range(costs.num_devices) for j in range(costs.num_devices) if i != j]
-        numbers += [hardware.transfer(i, j, graph.tensors[t][2]) for t in graph.readers for i, j in pairs]
-    scale = math.lcm(*(Fraction(each).denominator for each in numbers))
+        linked = [(i, j) for i, j in pairs if hardware.rate[i][j]]
+        numbers += [hardware.transfer(i, j, graph.tensors[t][2]) for t in graph.readers for i, j in linked]
+    scale = common_multiple(numbers, QUANTUM_BITS)
+    need(scale, "the times have no quantum that is worth its digits")
     return Fraction(math.gcd(*(int(each * scale) for each in numbers)), scale)
+
+
+def common_multiple(numbers: list[Any], bits: int) -> int:
+    """Return the least number whose products with some numbers are whole; 0 where it is longer than so many bits."""
+    scale = 1
+    for each in numbers:
+        scale = math.lcm(scale, Fraction(each).denominator)
+        if scale.bit_length() > bits:
+            return 0
+    return scale
 
 
 class State:
@@ -909,17 +1030,15 @@ class Windows:
             for t in graph.readers
         }
         known = [x for row in costs.times for x in row if x is not None]
-        known += [x for move in moves.values() for row in move for x in row]
-        scale = Fraction(math.lcm(*(Fraction(x).denominator for x in known)))
-        if scale.numerator.bit_length() > WHOLE_BITS:
-            scale = Fraction(1 << WHOLE_BITS) / threshold
+        known += [x for move in moves.values() for row in move for x in row if x != INF]
+        scale = Fraction(common_multiple(known, WHOLE_BITS) or Fraction(1 << WHOLE_BITS) / threshold)
         unit = math.gcd(*(math.floor(x * scale) for x in known)) or 1
-
-        def whole(x: Any) -> Any:
-            return None if x is None else math.floor(x * scale) // unit
-
         self.units = scale / unit  # in a second
         self.most = math.ceil(threshold * self.units) - 1
+
+        def whole(x: Any) -> Any:  # what takes for ever is in no schedule below the threshold
+            return None if x is None else self.most + 1 if x == INF else math.floor(x * scale) // unit
+
         self.bound = (
             max(threshold, (self.most + 1) / self.units) if all(x * scale % 1 == 0 for x in known) else threshold
         )
@@ -1519,7 +1638,9 @@ class PipelineStates:
             byte_counts += ([] if spill is None else [spill[0]]) + ([] if memory is None else [memory])
         bytes_scale = math.lcm(*(x.denominator for x in byte_counts))
         seconds += [row[3][1] / bytes_scale for row in self.classes if row[3] is not None]
-        scale = math.lcm(*(Fraction(x).denominator for x in seconds))
+        scale = common_multiple(seconds, MOST_BITS // len(seconds))
+        if not scale:
+            raise TooLong("the times have too many digits")
 
         def whole(values: Any) -> list[Any]:
             return [None if x is None else int(x * scale) for x in values]
@@ -1747,11 +1868,14 @@ def prove(proof: Any, costs: Costs) -> Fraction:
 
 def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
     """Return the exact values of the plan's schedule, after checking that it is feasible and has the plan's values."""
+    known(plan, PLAN_KEYS, "the plan")
     need(plan["assignment"] is not None, "the plan has no schedule")
+    need(plan["status"] in ("optimal", "feasible"), f"the plan calls its schedule {plan['status']!r}")
     need(plan["objective"] in ("pipeline", "memory", "latency", "throughput"), "unknown objective")
     stages = plan["objective"] in ("pipeline", "memory")
     need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
     need(not plan.get("training"), "training pipelines are not checked here")
+    need(not plan.get("stage_orders"), "peaks of activation memory are not checked here")
     need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
     counts = plan.get("inputs", 1), plan.get("shard_inputs", 1)
     need(plan["objective"] == "throughput" or counts == (1, 1), "only throughput is of several inputs")
@@ -1771,29 +1895,39 @@ def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached
         need(not closed or said <= value * (1 + ROUNDING), f"the bound {float(said)} exceeds the value {float(value)}")
         closed = closed and value - said <= OPTIMAL * value
     need(closed == (plan["status"] == "optimal"), f"the plan calls itself {plan['status']!r}")
-    shown = ", ".join(f"{float(value):.12g}" for value in values)
+    shown = f"{question(plan)}: value {', '.join(f'{float(value):.12g}' for value in values)}"
     if certificate is None:
-        return f"VERIFIED (value only) value {shown}; no certificate"
+        return f"VERIFIED (value only) {shown}; no certificate"
+    known(certificate, CERTIFICATE_KEYS, "the certificate")
     for what in ("graph_fingerprint", "hardware_fingerprint"):
         need(certificate[what] == plan[what], f"the certificate is for another {what.partition('_')[0]}")
     need(len(certificate["levels"]) == len(values), "the certificate has not as many levels as the plan")
     proven: list[Fraction] = []
     for level, (row, said) in enumerate(zip(certificate["levels"], bounds, strict=True)):
         if row is None:
-            return f"VERIFIED (value only) value {shown}; the bound rests on {', '.join(certificate['trusted'])}"
+            return f"VERIFIED (value only) {shown}; the bound rests on {', '.join(certificate['trusted'])}"
         costs = Costs(plan, graph, hardware, level, values)
         costs.reached = reached or costs.reached
         try:
             proven.append(prove(row, costs))
         except TooLong as problem:
-            return f"VERIFIED (value only) value {shown}; the bound is not checked: {problem}"
+            return f"VERIFIED (value only) {shown}; the bound is not checked: {problem}"
         need(proven[-1] <= values[level], f"the proof on level {level} contradicts the value")
         need(proven[-1] >= said * (1 - ROUNDING), f"level {level} is proven to {float(proven[-1])}, not {float(said)}")
         if values[level] - proven[-1] > OPTIMAL * values[level]:  # the levels behind speak of schedules optimal here
             need(plan["status"] != "optimal", "the plan calls itself optimal; the proof leaves a gap")
             break
     told = ", ".join(f"{float(bound):.12g}" for bound in proven)
-    return f"VERIFIED (exact) value {shown}; bound {told}{'; optimal' * (plan['status'] == 'optimal')}"
+    return f"VERIFIED (exact) {shown}; bound {told}{'; optimal' * (plan['status'] == 'optimal')}"
+
+
+def question(plan: Any) -> str:
+    """Return what of the problem the plan alone says."""
+    objective, inputs = plan["objective"], whole(plan.get("inputs", ONE), "inputs", 1)
+    if objective in ("pipeline", "memory"):
+        return str(objective)
+    rules = f"{plan.get('transfer_rule', 'parallel')} transfers, {plan.get('resident', 'tensors')} in memory"
+    return f"{objective} of {inputs} input{'s' * (inputs > 1)}, {rules}"
 
 
 def answer(read: Callable[[], tuple[Any, Any, Any, Any]], reached: Any = None) -> str:

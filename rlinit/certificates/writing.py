@@ -34,6 +34,9 @@ Proof = dict[str, Any]
 _DENOMINATOR = 10**9
 """Largest denominator of a multiplier."""
 
+_LONG = 10**100
+"""Common denominator of the multipliers from which they are rounded to parts of a power of 10."""
+
 _MOST_SMALL, _MOST_PARTS = 200, 40
 """Sizes of small items, and parts of a device, that are tried at most for a packing."""
 
@@ -151,10 +154,10 @@ def exact_plan(
     scattered = plan.chunks > 1 or not plan.contiguous
     if why := uncertified(hardware, plan.objective, training=plan.training is not None, scattered=scattered):
         raise InvalidPlan(why)
-    written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
-    raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
-    raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
     try:
+        written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
+        raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
+        raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
         values = check.exact_values(written, raw_graph, raw_hardware)
     except check.Refuted as problem:
         raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
@@ -226,6 +229,8 @@ def _load_multipliers(costs: check.Costs) -> list[Fraction]:
     if solved.x is None:
         return [Fraction(1, d)] * d
     shares = [Fraction(max(0.0, float(y))).limit_denominator(_DENOMINATOR) for y in solved.x[n:]]
+    if sum(shares).denominator > _LONG:  # of many unlike devices
+        shares = [Fraction(round(share * _DENOMINATOR**2), _DENOMINATOR**2) for share in shares]
     return [share / sum(shares) for share in shares]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -9,10 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.errors import InvalidPlan
+from rlinit.costs.roofline import op_times
+from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
+
+_MANY_OPS, _SHARDS, _SHARDS_OF_MANY = 31_250, 16, 4
+"""Ops times devices of a large graph; shards at most where a device takes batches of any size, there and else."""
 
 _ULPS = 16.0
 """Steps between floats by which two times may differ through the rounding of a few sums and products."""
@@ -46,9 +51,14 @@ def batch_table(plan: Plan, graph: Graph, hardware: Hardware) -> BatchTable:
     Raises
     ------
     InvalidPlan
-        An op or device that is unknown, two batches of an op on a device, a shard that is not in one batch.
+        Shards of another size than the definition's; an op or device that is unknown, two batches of an op on a
+        device, a shard that is not in one batch.
     """
-    batches = plan.batches
+    batches, shard = plan.batches, shard_size(graph, hardware, plan.inputs)
+    if plan.shard_inputs != shard:
+        raise InvalidPlan(
+            f"the plan's shard_inputs is {plan.shard_inputs}; {plan.inputs} inputs are dealt in shards of {shard} here"
+        )
     devices = {device.name: i for i, device in enumerate(hardware.devices)}
     ops = {name: v for v, name in enumerate(graph.names)}
     op = np.array([ops.get(batch.op, -1) for batch in batches], np.int64)
@@ -73,10 +83,37 @@ def batch_table(plan: Plan, graph: Graph, hardware: Hardware) -> BatchTable:
     )
 
 
+def shard_size(graph: Graph, hardware: Hardware, inputs: int) -> int:
+    """Return the inputs of a shard: the common divisor of all inputs and the batch sizes that devices name.
+
+    Where a device names none, it is the smallest part of that which makes few enough shards (16, or 4 on a large
+    graph), of which every number has a time there.
+
+    Parameters
+    ----------
+    graph, hardware
+        The problem.
+    inputs
+        How many there are in all.
+    """
+    named = [size for device in hardware.devices for size in device.batch_sizes or () if size <= inputs]
+    common = math.gcd(inputs, *named)
+    free = [device for device in hardware.devices if device.batch_sizes is None]
+    most = _SHARDS if graph.num_ops * len(hardware.devices) <= _MANY_OPS else _SHARDS_OF_MANY
+    dealt = [inputs // count for count in range(most if free else 0, inputs // common, -1) if inputs % count == 0]
+    for shard in (size for size in dealt if common % size == 0):
+        try:
+            for device in free:
+                for size in range(shard, inputs + 1, shard) if graph.times else ():
+                    op_times(graph, device, size)
+        except InvalidGraph:
+            continue
+        return shard
+    return common
+
+
 def _shards(plan: Plan, names: Sequence[str], op: IntArray, held: IntArray) -> IntArray:
     """Return (n, S) the batch of each shard, after checking that there is one; batches have `held` (b,) shards."""
-    if plan.inputs % plan.shard_inputs:
-        raise InvalidPlan(f"{plan.inputs} inputs cannot be dealt in shards of {plan.shard_inputs}")
     num_shards = plan.inputs // plan.shard_inputs
     shard = np.fromiter(chain.from_iterable(batch.shards for batch in plan.batches), np.int64)
     if len(shard) == len(names) * num_shards and shard.max() < num_shards and held.all():

@@ -232,6 +232,11 @@ def io_rates(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
         The devices and links.
     i
         The device's index.
+
+    Raises
+    ------
+    InvalidPlan
+        It has no rate of its own, and no path links it with some other device.
     """
     own = hardware.devices[i].io_bandwidth
     others = [j for j in range(len(hardware.devices)) if j != i]
@@ -240,6 +245,8 @@ def io_rates(hardware: Hardware, i: int) -> tuple[float, float, float, float]:
     slower = hardware.devices[i].slowdown
     rate_in = own or min(float(hardware.bandwidth[j, i]) for j in others)
     rate_out = own or min(float(hardware.bandwidth[i, j]) for j in others)
+    if not rate_in or not rate_out:
+        raise InvalidPlan(f"no path links device {hardware.devices[i].name!r} with every other device")
     delay_in = max(float(hardware.latency_s[j, i]) for j in others)
     delay_out = max(float(hardware.latency_s[i, j]) for j in others)
     return rate_in / slower, rate_out / slower, delay_in * slower, delay_out * slower

@@ -273,6 +273,8 @@ def _stage_pair(
     if again and training.recompute == "none":
         raise InvalidPlan(f"stage {j} recomputes {again[0]!r}, which the plan rules out")
     blocks = [model.block(name, members, j) for name in again]
+    if training.recompute == "all":
+        _check_all(model, members, j, again)
     recompute = math.fsum(float(seconds[v]) for _, ops in blocks for v in ops)
     m, (flying, dropped) = training.microbatches, counts
     before, after = (traffic.crossing[j], traffic.crossing[j + 1]) if members else (0.0, 0.0)
@@ -300,6 +302,17 @@ def _stage_pair(
         recomputed=again,
     )
     return use, trained
+
+
+def _check_all(model: _Model, members: set[int], j: int, again: Sequence[str]) -> None:
+    """Check that a stage recomputes every block that can run as a whole there, where that saves something."""
+    for name in sorted({model.blocks[v] or "" for v in members} - {"", *again}):
+        try:
+            saved, _ = model.block(name, members, j)
+        except InvalidPlan:
+            continue
+        if saved > 0.0:
+            raise InvalidPlan(f"stage {j} does not recompute {name!r}, though recompute is 'all'")
 
 
 def _backward(model: _Model, v: int, device: Device, seconds: float) -> float:

@@ -3,6 +3,10 @@
 Each base is a small random problem, scheduled and certified. A mutation changes one place of one of its four files: a
 number, a name, an order, a flag, a field. What the stand-alone checker accepts all the same must be true: brute force
 on the files as they now are finds no value below the bound, and `rlinit.verify` accepts the schedule.
+
+A *consistent liar* changes what belongs together: it plans and certifies another problem, which differs in one place,
+and says that this is the one; or it takes a schedule that is not the best and fits bound, thresholds and multipliers
+to its value.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
+import dataclasses
 import json
 import re
 import sys
@@ -19,22 +24,27 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 import rlinit
 from rlinit.certificates import certificate_of, check
 from rlinit.errors import RlinitError
+from rlinit.files import check_schema
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Plan
+from rlinit.placements.lowering import shard_inputs
+from rlinit.plan import Plan, Resident, Transfers
 from tests.properties import fuzz
 from tests.properties.brute_force import best_placement, best_stages
 
 FILES = ("plan", "graph", "hardware", "certificate")
 SHARES = (0.25, 0.15, 0.15, 0.45)
 """How often each file is mutated."""
+
+LIARS = 3
+"""Consistent lies of each kind about each problem."""
 
 Files = dict[str, Any]
 
@@ -44,15 +54,91 @@ def base(number: int, seed: int) -> Files | None:
     case = fuzz.draw(number, seed)
     if case.large or case.options.get("activations"):
         return None
+    graph, hardware, rng = case.graph, case.hardware, np.random.default_rng([seed, number, 16])
+    if case.options["objective"] == "throughput" and rng.random() < 0.5:  # loads that can be proven
+        times = {batch: column[0] for (device, batch), column in graph.times.items() if device == "d0"}
+        graph = Graph.build([(f"op{v}", {"time_s": {"*": times}}) for v in range(hardware.num_devices)], [])
+    if case.options["objective"] in ("latency", "throughput") and rng.random() < 0.2:  # some pairs without a path
+        rates = np.where(rng.random(hardware.bandwidth.shape) < 0.4, 0.0, hardware.bandwidth)
+        hardware = dataclasses.replace(hardware, bandwidth=rates)
     keys = ("objective", "transfers", "resident", "inputs", "seed")
-    options = {key: case.options[key] for key in keys if key in case.options}
-    plan = rlinit.schedule(case.graph, case.hardware, time_limit_s=5.0, **options)
+    return certified(graph, hardware, {key: case.options[key] for key in keys if key in case.options})
+
+
+def certified(graph: Graph, hardware: Hardware, options: dict[str, Any]) -> Files | None:
+    """Return the four files of a problem; None where there is no plan."""
+    plan = rlinit.schedule(graph, hardware, time_limit_s=5.0, **options)
     if plan.values is None:
         return None
-    hardware = case.hardware.with_stages(plan.num_stages) if plan.num_stages else case.hardware
-    certificate = certificate_of(plan, case.graph, hardware)
-    whole = (plan.to_dict(), case.graph.to_dict(), hardware.to_dict(), certificate)
+    hardware = hardware.with_stages(plan.num_stages) if plan.num_stages else hardware
+    certificate = certificate_of(plan, graph, hardware)
+    whole = (plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate)
     return dict(zip(FILES, (json.loads(json.dumps(data)) for data in whole), strict=True))
+
+
+def asked(plan: Any) -> dict[str, Any]:
+    """Return the options of `rlinit.schedule` that a plan answers."""
+    options = {"objective": plan["objective"]}
+    if plan["objective"] in ("latency", "throughput"):
+        options |= {"transfers": plan["transfer_rule"], "resident": plan["resident"]}
+    return options | ({"inputs": plan["inputs"]} if plan["objective"] == "throughput" else {})
+
+
+def told_of_this(files: Files, rng: np.random.Generator) -> tuple[Files, str] | None:
+    """Return the plan and proof of a problem that differs in one place, said to be of this one; None without a plan."""
+    other, options, kind = copy.deepcopy(files), asked(files["plan"]), int(rng.integers(3))
+    if kind == 0:
+        other, what = mutated(files, rng, ("graph", "hardware")[int(rng.integers(2))])
+    elif kind == 1 and "inputs" in options:
+        sizes = [None, [options["inputs"]], list(range(1, options["inputs"] + 1))][int(rng.integers(3))]
+        what = f"batch sizes {sizes}"
+        for device in other["hardware"]["device"]:
+            device["batch_sizes"] = sizes
+    else:
+        key = str(rng.choice([key for key in options if key != "objective"] or ["objective"]))
+        known: dict[str, Any] = {"transfers": get_args(Transfers), "resident": get_args(Resident), "inputs": (1, 2, 3)}
+        options[key] = rng.choice(known.get(key, ("pipeline", "memory"))).item()
+        what = f"{key} {options[key]}"
+    try:
+        for form in ("graph", "hardware"):
+            check_schema(other[form], form, RlinitError, form)
+        graph, hardware = Graph.from_dict(other["graph"]), Hardware.from_dict(other["hardware"])
+        found = certified(graph, hardware, options)
+    except RlinitError:
+        return None
+    if found is None:
+        return None
+    marks = {key: files["plan"][key] for key in ("graph_fingerprint", "hardware_fingerprint")}
+    if kind == 2 and rng.random() < 0.5:  # says what was asked as well
+        marks |= {key: files["plan"][key] for key in ("transfer_rule", "resident")}
+    return {**files, "plan": found["plan"] | marks, "certificate": found["certificate"] | marks}, f"planned for {what}"
+
+
+def fitted(files: Files, rng: np.random.Generator) -> tuple[Files, str] | None:
+    """Return a schedule that need not be the best as a proven one; None where none is found."""
+    graph, hardware = Graph.from_dict(files["graph"]), Hardware.from_dict(files["hardware"])
+    options = asked(files["plan"])
+    methods = [name for name in fuzz.names_of("method", options["objective"]) if name not in fuzz.COMPLETE]
+    method = str(rng.choice(methods))
+    try:
+        plan = rlinit.schedule(graph, hardware, method=method, agent=None, time_limit_s=0.2, **options)
+    except RlinitError:
+        return None
+    if plan.values is None:
+        return None
+    written, certificate = json.loads(json.dumps(plan.to_dict())), copy.deepcopy(files["certificate"])
+    written |= {"bounds": written["values"], "status": "optimal"}
+    for level, value in enumerate(written["values"]):
+        row = certificate["levels"][level]
+        while row is not None:
+            before = Fraction(files["plan"]["values"][level]) or Fraction(1)
+            factor = Fraction(value) / before
+            if "threshold" in row:
+                row["threshold"] = str(Fraction(row["threshold"]) * factor)
+            if "multipliers" in row:
+                row["multipliers"] = [str(Fraction(each) * factor) for each in row["multipliers"]]
+            row = row.get("proof")
+    return {**files, "plan": written, "certificate": certificate}, f"{method} called optimal"
 
 
 def verdict(files: Files) -> str:
@@ -74,9 +160,9 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(value, (*path, key))
 
 
-def mutated(files: Files, rng: np.random.Generator) -> tuple[Files, str]:
-    """Return the files with one place of one of them changed, and which."""
-    which = str(rng.choice(FILES, p=SHARES))
+def mutated(files: Files, rng: np.random.Generator, which: str = "") -> tuple[Files, str]:
+    """Return the files with one place of one of them changed, and which; of a certain one where it is named."""
+    which = which or str(rng.choice(FILES, p=SHARES))
     bad = copy.deepcopy(files)
     every = list(places(bad[which]))
     path = every[int(rng.integers(len(every)))]
@@ -134,7 +220,7 @@ def lie(files: Files, told: str, optimum: Any) -> str:
     values = [float(value) for value in files["plan"]["values"]]
     try:
         best = optimum(json.dumps([files["graph"], files["hardware"]]), *rules(files["plan"]))
-    except (AssertionError, TypeError):  # an op has no time on some device
+    except (AssertionError, TypeError, ZeroDivisionError):  # an op has no time on some device, or a device no path
         best = (0.0,) * len(values)
     if best is None:
         return "accepts a schedule of an infeasible problem"
@@ -186,16 +272,17 @@ def whole(data: Any) -> Any:
 
 def rules(plan: Any) -> tuple[Any, ...]:
     """Return what of a plan decides its problem beside graph and hardware."""
-    inputs, shard = int(plan.get("inputs") or 1), int(plan.get("shard_inputs") or 1)
-    return plan["objective"], inputs, shard, plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
+    inputs = int(plan.get("inputs") or 1)
+    return plan["objective"], inputs, plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
 
 
 @cache
-def optimum_of(problem: str, objective: str, inputs: int, shard: int, transfers: str, resident: str) -> Any:
+def optimum_of(problem: str, objective: str, inputs: int, transfers: str, resident: str) -> Any:
     """Return the best value on each level by brute force, None where nothing is feasible."""
     graph, hardware = Graph.from_dict(json.loads(problem)[0]), Hardware.from_dict(json.loads(problem)[1])
     if objective in ("pipeline", "memory"):
         return best_stages(graph, hardware, objective, False)
+    shard = shard_inputs(graph, hardware, inputs)
     best = best_placement(graph, hardware, inputs // shard, shard, transfers, resident)
     return None if best is None else (best,)
 
@@ -223,8 +310,12 @@ def attack(cases: int, first: int, seed: int, each: int = 40) -> tuple[list[str]
             continue
         if not verdict(files):
             found.append(f"case {number - 1}: the files as written are refused")
-        for _ in range(each):
-            bad, what = mutated(files, rng)
+        liars = [mutated] * each + [told_of_this, fitted] * LIARS
+        for change in liars:
+            changed = change(files, rng)
+            if changed is None:
+                continue
+            bad, what = changed
             told = verdict(bad)
             answers[told.partition(")")[0] + ")" if told else "REFUTED"] += 1
             wrong = lie(bad, told, optimum_of) if told else ""

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
@@ -23,6 +24,7 @@ from rlinit.budget import Budget
 from rlinit.certificates import certificate_of, check, tree
 from rlinit.certificates.lags import BetweenOps
 from rlinit.certificates.writing import _packings, _simple_proofs
+from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Resident, Transfers
 from tests.certificates import attack
@@ -190,7 +192,7 @@ def test_batches_of_one_moment_do_not_hold_their_tensors_together() -> None:
     plan = rlinit.schedule(graph, hardware, objective="latency", resident="peak")
     assert plan.devices[0].held_bytes == 10.0
     told = verdict(plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate_of(plan, graph, hardware))
-    assert told.startswith("VERIFIED (exact) value 0;")
+    assert told.startswith("VERIFIED (exact) latency of 1 input, parallel transfers, peak in memory: value 0;")
 
 
 def test_tensors_of_ops_without_time_fill_memory_at_any_moment() -> None:
@@ -212,11 +214,79 @@ def test_tensors_of_ops_without_time_fill_memory_at_any_moment() -> None:
 def test_more_inputs_than_the_batches_run_are_refuted_at_once() -> None:
     """A number of inputs that nothing in the plan bears out takes neither memory nor time."""
     graph = rlinit.Graph.build([("a", {"time_s": {"*": {1: 1.0, 2: 1.5}}})], [])
-    plan = rlinit.schedule(graph, MESH, objective="throughput", inputs=2)
-    others = graph.to_dict(), MESH.to_dict(), None
+    hardware = Hardware.mesh([Device("x", batch_sizes=(1, 2))], 8.0)
+    plan = rlinit.schedule(graph, hardware, objective="throughput", inputs=2)
+    others = graph.to_dict(), hardware.to_dict(), None
     assert verdict(plan.to_dict(), *others).startswith("VERIFIED")
     with pytest.raises(check.Refuted, match="some op runs too seldom"):
         verdict(plan.to_dict() | {"inputs": 10**15}, *others)
+
+
+def test_plans_on_devices_without_a_path_are_certified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is missing, or leads one way, is in no schedule and in no proof, with lags as well."""
+    monkeypatch.setattr(tree, "_LAG_OPS", range(100))
+    rng, proven = np.random.default_rng(0), 0
+    for number in range(60):
+        case = fuzz.draw(number, seed=31)
+        objective = case.options["objective"]
+        if objective not in ("latency", "throughput") or case.hardware.num_devices < 2 or not can_be_tried(case):
+            continue
+        rates = np.where(rng.random(case.hardware.bandwidth.shape) < 0.5, 0.0, case.hardware.bandwidth)
+        hardware = dataclasses.replace(case.hardware, bandwidth=rates)
+        keys = ("objective", "transfers", "inputs", "resident")
+        options = {key: case.options[key] for key in keys if key in case.options}
+        plan = rlinit.schedule(case.graph, hardware, time_limit_s=3.0, **options)
+        if plan.assignment is None:
+            continue
+        certificate = certificate_of(plan, case.graph, hardware)
+        told = verdict(plan.to_dict(), case.graph.to_dict(), hardware.to_dict(), certificate)
+        assert told.startswith("VERIFIED"), case
+        best = fuzz.optimum(dataclasses.replace(case, hardware=hardware))
+        assert best is not None
+        if told.startswith("VERIFIED (exact)"):
+            proven += plan.status == "optimal"
+            assert plan.bound <= best[0] * (1 + 1e-8), case
+    assert proven > 5
+
+
+def test_what_cannot_be_certified_is_refused_in_one_line(tmp_path: Path) -> None:
+    """What the stand-alone checker does not take is an InvalidPlan, wherever it says so, and no Refuted."""
+    plan = rlinit.schedule(GRAPH, MESH, objective="latency")
+    negative = dataclasses.replace(GRAPH, extras={0: {"note": -1.0}})
+    with pytest.raises(InvalidPlan, match=r"the plan cannot be certified: .* stands for no bytes"):
+        plan.certify(tmp_path / "c.json", negative, MESH)
+
+
+def test_an_edge_that_stands_twice_is_one() -> None:
+    """Its tensor is held once, by rlinit and by the checker; two tensors of one op are refused by both."""
+    for label in ([], [4.0], ["p"]):
+        ops: list[tuple[str, dict[str, Any]]] = [("a", {"time_s": 1.0, "outputs": {"p": 3.0}, "out_bytes": 2.0})]
+        data = rlinit.Graph.build([*ops, ("b", {"time_s": 1.0})], [("a", "b", *label)]).to_dict()  # type: ignore[list-item]
+        plan = rlinit.schedule(rlinit.Graph.from_dict(data), MESH, objective="latency", resident="tensors")
+        data["edges"] *= 2
+        assert plan.graph_fingerprint == rlinit.Graph.from_dict(data).fingerprint()
+        assert verdict(plan.to_dict(), data, MESH.to_dict(), None).startswith("VERIFIED")
+        data["edges"][0] = ["a", "b", 5.0]
+        with pytest.raises(InvalidGraph, match="reads two tensors"):
+            rlinit.Graph.from_dict(data)
+        with pytest.raises(check.Refuted, match="reads two tensors"):
+            verdict(plan.to_dict(), data, MESH.to_dict(), None)
+
+
+def test_hostile_numbers_are_refused_soon() -> None:
+    """A quantum of a quantum, and rates of hundreds of digits, took a minute and a gigabyte."""
+    plan, graph, hardware, certificate = files("pipeline")
+    proof = {"kind": "load", "multipliers": ["1/2", "1/2"]}
+    for _ in range(300):
+        proof = {"kind": "quantum", "proof": proof}
+    began = time.process_time()
+    with pytest.raises(check.Refuted, match="quantum of a quantum"):
+        verdict(plan, graph, hardware, certificate | {"levels": [proof]})
+    rates = [{**device, "io_bandwidth": 0} for device in hardware["device"]]
+    text = json.dumps(hardware | {"device": rates}).replace('"io_bandwidth": 0', '"io_bandwidth": 0.' + "3" * 380)
+    with pytest.raises(check.Refuted, match="a number has 382 characters, more than 48"):
+        check.parse(text, "rlinit-hardware", "hardware")
+    assert time.process_time() - began < 2.0
 
 
 def numbers_in(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -449,6 +519,21 @@ def test_what_mutated_files_claim_is_true(first: int) -> None:
     found, answers = attack.attack(400, first, seed=3)
     assert found == []
     assert answers["VERIFIED (exact)"] > 20
+
+
+def test_a_consistent_liar_is_found_where_a_checker_believes_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of larger shards, with its bound and multipliers, is a lie that the generator tells and sees accepted."""
+    files = attack.base(65, 55)
+    assert files is not None
+    lies = [attack.told_of_this(files, np.random.default_rng([65, k])) for k in range(12)]
+
+    def accepted() -> list[str]:
+        answers = [(bad, attack.verdict(bad)) for bad, _ in filter(None, lies)]
+        return [wrong for bad, told in answers if told and (wrong := attack.lie(bad, told, attack.optimum_of))]
+
+    assert accepted() == []
+    monkeypatch.setattr(check, "shard_of", lambda graph, hardware, inputs: inputs)
+    assert any("false bound" in wrong for wrong in accepted())
 
 
 def test_full_devices_leave_the_others_to_the_rest() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 import rlinit
+from rlinit.certificates import check
 from rlinit.certificates.writing import exact_plan
-from rlinit.errors import InvalidPlan
+from rlinit.checker import batches
+from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.placements.list_scheduling import whole_ops
@@ -23,7 +26,7 @@ ROOFLINE = Graph.build([("a", {"flops": 1e9, "out_bytes": 0}), ("b", {"flops": 2
 
 
 def two(*batch_sizes: tuple[int, ...] | None) -> Hardware:
-    """Return two unlike devices with batch sizes."""
+    """Return unlike devices with batch sizes."""
     devices = [
         Device(f"d{i}", "d", float("inf"), flops_per_s=(1 + i) * 1e12, batch_sizes=sizes)
         for i, sizes in enumerate(batch_sizes)
@@ -59,6 +62,32 @@ def test_as_many_shards_as_divide_the_inputs_and_have_times(
 ) -> None:
     """At most sixteen where a device takes any batch, and only sizes with a time on it; else what devices name."""
     assert shard_inputs(graph, hardware, inputs) == shard
+
+
+def test_both_checkers_deal_as_the_lowering_does() -> None:
+    """Three computations of one definition agree, on devices with and without batch sizes, and times for some sizes."""
+    rng, dealt = np.random.default_rng(5), set()
+    for _ in range(300):
+        inputs = int(rng.integers(1, 130))
+        sizes = [tuple(rng.choice([1, 2, 3, 4, 6, 8, 16, 32, 64], 3).tolist()) for _ in range(3)]
+        hardware = two(*(None if rng.random() < 0.5 else each for each in sizes[: int(rng.integers(1, 4))]))
+        ops: list[tuple[str, dict[str, Any]]] = []
+        for v in range(int(rng.integers(1, 4))):
+            step = 1 if rng.random() < 0.5 else int(rng.integers(1, 6))
+            times = {"time_s": {"*": dict.fromkeys(range(step, inputs + 1, step), 1.0)}}
+            banned = {"forbidden": ["d0"]} if rng.random() < 0.3 else {}
+            ops.append((f"op{v}", {"flops": 1.0} | banned | (times if rng.random() < 0.6 else {})))
+        graph = Graph.build(ops, [])
+        try:
+            shard = shard_inputs(graph, hardware, inputs)
+        except RlinitError:
+            continue
+        raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "graph"))
+        raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "hardware"))
+        assert batches.shard_size(graph, hardware, inputs) == shard
+        assert check.shard_of(raw_graph, raw_hardware, inputs) == shard
+        dealt.add((inputs, shard))
+    assert len(dealt) > 100
 
 
 def test_large_graphs_have_few_shards() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rlinit
 from rlinit.errors import InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import HistoryEntry, Objective, Plan
+from tests.certificates import attack
 
 NAN, HUGE = math.nan, 10**400
 
@@ -169,3 +173,50 @@ def test_malformed_plans_are_invalid_plans() -> None:
     ]
     for lie in lies:
         refused(dataclasses.replace(placed, **lie))
+
+
+def test_the_size_of_a_shard_is_not_the_plans_to_say() -> None:
+    """A plan of larger shards than the definition's was verified with its bound, though half the time is possible."""
+    graph = rlinit.Graph.build([(name, {"time_s": {"*": {1: 1.0, 2: 10.0}}}) for name in "ab"], [])
+    honest, other = (Hardware.mesh([Device(name, batch_sizes=sizes) for name in "xy"], 1.0) for sizes in ((1, 2), (2,)))
+    assert rlinit.schedule(graph, honest, objective="throughput", inputs=2).value == 2.0
+    plan = rlinit.schedule(graph, other, objective="throughput", inputs=2)
+    assert (plan.shard_inputs, plan.value, plan.bound) == (2, 10.0, 10.0)
+    rlinit.verify(plan, graph, other)
+    lie = dataclasses.replace(plan, hardware_fingerprint=honest.fingerprint())
+    certificate = {
+        "graph_fingerprint": plan.graph_fingerprint,
+        "hardware_fingerprint": honest.fingerprint(),
+        "levels": [{"kind": "load", "multipliers": ["1/2", "1/2"]}],
+        "trusted": [],
+    }
+    for hardware, accepted in ((other, True), (honest, False)):
+        mark = {"hardware_fingerprint": hardware.fingerprint()}
+        written = zip(
+            attack.FILES, (plan.to_dict() | mark, graph.to_dict(), hardware.to_dict(), certificate | mark), strict=True
+        )
+        assert bool(attack.verdict(json.loads(json.dumps(dict(written))))) == accepted
+    with pytest.raises(InvalidPlan, match="2 inputs are dealt in shards of 1 here"):
+        rlinit.verify(lie, graph, honest)
+
+
+def test_every_whole_block_is_recomputed_where_all_are() -> None:
+    """A plan that recomputes nothing passed as one that recomputes all, with a value that none of those has."""
+    names = [f"layer{i}.{part}" for i in range(4) for part in "ab"]
+    ops = [(name, {"time_s": 1.0, "out_bytes": 1.0, "module": f"layers.{name[5]}"}) for name in names]
+    graph = rlinit.Graph.build(ops, list(itertools.pairwise(names)))
+    asked: dict[str, Any] = {"training": "1f1b", "microbatches": 4, "optimizer": 2.0}
+    every, none = (rlinit.schedule(graph, STAGES, recompute=which, **asked) for which in ("all", "none"))
+    assert every.value > none.value
+    assert none.training is not None
+    lie = dataclasses.replace(none, training=dataclasses.replace(none.training, recompute="all"))
+    with pytest.raises(InvalidPlan, match=r"does not recompute 'layers.0', though recompute is 'all'"):
+        rlinit.verify(lie, graph, STAGES)
+
+
+def test_stages_without_a_path_between_them_are_refused() -> None:
+    """A device that no path links with another divided by its rate of 0."""
+    plan = rlinit.schedule(GRAPH, MESH, objective="pipeline")
+    apart = dataclasses.replace(MESH, bandwidth=np.zeros((len(MESH), len(MESH))))
+    with pytest.raises(InvalidPlan, match="no path links device"):
+        rlinit.verify(dataclasses.replace(plan, hardware_fingerprint=apart.fingerprint()), GRAPH, apart)
