@@ -137,22 +137,15 @@ class _Definition:
                 if order.index(t) <= order.index(v) <= last:
                     alive += self.size[t]
             self.width[v] = alive
-        together = nx.DiGraph(self.rules)
-        together.add_nodes_from(self.forward)
-        groups = [int(g) for g in graph.colocation]
-        together.add_edges_from(
-            (u, v) for u in self.forward for v in self.forward if groups[u] >= 0 and groups[u] == groups[v]
-        )
-        nodes = [set(node) for node in nx.strongly_connected_components(together)]
-        after = {v: nx.descendants(together, v) for v in self.forward}
+        paths = nx.DiGraph(self.rules)
+        paths.add_nodes_from(self.forward)
+        after = {v: nx.descendants(paths, v) for v in self.forward}
         self.separate = {
             b
             for b, inside in blocks.items()
-            if all(n <= {*inside} or not n & {*inside} for n in nodes)
-            and not any(after[u] & {*inside} for u in set[int]().union(*(after[v] for v in inside)) - {*inside})
+            if not any(after[u] & {*inside} for u in set[int]().union(*(after[v] for v in inside)) - {*inside})
         }
-        """Blocks that share no node with other ops, through colocation or what lies between, and that no path leaves
-        and enters again."""
+        """Blocks that no path leaves and enters again."""
 
     def saved(self, block: str) -> float:
         inside = set(self.blocks[block])

@@ -33,7 +33,7 @@ from rlinit.exact.stages.ideals.training_pass import (
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageAssignment, StageResult
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
-from rlinit.stages.training.problem import StageTraining, training_value
+from rlinit.stages.training.problem import Blocks, StageTraining, training_value
 from rlinit.stages.training.rules import droppable, in_flight
 
 _QUOTA = 2_000_000
@@ -187,7 +187,7 @@ class _Search:
             rules.microbatches,
         )
         self.blocks = BlockArrays(
-            _bits(training.blocks.of_node, bit_of, len(training.blocks.names), table.crossings.bits.shape[1]),
+            _bits(training.blocks, bit_of, table.crossings.bits.shape[1]),
             training.blocks.saved_bytes,
             training.blocks.seconds,
             np.argsort(training.blocks.seconds / training.blocks.saved_bytes, axis=1, kind="stable"),
@@ -274,9 +274,9 @@ class _Search:
         return StageAssignment(self.table.stages(found.chain), self.training.problem.completed_classes(found.classes))
 
 
-def _bits(of_node: IntArray, bit_of: IntArray, num_blocks: int, words: int) -> WordArray:
+def _bits(blocks: Blocks, bit_of: IntArray, words: int) -> WordArray:
     """Return (b, w) the nodes of each block as bits."""
-    bits = np.zeros((num_blocks, words), np.uint64)
-    for v in np.flatnonzero(of_node >= 0).tolist():
-        bits[of_node[v], bit_of[v] >> 6] |= np.uint64(1) << np.uint64(bit_of[v] & 63)
+    bits = np.zeros((len(blocks.names), words), np.uint64)
+    block, bit = np.repeat(np.arange(len(bits)), np.diff(blocks.indptr)), bit_of[blocks.node]
+    np.bitwise_or.at(bits, (block, bit >> 6), np.uint64(1) << (bit & 63).astype(np.uint64))
     return bits

@@ -104,6 +104,7 @@ def lower_training(graph: Graph, hardware: Hardware, rules: TrainingRules) -> Lo
         overflow_s_per_byte=2.0 * plain.overflow_s_per_byte,
     )
     names = [name for name, one in zip(blocks_of(graph), ahead.tolist(), strict=True) if one]
+    blocks, kept = _blocks(forward, names, lowered.node_of_op, np.stack([seconds[i][ahead] for i in first]))
     training = StageTraining(
         problem=problem,
         links=Links(src, indptr, dst, size, in_s, out_s),
@@ -112,9 +113,9 @@ def lower_training(graph: Graph, hardware: Hardware, rules: TrainingRules) -> Lo
         forward_s=forward_s,
         made_bytes=_summed(known_bytes(forward.made_bytes), lowered.node_of_op, plain.num_nodes),
         width_bytes=_widths(forward, lowered.node_of_op, plain.num_nodes),
-        blocks=_blocks(forward, names, lowered.node_of_op, plain, forward_s),
+        blocks=blocks,
     )
-    obstacle = _obstacle(training, forward.names, lowered.node_of_op, hardware) or lowered.infeasible
+    obstacle = _obstacle(training, kept, forward.names, lowered.node_of_op, hardware) or lowered.infeasible
     return LoweredTraining(LoweredStages(problem, node_of_op, lowered.class_devices, obstacle), training)
 
 
@@ -230,60 +231,58 @@ def _widths(graph: Graph, node_of_op: IntArray, n: int) -> FloatArray:
 
 
 def _blocks(
-    graph: Graph, names: Sequence[str | None], node_of_op: IntArray, problem: StageProblem, forward_s: FloatArray
-) -> Blocks:
+    graph: Graph, names: Sequence[str | None], node_of_op: IntArray, forward_s: FloatArray
+) -> tuple[Blocks, FloatArray]:
     """Return the repeated layers and modules of a model that save something when they are recomputed.
 
-    `names` are the blocks of the forward ops. One that shares a node with other ops, or that a path leaves and enters
-    again, cannot run as a whole.
+    `names` are the blocks of the forward ops, `forward_s` (c, n_ops) their seconds. One that a path leaves and enters
+    again cannot run as a whole. Also returns (n,) the bytes made in each node that no recomputation saves.
     """
     titles = list(dict.fromkeys(name for name in names if name is not None))
     number = {name: b for b, name in enumerate(titles)}
     of_op = np.array([-1 if name is None else number[name] for name in names], np.int64)
-    of_node = np.full(problem.num_nodes, -1, np.int64)
-    of_node[node_of_op] = of_op
-    mixed = np.isin(node_of_op, node_of_op[of_node[node_of_op] != of_op])
-    of_node = np.where(np.isin(of_node, [*of_op[mixed].tolist(), *_broken(problem, of_node)]), -1, of_node)
-    of_op = of_node[node_of_op]
-    tensors = graph.tensors
-    kept = np.ones(len(tensors.op), np.bool_)
-    kept[graph.edge_tensor] = False
-    kept[graph.edge_tensor[of_op[graph.edges[:, 1]] != of_op[tensors.op[graph.edge_tensor]]]] = True
-    inside = ~kept & (of_op[tensors.op] >= 0)
-    saved = _summed(known_bytes(tensors.size_bytes)[inside], of_op[tensors.op[inside]], len(titles))
+    of_op[np.isin(of_op, _broken(graph, of_op))] = -1
+    tensors, size = graph.tensors, known_bytes(graph.tensors.size_bytes)
+    inside = np.zeros(len(tensors.op), np.bool_)
+    inside[graph.edge_tensor] = True
+    inside[graph.edge_tensor[of_op[graph.edges[:, 1]] != of_op[graph.edges[:, 0]]]] = False
+    inside &= of_op[tensors.op] >= 0
+    saved = _summed(size[inside], of_op[tensors.op[inside]], len(titles))
     useful = np.flatnonzero(saved > 0)
     renumbered = np.full(len(titles) + 1, -1, np.int64)
     renumbered[useful] = np.arange(len(useful))
-    of_node = renumbered[of_node]
-    seconds = np.zeros((len(forward_s), len(useful)))
-    held = of_node >= 0
-    for row, work in zip(seconds, forward_s, strict=True):
-        np.add.at(row, of_node[held], work[held])
-    return Blocks(of_node, saved[useful], seconds, tuple(titles[b] for b in useful.tolist()))
+    of_op, count, n = renumbered[of_op], len(useful), int(node_of_op.max(initial=-1)) + 1
+    held = of_op >= 0
+    pairs = np.unique(of_op[held] * n + node_of_op[held])
+    blocks = Blocks(
+        indptr=np.searchsorted(pairs, n * np.arange(count + 1)),
+        node=pairs % max(n, 1),
+        saved_bytes=saved[useful],
+        seconds=np.stack([_summed(row[held], of_op[held], count) for row in forward_s]),
+        names=tuple(titles[b] for b in useful.tolist()),
+    )
+    return blocks, _summed(size[~inside], node_of_op[tensors.op[~inside]], n)
 
 
-def _broken(problem: StageProblem, of_node: IntArray) -> list[int]:
+def _broken(graph: Graph, of_op: IntArray) -> list[int]:
     """Return the blocks with a path that leaves and comes back, which cannot be run as a whole."""
-    left = [0] * problem.num_nodes  # bits of the blocks that a path to the node has left
-    broken: set[int] = set()
-    for v in problem.order.tolist():
-        own = int(of_node[v])
-        for u in problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]].tolist():
-            left[v] |= left[u]
-            if of_node[u] >= 0 and of_node[u] != own:
-                left[v] |= 1 << int(of_node[u])
-        if own >= 0 and left[v] >> own & 1:
-            broken.add(own)
-    return sorted(broken)
+    left = [0] * graph.num_ops  # bits of the blocks that a path to the op has left
+    block, edges = of_op.tolist(), graph.edges[np.argsort(inverse_of(graph.order)[graph.edges[:, 0]], kind="stable")]
+    for u, v in edges.tolist():
+        one, other = block[u], block[v]
+        left[v] |= left[u] | (1 << one if one >= 0 and one != other else 0)
+    return sorted({b for b, gone in zip(block, left, strict=True) if b >= 0 and gone >> b & 1})
 
 
-def _obstacle(training: StageTraining, names: Sequence[str], node_of_op: IntArray, hardware: Hardware) -> str:
+def _obstacle(
+    training: StageTraining, unsaved_bytes: FloatArray, names: Sequence[str], node_of_op: IntArray, hardware: Hardware
+) -> str:
     """Return why no assignment can be feasible, as far as single nodes and totals tell; "" if they do not."""
     problem, rules = training.problem, training.rules
     flying = min(in_flight(rules, problem.num_stages, remaining) for remaining in range(1, problem.num_stages + 1))
     state = rules.state_factor * problem.param_bytes
-    droppable = (training.blocks.of_node >= 0) & (rules.recompute != "none")
-    alone = state + training.width_bytes + np.where(droppable, 0.0, flying * training.made_bytes)
+    kept = training.made_bytes if rules.recompute == "none" else unsaved_bytes
+    alone = state + training.width_bytes + flying * kept
     largest = float(training.memory_bytes[problem.stage_class].max())
     stuck = int(np.argmax(alone))
     if alone[stuck] > largest * CAPACITY_SLACK:

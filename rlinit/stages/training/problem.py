@@ -63,8 +63,8 @@ class Blocks:
 
     Parameters
     ----------
-    of_node
-        (n,) block of each node, -1: none.
+    indptr, node
+        (b + 1,) nodes that hold ops of each block, in CSR form; a node may hold others beside them.
     saved_bytes
         (b,) bytes of a micro-batch that a recomputed block does not keep, above 0.
     seconds
@@ -73,16 +73,15 @@ class Blocks:
         Their names.
     """
 
-    of_node: IntArray
+    indptr: IntArray
+    node: IntArray
     saved_bytes: FloatArray
     seconds: FloatArray
     names: tuple[str, ...]
 
     def whole(self, member: NDArray[np.bool_]) -> IntArray:
         """Return the blocks all of whose nodes are among `member`, (n,) bool."""
-        size = np.bincount(self.of_node[self.of_node >= 0], minlength=len(self.names))
-        inside = np.bincount(self.of_node[member & (self.of_node >= 0)], minlength=len(self.names))
-        return np.flatnonzero(inside == size)
+        return np.flatnonzero(np.logical_and.reduceat(member[self.node], self.indptr[:-1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
