@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,9 @@ _RESTARTS = 20
 
 _ENTRIES_A_S = 1e7
 """Entries of the tables of a slicing that are made and used in a second."""
+
+_FEW_SPLITS = 100_000
+"""Splits of nodes into stages, times orders of devices, up to which interleaved ones are tried one by one: seconds."""
 
 _MISSING_STEPS = 12
 """Halvings of the interval in which the bytes that are missing lie."""
@@ -238,6 +242,7 @@ def solve_interleaved(incumbent: TrainingIncumbent, form: Chunks, search: StageS
     1. The problem without the memory of activations is one of chunks, whose bounds are bounds here; its best schedule
        is priced with that memory.
     2. Cuts of orders are moved, first until all fits, then for the value.
+    3. Small problems are searched split by split: what fits may be far from what is best without that memory.
 
     Parameters
     ----------
@@ -270,6 +275,33 @@ def solve_interleaved(incumbent: TrainingIncumbent, form: Chunks, search: StageS
             found = StageAssignment(base.assignment.stage, base.assignment.classes)
             incumbent.offer(found, base.method)
             incumbent.offer(_moved_cuts(incumbent, found, options), "cuts")
+    if not incumbent.finished:
+        with incumbent.part("every split"), incumbent.in_phase("every split"):
+            _every_split(incumbent)
+
+
+def _every_split(incumbent: TrainingIncumbent) -> None:
+    """Try all splits of a small problem into interleaved stages, and all orders of its devices.
+
+    Infeasibility is proven, and the optimum where blocks leave no choice: that of several stages is a greedy one, which
+    fits where any does.
+    """
+    training, problem = incumbent.problem, incumbent.problem.problem
+    n, k, count = problem.num_nodes, problem.num_stages, training.num_stages
+    if n * math.log(count) + math.lgamma(k + 1) > math.log(_FEW_SPLITS):
+        return
+    splits = np.indices((count,) * n).reshape(n, -1)
+    after = np.repeat(np.arange(n), np.diff(problem.pred_indptr))
+    splits = splits[:, (splits[problem.pred] <= splits[after]).all(axis=0)].T
+    for classes in sorted(set(itertools.permutations(problem.stage_class.tolist()))):
+        for stage in splits:
+            if incumbent.finished:
+                return
+            incumbent.offer(StageAssignment(stage, np.array(classes, np.int64)), "every split")
+    if incumbent.values is None:
+        incumbent.prove_infeasible(NOTHING_FITS, "every split")
+    elif training.rules.recompute != "auto" or not training.blocks.names:
+        incumbent.raise_bound(incumbent.values, "every split")
 
 
 def _moved_cuts(incumbent: TrainingIncumbent, assignment: StageAssignment, options: SolveOptions) -> StageAssignment:

@@ -25,6 +25,7 @@ from rlinit.exact.placements.split.solve import SplitResult, solve_split
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search import earliest_finish_start, memory_binds, sweep_placements
 from rlinit.heuristics.placements.peak_memory import SHARES, PeakMemory
+from rlinit.heuristics.placements.peak_relief import best_of_all
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.shards import in_larger_shards, in_smaller_shards
@@ -317,6 +318,17 @@ def load_splits(search: PlacementSearch) -> None:
 
 
 # -- search ----------------------------------------------------------------------------------------------------
+
+
+def every_schedule(search: PlacementSearch) -> None:
+    """Look at the schedules of a small problem one by one, where the peak of live tensors counts."""
+    incumbent = search.incumbent
+    if incumbent.finished or search.peak is None:
+        return
+    with incumbent.in_phase("every schedule"):
+        below = incumbent.values[0] if incumbent.values else np.inf
+        found = best_of_all(incumbent.problem, search.peak.live, below, budget=incumbent.budget)
+        incumbent.offer(found, "every schedule")
 
 
 def local_search(

@@ -16,6 +16,7 @@ from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
+from rlinit.heuristics.placements.peak_relief import has_few_schedules
 from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
@@ -89,6 +90,10 @@ _PARALLEL: Condition[PlacementSearch] = Condition(
 )
 _BINDS_OR_QUEUES: Condition[PlacementSearch] = Condition(
     "memory binds or transfers queue", lambda search: search.memory_binds or search.problem.transfers != "parallel"
+)
+_FEW_SCHEDULES: Condition[PlacementSearch] = Condition(
+    "live tensors fill a device, few ops and choices of devices",
+    lambda search: search.peak is not None and search.peak.binds and has_few_schedules(search.problem),
 )
 _EASY: Condition[PlacementSearch] = Condition(
     f"blocks of at most {_EASY_BLOCK_OPS} ops, memory that does not bind, no queues", _easy
@@ -206,6 +211,14 @@ _AUTO: Strategy[PlacementSearch] = (
         0.1,
         (_NO_PLAN, _LOADED),
         "a tenth and more below HEFT on jobs of unrelated machines (tests/heuristics/test_balance.py)",
+    ),
+    Phase(
+        "every schedule",
+        phases.every_schedule,
+        0.3,
+        (_FEW_SCHEDULES,),
+        "searches and programs know live tensors by estimates or not at all: 6% of problems of 2 to 6 ops with the "
+        "memory of a random schedule had no plan (tests.properties.fuzz)",
     ),
     Phase(
         "trial makespans",

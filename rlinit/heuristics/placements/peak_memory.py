@@ -20,7 +20,7 @@ from rlinit.budget import Budget
 from rlinit.heuristics.placements.contiguous import segments_of
 from rlinit.heuristics.placements.list_scheduling import whole_ops
 from rlinit.heuristics.placements.local_search import earliest_finish_start
-from rlinit.heuristics.placements.peak_relief import in_natural_order, relieve
+from rlinit.heuristics.placements.peak_relief import best_of_all, has_few_schedules, in_natural_order, relieve
 from rlinit.kernels.placements.list_scheduling import StorageArrays, depth_first
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -183,6 +183,8 @@ class PeakMemory:
             When to stop.
         """
         fitting = None if self.started else self.fitting_start(budget)
+        if fitting is None and has_few_schedules(self.problem):
+            fitting = best_of_all(self.problem, self.live, np.inf, budget=budget)
         if fitting is not None:
             return fitting
         for share in (1.0, SHARES[self.rung], 0.0):
