@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.heuristics.placements.common import placed_in_order
 from rlinit.heuristics.placements.data_parallel import data_parallel
-from rlinit.heuristics.placements.list_scheduling import best_device, heft
+from rlinit.heuristics.placements.list_scheduling import heft, single_devices
 from rlinit.heuristics.placements.peak_relief import in_natural_order
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -89,21 +88,19 @@ def _within_memory(
 
 
 def _best_device(problem: PlacementProblem, hardware: Hardware, live: LiveTensors | None) -> _Outcome:
-    placement, left = best_device(problem), problem
-    if placement is None:
-        able = np.isfinite(problem.op_time_s).all(axis=0)
-        if not able.any():
-            return None, "no device may run every op on all inputs at once"
-        whole = np.full((problem.num_ops, problem.num_shards), int(np.argmax(able)), np.int64)
-        return None, _no_device(held_bytes(problem, whole).max(), problem.capacity_bytes[able].max())
-    while live is not None and placement is not None and live.excess(problem, placement).any():
-        full = int(placement.device[0, 0])
-        need = (held_bytes(problem, placement.device) + live.peak_bytes(problem, placement))[full]
-        left = dataclasses.replace(left, time_s=_without(left.time_s, full))
-        placement = best_device(left)
-    if placement is None:
+    need = np.inf
+    for placement in single_devices(problem):
+        i = int(placement.device[0, 0])
+        if live is None or not live.excess(problem, placement).any():
+            return placement, hardware.devices[i].name
+        need = min(need, float((held_bytes(problem, placement.device) + live.peak_bytes(problem, placement))[i]))
+    if need < np.inf:
         return None, _no_device(need, problem.capacity_bytes.max())
-    return placement, hardware.devices[int(placement.device[0, 0])].name
+    able = np.isfinite(problem.op_time_s).all(axis=0)
+    if not able.any():
+        return None, "no device may run every op on all inputs at once"
+    whole = np.full((problem.num_ops, problem.num_shards), int(np.argmax(able)), np.int64)
+    return None, _no_device(held_bytes(problem, whole).max(), problem.capacity_bytes[able].max())
 
 
 def _data_parallel(problem: PlacementProblem) -> _Outcome:
@@ -112,13 +109,6 @@ def _data_parallel(problem: PlacementProblem) -> _Outcome:
         return None, "no devices together hold and run the whole network each"
     shards = np.bincount(placement.device[0], minlength=problem.num_devices) * problem.shard_inputs
     return placement, " + ".join(str(each) for each in shards.tolist()) + " inputs"
-
-
-def _without(time_s: FloatArray, device: int) -> FloatArray:
-    """Return (n, d, s + 1) times with which a device runs nothing."""
-    kept = time_s.copy()
-    kept[:, device, 1:] = np.inf
-    return kept
 
 
 def _no_device(need: float, room: float) -> str:

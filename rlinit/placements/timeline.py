@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.orders import kahn
 from rlinit.kernels.placements.timeline import (
     BLOCKING,
     EXCLUSIVE,
@@ -257,32 +257,22 @@ def _sorted(problem: PlacementProblem, device: IntArray, key: FloatArray, next_k
     rank = inverse_of(problem.order)
     batches = np.flatnonzero(sizes.ravel())
     by_key = batches[np.lexsort((batches, rank[batches // d], next_key.ravel()[batches], key.ravel()[batches]))]
-    if respects_dependencies(problem, device, by_key):
+    place, count = np.empty(problem.num_ops * d, np.int64), len(by_key)
+    place[by_key] = np.arange(count)
+    first, second = place[_pairs(problem, device)].T
+    if (first < second).all():
         return Placement(device, by_key)
-    place = np.empty(problem.num_ops * d, np.int64)
-    place[by_key] = np.arange(len(by_key))
-    after, waiting = _dependencies(problem, device)
-    ready = [int(place[b]) for b in batches if waiting[b] == 0]
-    heapq.heapify(ready)
-    sequence = np.empty(len(batches), np.int64)
-    for at in range(len(batches)):
-        batch = int(by_key[heapq.heappop(ready)])
-        sequence[at] = batch
-        for other in after.get(batch, ()):
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                heapq.heappush(ready, int(place[other]))
-    return Placement(device, sequence)
+    pairs = np.unique(first * count + second)
+    succ_indptr = np.searchsorted(pairs, np.arange(count + 1) * count)
+    pred_indptr = np.append(0, np.cumsum(np.bincount(pairs % count, minlength=count)))
+    order = kahn(-np.arange(count, dtype=np.float64), succ_indptr, pairs % count, pred_indptr)
+    return Placement(device, by_key[order])
 
 
 def _pairs(problem: PlacementProblem, device: IntArray) -> IntArray:
-    """Return distinct (producer batch, consumer batch) pairs that share a shard."""
-    d = problem.num_devices
-    u, v = problem.edges[:, 0], problem.edges[:, 1]
-    if not len(u):
-        return np.zeros((0, 2), np.int64)
-    codes = [np.stack([u * d + device[u, c], v * d + device[v, c]], axis=1) for c in range(device.shape[1])]
-    return np.unique(np.concatenate(codes), axis=0) if len(codes) > 1 else codes[0]
+    """Return the (producer batch, consumer batch) pairs of each shard."""
+    batch = np.arange(problem.num_ops)[:, None] * problem.num_devices + device
+    return batch[problem.edges].transpose(0, 2, 1).reshape(-1, 2)
 
 
 def respects_dependencies(problem: PlacementProblem, device: IntArray, sequence: IntArray) -> bool:
@@ -301,13 +291,3 @@ def respects_dependencies(problem: PlacementProblem, device: IntArray, sequence:
     place[sequence] = np.arange(len(sequence))
     pairs = _pairs(problem, device)
     return bool((place[pairs[:, 0]] < place[pairs[:, 1]]).all())
-
-
-def _dependencies(problem: PlacementProblem, device: IntArray) -> tuple[dict[int, list[int]], IntArray]:
-    """Return the batches that wait for each batch, and how many each one waits for."""
-    after: dict[int, list[int]] = {}
-    waiting = np.zeros(problem.num_ops * problem.num_devices, np.int64)
-    for first, second in _pairs(problem, device).tolist():
-        after.setdefault(first, []).append(second)
-        waiting[second] += 1
-    return after, waiting

@@ -45,7 +45,7 @@ class StageActivations:
     floor_bytes: FloatArray
     _members: tuple[tuple[int, ...], ...] = field(init=False)
     _bare: StageProblem = field(init=False)
-    _known: dict[bytes, LeastPeak] = field(default_factory=dict)
+    _known: dict[tuple[int, bytes], LeastPeak] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         members: list[list[int]] = [[] for _ in range(self.problem.num_nodes)]
@@ -66,11 +66,15 @@ class StageActivations:
         """Return the ops of some nodes, node by node; a topological order where the nodes are in one."""
         return [op for node in nodes.tolist() for op in self._members[node]]
 
-    def least_peak(self, member: NDArray[np.bool_]) -> LeastPeak:
-        """Return the best known order of a stage, given as (n,) bool, and a bound on all orders; remembered."""
-        key = np.packbits(member).tobytes()
+    def least_peak(self, member: NDArray[np.bool_], class_idx: int) -> LeastPeak:
+        """Return the best known order of a stage, given as (n,) bool, and a bound on all orders; remembered.
+
+        On a device whose cache holds everything the peak costs nothing, and a quick order does.
+        """
+        cap = _STATES if np.isfinite(self.problem.cache_bytes[class_idx]) else 0
+        key = (cap, np.packbits(member).tobytes())
         if key not in self._known:
-            self._known[key] = least_peak(self.tensors, self.ops_of(np.flatnonzero(member)), cap=_STATES)
+            self._known[key] = least_peak(self.tensors, self.ops_of(np.flatnonzero(member)), cap=cap)
         return self._known[key]
 
     def overflow(self, member: NDArray[np.bool_], class_idx: int, peak_bytes: float) -> float:
@@ -104,14 +108,14 @@ class StageActivations:
         bare = stage_cost(self._bare, member, class_idx)
         if not np.isfinite(bare) or np.isinf(self.problem.cache_bytes[class_idx]):
             return bare
-        return bare + self.overflow(member, class_idx, self.least_peak(member).peak_bytes)
+        return bare + self.overflow(member, class_idx, self.least_peak(member, class_idx).peak_bytes)
 
     def orders(self, assignment: StageAssignment) -> tuple[tuple[int, ...], ...]:
         """Return the order of the ops of each stage that the value of an assignment is for."""
         found = []
         for j in range(self.problem.num_stages):
             member = assignment.stage == j
-            found.append(self.least_peak(member).order if member.any() else ())
+            found.append(self.least_peak(member, int(assignment.classes[j])).order if member.any() else ())
         return tuple(found)
 
 

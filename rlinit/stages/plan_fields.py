@@ -63,7 +63,7 @@ def _stage_use(
     read_elsewhere[tensor_of[~member[plain.tensor_dst]]] = True
     enters, leaves = ~made_here & read_here, made_here & read_elsewhere
     param = math.fsum(plain.param_bytes[member].tolist())
-    peak = problem.least_peak(member).peak_bytes if isinstance(problem, StageActivations) and member.any() else 0.0
+    peak = problem.least_peak(member, c).peak_bytes if isinstance(problem, StageActivations) and member.any() else 0.0
     off_cache = max(0.0, param + peak - float(plain.cache_bytes[c]))
     return StageUse(
         device=device,

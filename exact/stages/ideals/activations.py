@@ -219,7 +219,8 @@ class _Program:
         if float(least.min()) * _SAFETY >= self.upper:
             return None
         inside = stage.ideal ^ ideal
-        peak = self.problem.least_peak(np.array([bool(inside >> v & 1) for v in range(self.base.num_nodes)]))
+        member = np.array([bool(inside >> v & 1) for v in range(self.base.num_nodes)])
+        peak = self.problem.least_peak(member, int(np.argmin(self.base.cache_bytes)))
         high = self._with_overflow(bare, stage.param_bytes, peak.peak_bytes)
         return high, np.maximum(self._with_overflow(bare, stage.param_bytes, peak.bound_bytes), least)
 

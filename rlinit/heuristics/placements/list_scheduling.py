@@ -8,6 +8,8 @@ counts what the others lose there as its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from rlinit.arrays import IntArray, inverse_of
@@ -40,6 +42,17 @@ def best_device(
     ----------
     DIVIML, section V: BD.
     """
+    return next(single_devices(problem), None)
+
+
+def single_devices(problem: PlacementProblem) -> Iterator[Placement]:
+    """Yield everything on each device that takes all, the one that is done first at first.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
     n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
     total = problem.op_time_s.sum(axis=0)
     for i in np.argsort(total, kind="stable"):
@@ -47,8 +60,7 @@ def best_device(
         mask[:, i] = (1 << s) - 1
         found = placed_in_order(problem, mask, problem.order) if np.isfinite(total[i]) else None
         if found is not None:
-            return found
-    return None
+            yield found
 
 
 def minimum_execution_time(
