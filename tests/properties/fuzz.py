@@ -9,6 +9,7 @@ the limit. Each case also damages a file of one of the formats that are read, an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import json
@@ -32,6 +33,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.placements.lowering import lower_placement
+from rlinit.placements.timeline import held_bytes, makespan, placement_from_priority
 from rlinit.plan import Objective, Plan
 from rlinit.solving.splits import SPLIT_BOUNDS, SPLIT_METHODS
 from tests.properties import mutations
@@ -259,7 +261,8 @@ def attack(case: Case, plans: list[Plan]) -> str:
         wrong = judge_bounds(plan.bounds, best, plan.bound_source)
     else:
         wrong = judge(plan, best)
-    exact = case.options["method"] in COMPLETE and case.options.get("resident") != "peak"
+    known = ("auto",) if case.options.get("resident") == "peak" else COMPLETE
+    exact = case.options["method"] in known
     if not wrong and plan.status == "no_solution" and best is not None and limit > 1.0 and exact:
         wrong = f"no solution in 5 s by {case.options['method']}, though {best} can be had: {plan.message}"
     if wrong or best is None or case.options.get("activations"):
@@ -334,6 +337,31 @@ def attack_training(number: int, seed: int = 0) -> str:
     if not wrong and plan.status == "no_solution":
         wrong = f"no solution in 5 s, though {best} is the optimum"
     return f"{asked}, {graph.to_dict()}, {hardware.to_dict()}: {wrong}" if wrong else ""
+
+
+def attack_tight(case: Case) -> str:
+    """Schedule a small placement whose memory is what a random schedule holds at once; return what is wrong, or ""."""
+    options, rng = case.options, np.random.default_rng([case.number, 17])
+    rules: dict[str, Any] = {key: options[key] for key in ("inputs", "transfers") if key in options}
+    rules["resident"] = "peak"
+    free = [dataclasses.replace(device, memory_bytes=math.inf, reserve_bytes=0.0) for device in case.hardware.devices]
+    hardware = dataclasses.replace(case.hardware, devices=tuple(free))
+    lowered = lower_placement(case.graph, hardware, options["objective"], **rules)
+    problem, live = lowered.problem, lowered.live
+    device = rng.integers(len(free), size=(problem.num_ops, problem.num_shards))[problem.group]
+    placement = placement_from_priority(problem, device, rng.random(problem.num_ops))
+    value = makespan(problem, placement)
+    if live is None or value == math.inf:
+        return ""
+    need = (held_bytes(problem, device) + live.peak_bytes(problem, placement)).tolist()
+    tight = [dataclasses.replace(one, memory_bytes=size or math.inf) for one, size in zip(free, need, strict=True)]
+    hardware = dataclasses.replace(hardware, devices=tuple(tight))
+    plan = rlinit.schedule(case.graph, hardware, time_limit_s=2.0, objective=options["objective"], **rules)
+    rlinit.verify(plan, case.graph, hardware)
+    wrong = judge_bounds(plan.bounds, (value,), plan.bound_source)
+    if plan.values is None:
+        wrong = f"{plan.status}, though a schedule of {value} fits"
+    return f"memories {need}: {wrong}" if wrong else ""
 
 
 def attack_bounds(case: Case) -> str:
@@ -428,6 +456,8 @@ def run(first: int, cases: int, seed: int) -> list[tuple[int, str]]:
                 wrong = attack(case, plans) or mutate(case, plans[0] if plans else None, files, Path(folder))
                 if not wrong and case.options["objective"] == "pipeline" and not case.large:
                     wrong = attack_split(case) or attack_training(number, seed)
+                elif not wrong and case.options["objective"] in ("latency", "throughput") and not case.large:
+                    wrong = attack_tight(case)
             except Exception:
                 wrong = traceback.format_exc(limit=-4)
             if wrong:
