@@ -12,6 +12,7 @@ import linecache
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -95,38 +96,57 @@ class LocalExecutor:
         InvalidPlan
             The plan is not for this model, or cannot be run so; or a device that it uses is not there. Plans that take
             batches apart are compared with the whole model on random inputs first, which takes as long as two runs.
+
+        Notes
+        -----
+        A module is exported once for each number of inputs that the plan runs at once. Where values of several inputs
+        cannot be told apart (tokens in another order, counts over a batch), batches run input by input: a warning says
+        so.
         """
         if plan.assignment is None:
             raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to run")
         if graph is not None:
             require_graph(plan, graph)
-        sharded = plan.inputs > plan.shard_inputs
         program = torch_program(
             model,
             inputs,
             list(plan.assignment),
             kwargs=kwargs,
             graph=graph,
-            dynamic_batch=_batch(inputs, kwargs) if sharded else None,
             plan_inputs=plan.inputs,
+            parts={len(batch.shards) * plan.shard_inputs for batch in plan.batches},
         )
         if graph is None:
-            require_program(plan, program.reference)
+            require_program(plan, program.exported)
         flat = program.flat_inputs(inputs, kwargs)
-        batch = program.rows(flat)
-        programs = lower_devices(plan, program, batch)
         known = {use.device for use in plan.devices} | {use.device for use in plan.stages}
         for name in devices or {}:
             if name not in known:
                 raise InvalidPlan(
                     f"devices names {name!r}, which the plan does not know; expected some of {sorted(known)}"
                 )
-        idle = known - set(programs.devices)
-        used = {name: device for name, device in (devices or {}).items() if name not in idle}
-        loaded = LocalProgram(program, programs, used, self)
-        if programs.split_nodes:
+        try:
+            return self._loaded(plan, program, flat, devices or {})
+        except InvalidPlan as problem:
+            if plan.inputs == plan.shard_inputs:
+                raise
             try:
-                probe(program, lambda given: loaded.run_flat(given)[0], flat, programs.split_nodes, batch)
+                loaded = self._loaded(plan, program, flat, devices or {}, apart=True)
+            except InvalidPlan:
+                raise problem from None
+            warnings.warn(f"{problem}; now each input of a batch runs on its own, slower than planned", stacklevel=2)
+            return loaded
+
+    def _loaded(
+        self, plan: Plan, program: TorchProgram, flat: list[Any], devices: Mapping[str, str], *, apart: bool = False
+    ) -> LocalProgram:
+        """Return the loaded plan, compared with the whole model where it takes batches apart."""
+        programs = lower_devices(plan, program, apart=apart)
+        used = {name: device for name, device in devices.items() if name in programs.devices}
+        loaded = LocalProgram(program, programs, used, self)
+        if programs.split_nodes or apart:
+            try:
+                probe(program, lambda given: loaded.run_flat(given)[0], flat, programs.split_nodes, program.batch)
             except BaseException:
                 loaded.close()
                 raise
@@ -145,6 +165,7 @@ class LocalProgram:
         import torch
 
         self._program, self._programs, self._settings = program, programs, settings
+        self.input_names = tuple(node.name for node in program.inputs)
         self._clock = time.thread_time if settings.clock == "processor" else time.perf_counter
         self._ports = ports_of(programs.devices, devices, self._clock)
         self._codes = _codes(program, programs, self._ports, measure=settings.measure)
@@ -243,9 +264,7 @@ class LocalProgram:
         return outputs, seconds, self._measured(run, started)
 
     def _check_batch(self, flat: Sequence[Any]) -> None:
-        if self._program.batch_symbol is None:
-            return
-        expected = self._programs.num_microbatches * self._programs.microbatch_inputs
+        expected = self._program.batch
         for node, value in zip(self._program.inputs, flat, strict=True):
             if is_batched(self._program, node) and value.shape[0] != expected:
                 raise InvalidPlan(f"input {node.name!r} has {value.shape[0]} rows; the plan was loaded for {expected}")
@@ -299,19 +318,6 @@ class LocalProgram:
                 device = self._programs.devices[rank]
                 batches.append(Batch(task.op, device, task.microbatches, begin_s - started, end_s - started))
         return tuple(sorted(batches, key=lambda batch: batch.start_s))
-
-
-def _batch(inputs: Sequence[Any], kwargs: Mapping[str, Any] | None) -> int | None:
-    """Return the first dimension of the first tensor among the inputs."""
-    import torch
-    import torch.utils._pytree as pytree
-
-    sizes = (
-        leaf.shape[0]
-        for leaf in pytree.tree_leaves((tuple(inputs), dict(kwargs or {})))
-        if isinstance(leaf, torch.Tensor) and leaf.dim()
-    )
-    return next(sizes, None)
 
 
 def _codes(

@@ -96,10 +96,11 @@ class PipelineExecutor:
                 list(plan.assignment or {}),
                 kwargs=kwargs,
                 graph=graph,
-                dynamic_batch=microbatch and microbatch[0],
+                plan_inputs=self.microbatches,
+                parts=(1,),
             )
             if graph is None:
-                require_program(plan, program.reference)
+                require_program(plan, program.exported)
             if microbatch and self.check:
                 whole = microbatch[0]
                 probe(
@@ -113,7 +114,7 @@ class PipelineExecutor:
             stages = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
             flat = program.flat_inputs(inputs, kwargs)
             part = microbatch[1] if microbatch else None
-            cut = stage_modules(program, stages, size, microbatch=part, batch=program.rows(flat), devices=places)
+            cut = stage_modules(program, stages, size, microbatch=part, batch=program.batch, devices=places)
             try:
                 with torch.no_grad():
                     outputs, seconds = self._run(cut[rank], rank, size, places[rank], flat)

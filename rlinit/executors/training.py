@@ -103,9 +103,10 @@ def training_step(
             needed = plan.num_stages // plan.chunks
             raise InvalidPlan(f"there are {size} processes for {needed} devices; expected one a device")
         parts = microbatch_sizes([*inputs, targets], plan.training.microbatches)
-        program = torch_program(model, inputs, list(plan.assignment), graph=graph, dynamic_batch=parts and parts[0])
+        count = plan.training.microbatches
+        program = torch_program(model, inputs, list(plan.assignment), graph=graph, plan_inputs=count, parts=(1,))
         if graph is None:
-            require_program(plan, program.reference)
+            require_program(plan, program.exported)
         places = stage_ports(plan, program, devices or {})
         flat = program.flat_inputs(inputs)
         split = plan.training.schedule == "zero-bubble"
@@ -114,7 +115,7 @@ def training_step(
             {op: int(stage) for op, stage in plan.assignment.items()},
             plan.num_stages,
             microbatch=parts[1] if parts else None,
-            batch=program.rows(flat),
+            batch=program.batch,
             devices=places,
             trainable="split" if split else "whole",
             recomputed=_recomputed(plan, graph),

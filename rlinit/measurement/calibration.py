@@ -27,8 +27,6 @@ from rlinit.measurement.ops import Measuring, device_versions, figure_of, physic
 from rlinit.plan import Batch, Plan
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
     from rlinit.executors.local import LocalProgram
 
 
@@ -200,13 +198,11 @@ def calibrate(
         An op or a device failed.
     """
     from rlinit.executors.local import LocalExecutor
-    from rlinit.executors.lowering.torch_program import export_model
+    from rlinit.executors.lowering.torch_program import export_model, op_nodes
 
     settings = settings or Measuring()
     predicted = _predicted(plan, graph, hardware)
-    sharded = plan.inputs > plan.shard_inputs
-    exported = export_model(model, inputs, dynamic_batch=plan.inputs if sharded else None)
-    idle = _inputs(exported, plan, graph)
+    exported = export_model(model, inputs) if plan.inputs == 1 else model  # several inputs take several exports
     places = _places(plan, devices or {})
     threads = None
     if settings.threads is not None:
@@ -217,11 +213,13 @@ def calibrate(
         load().load(plan, exported, inputs, graph=graph, devices=devices) as plain,
     ):
         runs, walls = _runs(measuring, plain, inputs, settings)
+        owners = op_nodes(list(plan.assignment or ()), graph)
+        idle = {owners.get(name) for name in plain.input_names}  # inputs of the model compute nothing
     samples = _samples(runs, plan)
     factors = _sum_factors(runs, samples)
     ops = []
     for key, expected_s in predicted.items():
-        if key[0] not in idle:
+        if key[0] not in idle and key in samples:
             one, factor = figure_of(samples[key]), factors[key[1]]
             ops.append(OpTiming(*key, expected_s, one.seconds * factor, one.spread_s * factor, one.repeats))
     whole = figure_of(walls)
@@ -309,14 +307,6 @@ def _whole_s(plan: Plan, hardware: Hardware | None) -> float:
 
 def _key(batch: Batch, plan: Plan) -> _Key:
     return batch.op, batch.device, len(batch.shards) * plan.shard_inputs
-
-
-def _inputs(exported: ExportedProgram, plan: Plan, graph: Graph | None) -> set[str]:
-    """Return the ops that are inputs of the model, which compute nothing."""
-    from rlinit.executors.lowering.torch_program import op_nodes
-
-    owners = op_nodes(list(plan.assignment or ()), graph)
-    return {owners[node] for node in exported.graph_signature.user_inputs if isinstance(node, str) and node in owners}
 
 
 def _runs(

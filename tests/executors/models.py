@@ -199,6 +199,42 @@ class RandomNet(nn.Module):
         return values[-1], torch.stack(values).sum(0)
 
 
+class Rewriting(nn.Module):
+    """Writes through slices and views, which lie otherwise in memory where the batch is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.arange(8.0))
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        """Map (B, 8) to several outputs."""
+        y = self.layer(x)
+        y[:, :4] = y[:, 4:] * 2
+        turned = y.view(len(x), 4, 2).transpose(0, 1).transpose(1, 2).permute(2, 0, 1).reshape(len(x), 8)
+        turned[:, 1] = 0
+        again = self.layer(turned).view(len(x), 4, 2).transpose(1, 2).reshape(len(x), 8)
+        again[:, 0] += 1
+        pairs = again.t().contiguous().t().reshape(len(x), 4, 2)
+        return {"pairs": pairs, "rest": (y.relu_() * self.scale, x, x.new_zeros(len(x), 3) + x[:, :3])}
+
+
+class Variadic(nn.Module):
+    """Takes any number of inputs, the second of them in a dictionary."""
+
+    def forward(self, *xs: Any) -> torch.Tensor:
+        """Add (B, 8) and (B, 8)."""
+        return torch.tanh(xs[0]) + torch.relu(xs[1]["more"][0])
+
+
+class Deciding(nn.Module):
+    """Does something else for one row than for several."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, n) to (B, n)."""
+        return torch.tanh(x) if len(x) == 1 else torch.relu(x)
+
+
 class Failing(nn.Module):
     """A model with an op that fails for large indices."""
 

@@ -73,7 +73,7 @@ def test_names_of_variable_shapes_do_not_matter(seed: int) -> None:
     """A plan of fixed shapes fits the program of a variable batch, where sizes take names away from other nodes."""
     model, x = RandomNet(seed).eval(), torch.randn(4, 4)
     graph = graph_of(model, (x,))
-    program = torch_program(model, (x,), graph.names, graph=graph, dynamic_batch=4)
+    program = torch_program(model, (x,), graph.names, graph=graph, plan_inputs=4, parts=(1,))
     assert set(program.node2op.values()) - {""} == set(graph.names) - {node.name for node in program.inputs}
 
 
@@ -84,7 +84,7 @@ def test_circles_and_mixing_are_refused() -> None:
     program = torch_program(model, (x,), graph.names, graph=graph)
     with pytest.raises(InvalidPlan, match="in a circle"):
         stage_modules(program, {op: at % 2 for at, op in enumerate(graph.names)}, 2)
-    centred = torch_program(Centred(), (x,), ["tanh"], dynamic_batch=4)
+    centred = torch_program(Centred(), (x,), ["tanh"], plan_inputs=2, parts=(1,))
     with pytest.raises(InvalidPlan, match="'mean' makes one value of all inputs"):
         stage_modules(centred, {"tanh": 0}, 1, microbatch=2)
     plan, graph, _ = random_case(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
@@ -76,34 +76,32 @@ class DevicePrograms:
     split_nodes: tuple[Node, ...]
 
 
-def lower_devices(plan: Plan, program: TorchProgram, batch: int) -> DevicePrograms:
+def lower_devices(plan: Plan, program: TorchProgram, *, apart: bool = False) -> DevicePrograms:
     """Turn a plan and a program into instructions.
 
     Parameters
     ----------
     plan, program
-        What to run.
-    batch
-        Rows of the program's inputs, where their number is variable: as many for each input of the plan.
+        What to run; the program for as many inputs, and for all parts of them that the plan runs at once.
+    apart
+        Run the micro-batches of each batch one after the other, so that only outputs are put together. Then ops may
+        mix the inputs of a batch, where the outputs do not show it, which is for the caller to find out.
 
     Raises
     ------
     InvalidPlan
-        The rows cannot be split evenly over the plan's inputs.
         The plan has no schedule or misses an op of the program; an op mixes the inputs of a batch, or its value cannot
         be split over the devices that need it.
     """
     devices, tasks = _tasks(plan)
+    if apart:
+        tasks = [replace(task, microbatches=(one,)) for task in tasks for one in task.microbatches]
     members: dict[str, list[Node]] = {}
     for node in program.nodes:
         if program.node2op[node]:
             members.setdefault(program.node2op[node], []).append(node)
-    if program.batch_symbol is None:
-        batch = plan.inputs
-    if batch % plan.inputs:
-        raise InvalidPlan(f"the model's inputs have {batch} rows; the plan is for {plan.inputs} inputs of as many each")
-    microbatch_rows = batch // plan.inputs * plan.shard_inputs
-    return _Builder(program, devices, _ordered(tasks, members, program), members, microbatch_rows, batch).build()
+    microbatch_rows = program.batch // plan.inputs * plan.shard_inputs
+    return _Builder(program, devices, _ordered(tasks, members, program), members, microbatch_rows, apart).build()
 
 
 def _tasks(plan: Plan) -> tuple[tuple[str, ...], list[Task]]:
@@ -181,11 +179,12 @@ class _Builder:
         tasks: list[Task],
         members: Mapping[str, Sequence[Node]],
         microbatch_inputs: int,
-        inputs: int,
+        apart: bool,
     ) -> None:
+        self._apart = apart
         self._program, self._devices, self._tasks, self._members = program, devices, tasks, members
         self._microbatch_inputs = microbatch_inputs
-        self._all: Microbatches = tuple(range(inputs // microbatch_inputs))
+        self._all: Microbatches = tuple(range(program.batch // microbatch_inputs))
         self._programs = [_Emitter() for _ in range(len(devices) + 1)]
         self._owners: dict[str, list[Task]] = {}
         for task in tasks:
@@ -273,12 +272,13 @@ class _Builder:
         program = self._program
         if scalar_value(program, node, 1) is not None:
             return None
-        if len(microbatches) < len(self._all):
+        if len(microbatches) < len(self._all) and not self._apart:
             refuse_mixing(program, node)
-        args = self._argument(rank, node.args, microbatches)
-        kwargs = self._argument(rank, node.kwargs, microbatches)
+        call = program.call(node, len(microbatches) * self._microbatch_inputs)
+        args = self._argument(rank, call.args, microbatches)
+        kwargs = self._argument(rank, call.kwargs, microbatches)
         value = self._programs[rank].new(node, microbatches)
-        self._programs[rank].instructions.append(Call(value, node, node.target, args, kwargs))
+        self._programs[rank].instructions.append(Call(value, node, call.target, args, kwargs))
         return value
 
     def _send(self, task: Task, node: Node) -> None:

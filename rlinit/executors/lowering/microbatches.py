@@ -7,7 +7,7 @@ treats its inputs independently, so `probe` compares a plan with the whole progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
@@ -42,22 +42,21 @@ def batch_rows(program: TorchProgram, node: Node) -> tuple[int, int] | None:
     """
     import torch
 
-    if program.batch_symbol is None:
+    if not is_batched(program, node):
         return None
-    value = node.meta.get("val")
+    value = program.call(node, program.batch).value
     if not isinstance(value, torch.Tensor):
         raise InvalidPlan(f"the value of node {node.name!r} is a {type(value).__name__}; only tensors can be split")
-    grown = _grown_axes(program, value)
-    if not grown:
-        return None
-    axis, size = next(iter(grown.items()))
-    rows = size / program.batch_symbol
-    if len(grown) > 1 or not rows.is_Integer:
+    few, many = _two_sizes(program)
+    sizes = zip(*(_shapes(program, node, rows)[0] for rows in (few, many)), strict=True)
+    grown = [(axis, small, large) for axis, (small, large) in enumerate(sizes) if small != large]
+    axis, small, large = grown[0]
+    if len(grown) > 1 or small % few or large * few != small * many:
         raise InvalidPlan(
             f"the value of node {node.name!r} has shape {tuple(value.shape)}: it cannot be told which part belongs to "
             "which input; keep it and its consumers on one device, in the same batches"
         )
-    return axis, int(rows)
+    return axis, int(small // few)
 
 
 def is_batched(program: TorchProgram, node: Node) -> bool:
@@ -70,11 +69,10 @@ def is_batched(program: TorchProgram, node: Node) -> bool:
     node
         A node of it.
     """
-    import torch
-
-    value = node.meta.get("val")
-    parts = value if isinstance(value, (tuple, list)) else [value]
-    return any(isinstance(part, torch.Tensor) and bool(_grown_axes(program, part)) for part in parts)
+    if not program.calls and program.batch_symbol is None:
+        return False
+    few, many = _two_sizes(program)
+    return _shapes(program, node, few) != _shapes(program, node, many)
 
 
 def refuse_mixing(program: TorchProgram, node: Node) -> None:
@@ -101,15 +99,23 @@ def refuse_mixing(program: TorchProgram, node: Node) -> None:
                 )
 
 
-def _grown_axes(program: TorchProgram, value: torch.Tensor) -> dict[int, Any]:
-    """Return dimension -> size, of the dimensions that grow with the batch."""
+def _two_sizes(program: TorchProgram) -> tuple[int, int]:
+    """Return two batch sizes at which shapes are known."""
+    return (min(program.calls), program.batch) if program.calls else (program.batch, 2 * program.batch)
+
+
+def _shapes(program: TorchProgram, node: Node, rows: int) -> list[list[Any]]:
+    """Return the shape of each tensor of a node's value at a batch size."""
     import torch
 
-    return {
-        at: size.node.expr.subs(program.sizes)
-        for at, size in enumerate(tuple[Any, ...](value.shape))
-        if isinstance(size, torch.SymInt) and program.batch_symbol in size.node.expr.free_symbols
-    }
+    value = program.call(node, rows).value
+    known = {**program.sizes, program.batch_symbol: rows}
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return [
+        [size.node.expr.subs(known) if isinstance(size, torch.SymInt) else size for size in part.shape]
+        for part in parts
+        if isinstance(part, torch.Tensor)
+    ]
 
 
 def probe(
@@ -143,8 +149,7 @@ def probe(
 
     generator = torch.Generator().manual_seed(0)
     alike = [_like(value, generator) if isinstance(value, torch.Tensor) else value for value in inputs]
-    wanted = {output for output in program.outputs if hasattr(output, "all_input_nodes")}
-    expected = _evaluate(program, alike, wanted, batch)
+    expected = _evaluate(program, alike, batch)
     names = ", ".join(node.name for node in nodes[:5]) + (", ..." if len(nodes) > 5 else "")
     what = (
         "the plan runs parts of a batch on their own, but the model mixes the inputs of a batch there, or lists them "
@@ -154,11 +159,9 @@ def probe(
         outputs = run(alike)
     except ExecutionFailure as problem:
         raise InvalidPlan(f"{what} ({problem})") from problem
-    for output, value in zip(program.outputs, outputs, strict=True):
-        if isinstance(value, torch.Tensor):
-            true = expected[output]
-            if value.shape != true.shape or not _agree(value, true):
-                raise InvalidPlan(what)
+    for value, true in zip(outputs, expected, strict=True):
+        if isinstance(value, torch.Tensor) and (value.shape != true.shape or not _agree(value, true)):
+            raise InvalidPlan(what)
 
 
 def run_in_parts(program: TorchProgram, inputs: Sequence[Any], batch: int, parts: int) -> list[Any]:
@@ -177,7 +180,6 @@ def run_in_parts(program: TorchProgram, inputs: Sequence[Any], batch: int, parts
     """
     import torch
 
-    wanted = {output for output in program.outputs if hasattr(output, "all_input_nodes")}
     size = batch // parts
     runs = []
     for at in range(parts):
@@ -185,8 +187,10 @@ def run_in_parts(program: TorchProgram, inputs: Sequence[Any], batch: int, parts
             value.narrow(0, at * size, size) if is_batched(program, node) else value
             for node, value in zip(program.inputs, inputs, strict=True)
         ]
-        runs.append(_evaluate(program, part, wanted, size))
-    return [torch.cat([run[output] for run in runs]) if output in wanted else output for output in program.outputs]
+        runs.append(_evaluate(program, part, size))
+    return [
+        torch.cat(values) if isinstance(values[0], torch.Tensor) else values[0] for values in zip(*runs, strict=True)
+    ]
 
 
 def _like(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -212,11 +216,13 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
     return same and bool(difference <= _MOST_ERROR * torch.where(finite, other, 0).double().norm() + 1e-30)
 
 
-def _evaluate(program: TorchProgram, inputs: Sequence[Any], wanted: Collection[Node], batch: int) -> dict[Node, Any]:
-    """Run a program on the CPU; return the values of some nodes."""
+def _evaluate(program: TorchProgram, inputs: Sequence[Any], batch: int) -> list[Any]:
+    """Run a program on the CPU, as it was exported for the batch size; return the flat outputs."""
     import torch
     from torch.fx.node import map_arg
 
+    program = program.exports.get(batch, program)
+    wanted = {output for output in program.outputs if hasattr(output, "all_input_nodes")}
     known: dict[Node, Any] = dict(zip(program.inputs, inputs, strict=True)) | dict(program.constants)
     last = {other: node for node in program.nodes for other in node.all_input_nodes}
     device = torch.device("cpu")
@@ -234,4 +240,4 @@ def _evaluate(program: TorchProgram, inputs: Sequence[Any], wanted: Collection[N
             for other in node.all_input_nodes:
                 if last[other] is node and other not in wanted:
                     known.pop(other, None)
-    return {node: known[node] for node in wanted}
+    return [value(output) if output in wanted else output for output in program.outputs]

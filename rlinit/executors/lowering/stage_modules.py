@@ -322,9 +322,9 @@ class _Writer:
             return self._known[node]
         if node.target is not operator.getitem and not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list)):
             raise InvalidPlan(f"node {node.name!r} gives a {type(node.meta.get('val')).__name__}; expected tensors")
-        args = self._mapped(node.args)
-        kwargs = self._mapped(node.kwargs)
-        self._known[node] = self._graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
+        call = self._program.call(node, self._rows)
+        args, kwargs = self._mapped(call.args), self._mapped(call.kwargs)
+        self._known[node] = self._graph.call_function(call.target, args, kwargs)
         return self._known[node]
 
     def _mapped(self, argument: Any) -> Any:

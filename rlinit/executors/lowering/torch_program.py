@@ -4,17 +4,23 @@ Nodes that no op names run with the op of their last producer (views that an imp
 depends on no input (masks, positions) is computed once, when the program is loaded; arithmetic on shapes is done when
 the plan is lowered. Writes in place are taken out first, as the importer does, so that a value may be read on several
 devices in any order.
+
+A module that runs in parts of its batch is exported once for one input of the plan, as the plan's graph was, and once
+for each size of a part. The calls of these programs follow each other alike, so that each is told by its place; only
+their arguments differ, and what depends on no input. A program that was exported for any batch size is taken as it is.
 """
 
 from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
+from rlinit.executors.lowering.batch_sizes import SizedCall, calls_at_size
 from rlinit.graph import Graph
 from rlinit.importers.torch.export import export_program
 from rlinit.importers.torch.export import exported as exported_for
@@ -48,9 +54,13 @@ class TorchProgram:
     sizes
         Symbol of another dynamic dimension -> its size, that of the inputs which the program was loaded for.
     exported
-        The program itself; it puts inputs and outputs into their structure.
-    reference
-        The program whose nodes the plan's ops are: that for one input of the plan, where `exported` is for any number.
+        The program whose nodes the plan's ops are; it puts inputs and outputs into their structure.
+    batch
+        Rows of the inputs that the program was loaded for; where all shapes are fixed, the inputs of the plan.
+    exports
+        Batch size -> the program exported for it, where the model was exported for several.
+    calls
+        Batch size -> node -> its call there, as that export makes it.
     """
 
     nodes: tuple[Node, ...]
@@ -62,7 +72,15 @@ class TorchProgram:
     batch_symbol: Any
     sizes: Mapping[Any, int]
     exported: ExportedProgram
-    reference: ExportedProgram
+    batch: int = 1
+    exports: Mapping[int, TorchProgram] = field(default_factory=dict)
+    calls: Mapping[int, Mapping[Node, SizedCall]] = field(default_factory=dict)
+
+    def call(self, node: Node, rows: int) -> SizedCall:
+        """Return what a node calls for so many rows; numbers that depend on them may be nodes (see `scalar_value`)."""
+        if self.calls and node in self.calls[rows]:
+            return self.calls[rows][node]
+        return SizedCall(node.target, node.args, node.kwargs, node.meta.get("val"))
 
     def flat_inputs(self, inputs: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the inputs in the order of the placeholders; keyword arguments follow the positional ones.
@@ -94,7 +112,7 @@ class TorchProgram:
     def _check_input(self, node: Node, leaf: Any) -> None:
         import torch
 
-        value = node.meta.get("val")
+        value = self.call(node, self.batch).value
         if not isinstance(value, torch.Tensor):
             if isinstance(value, (bool, int, float, str)) and leaf != value:
                 raise InvalidPlan(f"input {node.name!r} is {leaf!r}; the model was exported for {value!r}")
@@ -108,16 +126,6 @@ class TorchProgram:
                 f"input {node.name!r} is {leaf.dtype} of shape {tuple(leaf.shape)}; the model was exported for "
                 f"{value.dtype} of shape ({', '.join(map(str, shape))})"
             )
-
-    def rows(self, flat: Sequence[Any]) -> int:
-        """Return the batch size of flat inputs; 1 where the program was exported for one batch size."""
-        import torch
-
-        for node, leaf in zip(self.inputs, flat, strict=True):
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
-                return int(leaf.shape[0])
-        return 1
 
     def structured(self, outputs: Sequence[Any]) -> Any:
         """Return flat outputs as the model itself returns them."""
@@ -223,52 +231,63 @@ def torch_program(
     *,
     kwargs: Mapping[str, Any] | None = None,
     graph: Graph | None = None,
-    dynamic_batch: int | None = None,
     plan_inputs: int = 1,
+    parts: Collection[int] = (),
 ) -> TorchProgram:
     """Return the program of a model with its nodes assigned to ops.
 
     Parameters
     ----------
-    model, inputs, kwargs, dynamic_batch
+    model, inputs, kwargs
         As for `export_model`.
     ops
         Ops of the plan.
     graph
         The plan's graph, for the names of nodes and to check that the model has the same data flow.
     plan_inputs
-        Inputs of the plan that the batch holds. Exporting for any batch size renames some calls and adds others that
-        change nothing; so names are looked up in the export for one input, which is what the plan's graph was read of.
+        Inputs of the plan that the batch holds, which is the first dimension of the model's inputs.
+    parts
+        How many of them run at once: every number that there is, besides all of them.
 
     Raises
     ------
     InvalidPlan
-        An op has no node in the model, the data flow differs from the graph's, or the model is in training mode or
-        writes to its inputs or buffers.
+        An op has no node in the model, the data flow differs from the graph's, the batch cannot be split, the model
+        makes other calls for other batch sizes, is in training mode, or writes to its inputs or buffers.
     """
-    exported = reference = export_model(model, inputs, kwargs=kwargs, dynamic_batch=dynamic_batch)
-    all_nodes = list(exported.graph.nodes)
-    constants, user_inputs = _leaves(exported)
-    by_name = {node.name for node in all_nodes if node.op == "call_function" or node in user_inputs}
     names = op_nodes(ops, graph)
-    if dynamic_batch is not None and exported is not model and (graph is None or not names.keys() <= by_name):
-        reference = export_program(model, tuple(inputs), kwargs, batch=max(1, dynamic_batch // plan_inputs))
-        names = _names_in(exported, reference, names)
-    missing = [(name, op) for name, op in names.items() if name not in by_name]
+    given = tuple(inputs), dict(kwargs or {})
+    sizes = {plan_inputs, *parts}
+    if plan_inputs > 1 and hasattr(model, "forward"):
+        program = _sized(model, given, names, plan_inputs, sizes)
+    else:
+        program = _read(export_model(model, inputs, kwargs=kwargs), names, given)
+        if program.batch_symbol is None:
+            if len(sizes) > 1:
+                raise InvalidPlan("the program has no variable batch size; export it with one, or give the module")
+            program = replace(program, batch=plan_inputs)
+        _rows_each(program.batch, plan_inputs)
+    missing = _missing(program, names)
     if missing:
-        name, op = missing[0]
         raise InvalidPlan(
-            f"op {op!r} of the plan is node {name!r}, which the model does not have ({len(missing)} such ops); "
-            "the plan was made for another model, or for another export of it"
+            f"op {names[missing[0]]!r} of the plan is node {missing[0]!r}, which the model does not have "
+            f"({len(missing)} such ops); the plan was made for another model, or for another export of it"
         )
-    nodes = [node for node in all_nodes if node.op == "call_function" and not _is_check(node)]
+    if graph is not None:
+        _check_flow(graph, [*program.inputs, *program.nodes], names)
+    return program
+
+
+def _read(exported: ExportedProgram, names: Mapping[str, str], given: tuple[Any, dict[str, Any]]) -> TorchProgram:
+    """Return a program whose nodes are assigned to ops by their names."""
+    constants, user_inputs = _leaves(exported)
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function" and not _is_check(node)]
     for node in nodes:
         _refuse_training(node)
     node2op = _assigned(nodes, names)
-    if graph is not None:
-        _check_flow(graph, [*user_inputs, *nodes], names)
     (result,) = exported.graph.find_nodes(op="output")
-    batch_symbol = _batch_symbol(user_inputs, required=dynamic_batch is not None)
+    batch_symbol = _batch_symbol(user_inputs)
+    sizes = _input_sizes(user_inputs, given)
     return TorchProgram(
         nodes=tuple(nodes),
         node2op=node2op,
@@ -277,32 +296,63 @@ def torch_program(
         constants=constants,
         outputs=_outputs(exported, result),
         batch_symbol=batch_symbol,
-        sizes=_other_sizes(user_inputs, (tuple(inputs), dict(kwargs or {})), batch_symbol),
+        batch=sizes.pop(batch_symbol, 1),
+        sizes=sizes,
         exported=exported,
-        reference=reference,
     )
 
 
-def _names_in(exported: ExportedProgram, fixed: ExportedProgram, names: Mapping[str, str]) -> dict[str, str]:
-    """Return node name -> op name in a program of variable shapes for nodes named as in one of fixed shapes.
+def _missing(program: TorchProgram, names: Mapping[str, str]) -> list[str]:
+    """Return the names that no call and no input of a program has."""
+    known = {node.name for node in program.exported.graph.nodes if node.op == "call_function" or node in program.inputs}
+    return [name for name in names if name not in known]
 
-    Computing with shapes takes names away (``add_18`` for ``add``), so that calls are told by their place. Calls that
-    only the program of variable shapes makes (a slice of all there is) are no op's own. Where the programs differ
-    otherwise the names are left as they are.
+
+def _sized(
+    model: Any, given: tuple[Any, dict[str, Any]], names: Mapping[str, str], plan_inputs: int, parts: Collection[int]
+) -> TorchProgram:
+    """Return the program of a module at every batch size that is asked for.
+
+    Its nodes are those of the export for one input, of which a plan's graph is read; where that lacks one, of the
+    export for the whole batch, or else of that for any batch size.
     """
-    place: dict[str, str] = {}
-    waiting = (node for node in exported.graph.nodes if _is_work(node))
-    for there in (node for node in fixed.graph.nodes if _is_work(node)):
-        here = next((node for node in waiting if node.target == there.target), None)
-        if here is None:
-            return dict(names)
-        place[there.name] = here.name
-    return {place.get(name, name): op for name, op in names.items()}
+    import torch
+    import torch.utils._pytree as pytree
+
+    tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    rows = tensors[0].shape[0] if tensors else 0
+    unit = _rows_each(rows, plan_inputs)
+
+    @cache
+    def at(size: int) -> TorchProgram:
+        return _read(export_program(model, *given, batch=size), {}, given)
+
+    main = next((at(size) for size in (unit, rows) if not _missing(at(size), names)), None)
+    if main is None:
+        return _read(export_model(model, given[0], kwargs=given[1], dynamic_batch=rows), names, given)
+    fixed = {node.name for node in main.constant_nodes}
+    main = _read(main.exported, {name: op for name, op in names.items() if name not in fixed}, given)
+    exports = {size: at(size) for size in sorted({unit, rows, *(unit * count for count in parts)})}
+    calls, outputs = {}, main.outputs
+    for size, other in exports.items():
+        calls[size], own = calls_at_size(main, other)
+        outputs = tuple(own.get(value, value) for value in other.outputs)  # in the end those of the whole batch
+    return replace(
+        main,
+        outputs=outputs,
+        constants={node: value for one in (*exports.values(), main) for node, value in one.constants.items()},
+        constant_nodes=main.constant_nodes.union(*(one.constant_nodes for one in exports.values())),
+        batch=rows,
+        exports=exports,
+        calls=calls,
+    )
 
 
-def _is_work(node: Node) -> bool:
-    """Return whether a node is a call that gives more than a number."""
-    return node.op == "call_function" and not _is_scalar(node) and not _is_check(node)
+def _rows_each(rows: int, plan_inputs: int) -> int:
+    """Return the rows of a batch that belong to each input of the plan."""
+    if not rows or rows % plan_inputs:
+        raise InvalidPlan(f"the model's inputs have {rows} rows; the plan is for {plan_inputs} inputs of as many each")
+    return rows // plan_inputs
 
 
 def _leaves(exported: ExportedProgram) -> tuple[dict[Node, Any], list[Node]]:
@@ -442,20 +492,19 @@ def on_device(argument: Any, device: torch.device) -> Any:
     return tree_map(lambda part: device if isinstance(part, torch.device) else part, argument)
 
 
-def _batch_symbol(inputs: Sequence[Node], *, required: bool) -> Any:
+def _batch_symbol(inputs: Sequence[Node]) -> Any:
+    """Return the symbol of the first first dimension that is variable, None where none is."""
     import torch
 
     for node in inputs:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
             return value.shape[0].node.expr
-    if not required:
-        return None
-    raise InvalidPlan("no input of the model has a variable batch size; its first dimension must be the batch")
+    return None
 
 
-def _other_sizes(nodes: Sequence[Node], inputs: Any, batch_symbol: Any) -> dict[Any, int]:
-    """Return the sizes of dynamic dimensions other than the batch, which are those of the inputs."""
+def _input_sizes(nodes: Sequence[Node], inputs: Any) -> dict[Any, int]:
+    """Return the sizes of dynamic dimensions, which are those of the inputs."""
     import torch
     import torch.utils._pytree as pytree
 
@@ -464,7 +513,7 @@ def _other_sizes(nodes: Sequence[Node], inputs: Any, batch_symbol: Any) -> dict[
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and isinstance(leaf, torch.Tensor):
             for true, size in zip(value.shape, leaf.shape, strict=False):
-                if isinstance(true, torch.SymInt) and true.node.expr.is_symbol and true.node.expr != batch_symbol:
+                if isinstance(true, torch.SymInt) and true.node.expr.is_symbol:
                     found.setdefault(true.node.expr, int(size))
     return found
 

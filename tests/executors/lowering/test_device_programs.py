@@ -33,8 +33,8 @@ def programs_of(seed: int, inputs: int) -> tuple[Plan, DevicePrograms]:
     model, x = RandomNet(seed, 8).eval(), torch.randn(max(inputs, 2), 4)
     graph = graph_of(model, (x,), batched=inputs > 1)
     plan = random_plan(graph, random_hardware(seed, 3), seed, inputs=inputs)
-    program = torch_program(model, (x,), graph.names, graph=graph, dynamic_batch=inputs if inputs > 1 else None)
-    return plan, lower_devices(plan, program, len(x))
+    program = torch_program(model, (x,), graph.names, graph=graph, plan_inputs=inputs, parts=range(1, inputs + 1))
+    return plan, lower_devices(plan, program)
 
 
 @pytest.mark.parametrize(("seed", "inputs"), CASES)

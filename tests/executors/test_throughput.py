@@ -1,0 +1,185 @@
+"""Plans for several inputs, made from the graph of one, on the models that they were made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit import Graph
+from rlinit.errors import InvalidPlan
+from tests.executors.plans import random_hardware, random_plan
+from tests.late import late_imports
+
+with late_imports():
+    import torch
+    import transformers
+    from torch import nn
+
+    from rlinit.executors.lowering.batch_sizes import calls_at_size
+    from rlinit.executors.lowering.torch_program import torch_program
+    from tests.executors.models import (
+        Chain,
+        Deciding,
+        RandomNet,
+        Rewriting,
+        TinyTransformer,
+        Variadic,
+    )
+    from tests.executors.test_local import flat
+
+Made = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""A model with positional and keyword inputs for four rows."""
+
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    **dict.fromkeys(["pad_token_id", "bos_token_id", "eos_token_id"], 0),
+}
+
+
+def tokens(length: int = 7) -> Any:
+    """Return (4, length) tokens."""
+    return torch.arange(4 * length).reshape(4, length) % 50
+
+
+def language(name: str, masked: bool = False, **more: Any) -> Made:
+    """Return a small causal language model."""
+    config = getattr(transformers, f"{name}Config")(**(SMALL | more))
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    named = {"input_ids": tokens(), "attention_mask": torch.ones(4, 7, dtype=torch.int64)}
+    return model, () if masked else (tokens(),), named if masked else {}
+
+
+def gpt2() -> Made:
+    """Return a small GPT-2 with its head."""
+    small = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    config = transformers.GPT2Config(**small, bos_token_id=0, eos_token_id=0)
+    return transformers.GPT2LMHeadModel(config).eval(), (tokens(),), {}
+
+
+def whisper() -> Made:
+    """Return a small encoder and decoder, with an input by keyword."""
+    small = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    wide = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 8, "max_source_positions": 12}
+    ends = dict.fromkeys(["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"], 0)
+    config = transformers.WhisperConfig(vocab_size=50, d_model=16, max_target_positions=16, **small, **wide, **ends)
+    return transformers.WhisperModel(config).eval(), (torch.randn(4, 8, 24),), {"decoder_input_ids": tokens(5)}
+
+
+def swin() -> Made:
+    """Return a small Swin, which shifts windows."""
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 2], window_size=4
+    )
+    return transformers.SwinModel(config).eval(), (torch.randn(4, 3, 32, 32),), {}
+
+
+def bert() -> Made:
+    """Return a small BERT."""
+    small = {name: value for name, value in SMALL.items() if "key_value" not in name}
+    return transformers.BertModel(transformers.BertConfig(**small)).eval(), (tokens(),), {}
+
+
+MODELS: dict[str, Callable[[], Made]] = {
+    "gpt2": gpt2,
+    "llama": lambda: language("Llama"),
+    "llama, masked": lambda: language("Llama", masked=True),
+    "qwen3": lambda: language("Qwen3", head_dim=4),
+    "gemma2": lambda: language("Gemma2", head_dim=4, sliding_window=4),
+    "mistral": lambda: language("Mistral", sliding_window=4),
+    "bert": bert,
+    "whisper": whisper,
+    "swin": swin,
+    "writes": lambda: (Rewriting().eval(), (torch.randn(4, 8),), {}),
+    "any number": lambda: (Variadic(), (torch.randn(4, 8), {"more": [torch.randn(4, 8)]}), {}),
+    "batch norm": lambda: (Chain(2).eval(), (torch.randn(4, 3, 8, 8),), {}),
+    "tied": lambda: (TinyTransformer().eval(), (tokens(),), {}),
+    "lstm": lambda: (nn.LSTM(8, 8, batch_first=True).eval(), (torch.randn(4, 5, 8),), {}),
+    "random": lambda: (RandomNet(3, 20).eval(), (torch.randn(4, 4),), {}),
+}
+
+
+def first(value: Any) -> Any:
+    """Return the first row of every tensor."""
+    return torch.utils._pytree.tree_map(lambda leaf: leaf[:1] if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+def several(graph: Graph, seed: int, inputs: int = 4) -> Any:
+    """Return a random plan for several inputs over three devices, in batches of all sizes."""
+    timed = dataclasses.replace(graph, times={("*", size): np.ones(graph.num_ops) for size in range(1, inputs + 1)})
+    return random_plan(timed, random_hardware(seed, 3), seed, inputs=inputs), timed
+
+
+def check(made: Made, plan: Any, graph: Graph | None) -> None:
+    """Check that a run gives what the model gives."""
+    model, args, kwargs = made
+    outputs = rlinit.run(plan, model, *args, kwargs=kwargs, graph=graph)
+    with torch.no_grad():
+        expected = model(*args, **kwargs)
+    assert type(outputs) is type(expected)
+    for mine, true in zip(flat(outputs), flat(expected), strict=True):
+        torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_plans_run_on_the_model_they_were_made_from(name: str) -> None:
+    """A plan for four inputs of the graph of one gives the model's outputs, with that graph and without."""
+    torch.manual_seed(0)
+    made = MODELS[name]()
+    model, args, kwargs = made
+    plan, graph = several(Graph.from_torch(model, first(args), first(kwargs)), seed=1)
+    for known in (graph, None):
+        check(made, plan, known)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "multi-head attention"])
+def test_inputs_that_batches_do_not_keep_apart_run_one_by_one(name: str) -> None:
+    """Experts that count tokens, and lists of tokens in another order than that of the inputs, run with a warning."""
+    torch.manual_seed(0)
+    made = language("Mixtral", num_local_experts=4, num_hidden_layers=1)
+    if name != "mixtral":
+        made = nn.MultiheadAttention(8, 2, batch_first=True).eval(), tuple(torch.randn(3, 4, 5, 8)), {}
+    model, args, kwargs = made
+    plan, graph = several(Graph.from_torch(model, first(args), first(kwargs)), seed=1)
+    with pytest.warns(UserWarning, match="each input of a batch runs on its own, slower than planned"):
+        check(made, plan, graph)
+
+
+def test_graphs_of_the_whole_batch_run_too() -> None:
+    """Where the graph is of as many rows as run, its names are those of the program for all of them."""
+    made = MODELS["llama"]()
+    plan, graph = several(Graph.from_torch(made[0], made[1]), seed=2)
+    check(made, plan, graph)
+
+
+def test_other_calls_for_other_batch_sizes_are_refused() -> None:
+    """A model whose calls depend on the batch size is not run in parts, and the call is named."""
+    model, x = Deciding(), torch.randn(4, 3)
+    plan, graph = several(Graph.from_torch(model, (x[:1],)), seed=0)
+    with pytest.raises(InvalidPlan, match="other calls for other batch sizes, such as 'relu'"):
+        rlinit.run(plan, model, x, graph=graph)
+    with pytest.raises(InvalidPlan, match="have 3 rows; the plan is for 4 inputs"):
+        rlinit.run(plan, model, x[:3], graph=graph)
+
+
+def test_calls_at_another_size_read_what_the_others_read() -> None:
+    """Copies that one export lacks are looked through, and views become reshapes."""
+    model = Rewriting().eval()
+    one, four = (torch_program(model, (torch.randn(rows, 8),), []) for rows in (1, 4))
+    copies = [sum("clone" in str(node.target) for node in program.nodes) for program in (one, four)]
+    assert copies[0] < copies[1]
+    calls, own = calls_at_size(one, four)
+    assert {node for node in one.nodes if node not in one.constant_nodes} < calls.keys()
+    assert set(own.values()) <= {*one.nodes, *one.inputs, *one.constants}
+    assert not any("view" in str(call.target) for call in calls.values())
+    assert [own[node] for node in four.outputs] == list(one.outputs)
