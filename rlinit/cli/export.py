@@ -6,18 +6,29 @@ import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rlinit.cli.inputs import ReadingOptions, check_folders, device_places, load_hardware, load_model
+from rlinit.cli.inputs import (
+    ReadingOptions,
+    check_folders,
+    device_places,
+    dimension_sizes,
+    load_hardware,
+    load_model,
+)
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
+
+if TYPE_CHECKING:
+    from rlinit.exporters.split_spec import Side
 
 _NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx", "onnx_stages", "openvino")
 _FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
@@ -171,7 +182,10 @@ def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: 
         from rlinit.exporters.split_spec import split_points
         from rlinit.exporters.torchrun import stage_devices
 
-        row = {"split_spec": split_points(plan, graph), "devices": stage_devices(plan, graph)}
+        points = split_points(plan, graph)
+        if (command.model or "").lower().endswith(".pt2"):
+            _check_stages(points, Path(command.model or ""), command)
+        row = {"split_spec": points, "devices": stage_devices(plan, graph)}
         write_atomically(path, json.dumps(row, indent=1) + "\n")
     elif name == "torchrun":
         if command.factory is None:
@@ -186,3 +200,15 @@ def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: 
         exporters.to_onnx_annotated(plan, graph, command.model, path)
     else:
         exporters.to_onnx_stages(plan, graph, command.model, path)
+
+
+def _check_stages(points: Mapping[str, Side], path: Path, command: Export) -> None:
+    """Count the stages that torch makes of a saved program."""
+    from rlinit.exporters.split_spec import check_stages
+    from rlinit.importers.torch.pt2_file import load_program
+    from rlinit.measurement.model_inputs import model_inputs
+
+    program = load_program(path)
+    dims = dimension_sizes(command.reading.dims)
+    inputs, kwargs = model_inputs(program, batch=command.reading.batch, dims=dims)
+    check_stages(points, program, inputs, kwargs)

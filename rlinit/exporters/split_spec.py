@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlinit.errors import InvalidPlan
+from rlinit.errors import InvalidPlan, first_line
 from rlinit.exporters.device_map import module_paths
 from rlinit.exporters.op_devices import op_stages
 from rlinit.graph import Graph
-from rlinit.importers.torch.export import import_torch
+from rlinit.importers.torch.export import export_program, import_torch
+from rlinit.importers.torch.known_warnings import without_known_warnings
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 Side = Literal["beginning", "end"]
 
 
-def to_split_spec(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None = None) -> dict[str, SplitPoint]:
+def to_split_spec(
+    plan: Plan,
+    graph: Graph,
+    *,
+    modules: Mapping[str, str] | None = None,
+    model: Any = None,
+    inputs: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, SplitPoint]:
     """Return the ``split_spec`` with which `torch.distributed.pipelining.pipeline` cuts a model as a plan does.
 
     See `split_points`, whose words are replaced by torch's own here.
@@ -31,28 +40,73 @@ def to_split_spec(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None
         The graph it was made for, imported from torch.
     modules
         As for `split_points`: path of the module of each op, by the op's name; None reads it from the graph.
+    model, inputs, kwargs
+        The model, so that the stages which torch makes of it are counted: see `check_stages`.
 
     Raises
     ------
     InvalidPlan
-        As for `split_points`.
+        As for `split_points`, and `check_stages`.
     BackendUnavailable
         torch is not installed.
     """
-    points = split_points(plan, graph, modules=modules)
     import_torch()
+    points = split_points(plan, graph, modules=modules)
+    if model is not None:
+        check_stages(points, model, inputs, kwargs)
+    return _in_torch(points)
+
+
+def _in_torch(points: Mapping[str, Side]) -> dict[str, SplitPoint]:
     from torch.distributed.pipelining import SplitPoint
 
     torchs = {"beginning": SplitPoint.BEGINNING, "end": SplitPoint.END}
     return {path: torchs[side] for path, side in points.items()}
 
 
+def check_stages(
+    points: Mapping[str, Side], model: Any, inputs: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> None:
+    """Cut a model by torch's own tracer, and count the stages; nothing is computed, and the model stays as it is.
+
+    Parameters
+    ----------
+    points
+        From `split_points`.
+    model
+        A ``torch.nn.Module``, or its ``torch.export.ExportedProgram``.
+    inputs, kwargs
+        Example inputs.
+
+    Raises
+    ------
+    InvalidPlan
+        Torch makes another number of stages, or cannot cut the model; the message says which.
+    """
+    torch = import_torch()
+    from torch.distributed.pipelining import pipeline
+
+    exported = isinstance(model, torch.export.ExportedProgram)
+    program = model if exported else export_program(model, tuple(inputs), kwargs)
+    try:
+        with torch.no_grad(), without_known_warnings():
+            whole = torch.export.unflatten(program)
+            count = pipeline(whole, tuple(inputs), dict(kwargs or {}), split_spec=_in_torch(points)).num_stages
+    except Exception as problem:  # whatever torch's tracer raises
+        raise InvalidPlan(f"torch cannot cut the model into stages: {first_line(problem)}") from problem
+    if count != len(points) + 1:
+        raise InvalidPlan(
+            f"torch makes {count} stages of the model where the plan has {len(points) + 1}; run the plan by "
+            "PipelineExecutor, which cuts at any op"
+        )
+
+
 def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None = None) -> dict[str, Side]:
     """Return module path -> whether a stage begins before the module or after it, in the order in which stages run.
 
     torch cuts the program of a model in the order in which it is written, whenever such a module is called. So each
-    stage has to be one piece of the program, and begin with a module that is called once, or right after one. Modules
-    are as large as possible. Stages without ops are left out, and inputs of the model belong to the first stage.
+    stage has to be one piece of the program, and begin with a module that is called once, or right after one; a
+    ``ModuleList`` never is, where the graph says what runs (``scopes``). Modules are as large as possible. Stages without ops are left out, and inputs of the model belong to the first stage.
 
     Parameters
     ----------
@@ -90,7 +144,9 @@ def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None 
         raise InvalidPlan("no op of the graph says which module it belongs to; import the model with from_torch")
     ops = [op for op, kind in zip(graph.names, graph.kinds, strict=True) if kind != "input"]
     cuts = _cuts(ops, stages)
-    spans = _spans(ops, paths)
+    running = {path for row in graph.extras.values() for path, _ in row.get("scopes", ())} | set(paths.values())
+    told = any("scopes" in row for row in graph.extras.values())
+    spans = {path: span for path, span in _spans(ops, paths).items() if path in running or not told}
     wanted: list[list[tuple[str, Side]]] = []
     for at in cuts:
         before: list[tuple[str, Side]] = [(path, "beginning") for path, (first, _) in spans.items() if first == at]

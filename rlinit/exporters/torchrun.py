@@ -54,6 +54,8 @@ def main() -> None:
     with torch.no_grad():
         expected = model(*inputs)
         cut = pipeline(model, mb_args=part, split_spec={{path: sides[side] for path, side in POINTS.items()}})
+        if cut.num_stages != len(DEVICES):
+            raise SystemExit(f"torch makes {{cut.num_stages}} stages of the model; expected {{len(DEVICES)}}")
         schedule = ScheduleGPipe(cut.build_stage(rank, device), n_microbatches=MICROBATCHES)
         given = tuple(value.to(device) for value in inputs) if rank == 0 else ()
         seconds, outputs = [], None

@@ -162,3 +162,31 @@ def test_torch_cuts_as_the_plan_does(which: int, seed: int) -> None:
         names = [name.removeprefix("aten.").removesuffix(".default") for name in called if name.startswith("aten.")]
         kinds = [graph.kinds[at] for at in range(1, graph.num_ops) if stages[at] == stage]
         assert Counter(names) == Counter(kinds)
+
+
+def test_modules_that_run_are_named() -> None:
+    """A list of modules is never called: the layers in it are named, and torch makes as many stages as there are."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from rlinit.exporters.split_spec import check_stages
+    from rlinit.importers.torch.export import from_torch
+    from tests.executors.test_throughput import whisper
+
+    model, inputs, kwargs = whisper()
+    graph = from_torch(model, inputs, kwargs)
+    paths = [graph.extras[at].get("module", "") for at in range(graph.num_ops)]
+    first = [
+        next(at for at, path in enumerate(paths) if path.startswith(f"{side}.layers.0"))
+        for side in ("encoder", "decoder")
+    ]
+    cuts = sorted(first)
+    stages = [sum(at >= cut for cut in cuts) for at in range(graph.num_ops)]
+    stages = [0 if kind == "input" else stage for stage, kind in zip(stages, graph.kinds, strict=True)]
+    timed = dataclasses.replace(graph, times={("*", 1): np.ones(graph.num_ops)})
+    plan = stage_plan(timed, random_hardware(0, 3), stages)
+    spec = to_split_spec(plan, timed, model=model, inputs=inputs, kwargs=kwargs)
+    called = dict(model.named_modules())
+    assert len(spec) == 2
+    assert all(type(called[path]).__name__ != "ModuleList" for path in spec)
+    with pytest.raises(InvalidPlan, match="torch makes 2 stages of the model where the plan has 3"):
+        check_stages({"encoder.layers": "beginning", "decoder": "beginning"}, model, inputs, kwargs)
