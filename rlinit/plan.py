@@ -235,8 +235,9 @@ class Plan:
     bound_source, method
         What proved the bound, and what found the schedule.
     assignment
-        op name -> stage number from 0 (stage objectives) or device name (`latency`, and `throughput`, where it is the
-        device of the op's largest batch), in the graph's op order; None without a schedule.
+        op name -> stage number from 0 (stage objectives) or device name (`latency`, `throughput`), in the graph's op
+        order; None without a schedule. Where several devices run an op, each for some inputs, it is the tuple of their
+        names in the order of the hardware; `batches` says which inputs each runs.
     stages
         What each stage does; stage j runs on ``stages[j].device``.
     history
@@ -291,7 +292,7 @@ class Plan:
     bounds: tuple[float, ...] | None
     bound_source: str
     method: str
-    assignment: Mapping[str, int | str] | None
+    assignment: Mapping[str, Any] | None
     stages: tuple[StageUse, ...]
     history: tuple[HistoryEntry, ...]
     phase_s: Mapping[str, float]
@@ -434,6 +435,9 @@ class Plan:
             del data[key]
         for key in ("values", "bounds"):
             data[key] = _levels(data[key])
+        for op, place in (data["assignment"] or {}).items():
+            if isinstance(place, list):
+                data["assignment"][op] = tuple(place)
         data["stages"] = tuple(StageUse(**row) for row in data["stages"])
         data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))

@@ -683,9 +683,8 @@ class Batches:
         plan, groups = self.plan, dict[Any, Any]()
         for v, name in enumerate(self.graph.names):
             near(plan["start_s"][name], min(row["start_s"] for row in self.rows[v]), f"start_s of op {name!r}")
-            most = max(len(row["shards"]) for row in self.rows[v])
-            largest = [row["device"] for row in self.rows[v] if len(row["shards"]) == most]
-            need(plan["assignment"][name] in largest, f"op {name!r} runs elsewhere")
+            runs = [device for device in self.hardware.at if device in [row["device"] for row in self.rows[v]]]
+            need(plan["assignment"][name] == (runs if len(runs) > 1 else runs[0]), f"op {name!r} runs elsewhere")
             group = self.graph.group[v]
             need(group is None or groups.setdefault(group, self.where[v]) == self.where[v], f"{name!r} left its group")
         need(len(plan["assignment"]) == len(plan["start_s"]) == len(self.graph.names), "the plan names unknown ops")

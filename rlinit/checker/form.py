@@ -164,9 +164,10 @@ def _check_placement_fields(plan: Plan) -> None:
         _check_count(f"devices[{at}].num_batches", use.num_batches, 0)
         _check_number(f"devices[{at}].busy_s", use.busy_s)
         _check_number(f"devices[{at}].held_bytes", use.held_bytes)
-    ops, devices = list(plan.assignment or {}), list((plan.assignment or {}).values())
+    ops, places = list(plan.assignment or {}), list((plan.assignment or {}).values())
     _check_names(lambda _: "an op of the assignment", ops)
-    _check_names(lambda at: f"the device of op {ops[at]!r}", devices)
+    named = [(op, one) for op, on in zip(ops, places, strict=True) for one in (on if isinstance(on, tuple) else (on,))]
+    _check_names(lambda at: f"a device of op {named[at][0]!r}", [one for _, one in named])
     begun, starts = list(plan.start_s or {}), list((plan.start_s or {}).values())
     _check_names(lambda _: "an op of start_s", begun)
     if not _finite(starts):

@@ -325,16 +325,14 @@ def _check_summary(facts: _Facts) -> None:
         strange = sorted(set(given) - set(names))
         if strange:
             raise InvalidPlan(f"{what} names op {strange[0]!r}, which the graph does not have")
-    most, first_s = np.zeros(len(names), np.int64), np.full(len(names), np.inf)
-    np.maximum.at(most, table.op, table.num_shards)
+    first_s = np.full(len(names), np.inf)
     np.minimum.at(first_s, table.op, table.start_s)
-    devices = {device.name: i for i, device in enumerate(facts.hardware.devices)}
-    where = np.array([devices.get(device, -1) for device in map(assigned.get, names)])  # type: ignore[arg-type]
-    true = np.zeros(len(names), np.bool_)
-    true[table.op[(table.num_shards == most[table.op]) & (table.device == where[table.op])]] = True
-    if not true.all():
-        op = names[int(np.argmin(true))]
-        raise InvalidPlan(f"op {op!r} is assigned to {assigned.get(op)!r}, not where it runs")
+    runs: list[tuple[str, ...]] = [()] * len(names)
+    for v, i in sorted(set(zip(table.op.tolist(), table.device.tolist(), strict=True))):
+        runs[v] += (facts.hardware.devices[i].name,)
+    for op, on in zip(names, runs, strict=True):
+        if assigned.get(op) != (on[0] if len(on) == 1 else on):
+            raise InvalidPlan(f"op {op!r} is assigned to {assigned.get(op)!r}, not where it runs ({', '.join(on)})")
     begun = np.array([starts.get(name, math.nan) for name in names], np.float64)
     wrong = np.flatnonzero(~(begun == first_s))
     if len(wrong):

@@ -23,7 +23,7 @@ _HAND_OVER_S = 20e-6
 def placement_advice(
     graph: Graph,
     hardware: Hardware,
-    assignment: Mapping[str, str],
+    assignment: Mapping[str, str | tuple[str, ...]],
     value_s: float,
     baselines: Sequence[Baseline[Any]],
     shard_inputs: int = 1,
@@ -44,18 +44,20 @@ def placement_advice(
         Inputs of a shard: the batches of which ops are known to have times.
     """
     best = next((one for one in baselines if one.name == BEST_DEVICE and one.value is not None), None)
-    used = set(assignment.values())
+    where = {op: (on,) if isinstance(on, str) else on for op, on in assignment.items()}
+    used = {device for on in where.values() for device in on}
+    first = {op: on[0] for op, on in where.items()}  # an op that several devices run counts where its first inputs do
     if best is None or best.value is None or len(used) < 2 or not value_s > 0.0:
         return []
     gain = max(best.value / value_s - 1.0, 0.0)
-    error = _error(graph, [device for device in hardware.devices if device.name in used], assignment, shard_inputs)
+    error = _error(graph, [device for device in hardware.devices if device.name in used], first, shard_inputs)
     notes = []
     if gain < error:
         notes.append(
             f"everything on {best.note!r} would take only {gain:.1%} longer than these {len(used)} devices, and costs "
             f"are uncertain by about {error:.0%}"
         )
-    moves = _moves(graph, assignment)
+    moves = _moves(graph, first)
     if gain * value_s < moves * _HAND_OVER_S:
         notes.append(
             f"data moves between devices {moves:,} times, once for every {graph.num_ops / moves:.1f} ops; where each "

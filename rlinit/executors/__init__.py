@@ -22,6 +22,7 @@ def run(
     graph: Graph | None = None,
     executor: str | Executor = "local",
     devices: Mapping[str, str] | None = None,
+    **named: Any,
 ) -> Any:
     """Run a plan once on a model and return its outputs, which equal those of the unplaced model.
 
@@ -29,7 +30,7 @@ def run(
 
     Parameters
     ----------
-    plan, model, inputs, kwargs, graph, executor, devices
+    plan, model, inputs, kwargs, graph, executor, devices, named
         As for `execute`, which also tells the times.
 
     Raises
@@ -37,7 +38,9 @@ def run(
     InvalidPlan, ExecutionFailure
         As for `execute`.
     """
-    return execute(plan, model, *inputs, kwargs=kwargs, graph=graph, executor=executor, devices=devices).outputs
+    return execute(
+        plan, model, *inputs, kwargs=kwargs, graph=graph, executor=executor, devices=devices, **named
+    ).outputs
 
 
 def execute(
@@ -48,6 +51,7 @@ def execute(
     graph: Graph | None = None,
     executor: str | Executor = "local",
     devices: Mapping[str, str] | None = None,
+    **named: Any,
 ) -> Execution:
     """Run a plan once on a model and return outputs and times.
 
@@ -73,14 +77,20 @@ def execute(
     devices
         device name of the plan -> physical device such as ``"cuda:0"``; several names may share one. Devices that are
         not named are physical devices of that name, or the CPU; devices that run nothing in the plan may be named.
+    named
+        Nothing; inputs of the model by keyword belong into `kwargs`, so that they never mean something else here.
 
     Raises
     ------
     InvalidPlan
-        The plan is not for this model, cannot be run by this executor, or names a device that is not there.
+        The plan is not for this model, cannot be run by this executor, or names a device that is not there; or inputs
+        are given by name.
     ExecutionFailure
         An op or a device failed; the message names both.
     """
+    if named:
+        (first, *_), given = named, ", ".join(f"{name!r}: ..." for name in named)
+        raise InvalidPlan(f"{first!r} is given by name; inputs of the model by name go into kwargs={{{given}}}")
     chosen = named_executor(executor) if isinstance(executor, str) else executor
     if executor == "local":
         chosen = _executor_for(plan, model, chosen)

@@ -26,6 +26,8 @@ _COLOURS = (
     "#8f9be0",
 )
 """Of stages and devices, in every picture; black text can be read on each, and red is for what is critical."""
+SEVERAL = "#e4e4e4"
+"""Of ops that several devices run, where an op has one colour."""
 
 
 def to_dot(graph: Graph, path: str | Path, plan: Plan | None = None) -> None:

@@ -61,13 +61,13 @@ def op_devices(plan: Plan, graph: Graph) -> dict[str, str]:
     if plan.objective in ("pipeline", "memory"):
         stages = op_stages(plan, graph)
         return {op: plan.stages[stages[op]].device for op in graph.names}
-    for batch in plan.batches:
-        if batch.device != assignment.get(batch.op, batch.device):
+    for op, on in assignment.items():
+        if not isinstance(on, str):
             raise InvalidPlan(
-                f"op {batch.op!r} runs some inputs on {assignment[batch.op]} and some on {batch.device}; this format "
-                "has one device for each op (plan for the objective 'latency', or with shards of all inputs)"
+                f"op {op!r} runs some inputs on {on[0]} and some on {on[1]}; this format has one device for each op "
+                "(plan for the objective 'latency', or with shards of all inputs)"
             )
-    return {op: str(assignment[op]) for op in graph.names}
+    return {op: assignment[op] for op in graph.names}
 
 
 def op_stages(plan: Plan, graph: Graph) -> dict[str, int]:

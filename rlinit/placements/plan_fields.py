@@ -50,10 +50,11 @@ def placement_parts(
     of_op = list(map(graph.names.__getitem__, ops.tolist()))
     on = list(map(names.__getitem__, devices.tolist()))
     _, first = np.unique(ops, return_index=True)
-    by_size = np.lexsort((-np.fromiter(map(len, shards), np.int64, len(shards)), ops))
-    most = by_size[np.searchsorted(ops[by_size], np.arange(graph.num_ops))]
+    assignment: dict[str, Any] = {name: on[at] for name, at in zip(graph.names, first.tolist(), strict=True)}
+    for v in np.flatnonzero(np.bincount(ops, minlength=graph.num_ops) > 1).tolist():
+        assignment[graph.names[v]] = tuple(names[i] for i in np.unique(placement.device[v]).tolist())
     return {
-        "assignment": {name: on[at] for name, at in zip(graph.names, most.tolist(), strict=True)},
+        "assignment": assignment,
         "start_s": {name: starts[at] for name, at in zip(graph.names, first.tolist(), strict=True)},
         "batches": tuple(map(Batch, of_op, on, shards, starts, ends)),
         "transfers": _transfers(problem, run, graph, names),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import rlinit
 from rlinit.exporters.device_map import module_paths
-from rlinit.exporters.graphviz import place_colours
+from rlinit.exporters.graphviz import SEVERAL, place_colours
 from rlinit.exporters.text import markup
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
@@ -102,7 +102,7 @@ def _rates(device: Device) -> str:
 
 
 def places_of(plan: Plan, graph: Graph) -> list[str]:
-    """Return the place of each op, as `place_colours` calls it.
+    """Return the place of each op, as `place_colours` calls it; devices that share its inputs, in a row.
 
     Parameters
     ----------
@@ -112,7 +112,9 @@ def places_of(plan: Plan, graph: Graph) -> list[str]:
         Its graph.
     """
     assignment, places = plan.assignment or {}, list(place_colours(plan))
-    return [str(assignment[name]) if plan.batches else places[int(assignment[name])] for name in graph.names]
+    if not plan.batches:
+        return [places[int(assignment[name])] for name in graph.names]
+    return [on if isinstance(on, str) else ", ".join(on) for on in map(assignment.__getitem__, graph.names)]
 
 
 def layer_view(plan: Plan, graph: Graph) -> str:
@@ -143,8 +145,9 @@ def layer_view(plan: Plan, graph: Graph) -> str:
     for layer, counts in held.items():
         total = counts.total()
         strip = "".join(
-            f'<span title="{markup(place)}" style="width:{count / total:.2%};background:{colours[place]}"></span>'
+            f'<span title="{markup(place)}" style="width:{count / total:.2%};background:{colour}"></span>'
             for place, count in counts.items()
+            for colour in [colours.get(place, SEVERAL)]
         )
         rows.append((layer, f"{total:,}", format_bytes(size[layer]), f'<div class="strip">{strip}</div>'))
     return f"<h2>Layers</h2>{_drawn_table(('layer', 'ops', 'parameters', 'where'), rows)}"
@@ -167,7 +170,7 @@ def assignment_table(plan: Plan, graph: Graph) -> str:
         for at, name in enumerate(graph.names)
     ]
     header = ["op", "kind", "where", *(["starts"] if starts else [])]
-    table = html_table(header, rows, [colours[place] for place in places])
+    table = html_table(header, rows, [colours.get(place, SEVERAL) for place in places])
     return f"<h2>Assignment</h2><details><summary>{len(rows):,} ops</summary>{table}</details>"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.graphviz import place_colours
+from rlinit.exporters.graphviz import SEVERAL, place_colours
 from rlinit.exporters.text import markup
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
@@ -289,7 +289,7 @@ def _graph(plan: Plan, graph: Graph) -> str:
     picture = graph_picture(
         graph.level.tolist(),
         [(u, v) for u, v in graph.edges.tolist()],
-        [colours[place] for place in where],
+        [colours.get(place, SEVERAL) for place in where],
         list(graph.names),
         [f"{name} ({kind}) on {place}" for name, kind, place in zip(graph.names, graph.kinds, where, strict=True)],
     )

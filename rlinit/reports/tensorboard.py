@@ -223,8 +223,8 @@ def _labels(graph: Graph) -> dict[str, str]:
 
 
 def _places(plan: Plan) -> dict[str, str]:
-    """Return op -> stage and device, or the device of its largest batch."""
+    """Return op -> stage and device, or the devices that run it."""
     assignment = plan.assignment or {}
     if plan.objective in ("pipeline", "memory"):
         return {op: f"stage {stage} ({plan.stages[int(stage)].device})" for op, stage in assignment.items()}
-    return {op: str(device) for op, device in assignment.items()}
+    return {op: on if isinstance(on, str) else ", ".join(on) for op, on in assignment.items()}

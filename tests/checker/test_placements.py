@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,6 +171,29 @@ def test_transfers_that_never_end_are_refused() -> None:
             apart = dataclasses.replace(apart, transfers=(sent,))
         with pytest.raises(InvalidPlan, match="takes for ever"):
             rlinit.verify(dataclasses.replace(apart, hardware_fingerprint=endless.fingerprint()), chain, endless)
+
+
+def test_ops_that_several_devices_run_name_all_of_them(tmp_path: Path) -> None:
+    """An op whose inputs are split has a tuple of devices; one of them, another order or a stranger is no plan."""
+    graph = rlinit.Graph.build([("a", {"time_s": 1.0}), ("b", {"time_s": 1.0})], [])
+    pair = Hardware.mesh([Device("p", batch_sizes=(1,)), Device("q", batch_sizes=(1,))], 1.0)
+    batches = [Batch(op, device, (at,), 0.0, 1.0) for op in ("a", "b") for at, device in enumerate(("p", "q"))]
+    starts = {"a": 0.0, "b": 1.0}
+    batches = [dataclasses.replace(one, start_s=starts[one.op], end_s=starts[one.op] + 1.0) for one in batches]
+    plan = rlinit.schedule(graph, pair, objective="throughput", inputs=2)
+    uses = tuple(dataclasses.replace(use, num_batches=2, busy_s=2.0) for use in plan.devices)
+    split = dataclasses.replace(
+        plan, batches=tuple(batches), assignment=dict.fromkeys("ab", ("p", "q")), start_s=starts, devices=uses
+    )
+    assert split.value == 2.0
+    rlinit.verify(split, graph, pair)
+    split.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").assignment == split.assignment
+    for said in ("p", "q", ("q", "p"), ("p",), ("p", "z")):
+        with pytest.raises(InvalidPlan, match="op 'b' is assigned to"):
+            rlinit.verify(dataclasses.replace(split, assignment={"a": ("p", "q"), "b": said}), graph, pair)
+    alone = rlinit.Graph.build([("a", {"time_s": 1.0})], [])
+    assert rlinit.schedule(alone, pair, objective="throughput", inputs=2).assignment == {"a": ("p", "q")}
 
 
 def test_figures_are_checked() -> None:

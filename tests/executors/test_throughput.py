@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rlinit
+import rlinit.executors
 from rlinit import Graph
 from rlinit.errors import InvalidPlan
 from tests.executors.plans import random_hardware, random_plan
@@ -183,3 +184,13 @@ def test_calls_at_another_size_read_what_the_others_read() -> None:
     assert set(own.values()) <= {*one.nodes, *one.inputs, *one.constants}
     assert not any("view" in str(call.target) for call in calls.values())
     assert [own[node] for node in four.outputs] == list(one.outputs)
+
+
+def test_inputs_given_by_name_are_told_where_to_go() -> None:
+    """What is given by a name that no parameter has is refused in a line that says how to give it."""
+    model, x = Deciding(), torch.randn(1, 3)
+    plan, graph = several(Graph.from_torch(model, (x,)), seed=0, inputs=1)
+    for call in (rlinit.run, rlinit.executors.execute):
+        with pytest.raises(InvalidPlan, match=r"'x' is given by name; .* go into kwargs=\{'x': ...\}"):
+            call(plan, model, x=x, graph=graph)
+    assert torch.equal(rlinit.run(plan, model, kwargs={"x": x}, graph=graph), torch.tanh(x))
