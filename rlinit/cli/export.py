@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 _NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx", "onnx_stages", "openvino")
 _FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
 
+_STORES = (
+    "accelerate stores the weights of 'cpu' there and brings them to the first other device at each pass; the plan "
+    "computes on the CPU (rlinit.costs.offloading plans for accelerate, rlinit run does what the plan says)"
+)
+
 
 @dataclass(frozen=True)
 class Export:
@@ -127,6 +132,10 @@ def export_plan(command: Export) -> int:
         return 0
     for name, path in wanted.items():
         print(f"{name.replace('_', ' ')}: {path}")
+    if command.device_map is not None:
+        on = set(json.loads(command.device_map.read_text(encoding="utf-8")).values())
+        if "cpu" in on and len(on) > 1:
+            print(f"note: {_STORES}")
     return 0
 
 

@@ -30,6 +30,9 @@ def to_device_map(
     A module appears where all ops in it, submodules included, run on one device and those of its parent do not; the
     map ``{"": device}`` puts the whole model on one. Plans of graphs at layer granularity (`Graph.group`) have one.
 
+    What accelerate does with ``cpu`` beside another device differs from the plan: it *stores* the weights there, brings
+    them to the first other device at each pass, and computes there. `rlinit.costs.offloading.offloaded` plans for that.
+
     Parameters
     ----------
     plan

@@ -106,7 +106,8 @@ def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None 
 
     torch cuts the program of a model in the order in which it is written, whenever such a module is called. So each
     stage has to be one piece of the program, and begin with a module that is called once, or right after one; a
-    ``ModuleList`` never is, where the graph says what runs (``scopes``). Modules are as large as possible. Stages without ops are left out, and inputs of the model belong to the first stage.
+    ``ModuleList`` never is, where the graph says what runs (``scopes``). Modules are as large as possible. Stages
+    without ops are left out, and inputs of the model belong to the first stage.
 
     Parameters
     ----------
