@@ -77,7 +77,15 @@ class TorchProgram:
     calls: Mapping[int, Mapping[Node, SizedCall]] = field(default_factory=dict)
 
     def call(self, node: Node, rows: int) -> SizedCall:
-        """Return what a node calls for so many rows; numbers that depend on them may be nodes (see `scalar_value`)."""
+        """Return what a node calls at a batch size; numbers that depend on it may be nodes (see `scalar_value`).
+
+        Parameters
+        ----------
+        node
+            A node of the program, or one of its inputs, which calls nothing.
+        rows
+            The batch size, one of those that the program was exported for.
+        """
         if self.calls and node in self.calls[rows]:
             return self.calls[rows][node]
         return SizedCall(node.target, node.args, node.kwargs, node.meta.get("val"))
