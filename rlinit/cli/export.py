@@ -213,6 +213,9 @@ def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: 
 
 def _check_stages(points: Mapping[str, Side], path: Path, command: Export) -> None:
     """Count the stages that torch makes of a saved program."""
+    import torch
+    from torch.utils import _pytree as pytree
+
     from rlinit.exporters.split_spec import check_stages
     from rlinit.importers.torch.pt2_file import load_program
     from rlinit.measurement.model_inputs import model_inputs
@@ -220,4 +223,5 @@ def _check_stages(points: Mapping[str, Side], path: Path, command: Export) -> No
     program = load_program(path)
     dims = dimension_sizes(command.reading.dims)
     inputs, kwargs = model_inputs(program, batch=command.reading.batch, dims=dims)
-    check_stages(points, program, inputs, kwargs)
+    given, named = pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), (inputs, kwargs))  # as the weights are
+    check_stages(points, program, given, named)

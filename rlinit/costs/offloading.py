@@ -79,8 +79,9 @@ def offloaded(
         matrix[s, m] = matrix[m, s] = matrix[s, s] = own
     devices = list(hardware.devices)
     devices[m] = dataclasses.replace(device, memory_bytes=room)
-    kept = {"memory_bytes": host.memory_bytes, "reserve_bytes": host.reserve_bytes, "slowdown": 1.0}
-    devices[s] = dataclasses.replace(device, name=store, **kept)
+    devices[s] = dataclasses.replace(
+        device, name=store, memory_bytes=host.memory_bytes, reserve_bytes=host.reserve_bytes, slowdown=1.0
+    )
     return (
         dataclasses.replace(graph, times=times, forbidden={**graph.forbidden, store: barred}),
         dataclasses.replace(hardware, devices=tuple(devices), bandwidth=bandwidth, latency_s=latency_s),
