@@ -232,7 +232,7 @@ def test_rewired_and_resized_models_are_refused() -> None:
 
 
 def test_plans_that_do_not_fit_are_refused() -> None:
-    """Plans of other graphs, without schedule, that deal an op over devices or whose stages form a circle."""
+    """Plans of other graphs, without schedule, of an op on several devices, or whose stages form a circle."""
     model = chain("Relu", "Neg", "Relu")
     graph = from_onnx(model)
     plan = staged(graph, [0, 0, 1, 1], 2)
@@ -248,9 +248,9 @@ def test_plans_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidPlan, match="does not place op 'n2'"):
         onnx_stages(dataclasses.replace(plan, assignment={"x": 0, "n0": 0, "n1": 1}), graph, model)
     placed = placed_plan(graph, dict.fromkeys(graph.names, "d0"))
-    dealt = (*placed.batches, dataclasses.replace(placed.batches[1], device="d1", shards=(1,)))
+    shared = {**dict(placed.assignment or {}), "n0": ("d0", "d1")}
     with pytest.raises(InvalidPlan, match="op 'n0' runs some inputs on d0 and some on d1"):
-        onnx_stages(dataclasses.replace(placed, batches=dealt), graph, model)
+        onnx_stages(dataclasses.replace(placed, assignment=shared), graph, model)
 
 
 def test_graphs_of_other_kinds_are_refused() -> None:
