@@ -29,6 +29,8 @@ class Part:
         Tokens that a token looks back at, itself included; None: all.
     pair_flops
         Operations of a pair of a token and one it looks back at, in prefill and in decode.
+    heads
+        Of an attention part; 0 else.
     experts, experts_per_token
         Of an expert part; 0 else.
     shares
@@ -43,6 +45,7 @@ class Part:
     kv_numbers: int = 0
     window: int | None = None
     pair_flops: tuple[float, float] = (0.0, 0.0)
+    heads: int = 0
     experts: int = 0
     experts_per_token: int = 0
     shares: tuple[float, ...] = ()

@@ -249,7 +249,22 @@ def architecture_of(config: Mapping[str, Any], shares: Sequence[float] = ()) -> 
     norm = hidden * (1 + read.rules.norm_bias)
     parts.append(Part("head", -1, vocab * hidden + norm, vocab * hidden))
     tied = read.flag("tie_word_embeddings")
-    return Architecture(family, hidden, layers, tuple(parts), tied, read.number_or("max_position_embeddings", 2048))
+    return Architecture(family, hidden, layers, tuple(parts), tied, _positions(read))
+
+
+def _positions(read: _Config) -> int:
+    """Return the tokens that positions are made for, scaling of rotary embeddings included where it is asked for.
+
+    Configurations give either the length before scaling or the one after it, so that the longer one counts.
+    """
+    most = read.number_or("max_position_embeddings", 2048)
+    scaling = read.data.get("rope_scaling") or read.data.get("rope_parameters")
+    if not isinstance(scaling, Mapping) or not isinstance(scaling.get("factor"), (int, float)):
+        return most
+    before = scaling.get("original_max_position_embeddings") or most
+    if not isinstance(before, int) or not 1 <= scaling["factor"] <= LARGEST_COUNT / before:
+        raise InvalidConfig(f"{read.family}: rope_scaling is {f'{dict(scaling)!r:.80}'}; expected a factor >= 1")
+    return max(most, int(scaling["factor"] * before))
 
 
 def _attention(read: _Config, layer: int) -> Part:
@@ -277,6 +292,7 @@ def _attention(read: _Config, layer: int) -> Part:
         kv_numbers=keys,
         window=_window(read, layer),
         pair_flops=(pair, pair),
+        heads=heads,
     )
 
 
@@ -317,7 +333,7 @@ def _latent_attention(read: _Config, layer: int) -> Part:
     matrices += hidden * (rank + rotary) + rank * heads * (plain + value) + heads * value * hidden
     rest += rank + (rank + rotary + hidden) * biased + 2 * hidden
     pairs = 2.0 * heads * (plain + rotary + value), 2.0 * heads * (2 * rank + rotary)
-    return Part("attention", layer, matrices + rest, matrices, kv_numbers=rank + rotary, pair_flops=pairs)
+    return Part("attention", layer, matrices + rest, matrices, kv_numbers=rank + rotary, pair_flops=pairs, heads=heads)
 
 
 def _feed_forward(read: _Config, layer: int, shares: tuple[float, ...]) -> list[Part]:
@@ -371,14 +387,22 @@ def _check_shares(shares: Sequence[float], count: int, chosen: int) -> None:
 
 
 def _gpt2(read: _Config) -> Architecture:
-    hidden, layers, vocab = (read.number(key) for key in ("n_embd", "n_layer", "vocab_size"))
+    hidden, layers, heads, vocab = (read.number(key) for key in ("n_embd", "n_layer", "n_head", "vocab_size"))
     positions, inner = read.number("n_positions"), read.number_or("n_inner", 4 * hidden)
     parts = [Part("embedding", -1, (vocab + positions) * hidden, 0)]
     for layer in range(layers):
         square, pair = 4 * hidden * hidden, 4.0 * hidden
         norms_and_biases = 4 * hidden + 4 * hidden
         parts.append(
-            Part("attention", layer, square + norms_and_biases, square, kv_numbers=2 * hidden, pair_flops=(pair, pair))
+            Part(
+                "attention",
+                layer,
+                square + norms_and_biases,
+                square,
+                kv_numbers=2 * hidden,
+                pair_flops=(pair, pair),
+                heads=heads,
+            )
         )
         parts.append(Part("dense", layer, 2 * hidden * inner + inner + hidden, 2 * hidden * inner))
     parts.append(Part("head", -1, vocab * hidden + 2 * hidden, vocab * hidden))

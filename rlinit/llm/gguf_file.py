@@ -146,5 +146,5 @@ def _attention(
     params, active = sum(prod(t.shape) for t in tensors), _matrix(tensors)
     return Part(
         "attention", layer, params, active, sum(t.num_bytes for t in tensors), kv_numbers=cached, window=window,
-        pair_flops=(pairs[0], pairs[1]),
+        pair_flops=(pairs[0], pairs[1]), heads=heads,
     )  # fmt: skip

@@ -286,7 +286,8 @@ def load(
     batch
         Sequences worked on at once.
     prompt, output
-        Tokens given and made; by default 512 and 128, or a prompt that fills the context.
+        Tokens given and made; by default 512 and 128, less where positions end before, or a prompt that fills the
+        context.
     dtype
         Of weights and activations, or of each: "bf16" (default), ("int4", "fp16"), "int4/fp16". Where weights of four
         bits are asked for alone, activations are "fp16". Weights of a GGUF file keep their bytes.
@@ -300,7 +301,8 @@ def load(
     Raises
     ------
     InvalidConfig
-        Unreadable files, unknown families or dtypes, sizes or lengths that make no sense.
+        Unreadable files, unknown families or dtypes, sizes or lengths that make no sense, a context that is longer
+        than the model's positions.
     BackendUnavailable
         A GGUF file without the gguf package.
     """
@@ -327,10 +329,23 @@ def load(
             weights = "as in the file"
         else:
             architecture = architecture_of(_read_config(path), shares)
-    made = output if output is not None else min(_OUTPUT, max(1, (context or 2 * _OUTPUT) // 2))
-    given = prompt if prompt is not None else (_PROMPT if context is None else context - made)
+    most = context or architecture.max_context or _PROMPT + _OUTPUT
+    made = output if output is not None else min(_OUTPUT, max(1, most // 2))
+    given = prompt if prompt is not None else most - made if context is not None else min(_PROMPT, max(1, most - made))
     workload = Workload(given + made if context is None else context, batch, given, made)
+    _refuse_beyond_positions(architecture, workload.context)
     return LanguageModel(name or title, architecture, workload, weights, activations, kv_dtype or "")
+
+
+def _refuse_beyond_positions(architecture: Architecture, context: int) -> None:
+    """Refuse a context that the model has no positions for, and say how they are extended."""
+    most = architecture.max_context
+    if most is None or context <= most:
+        return
+    hint = ""
+    if architecture.family != "gpt2":  # whose positions are learned one by one
+        hint = f', or add "rope_scaling": {{"rope_type": "yarn", "factor": {-(-context // most)}.0}} to its config.json'
+    raise InvalidConfig(f"a context of {context:,} is beyond the model's {most:,} positions; ask for {most:,}{hint}")
 
 
 def _dtypes(dtype: str | tuple[str, str] | None) -> tuple[str, str]:

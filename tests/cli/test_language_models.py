@@ -12,7 +12,9 @@ from rlinit import llm
 from rlinit.cli.main import main
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 
-CONFIG = {"model_type": "llama", "num_hidden_layers": 32, "num_key_value_heads": 8}
+CONFIG = {
+    "model_type": "llama", "num_hidden_layers": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -44,6 +46,7 @@ def test_the_split_is_printed_with_its_proof(config: str, capsys: pytest.Capture
 def test_json_is_the_plan(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--json prints what --out writes, and the largest context where it is asked for."""
     target = tmp_path / "plan.json"
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"max_position_embeddings": 2048}))
     code = main(["llm", config, "--hw", "t4", "--dtype", "int4", "--max-context", "--json", "--out", str(target)])
     printed = json.loads(capsys.readouterr().out)
     assert code == 0

@@ -183,7 +183,12 @@ def test_streams_are_as_good_as_brute_force(objective: Any, seed: int) -> None:
 def test_weights_come_from_the_host_where_that_is_better() -> None:
     """A long prompt is worth sending weights to the GPU for; a token is not. Exports take it or say why not."""
     config = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 32}
-    config |= {"num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}
+    config |= {
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+        "max_position_embeddings": 32768,
+    }
     model = llm.load(config, prompt=8000, output=100, dtype="fp16")
     plan = llm.plan(model, "rtx4090+cpu-64g", objective="prefill", contiguous=False, stream=True)
     without = llm.plan(model, "rtx4090+cpu-64g", objective="prefill", contiguous=False)
@@ -221,7 +226,12 @@ def test_streams_are_never_worse_than_none() -> None:
 def test_equal_devices_of_several_kinds_are_planned() -> None:
     """A search that ends early gives a plan and a bound near it; whole layers are proven."""
     config = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 100}
-    config |= {"num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256}
+    config |= {
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "max_position_embeddings": 32768,
+    }
     hardware = "2xt4+2xl4+rtx3090+rtx4090+v100+cpu-256g"
     plan = llm.plan(llm.load(config, context=8192), hardware, granularity="part", contiguous=False)
     assert plan.spans

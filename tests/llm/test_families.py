@@ -132,3 +132,24 @@ def test_wrong_configurations_are_told() -> None:
         architecture_of({"model_type": "llama", "hidden_size": 10**400 - 1})
     with pytest.raises(InvalidConfig, match="add up to 2"):
         architecture_of({"model_type": "mixtral"}, shares=[0.5] * 8)
+
+
+def test_contexts_beyond_the_positions_are_refused() -> None:
+    """One line says how far positions go and how a configuration extends them; with scaling they go further."""
+    config = {"model_type": "llama", "num_hidden_layers": 2, "max_position_embeddings": 2048}
+    with pytest.raises(InvalidConfig, match=r"8,192 is beyond the model's 2,048 positions.*\"factor\": 4.0") as found:
+        llm.load(config, context=8192)
+    assert "\n" not in str(found.value)
+    assert llm.load(config | {"max_position_embeddings": 100}).workload == llm.Workload(100, 1, 50, 50)
+    with pytest.raises(InvalidConfig, match="beyond the model's 2,048"):
+        llm.load(config, prompt=2000, output=100)
+    for key in ("rope_scaling", "rope_parameters"):
+        assert llm.load(config | {key: {"rope_type": "yarn", "factor": 4.0}}, context=8192).workload.context == 8192
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+    longer = llm.load(config | {"max_position_embeddings": 131072, "rope_scaling": llama3})
+    assert longer.architecture.max_context == 131072
+    with pytest.raises(InvalidConfig, match=r"1,024 positions; ask for 1,024$"):
+        llm.load({"model_type": "gpt2"}, context=2048)
+    for wrong in ({"factor": 0.1}, {"factor": 2.0, "original_max_position_embeddings": "many"}):
+        with pytest.raises(InvalidConfig, match="rope_scaling is"):
+            llm.load(config | {"rope_scaling": wrong})

@@ -218,7 +218,7 @@ def big(layers: int = 100) -> llm.LanguageModel:
     """Return a model of 100 layers, four times the size of what a large GPU holds."""
     config = {
         "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": layers,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
     }  # fmt: skip
     return llm.load(config, context=8192)
 
