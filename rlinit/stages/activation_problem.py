@@ -67,9 +67,16 @@ class StageActivations:
         return [op for node in nodes.tolist() for op in self._members[node]]
 
     def least_peak(self, member: NDArray[np.bool_], class_idx: int) -> LeastPeak:
-        """Return the best known order of a stage, given as (n,) bool, and a bound on all orders; remembered.
+        """Return the best known order of a stage and a bound on all orders; remembered.
 
         On a device whose cache holds everything the peak costs nothing, and a quick order does.
+
+        Parameters
+        ----------
+        member
+            (n,) bool, True for the nodes of the stage.
+        class_idx
+            The class of the stage's device.
         """
         cap = _STATES if np.isfinite(self.problem.cache_bytes[class_idx]) else 0
         key = (cap, np.packbits(member).tobytes())

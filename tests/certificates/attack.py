@@ -121,7 +121,7 @@ def fitted(files: Files, rng: np.random.Generator) -> tuple[Files, str] | None:
     methods = [name for name in fuzz.names_of("method", options["objective"]) if name not in fuzz.COMPLETE]
     method = str(rng.choice(methods))
     try:
-        plan = rlinit.schedule(graph, hardware, method=method, agent=None, time_limit_s=0.2, **options)
+        plan = rlinit.schedule(graph, hardware, method=method, time_limit_s=0.2, **options)
     except RlinitError:
         return None
     if plan.values is None:

@@ -260,8 +260,9 @@ def test_what_cannot_be_certified_is_refused_in_one_line(tmp_path: Path) -> None
 def test_an_edge_that_stands_twice_is_one() -> None:
     """Its tensor is held once, by rlinit and by the checker; two tensors of one op are refused by both."""
     for label in ([], [4.0], ["p"]):
+        edges: list[Any] = [("a", "b", *label)]
         ops: list[tuple[str, dict[str, Any]]] = [("a", {"time_s": 1.0, "outputs": {"p": 3.0}, "out_bytes": 2.0})]
-        data = rlinit.Graph.build([*ops, ("b", {"time_s": 1.0})], [("a", "b", *label)]).to_dict()  # type: ignore[list-item]
+        data = rlinit.Graph.build([*ops, ("b", {"time_s": 1.0})], edges).to_dict()
         plan = rlinit.schedule(rlinit.Graph.from_dict(data), MESH, objective="latency", resident="tensors")
         data["edges"] *= 2
         assert plan.graph_fingerprint == rlinit.Graph.from_dict(data).fingerprint()
@@ -276,7 +277,7 @@ def test_an_edge_that_stands_twice_is_one() -> None:
 def test_hostile_numbers_are_refused_soon() -> None:
     """A quantum of a quantum, and rates of hundreds of digits, took a minute and a gigabyte."""
     plan, graph, hardware, certificate = files("pipeline")
-    proof = {"kind": "load", "multipliers": ["1/2", "1/2"]}
+    proof: dict[str, Any] = {"kind": "load", "multipliers": ["1/2", "1/2"]}
     for _ in range(300):
         proof = {"kind": "quantum", "proof": proof}
     began = time.process_time()

@@ -53,10 +53,14 @@ def tokens(length: int = 7) -> Any:
     return torch.arange(4 * length).reshape(4, length) % 50
 
 
+def built(model: str, config: str, **sizes: Any) -> Any:
+    """Return a model of transformers by the names of its class and its configuration's."""
+    return getattr(transformers, model)(getattr(transformers, config)(**sizes)).eval()
+
+
 def language(name: str, masked: bool = False, **more: Any) -> Made:
     """Return a small causal language model."""
-    config = getattr(transformers, f"{name}Config")(**(SMALL | more))
-    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    model = built(f"{name}ForCausalLM", f"{name}Config", **(SMALL | more))
     named = {"input_ids": tokens(), "attention_mask": torch.ones(4, 7, dtype=torch.int64)}
     return model, () if masked else (tokens(),), named if masked else {}
 
@@ -64,8 +68,7 @@ def language(name: str, masked: bool = False, **more: Any) -> Made:
 def gpt2() -> Made:
     """Return a small GPT-2 with its head."""
     small = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
-    config = transformers.GPT2Config(**small, bos_token_id=0, eos_token_id=0)
-    return transformers.GPT2LMHeadModel(config).eval(), (tokens(),), {}
+    return built("GPT2LMHeadModel", "GPT2Config", **small, bos_token_id=0, eos_token_id=0), (tokens(),), {}
 
 
 def whisper() -> Made:
@@ -73,22 +76,20 @@ def whisper() -> Made:
     small = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
     wide = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 8, "max_source_positions": 12}
     ends = dict.fromkeys(["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"], 0)
-    config = transformers.WhisperConfig(vocab_size=50, d_model=16, max_target_positions=16, **small, **wide, **ends)
-    return transformers.WhisperModel(config).eval(), (torch.randn(4, 8, 24),), {"decoder_input_ids": tokens(5)}
+    sizes = {"vocab_size": 50, "d_model": 16, "max_target_positions": 16, **small, **wide, **ends}
+    return built("WhisperModel", "WhisperConfig", **sizes), (torch.randn(4, 8, 24),), {"decoder_input_ids": tokens(5)}
 
 
 def swin() -> Made:
     """Return a small Swin, which shifts windows."""
-    config = transformers.SwinConfig(
-        image_size=32, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 2], window_size=4
-    )
-    return transformers.SwinModel(config).eval(), (torch.randn(4, 3, 32, 32),), {}
+    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
+    return built("SwinModel", "SwinConfig", **sizes), (torch.randn(4, 3, 32, 32),), {}
 
 
 def bert() -> Made:
     """Return a small BERT."""
     small = {name: value for name, value in SMALL.items() if "key_value" not in name}
-    return transformers.BertModel(transformers.BertConfig(**small)).eval(), (tokens(),), {}
+    return built("BertModel", "BertConfig", **small), (tokens(),), {}
 
 
 MODELS: dict[str, Callable[[], Made]] = {
