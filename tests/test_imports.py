@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import setuptools
 
 import rlinit
 
@@ -49,20 +51,23 @@ def test_public_names_exist() -> None:
         rlinit.nonsense  # noqa: B018
 
 
-def test_declared_packages_are_the_ones_on_disk() -> None:
-    """Pyproject declares every package folder and no other, and maps the linked ones."""
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    linked = {"exact", "datasets", "train", "checkpoints"}
-    on_disk = {"rlinit"}
-    for init in (ROOT / "rlinit").rglob("__init__.py"):
-        if not linked & set(init.relative_to(ROOT).parts):
-            on_disk.add(".".join(init.parent.relative_to(ROOT).parts))
-    for name in linked:
-        assert (ROOT / "rlinit" / name).resolve() == ROOT / name
-        assert config["package-dir"][f"rlinit.{name}"] == name
-        for init in (ROOT / name).rglob("__init__.py"):
-            on_disk.add(".".join(("rlinit", *init.parent.relative_to(ROOT).parts)))
-    assert set(config["packages"]) - {"rlinit.schemas"} == on_disk
+def test_packages_are_found_without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every package folder is packaged once, the top level's by their own folders and not by the links to them."""
+    said: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: said.update(options))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
+    folders = {top.replace(".", "/"): folder for top, folder in said["package_dir"].items()}
+    linked = {name: folder for name, folder in folders.items() if name != folder}
+    on_disk = set()
+    for folder in folders.values():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            parts = init.parent.relative_to(ROOT).parts
+            if "/".join(parts[:2]) not in linked:
+                on_disk.add(".".join(parts if folder == "rlinit" else ("rlinit", *parts)))
+    assert all((ROOT / name).resolve() == ROOT / folder for name, folder in linked.items())
+    assert set(said["packages"]) == on_disk
+    assert len(said["packages"]) == len(on_disk) > len(linked)
 
 
 @pytest.mark.parametrize("name", ["exact", "datasets", "train", "checkpoints"])

@@ -1,0 +1,1 @@
+"""JSON schemas of the files that rlinit reads and writes."""
