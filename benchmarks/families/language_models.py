@@ -23,7 +23,7 @@ from benchmarks.record import print_table, save
 from rlinit import llm
 from rlinit.hardware import Hardware
 from rlinit.llm.lowering import Granularity, Settings
-from rlinit.llm.verification import evaluate, overfull, value_of
+from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -98,7 +98,7 @@ def accelerate_splits(config: dict[str, Any], model: llm.LanguageModel, hardware
             settings = Settings(objective)
             places = evaluate(model, hardware, settings, spans)
             again = objective == "pipeline" and len({one.device for one in places}) < len(places)
-            if objective not in found and not again and not overfull(places, hardware, settings):
+            if objective not in found and not again and not overfull(memory_of(model, hardware, settings, places)):
                 found[objective] = value_of(places, settings)
     return found
 
@@ -134,7 +134,7 @@ def measure(context: int) -> list[dict[str, Any]]:
                         "model": name, "cluster": cluster, "objective": objective, "status": plan.status,
                         "value_s": value,
                         "devices": len(plan.spans), "solve_s": round(plan.solve_s, 4), "message": plan.message,
-                        "others": dict(plan.others) | {ACCELERATE: theirs.get(objective, "no map fits")},
+                        "baselines": dict(plan.baselines) | {ACCELERATE: theirs.get(objective, "no map fits")},
                     }
                 )  # fmt: skip
     return rows
@@ -188,8 +188,8 @@ def show_any_device(rows: list[dict[str, Any]]) -> None:
 
 def shown(row: dict[str, Any], rule: str) -> str:
     """Return how many times as long a rule's split takes, or that it does not fit."""
-    value = row["others"].get(rule)
-    if not row["others"]:
+    value = row["baselines"].get(rule)
+    if not row["baselines"]:
         return "-"
     return f"{value / row['value_s']:.2f}" if isinstance(value, float) else "no"
 
@@ -207,10 +207,10 @@ def main() -> None:
         return
     context = asked.context
     rows = measure(context)
-    beaten = [row for row in rows for value in row["others"].values() if isinstance(value, float)
+    beaten = [row for row in rows for value in row["baselines"].values() if isinstance(value, float)
               and (row["value_s"] is None or value < row["value_s"] * (1 - 1e-9))]  # fmt: skip
     print(f"{len(rows)} problems; rules beat the plan, or fit where it says that nothing does: {len(beaten)}")
-    rules = max((list(row["others"]) for row in rows), key=len)
+    rules = max((list(row["baselines"]) for row in rows), key=len)
     headings = ["model", "cluster", "objective", "value (s)", "devices", "proof (s)", *rules]
     print_table(
         "seconds, and how many times as long the rules' splits take ('no': does not fit)",

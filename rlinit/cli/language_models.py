@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -13,8 +14,11 @@ from rlinit.cli.inputs import check_targets, device_places
 from rlinit.cli.output import EXIT_CODES, escape_markup
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
-from rlinit.llm import Limit, LlmPlan, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
+from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
 from rlinit.units import format_bytes, format_seconds, parse_quantity
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,14 @@ class Llm:
     """One span a device; without it each part may be on any, such as experts on the host under attention on a GPU."""
     stream: bool = False
     """With --no-contiguous: devices may read weights from the memory of a host (cpu) or a disk (nvme) in every pass."""
-    reserve: str = "0B"
-    """Memory of each device that stays free, such as 1GiB."""
+    reserve: str | None = None
+    """Memory of each device that stays free, such as 1GiB; by default what the hardware reserves (1 GB of a GPU)."""
+    runtime: Literal["llama.cpp", "vllm", "none"] | None = None
+    """Whose compute buffers are counted beside it: llama.cpp (default), vllm (with --vllm), or none."""
+    micro_batch: int | None = None
+    """Tokens that the runtime computes at once: by default 512 for llama.cpp (-ub), 2048 for vLLM."""
+    flash_attention: bool = True
+    """Without it llama.cpp's buffers hold the scores of all heads."""
     first: tuple[str, ...] = ()
     """Devices that come first where they are used; llama.cpp wants cpu."""
     max_context: bool = False
@@ -95,7 +105,7 @@ def _planned(command: Llm) -> tuple[LlmPlan, Limit | None]:
     if command.max_context and command.max_batch:
         raise RlinitError("--max-context and --max-batch: ask for one of them, at a given value of the other")
     try:
-        reserve = parse_quantity(command.reserve, "bytes")
+        reserve = None if command.reserve is None else parse_quantity(command.reserve, "bytes")
     except ValueError as problem:
         raise RlinitError(f"--reserve: {problem}") from None
     model = load(
@@ -108,6 +118,8 @@ def _planned(command: Llm) -> tuple[LlmPlan, Limit | None]:
     found = (search or plan)(
         model, hardware, objective=command.objective, granularity=command.granularity, reserve_bytes=reserve,
         first=command.first, contiguous=command.contiguous, stream=command.stream,
+        runtime=command.runtime or ("vllm" if command.vllm else "llama.cpp"), micro_batch=command.micro_batch,
+        flash_attention=command.flash_attention,
     )  # fmt: skip
     return (found, None) if isinstance(found, LlmPlan) else (found.plan, found)
 
@@ -122,6 +134,41 @@ def _flags(command: Llm, found: LlmPlan) -> list[str]:
         flags = to_llama_cpp(found, device_places(command.llama_cpp, "--llama-cpp", "rtx3090-0=CUDA0"))
         lines.append(" ".join(f"'{flag}'" if flag.startswith("^") else flag for flag in flags))
     return lines
+
+
+def _named(units: list[str]) -> str:
+    """Return units in few words.
+
+    >>> _named(["embedding", "layer0", "layer1", "layer4", "head"])
+    'embedding, layers 0-1, 4, head'
+    >>> _named(["layer7.attention"])
+    'attention 7'
+    """
+    kinds: dict[str, list[int]] = {}
+    for unit in units:
+        layer, _, part = unit.partition(".")
+        whole = not layer.startswith("layer")
+        kinds.setdefault(unit if whole else part or "layers", []).append(0 if whole else int(layer[5:]))
+    said = []
+    for kind, layers in kinds.items():
+        starts = [at for at in layers if at - 1 not in layers]
+        ends = [at for at in layers if at + 1 not in layers]
+        runs = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+        said.append(kind if kind in ("embedding", "head") else f"{kind} {runs}")
+    return ", ".join(said)
+
+
+def _memory_table(found: LlmPlan) -> Table:
+    """Return what each device's memory holds."""
+    from rich.table import Table
+
+    table = Table("device", title="memory", title_justify="left")
+    for heading in ("all", "weights", "cache", "buffers", "reserve", "free"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in found.memory:
+        held = (one.memory_bytes, one.weight_bytes, one.cache_bytes, one.buffer_bytes, one.reserve_bytes)
+        table.add_row(one.device, *(format_bytes(count) for count in (*held, one.free_bytes)))
+    return table
 
 
 def _print_plan(found: LlmPlan) -> None:
@@ -140,24 +187,25 @@ def _print_plan(found: LlmPlan) -> None:
         console.print(f"[bold]infeasible[/]: {escape_markup(found.message)}", highlight=False)
         return
     table = Table(title=f"{found.settings.objective} on {found.hardware}", title_justify="left")
-    for heading in ("device", "units"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("weights", "cache", "received", "busy"):
+    table.add_column("device", overflow="fold")
+    table.add_column("units", overflow="fold")
+    for heading in ("spans", "received", "busy"):
         table.add_column(heading, justify="right", no_wrap=True)
+    places: dict[str, list[Span]] = {}
     for span in found.spans:
-        units = span.units[0] if len(span.units) == 1 else f"{len(span.units)}: {span.units[0]} to {span.units[-1]}"
-        table.add_row(
-            f"{span.device} from {span.weights_on}" if span.weights_on else span.device,
-            escape_markup(units), format_bytes(span.weight_bytes), format_bytes(span.cache_bytes),
-            format_seconds(span.transfer_s), format_seconds(span.seconds),
-        )  # fmt: skip
+        places.setdefault(f"{span.device} from {span.weights_on}" if span.weights_on else span.device, []).append(span)
+    for place, spans in places.items():
+        received, busy = (math.fsum(getattr(one, what) for one in spans) for what in ("transfer_s", "seconds"))
+        units = _named([unit for one in spans for unit in one.units])
+        table.add_row(place, escape_markup(units), str(len(spans)), format_seconds(received), format_seconds(busy))
     console.print(table)
+    console.print(_memory_table(found))
     console.print(
         f"[bold]{found.status}[/]: {format_seconds(found.value)}, proven >= {format_seconds(found.bound)} by "
         f"{found.bound_source}; "
         f"{found.tokens_per_s:,.4g} tokens a second; proof in {format_seconds(found.solve_s)}",
         highlight=False,
     )
-    for name, value in found.others.items():
+    for name, value in found.baselines.items():
         said = f"{format_seconds(value)}, {value / found.value:.2f}x" if isinstance(value, float) else value
         console.print(f"  {name}: {said}", highlight=False)

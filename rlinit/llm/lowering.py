@@ -10,11 +10,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.devices.runtimes import MICRO_BATCH, PassShape, RuntimeName, head_buffer_bytes, layer_buffer_bytes
 from rlinit.errors import InvalidConfig, InvalidHardware
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.architecture import Part
 from rlinit.llm.contiguous import ChainProblem, Places
 from rlinit.llm.model import LanguageModel, Phase
+from rlinit.units import BITS
 
 Objective = Literal["decode", "prefill", "request", "pipeline"]
 Granularity = Literal["layer", "part"]
@@ -33,7 +35,7 @@ class Settings:
     granularity
         Whole layers, or attention and feed-forward part of each by themselves.
     reserve_bytes
-        Of each device: context and workspace.
+        Of each device, kept free beside the runtime's buffers, in place of what the hardware reserves; None: that.
     first
         Devices that, where they are used, come first.
     contiguous
@@ -48,17 +50,26 @@ class Settings:
 
     objective: Objective = "decode"
     granularity: Granularity = "layer"
-    reserve_bytes: float = 0.0
+    reserve_bytes: float | None = None
     first: tuple[str, ...] = ()
     contiguous: bool = True
     stream: bool = False
+    runtime: RuntimeName = "llama.cpp"
+    micro_batch: int | None = None
+    flash_attention: bool = True
 
     def __post_init__(self) -> None:
-        for what, known in (("objective", get_args(Objective)), ("granularity", get_args(Granularity))):
-            if getattr(self, what) not in known:
-                raise InvalidConfig(f"{what} is {getattr(self, what)!r}; expected one of {', '.join(known)}")
-        if not 0 <= self.reserve_bytes < float("inf"):
+        for what, choices in (("objective", Objective), ("granularity", Granularity), ("runtime", RuntimeName)):
+            if getattr(self, what) not in get_args(choices):
+                raise InvalidConfig(
+                    f"{what} is {getattr(self, what)!r}; expected one of {', '.join(get_args(choices))}"
+                )
+        if self.reserve_bytes is not None and not 0 <= self.reserve_bytes < float("inf"):
             raise InvalidConfig(f"reserve_bytes is {self.reserve_bytes}; expected a number >= 0")
+        if self.micro_batch is not None and not 1 <= self.micro_batch <= 1 << 20:
+            raise InvalidConfig(f"micro_batch is {self.micro_batch}; expected a number of tokens from 1 to 1,048,576")
+        if not self.flash_attention and self.runtime == "vllm":
+            raise InvalidConfig("vLLM has no attention that writes scores out; leave flash_attention on")
         if not self.contiguous and (self.objective == "pipeline" or self.first):
             what = "objective='pipeline'" if self.objective == "pipeline" else f"first={self.first!r}"
             raise InvalidConfig(f"{what} is for contiguous plans; leave contiguous=False out (--no-contiguous)")
@@ -83,17 +94,70 @@ def passes_of(model: LanguageModel, objective: Objective) -> tuple[tuple[Phase, 
     return (("decode", 1),)
 
 
-def room_bytes(device: Device, settings: Settings) -> float:
-    """Return the bytes of a device for weights and cache.
+def reserve_bytes(device: Device, settings: Settings) -> float:
+    """Return the bytes of a device that nothing may take: those asked for, or those that the hardware reserves.
 
     Parameters
     ----------
-    device
-        Which device.
-    settings
-        Say what is kept free.
+    device, settings
+        Which device, by which rules.
     """
-    return max(0.0, device.memory_bytes - settings.reserve_bytes)
+    return device.reserve_bytes if settings.reserve_bytes is None else settings.reserve_bytes
+
+
+def room_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, device: int) -> float:
+    """Return the bytes of a device for weights, cache and logits, its reserve and buffers taken off.
+
+    Parameters
+    ----------
+    model, hardware, settings
+        The problem.
+    device
+        Number of the device; a disk computes nothing and has no buffers.
+    """
+    one = hardware.devices[device]
+    taken = layer_bytes(model, hardware, settings) if one.flops_per_s is not None else 0.0
+    return max(0.0, one.memory_bytes - reserve_bytes(one, settings) - taken)
+
+
+def layer_bytes(model: LanguageModel, hardware: Hardware, settings: Settings) -> float:
+    """Return the runtime's buffers on each device that is used.
+
+    Parameters
+    ----------
+    model, hardware, settings
+        The problem; several GPUs, or a processor beside one, change what llama.cpp takes, wherever layers then are.
+    """
+    return layer_buffer_bytes(settings.runtime, _pass_shape(model, hardware, settings), settings.flash_attention)
+
+
+def logit_bytes(model: LanguageModel, hardware: Hardware, settings: Settings) -> float:
+    """Return what the device with the head takes on top of `layer_bytes`.
+
+    Parameters
+    ----------
+    model, hardware, settings
+        The problem.
+    """
+    shape = _pass_shape(model, hardware, settings)
+    most = head_buffer_bytes(settings.runtime, shape, settings.flash_attention)
+    return max(0.0, most - layer_buffer_bytes(settings.runtime, shape, settings.flash_attention))
+
+
+def _pass_shape(model: LanguageModel, hardware: Hardware, settings: Settings) -> PassShape:
+    parts, hidden, work = model.architecture.parts, model.architecture.hidden, model.workload
+    kept, hosts = work.batch * work.context, sum(one.kind == "cpu" for one in hardware.devices)
+    computing = sum(one.flops_per_s is not None for one in hardware.devices)
+    matrices = [model.weight_bytes(part) / 3 for part in parts if part.kind in ("dense", "experts")]
+    widest = [
+        max(part.pair_flops) / 2 if part.heads else part.active / hidden + part.experts_per_token * hidden
+        for part in parts[1:-1]
+    ]
+    return PassShape(
+        min(settings.micro_batch or MICRO_BATCH[settings.runtime], kept), kept, hidden,
+        max(part.heads for part in parts), parts[-1].active // hidden, max(widest), BITS[model.activations] / 8,
+        computing - hosts > 1, max(matrices, default=0.0) if hosts and computing > hosts else 0.0,
+    )  # fmt: skip
 
 
 def lower_chain(
@@ -125,12 +189,13 @@ def lower_chain(
     passes = passes_of(model, settings.objective)
     weights = np.array([sum(model.weight_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
     cached = np.array([batches * sum(model.kv_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
+    cached[-1] += logit_bytes(model, hardware, settings)
     return ChainProblem(
         seconds=_unit_seconds(model, hardware, [parts for _, parts in units], passes),
         held_bytes=weights + cached,
         cached_bytes=cached,
         shared_bytes=float(model.tied_bytes),
-        room_bytes=np.array([room_bytes(device, settings) for device in hardware.devices]),
+        room_bytes=np.array([room_bytes(model, hardware, settings, at) for at in range(hardware.num_devices)]),
         transfer_s=_transfers(model, hardware, passes),
         bottleneck=settings.objective == "pipeline",
         only_first=np.array([device.name in settings.first for device in hardware.devices]),

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import SolverFailure
 from rlinit.hardware import Hardware
 from rlinit.llm.contiguous import ChainProblem, ChainSolution, Places, solve_chain
@@ -18,7 +19,7 @@ from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain, l
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.simple_splits import compare_splits
-from rlinit.llm.verification import evaluate, value_of, verify
+from rlinit.llm.verification import evaluate, memory_of, value_of, verify
 from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
 
@@ -51,10 +52,13 @@ def plan(
     *,
     objective: Objective = "decode",
     granularity: Granularity = "layer",
-    reserve_bytes: float = 0.0,
+    reserve_bytes: float | None = None,
     first: Sequence[str] = (),
     contiguous: bool = True,
     stream: bool = False,
+    runtime: RuntimeName = "llama.cpp",
+    micro_batch: int | None = None,
+    flash_attention: bool = True,
 ) -> LlmPlan:
     """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
@@ -67,7 +71,7 @@ def plan(
         From `load`.
     hardware
         Devices with rates and links, or the name of a preset, whose rates are then those of the activations' dtype.
-    objective, granularity, reserve_bytes, first, contiguous, stream
+    objective, granularity, reserve_bytes, first, contiguous, stream, runtime, micro_batch, flash_attention
         See `Settings`.
 
     Raises
@@ -78,19 +82,26 @@ def plan(
         An unknown objective or granularity.
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
-    settings = Settings(objective, granularity, reserve_bytes, tuple(first), contiguous, stream)
+    settings = Settings(
+        objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch, flash_attention
+    )
+    return _planned(model, devices, settings)
+
+
+def _planned(model: LanguageModel, devices: Hardware, settings: Settings) -> LlmPlan:
+    """Return the best split, verified, with what was proven about it."""
     started = time.perf_counter()
     problem, solution, proven, source = _solve(model, devices, settings)
     solved = time.perf_counter() - started
     if not solution.spans:
         said = _what_is_missing(problem)
-        return LlmPlan(model, devices.name, settings, "infeasible", np.inf, np.inf, (), said, {}, solved, source)
+        return LlmPlan(model, devices.name, settings, "infeasible", np.inf, np.inf, (), (), said, {}, solved, source)
     spans = evaluate(model, devices, settings, solution.spans)
     value = value_of(spans, settings)
-    others = compare_splits(model, devices, settings, problem)
+    memory, baselines = memory_of(model, devices, settings, spans), compare_splits(model, devices, settings, problem)
     bound = min(proven, value)
     status: Literal["optimal", "feasible"] = "optimal" if bound >= value * (1 - OPTIMALITY_TOLERANCE) else "feasible"
-    made = LlmPlan(model, devices.name, settings, status, value, bound, spans, "", others, solved, source)
+    made = LlmPlan(model, devices.name, settings, status, value, bound, spans, memory, "", baselines, solved, source)
     verify(made, devices)
     if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
         raise SolverFailure(f"the cost that was minimised is {solution.cost}, not that of the spans, {value}")
@@ -156,18 +167,19 @@ def _what_is_missing(problem: ChainProblem) -> str:
         need -= problem.shared_bytes
     if need > room.sum():
         return (
-            f"weights and cache are {format_bytes(need)}, all devices together have room for "
-            f"{format_bytes(float(room.sum()))}: {format_bytes(need - float(room.sum()))} are missing"
+            f"weights, cache and logits are {format_bytes(need)}, all devices together have room for "
+            f"{format_bytes(float(room.sum()))} beside reserves and buffers: "
+            f"{format_bytes(need - float(room.sum()))} are missing"
         )
     largest = float(problem.held_bytes.max())
     if largest > room.max():
         return (
-            f"a unit of {format_bytes(largest)} fits no device; the largest has room for {format_bytes(room.max())}: "
-            f"{format_bytes(largest - room.max())} are missing on it"
+            f"a unit of {format_bytes(largest)} fits no device; beside reserve and buffers the largest has room for "
+            f"{format_bytes(room.max())}: {format_bytes(largest - room.max())} are missing on it"
         )
     return (
-        f"weights and cache of {format_bytes(need)} would fit into {format_bytes(float(room.sum()))}, but no split "
-        "into whole units over linked devices does; smaller units (granularity='part') may"
+        f"weights, cache and logits of {format_bytes(need)} would fit into {format_bytes(float(room.sum()))}, but no "
+        "split into whole units over linked devices does; smaller units (granularity='part') may"
     )
 
 
@@ -177,10 +189,13 @@ def max_context(
     *,
     objective: Objective = "decode",
     granularity: Granularity = "layer",
-    reserve_bytes: float = 0.0,
+    reserve_bytes: float | None = None,
     first: Sequence[str] = (),
     contiguous: bool = True,
     stream: bool = False,
+    runtime: RuntimeName = "llama.cpp",
+    micro_batch: int | None = None,
+    flash_attention: bool = True,
 ) -> Limit:
     """Return the longest context that fits, with the plan for it: bisection on the exact method.
 
@@ -191,6 +206,8 @@ def max_context(
     ----------
     model, hardware, objective, granularity, reserve_bytes, first, contiguous, stream
         As for `plan`.
+    runtime, micro_batch, flash_attention
+        Likewise.
 
     Raises
     ------
@@ -201,7 +218,10 @@ def max_context(
     most = max(least, model.architecture.max_context or _LONGEST)
     return _largest(
         lambda size: model.with_workload(context=size), least, most, hardware,
-        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous, stream),
+        Settings(
+            objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch,
+            flash_attention,
+        ),
     )  # fmt: skip
 
 
@@ -211,10 +231,13 @@ def max_batch(
     *,
     objective: Objective = "decode",
     granularity: Granularity = "layer",
-    reserve_bytes: float = 0.0,
+    reserve_bytes: float | None = None,
     first: Sequence[str] = (),
     contiguous: bool = True,
     stream: bool = False,
+    runtime: RuntimeName = "llama.cpp",
+    micro_batch: int | None = None,
+    flash_attention: bool = True,
 ) -> Limit:
     """Return the largest batch that fits at the model's context, with the plan for it.
 
@@ -222,6 +245,8 @@ def max_batch(
     ----------
     model, hardware, objective, granularity, reserve_bytes, first, contiguous, stream
         As for `plan`.
+    runtime, micro_batch, flash_attention
+        Likewise.
 
     Raises
     ------
@@ -230,7 +255,10 @@ def max_batch(
     """
     return _largest(
         lambda size: model.with_workload(batch=size), 1, _LONGEST, hardware,
-        Settings(objective, granularity, reserve_bytes, tuple(first), contiguous, stream),
+        Settings(
+            objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch,
+            flash_attention,
+        ),
     )  # fmt: skip
 
 
@@ -241,11 +269,7 @@ def _largest(
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
 
     def planned(size: int) -> LlmPlan:
-        return plan(
-            resized(size), devices, objective=settings.objective, granularity=settings.granularity,
-            reserve_bytes=settings.reserve_bytes, first=settings.first, contiguous=settings.contiguous,
-            stream=settings.stream,
-        )  # fmt: skip
+        return _planned(resized(size), devices, settings)
 
     def fits(size: int) -> bool:
         model = resized(size)

@@ -45,6 +45,38 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What is in the memory of a device that a plan uses.
+
+    Parameters
+    ----------
+    device
+        Its name.
+    memory_bytes
+        All of it.
+    weight_bytes, cache_bytes
+        What spans hold there, weights that other devices read included.
+    buffer_bytes
+        For what is computed (layers, logits) and for weights that are being read.
+    reserve_bytes
+        Kept free for the driver and others.
+    """
+
+    device: str
+    memory_bytes: float
+    weight_bytes: float
+    cache_bytes: float
+    buffer_bytes: float
+    reserve_bytes: float
+
+    @property
+    def free_bytes(self) -> float:
+        """What is left; below 0 where a split does not fit."""
+        taken = math.fsum((self.weight_bytes, self.cache_bytes, self.buffer_bytes, self.reserve_bytes))
+        return self.memory_bytes - taken
+
+
+@dataclass(frozen=True, slots=True)
 class LlmPlan:
     """A split of a language model.
 
@@ -60,10 +92,12 @@ class LlmPlan:
         Seconds of the objective, and what was proven that no split is below; inf where none fits.
     spans
         In the order in which a token passes the devices.
+    memory
+        Of each device that is used, in the hardware's order.
     message
         What is missing where nothing fits.
-    others
-        Name of a simple split -> its value under the same model, or why it has none.
+    baselines
+        Name of a rule that people split by -> the value of its split under the same model, or why it has none.
     solve_s
         Seconds that the proof took.
     bound_source
@@ -77,8 +111,9 @@ class LlmPlan:
     value: float
     bound: float
     spans: tuple[Span, ...]
+    memory: tuple[DeviceMemory, ...] = ()
     message: str = ""
-    others: Mapping[str, float | str] = field(default_factory=dict)
+    baselines: Mapping[str, float | str] = field(default_factory=dict)
     solve_s: float = 0.0
     bound_source: str = ""
 
@@ -110,10 +145,15 @@ class LlmPlan:
             "bound_source": self.bound_source,
             "message": self.message,
             "spans": [dataclasses.asdict(span) for span in self.spans],
-            "others": dict(self.others),
+            "memory": [_finite(dataclasses.asdict(one) | {"free_bytes": one.free_bytes}) for one in self.memory],
+            "baselines": dict(self.baselines),
             "solve_s": self.solve_s,
         }
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically."""
         write_json(path, self.to_dict())
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: None if value == math.inf else value for key, value in row.items()}

@@ -10,7 +10,7 @@ from rlinit.hardware import Hardware
 from rlinit.llm.contiguous import ChainProblem
 from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
-from rlinit.llm.verification import evaluate, overfull, value_of
+from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 
 Spans = tuple[tuple[int, int, int], ...]
 
@@ -87,7 +87,7 @@ def _greedy(problem: ChainProblem, bandwidth: Sequence[float], computing: Sequen
 
 def _judge(model: LanguageModel, hardware: Hardware, settings: Settings, places: Spans) -> float | str:
     spans = evaluate(model, hardware, settings, places)
-    problem = overfull(spans, hardware, settings)
+    problem = overfull(memory_of(model, hardware, settings, spans))
     if problem:
         return problem
     if any(span.device in settings.first for span in spans[1:]):

@@ -7,9 +7,18 @@ from collections.abc import Sequence
 
 from rlinit.errors import InvalidPlan
 from rlinit.hardware import CAPACITY_SLACK, Hardware
-from rlinit.llm.lowering import Settings, buffer_bytes, passes_of, room_bytes, streamed_seconds, streams_of
+from rlinit.llm.lowering import (
+    Settings,
+    buffer_bytes,
+    layer_bytes,
+    logit_bytes,
+    passes_of,
+    reserve_bytes,
+    streamed_seconds,
+    streams_of,
+)  # fmt: skip
 from rlinit.llm.model import LanguageModel
-from rlinit.llm.result import LlmPlan, Span
+from rlinit.llm.result import DeviceMemory, LlmPlan, Span
 from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
 
@@ -72,22 +81,53 @@ def value_of(spans: Sequence[Span], settings: Settings) -> float:
     return max(times) if settings.objective == "pipeline" else math.fsum(times)
 
 
-def overfull(spans: Sequence[Span], hardware: Hardware, settings: Settings) -> str:
-    """Return how much more a device holds than it has room for; "" where all spans fit.
+def memory_of(
+    model: LanguageModel, hardware: Hardware, settings: Settings, spans: Sequence[Span]
+) -> tuple[DeviceMemory, ...]:
+    """Return what is in the memory of each device that computes or has weights that are read from it.
 
     Parameters
     ----------
-    spans, hardware, settings
-        What is held against what.
+    model, hardware, settings
+        The problem.
+    spans
+        From `evaluate`.
     """
+    layers, logits = layer_bytes(model, hardware, settings), logit_bytes(model, hardware, settings)
+    found = []
     for device in hardware.devices:
-        held = [span.weight_bytes for span in spans if (span.weights_on or span.device) == device.name]
-        held += [span.cache_bytes for span in spans if span.device == device.name]
-        buffers = {span.weights_on: span.buffer_bytes for span in spans if span.device == device.name}
-        need = math.fsum([*held, *buffers.values()])
-        room = room_bytes(device, settings)
+        here = [span for span in spans if span.device == device.name]
+        weights = [span.weight_bytes for span in spans if (span.weights_on or span.device) == device.name]
+        if not here and not weights:
+            continue
+        buffers = [layers] if device.flops_per_s is not None else []
+        buffers += [logits for span in here if span is spans[-1]]
+        buffers += {span.weights_on: span.buffer_bytes for span in here}.values()
+        found.append(
+            DeviceMemory(
+                device.name, device.memory_bytes, math.fsum(weights), math.fsum(span.cache_bytes for span in here),
+                math.fsum(buffers), reserve_bytes(device, settings),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def overfull(memory: Sequence[DeviceMemory]) -> str:
+    """Return how much more a device holds than it has; "" where all fits.
+
+    Parameters
+    ----------
+    memory
+        From `memory_of`.
+    """
+    for one in memory:
+        room = max(0.0, one.memory_bytes - one.reserve_bytes)
+        need = math.fsum((one.weight_bytes, one.cache_bytes, one.buffer_bytes))
         if need > room * CAPACITY_SLACK:
-            return f"{device.name!r} would hold {format_bytes(need)} and has room for {format_bytes(room)}"
+            return (
+                f"{one.device!r} would hold {format_bytes(need)} ({format_bytes(one.buffer_bytes)} of it buffers) and "
+                f"has {format_bytes(room)} beside its reserve"
+            )
     return ""
 
 
@@ -132,7 +172,10 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
     for ours, span in zip(found, plan.spans, strict=True):
         if ours != span:
             raise InvalidPlan(f"device {span.device!r}: the plan says {span}, recomputed {ours}")
-    problem = overfull(found, hardware, plan.settings)
+    memory = memory_of(plan.model, hardware, plan.settings, found)
+    if memory != plan.memory:
+        raise InvalidPlan(f"the plan says that devices hold {plan.memory}, recomputed {memory}")
+    problem = overfull(memory)
     if problem:
         raise InvalidPlan(problem)
     value = value_of(found, plan.settings)

@@ -19,7 +19,7 @@ from rlinit.llm.contiguous import Places
 from rlinit.llm.count_search import prove_walk
 from rlinit.llm.lowering import lower_places, streams_of
 from rlinit.llm.packing import Packing
-from rlinit.llm.verification import evaluate, overfull, value_of
+from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, random_hardware
 
 
@@ -164,13 +164,15 @@ def test_streams_are_as_good_as_brute_force(objective: Any, seed: int) -> None:
     devices = (plain.devices[0], replace(plain.devices[1], kind="cpu"), Device("nvme", "nvme", bytes_per_s=1e6))
     hardware = Hardware.mesh(devices, 10 ** draw.uniform(5, 8), latency_s=1e-4)
     options: dict[str, Any] = {"objective": objective, "contiguous": False, "stream": True}
+    options["runtime"] = draw.choice(["none", "llama.cpp"])
+    options["micro_batch"] = 1
     plan = llm.plan(model, hardware, **options)
     assert len(streams_of(hardware, plan.settings)) == 3
     n, best = len(model.units()), math.inf
     for walk in itertools.product((0, 1, 3, 4, 5), repeat=n):
         split = tuple((place, at, at + 1) for at, place in enumerate(walk))
         spans = evaluate(model, hardware, plan.settings, split)
-        if not overfull(spans, hardware, plan.settings):
+        if not overfull(memory_of(model, hardware, plan.settings, spans)):
             best = min(best, value_of(spans, plan.settings))
     assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
     assert plan.value == pytest.approx(best, rel=1e-8)

@@ -26,7 +26,7 @@ def made(model: llm.LanguageModel, names: str = "ab", share: float = 0.7, **opti
         Device(name, "", whole * share, flops_per_s=1e9 * (at + 1), bytes_per_s=1e6 * (at + 1))
         for at, name in enumerate(names.split() if " " in names else names)
     ]
-    plan = llm.plan(model, Hardware.mesh(devices, 1e6), **options)
+    plan = llm.plan(model, Hardware.mesh(devices, 1e6), runtime="none", **options)
     assert len(plan.spans) > 1
     return plan
 
@@ -74,7 +74,9 @@ def test_accelerate_streams_what_the_plan_streams(tmp_path: Path) -> None:
         Device("gpu", "", 0.8 * whole, flops_per_s=1e9, bytes_per_s=1e9),
         Device("cpu", "cpu", 10 * whole, flops_per_s=1e4, bytes_per_s=1e9),
     ]
-    plan = llm.plan(model, Hardware.mesh(devices, 1e8), objective="prefill", contiguous=False, stream=True)
+    plan = llm.plan(
+        model, Hardware.mesh(devices, 1e8), objective="prefill", contiguous=False, stream=True, runtime="none"
+    )
     assert {span.weights_on for span in plan.spans} == {"", "cpu"}
     assert {span.device for span in plan.spans} == {"gpu"}
     found = llm.to_device_map(plan, {"gpu": "cpu", "cpu": "disk"})  # no GPU here: memory for one, a disk for the other

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from rlinit import llm
+from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.contiguous import ChainProblem, Places, exchangeable_classes
 from rlinit.llm.count_search import prove_walk
 from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
-from rlinit.llm.verification import evaluate, overfull, value_of
+from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 40, "num_hidden_layers": 4,
@@ -67,17 +68,21 @@ def test_plans_are_as_good_as_brute_force(objective: Objective, seed: int) -> No
     whole = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
     hardware = random_hardware(draw, draw.choice([2, 3]), whole)
     first = draw.choice([(), ("d0",)])
-    plan = llm.plan(model, hardware, objective=objective, granularity=granularity, first=first, reserve_bytes=50.0)
+    runtime = draw.choice(get_args(RuntimeName))
+    plan = llm.plan(
+        model, hardware, objective=objective, granularity=granularity, first=first, reserve_bytes=50.0, runtime=runtime,
+        micro_batch=draw.choice([1, 4]), flash_attention=runtime != "llama.cpp" or draw.random() < 0.5,
+    )  # fmt: skip
     best = math.inf
     for split in every_split(len(model.units(granularity)), hardware.num_devices):
         spans = evaluate(model, hardware, plan.settings, split)
-        fits = not overfull(spans, hardware, plan.settings)
+        fits = not overfull(memory_of(model, hardware, plan.settings, spans))
         if fits and not any(span.device in first for span in spans[1:]):
             best = min(best, value_of(spans, plan.settings))
     assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
     assert plan.value == pytest.approx(best, rel=1e-9)
     assert plan.bound <= plan.value
-    assert all(isinstance(value, str) or value >= plan.value * (1 - 1e-9) for value in plan.others.values())
+    assert all(isinstance(value, str) or value >= plan.value * (1 - 1e-9) for value in plan.baselines.values())
 
 
 @pytest.mark.parametrize("objective", ["decode", "prefill", "request"])
@@ -89,7 +94,7 @@ def test_devices_that_come_back_are_as_good_as_brute_force(objective: Objective,
     model = llm.load(config, prompt=7, output=5, batch=draw.choice([1, 3]), dtype="int4/fp16")
     whole = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
     hardware = random_hardware(draw, draw.choice([2, 3]), whole)
-    plan = llm.plan(model, hardware, objective=objective, granularity="part", contiguous=False)
+    plan = llm.plan(model, hardware, objective=objective, granularity="part", contiguous=False, runtime="none")
     problem = lower_chain(model, hardware, plan.settings)
     best = math.inf
     for devices in itertools.product(range(hardware.num_devices), repeat=problem.num_units):
@@ -99,7 +104,7 @@ def test_devices_that_come_back_are_as_good_as_brute_force(objective: Objective,
     assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
     assert plan.value == pytest.approx(best, rel=1e-6)
     assert plan.bound <= plan.value
-    other = llm.plan(model, hardware, objective=objective, granularity="part")
+    other = llm.plan(model, hardware, objective=objective, granularity="part", runtime="none")
     assert plan.value <= other.value * (1 + 1e-6)
 
 
@@ -210,7 +215,7 @@ def test_small_cases_are_feasible_and_infeasible() -> None:
     """The cases above are of both kinds, so that neither branch is left out."""
     model = llm.load(LLAMA, prompt=7, output=5)
     hardware = Hardware.mesh([Device("a", "", 4e4, flops_per_s=1e6, bytes_per_s=1e6)], 1e6)
-    assert llm.plan(model, hardware).status == "optimal"
+    assert llm.plan(model, hardware, runtime="none").status == "optimal"
     assert llm.plan(model, hardware, reserve_bytes=3.9e4).status == "infeasible"
 
 
@@ -264,9 +269,9 @@ def test_infeasible_says_what_is_missing() -> None:
 
     def said(*memories: float) -> str:
         devices = [Device(f"d{at}", "", memory, **rates) for at, memory in enumerate(memories)]  # type: ignore[arg-type]
-        plan = llm.plan(model, Hardware.mesh(devices, 1e6))
+        plan = llm.plan(model, Hardware.mesh(devices, 1e6), runtime="none")
         assert plan.status == "infeasible"
-        assert plan.others == {}
+        assert plan.baselines == {}
         return plan.message
 
     assert "are missing" in said(held / 4, held / 4)
@@ -338,7 +343,7 @@ def test_a_changed_plan_is_refused() -> None:
     model = llm.load(LLAMA, prompt=7, output=5)
     devices = [Device(f"d{at}", "", 1.2e4, flops_per_s=1e6, bytes_per_s=1e6) for at in range(3)]
     hardware = Hardware.mesh(devices, 1e6)
-    plan = llm.plan(model, hardware)
+    plan = llm.plan(model, hardware, runtime="none")
     assert len(plan.spans) > 1
     llm.verify(plan, hardware)
     wrong = [
@@ -353,6 +358,9 @@ def test_a_changed_plan_is_refused() -> None:
         replace(plan, spans=(*plan.spans[:-1], replace(plan.spans[-1], device=plan.spans[0].device))),
         replace(plan, spans=(replace(plan.spans[0], weight_bytes=1.0), *plan.spans[1:])),
         replace(plan, settings=replace(plan.settings, reserve_bytes=1e4)),
+        replace(plan, settings=replace(plan.settings, runtime="llama.cpp")),
+        replace(plan, memory=()),
+        replace(plan, memory=(replace(plan.memory[0], buffer_bytes=1.0), *plan.memory[1:])),
     ]
     for one in wrong:
         with pytest.raises(InvalidPlan):
@@ -384,3 +392,45 @@ def test_wrong_requests_are_told() -> None:
         llm.plan(model, Hardware.pipeline(2))
     with pytest.raises(InvalidHardware, match="no device 'cpu'"):
         llm.plan(model, "t4", first=["cpu"])
+
+
+LLAMA_70B = {
+    "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+def test_reserves_of_the_hardware_count_and_buffers_beside_them() -> None:
+    """No device is filled beyond its reserve; one of the user's own takes the place of the hardware's."""
+    model, hardware = llm.load(LLAMA_70B, context=8192, dtype="int4"), Hardware.preset("2x3090+cpu")
+    for options in ({}, {"flash_attention": False}, {"runtime": "vllm"}, {"objective": "pipeline"}):
+        plan = llm.plan(model, hardware, **options)
+        assert plan.status == "optimal"
+        for one in plan.memory:
+            device = next(device for device in hardware.devices if device.name == one.device)
+            assert one.reserve_bytes == device.reserve_bytes >= 1e9
+            assert one.buffer_bytes > 1e8
+            assert one.free_bytes >= 0
+            here = [span for span in plan.spans if span.device == one.device]
+            assert one.weight_bytes == sum(span.weight_bytes for span in here)
+            assert one.cache_bytes == sum(span.cache_bytes for span in here)
+    more = llm.plan(model, hardware, reserve_bytes=2 * 2**30)
+    assert {one.reserve_bytes for one in more.memory} == {2 * 2**30}
+    for wrong in ({"micro_batch": 0}, {"runtime": "tgi"}, {"runtime": "vllm", "flash_attention": False}):
+        with pytest.raises(InvalidConfig):
+            llm.plan(model, hardware, **wrong)
+
+
+def test_the_longest_context_leaves_reserve_and_buffers() -> None:
+    """An 8B model on one card: fewer tokens than weights and cache alone would leave room for, without scores fewer."""
+    small = LLAMA_70B | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    model = llm.load(small | {"num_attention_heads": 32}, dtype="bf16")
+    lengths = [
+        llm.max_context(model, "rtx4090", runtime="none", reserve_bytes=0.0).largest,
+        llm.max_context(model, "rtx4090").largest,
+        llm.max_context(model, "rtx4090", flash_attention=False).largest,
+    ]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths)) == 3
+    found = llm.max_context(model, "rtx4090").plan.memory[0]
+    assert 0 <= found.free_bytes < 2**20
