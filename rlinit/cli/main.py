@@ -152,8 +152,12 @@ def _run(arguments: list[str], notes: Console) -> int:
 
 def _to_language_models(arguments: list[str], notes: Console) -> list[str]:
     """Return ``llm`` in place of ``schedule`` where the model is a configuration or GGUF file, which has no graph."""
-    language = any(Path(text).suffix == ".gguf" or Path(text).name == "config.json" for text in arguments[1:])
-    if arguments[:1] != ["schedule"] or not language:
+    read = [text for text in arguments[1:] if Path(text).suffix.lower() in (".json", ".gguf")]
+    if arguments[:1] != ["schedule"] or not read:
+        return arguments
+    from rlinit.importers import is_language_model
+
+    if not any(map(is_language_model, read)):
         return arguments
     notes.print("rlinit: a language model; as for rlinit llm", highlight=False)
     return ["llm", *arguments[1:]]

@@ -1,8 +1,9 @@
 """Hardware by name: ``2xrtx3090+cpu``, ``4xa100-80g+nvlink``, ``m3-max/rtx4090+cpu/10gbe``.
 
 A name is hosts, separated by ``/``; a host is devices, joined by ``+``; a device is a kind in the file beside this one,
-with a count before it (``2x``) and a variant of its memory behind it (``-80g``). ``nvlink`` or ``xgmi`` among them
-links devices of one kind directly; ``1gbe``, ``10gbe``, ``25gbe``, ``100gbe`` say the network between hosts.
+with a count before it (``2x``) and, where it matters or is known, its memory behind it (``-80g``). ``nvlink`` or
+``xgmi`` among them links devices of one kind directly; ``1gbe``, ``10gbe``, ``25gbe``, ``100gbe`` say the network
+between hosts.
 """
 
 from __future__ import annotations
@@ -126,8 +127,9 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
     if not 1 <= count <= MAX_DEVICES:
         raise InvalidHardware(f"{token!r}: expected a count from 1 to {MAX_DEVICES}")
     figures = dict(kinds()[kind])
-    if variant:
-        known = [f"{plain}-{one}" for one in figures.get("variants", ())]
+    if variant and variant != figures.get("sold_as"):
+        sizes = [*figures.get("variants", ()), *([figures["sold_as"]] if "sold_as" in figures else [])]
+        known = [f"{plain}-{one}" for one in sizes]
         if text not in known:
             expected = f"one of {', '.join([plain, *known])}" if known else repr(plain)
             raise InvalidHardware(f"there is no {token!r}{closest(text, known)}; expected {expected}")

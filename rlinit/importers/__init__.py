@@ -95,7 +95,7 @@ def _read(
         )
     if name.endswith((".json", ".json.gz", ".csv")) and dtype is not None:
         raise InvalidGraph(f"{path}: a graph file says bytes, not numbers; leave dtype out")
-    if name.endswith(".gguf") or (name == "config.json" and _is_language_model(path)):
+    if is_language_model(path):
         raise InvalidGraph(
             f"{path} is a language model without a graph; rlinit.llm.load reads it and rlinit.llm.plan plans it "
             "(rlinit llm CONFIG --hw HARDWARE)"
@@ -128,13 +128,21 @@ def _read(
     )
 
 
-def _is_language_model(path: str | Path) -> bool:
-    """Return whether a JSON file is a configuration of transformers."""
+def is_language_model(path: str | Path) -> bool:
+    """Return whether a file, whatever its name, is a configuration of transformers, or is called a GGUF file.
+
+    Parameters
+    ----------
+    path
+        Of the file; one that cannot be read is none.
+    """
+    if not str(path).lower().endswith(".json"):
+        return str(path).lower().endswith(".gguf")
     try:
         said = json.loads(Path(path).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(said, dict) and "model_type" in said
+    return isinstance(said, dict) and "model_type" in said and "ops" not in said
 
 
 def _load_compressed(path: str | Path) -> Graph:

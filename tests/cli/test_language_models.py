@@ -69,6 +69,11 @@ def test_schedule_leads_here(config: str, tmp_path: Path, capsys: pytest.Capture
     """`rlinit schedule` on a configuration does what `rlinit llm` does; in Python one line names the function."""
     assert main(["schedule", config, "--hw", "2xt4", "--objective", "decode", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["objective"] == "decode"
+    (tmp_path / "l8.json").write_text(json.dumps(CONFIG))
+    assert main(["schedule", str(tmp_path / "l8.json"), "--hw", "2xt4", "--objective", "decode", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["objective"] == "decode"
+    assert main(["inspect", str(tmp_path / "l8.json")]) == 2
+    assert "rlinit llm CONFIG" in capsys.readouterr().err
     assert main(["llm", config, "--hw", "2xt4", "--granularity", "part", "--no-contiguous", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bound_source"] == "branch and bound over counts"
     assert main(["inspect", config]) == 2

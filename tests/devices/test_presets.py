@@ -77,7 +77,7 @@ def test_rates_are_widened_where_there_are_no_units() -> None:
         ("10gbe", "unknown preset"),
         ("2x3091+cpu", "did you mean '3090'"),
         ("t4+a10/10gbe", "did you mean 'a100'"),
-        ("rtx4090-2g", "there is no 'rtx4090-2g'; expected 'rtx4090'"),
+        ("rtx4090-2g", "expected one of rtx4090, rtx4090-24g"),
     ],
 )
 def test_wrong_names_are_told(name: str, said: str) -> None:
@@ -147,3 +147,16 @@ def test_rates_by_type_are_read_from_files(tmp_path: Path) -> None:
         Hardware.load(path)
     with pytest.raises(InvalidHardware, match="no rate"):
         Device("g", flops_per_s={})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "nvme"])
+def test_every_kind_takes_its_own_memory_behind_its_name(kind: str) -> None:
+    """``4xh100-80g`` is ``4xh100``: the size on the box is no other card; each kind has one that may be said."""
+    figures = kinds()[kind]
+    if "sold_as" not in figures:
+        assert figures["variants"]
+        return
+    said, plain = Hardware.preset(f"4x{kind}-{figures['sold_as']}"), Hardware.preset(f"4x{kind}")
+    assert said.devices == plain.devices
+    assert f"{kind}-{figures['sold_as']}" in said.name
+    assert 0.9 < plain.devices[0].memory_bytes / 2**30 / float(figures["sold_as"][:-1]) <= 1.0
