@@ -6,19 +6,25 @@ is named by the text of its module, of every module of the package that this imp
 of every module with kernels or array bundles that imports it: a kernel reads the fields of bundles by their place, and
 those are often defined by its callers. Changed sources have another folder, equal ones share it (in every checkout),
 and the installation may be read-only.
+
+A file of compiled code is run only where it is whole: machine code that was cut or overwritten ends the process. What
+cannot be read or written there is compiled in every process that needs it, which a warning says once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+import pickle
 import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +49,15 @@ _IMPORT = re.compile(
 
 @functools.cache
 def cache_root() -> Path:
-    """Return the folder for compiled code: ``$NUMBA_CACHE_DIR``, else the user's cache, else a private temporary one.
-
-    Raises
-    ------
-    OSError
-        None of them can be written to.
-    """
+    """Return the folder for compiled code, which need not exist: in ``$NUMBA_CACHE_DIR``, else in the user's cache."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
-        return _writable(Path(chosen) / _PACKAGE)
+        return Path(chosen) / _PACKAGE
     home = os.environ.get("XDG_CACHE_HOME")
     try:
-        return _writable((Path(home) if home else Path.home() / ".cache") / _PACKAGE / "kernels")
-    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        return (Path(home) if home else Path.home() / ".cache") / _PACKAGE / "kernels"
+    except RuntimeError:  # the user has no home
         return Path(tempfile.mkdtemp(prefix=f"{_PACKAGE}-kernels-"))
-
-
-def _writable(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
-    return folder
 
 
 def _path_of(module: str) -> Path | None:
@@ -144,14 +138,13 @@ class _SourceHashLocator(caching._CacheLocator):
         self._folder = cache_root() / f"{module.removeprefix(_PACKAGE + '.')}-{self._hash}"
 
     @classmethod
-    def from_function(cls, function: Callable[..., Any], _file: str) -> _SourceHashLocator | None:
-        if not function.__module__.startswith(f"{_PACKAGE}."):
-            return None
-        locator = cls(function)
-        if not locator._folder.exists():
-            _remove_unused(locator._folder)
-            locator._folder.mkdir(exist_ok=True)
-        return locator
+    def from_function(cls, function: Callable[..., Any], _file: str) -> _SourceHashLocator:
+        return cls(function)
+
+    def ensure_cache_path(self) -> None:
+        if not self._folder.exists():
+            _remove_unused(self._folder)
+            self._folder.mkdir(parents=True, exist_ok=True)
 
     def get_cache_path(self) -> str:
         return str(self._folder)
@@ -167,12 +160,68 @@ def _remove_unused(new: Path) -> None:
     """Remove the folders of older texts of a module that nothing has been written to for long."""
     name = new.name.rpartition("-")[0]
     for old in new.parent.glob(f"{name}-*"):
-        if old != new and time.time() - old.stat().st_mtime > _UNUSED_DAYS * 86_400.0:
-            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process is as tidy
+            if old != new and time.time() - old.stat().st_mtime > _UNUSED_DAYS * 86_400.0:
+                shutil.rmtree(old, ignore_errors=True)
 
 
-if _SourceHashLocator.__qualname__ not in {one.__qualname__ for one in caching.CacheImpl._locator_classes}:
-    caching.CacheImpl._locator_classes.insert(0, _SourceHashLocator)  # type: ignore[arg-type]
+class _CheckedFile(caching.IndexDataCacheFile):
+    """A file for each signature, which begins with a hash of the rest, in place of numba's files and their index."""
+
+    def _path(self, key: Any) -> Path:
+        version = hashlib.sha256(repr((numba.__version__, key)).encode()).hexdigest()[:16]
+        return Path(self._index_path).with_suffix(f".{version}.nbc")
+
+    def load(self, key: Any) -> Any:
+        """Return what was filed under a key; None where there is nothing, or no longer what was written."""
+        path = self._path(key)
+        try:
+            written = memoryview(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        size = hashlib.sha256().digest_size
+        if hashlib.sha256(written[size:]).digest() != written[:size]:
+            path.unlink(missing_ok=True)
+            _warn_once(f"{cache_root()} holds damaged files; what was in them is compiled anew")
+            return None
+        filed, data = pickle.loads(written[size:])
+        return data if filed == key else None
+
+    def save(self, key: Any, data: Any) -> None:
+        """File data under a key, in place of what is there."""
+        pickled: bytes = self._dump((key, data))  # type: ignore[no-untyped-call]
+        with self._open_for_write(str(self._path(key))) as file:
+            file.write(hashlib.sha256(pickled).digest())
+            file.write(pickled)
+
+
+class _CheckedImpl(caching.CompileResultCacheImpl):
+    _locator_classes = (_SourceHashLocator,)  # type: ignore[assignment]
+
+
+class _CheckedCache(caching.FunctionCache):
+    """numba's cache of a function, in files that are checked; without them where they cannot be read or written."""
+
+    _impl_class = _CheckedImpl
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file = _CheckedFile(self._cache_path, self._impl.filename_base, "")  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            _warn_once(
+                f"compiled code cannot be kept in {cache_root()}, so that it is compiled again: {problem.strerror}"
+            )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Warn on one line, without the line of the source that a plain warning shows."""
+    warnings.warn_explicit(message, RuntimeWarning, _PACKAGE, 0)
 
 
 class _Library(JITCodeLibrary):
@@ -252,10 +301,11 @@ def _compiled(*functions: Any, **options: Any) -> Any:
 
     def mark(function: Any) -> Any:
         compiling: Any = numba.njit
-        shared = {**options, "no_cfunc_wrapper": True, "pipeline_class": _Compiler}
+        shared = {**options, "cache": False, "no_cfunc_wrapper": True, "pipeline_class": _Compiler}
         kernel = compiling(**shared)(function)
-        bare = {**shared, "cache": False, "no_cpython_wrapper": True}
-        twin = compiling(**bare)(function)
+        twin = compiling(**shared, no_cpython_wrapper=True)(function)
+        if options.get("cache"):
+            kernel._cache = _CheckedCache(function)
 
         def call_template(args: Any, kws: Any) -> Any:
             _, types = kernel._compiler.fold_argument_types(args, kws)

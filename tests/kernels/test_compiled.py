@@ -57,12 +57,16 @@ def ask(package: Path) -> tuple[int, int, Path]:
 
 
 def run(package: Path, program: str) -> str:
-    """Return what a program that imports the package prints in a fresh process."""
+    """Return what a program that imports the package prints in a fresh process, warnings left out."""
+    return start(package, program).stdout.strip()
+
+
+def start(package: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that imports the package in a fresh process to its end, which must be a good one."""
     environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT")}
     environment |= {"XDG_CACHE_HOME": str(package.parent / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", program]
-    told = subprocess.run(command, cwd=package.parent, env=environment, capture_output=True, text=True, check=True)
-    return told.stdout.strip()
+    return subprocess.run(command, cwd=package.parent, env=environment, capture_output=True, text=True, check=True)
 
 
 def test_a_change_in_another_file_is_noticed(package: Path) -> None:
@@ -136,6 +140,49 @@ def test_nothing_is_written_into_the_package(package: Path) -> None:
     shutil.copytree(package, elsewhere / "rlinit")
     (elsewhere / "cache").symlink_to(package.parent / "cache")
     assert ask(elsewhere / "rlinit")[:2] == (21, 1)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "one byte"])
+def test_damaged_files_are_compiled_anew(damage: str, package: Path) -> None:
+    """A file that is not what was written is not run; one line says so, and the next process finds a whole one."""
+    ask(package)
+    files = [path for path in (package.parent / "cache").rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        whole = path.read_bytes()
+        flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+        path.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "one byte": flipped}.get(damage, whole[::-1]))
+    told = start(package, ASK)
+    assert told.stdout.split()[:2] == ["21", "0"]
+    (line,) = told.stderr.splitlines()
+    assert "damaged" in line
+    assert ask(package)[:2] == (21, 1)
+
+
+FULL = """\
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))  # more cannot be written to any file
+"""
+
+
+@pytest.mark.parametrize("why", ["full", "no folder", "read-only"])
+def test_where_nothing_can_be_kept_kernels_run_all_the_same(why: str, package: Path) -> None:
+    """On a full disk and in a folder that cannot be written to, every process compiles, and says so once."""
+    cache = package.parent / "cache"
+    if why == "no folder":
+        cache.write_text("")
+    elif why == "read-only":
+        cache.mkdir(mode=0o555)
+        if os.access(cache, os.W_OK):
+            pytest.skip("this user may write to read-only folders")
+    for _ in range(2):
+        told = start(
+            package, (FULL if why == "full" else "") + ASK + "from rlinit.kernels.inner import twice\ntwice(1)"
+        )
+        assert told.stdout.split()[:2] == ["21", "0"]
+        (line,) = told.stderr.splitlines()
+        assert str(cache) in line
+    assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
 def test_every_kernel_uses_it() -> None:
