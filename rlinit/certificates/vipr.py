@@ -101,7 +101,7 @@ class StageProgram(Program):
         super().__init__(Fraction(1))
         graph, hardware, devices = costs.graph, costs.hardware, range(costs.num_devices)
         lattice, pipeline = check.Lattice(graph, check.merged(graph)), costs.objective == "pipeline"
-        sides = [hardware.io(i) for i in devices]
+        sides = [hardware.io(i) for i in devices] if pipeline else []  # bytes of a stage need no link
         limits = [(hardware.capacity(i, "cache_bytes"), hardware.capacity(i, "memory_bytes")) for i in devices]
         held = [sum(graph.param[v] for v in ops) for ops in lattice.parts]
         on: list[dict[int, int]] = []
@@ -136,8 +136,9 @@ class StageProgram(Program):
                 self._row(f"over_{i}", [(spare, 1), *bytes_on], -cache)
                 self.top[spare] = len(self.rows)
             self._row(f"cost_{i}", loads[i], 0)
-        alike = all(len(set(row)) == 1 for row in costs.times) and len(set(zip(sides, limits, strict=True))) == 1
-        for u, mask, _ in lattice.tensors if alike or not pipeline else ():
+        same_times = all(len(set(row)) == 1 for row in costs.times)
+        alike = not pipeline or (same_times and len(set(zip(sides, limits, strict=True))) == 1)
+        for u, mask, _ in lattice.tensors if alike else ():
             for v in (p for p in range(len(lattice.parts)) if mask >> p & 1):
                 for i in devices[:-1]:
                     before = [(at, sign) for p, sign in ((u, 1), (v, -1)) for j, at in on[p].items() if j <= i]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from fractions import Fraction
 from pathlib import Path
@@ -62,6 +63,15 @@ def written(objective: Any, tmp_path: Path) -> tuple[str, float, float]:
     proven = plan.certify_vipr(tmp_path / "x.vipr", GRAPH, hardware)
     assert plan.values is not None
     return (tmp_path / "x.vipr").read_text(), proven, plan.values[0]
+
+
+def test_memory_of_stages_is_proven_where_no_path_links_them(tmp_path: Path) -> None:
+    """Bytes of stages take no time, so that links that are missing stand in no proof's way."""
+    devices = tuple(dataclasses.replace(device, io_bandwidth=None) for device in STAGES.devices)
+    hardware = dataclasses.replace(STAGES, devices=devices, bandwidth=np.zeros((2, 2)))
+    plan = rlinit.schedule(GRAPH, hardware, objective="memory")
+    assert plan.values is not None
+    assert plan.certify_vipr(tmp_path / "x.vipr", GRAPH, hardware) == pytest.approx(plan.values[0])
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory", "latency"])
