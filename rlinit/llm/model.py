@@ -209,18 +209,23 @@ class LanguageModel:
         return stored * part.touched(tokens)
 
     def units(self, granularity: Literal["layer", "part"] = "layer") -> tuple[tuple[str, tuple[Part, ...]], ...]:
-        """Return what is placed as a whole, in order: (name, parts). Experts stay with the dense part of their layer.
+        """Return what is placed as a whole, in order: (name, parts).
+
+        Router and shared experts of a layer belong to its attention where experts may be apart: that is how tools move
+        experts.
 
         Parameters
         ----------
         granularity
-            Whole layers, or attention and feed-forward part of each layer by themselves.
+            Whole layers, or attention and feed-forward part (of a mixture its experts) of each layer by themselves.
         """
         grouped: dict[str, list[Part]] = {}
+        mixtures = {part.layer for part in self.architecture.parts if part.kind == "experts"}
         for part in self.architecture.parts:
             whole = part.name if part.layer < 0 else f"layer{part.layer}"
             if granularity == "part" and part.layer >= 0:
-                whole += ".attention" if part.kind == "attention" else ".feed_forward"
+                apart = part.kind == "experts" or (part.kind == "dense" and part.layer not in mixtures)
+                whole += ".feed_forward" if apart else ".attention"
             grouped.setdefault(whole, []).append(part)
         return tuple((name, tuple(parts)) for name, parts in grouped.items())
 

@@ -434,3 +434,38 @@ def test_the_longest_context_leaves_reserve_and_buffers() -> None:
     assert len(set(lengths)) == 3
     found = llm.max_context(model, "rtx4090").plan.memory[0]
     assert 0 <= found.free_bytes < 2**20
+
+
+def test_plans_are_compared_with_what_people_run() -> None:
+    """Each rule has its value or the reason why it does not fit; none shares layers with a processor as with a GPU."""
+    model = llm.load(LLAMA_70B, context=8192, dtype="int4")
+    two = llm.plan(model, "2x3090+cpu")
+    rules = {
+        "best single device", "in proportion to memory", "in proportion to bandwidth", "equal layers on the GPUs",
+        "llama.cpp", "most layers on the GPUs", "fastest memory filled first",
+    }  # fmt: skip
+    assert set(two.baselines) == rules
+    for name, value in two.baselines.items():
+        assert isinstance(value, float), name
+        assert value >= two.value * (1 - 1e-9)
+    one = llm.plan(model, "rtx4090+cpu")
+    assert "would hold" in str(one.baselines["equal layers on the GPUs"])
+    assert one.baselines["llama.cpp"] == one.baselines["most layers on the GPUs"]
+    assert isinstance(one.baselines["llama.cpp"], float)
+    alone = llm.plan(model, "a100-80g").baselines
+    assert alone["llama.cpp"] == alone["best single device"] == alone["most layers on the GPUs"]
+    assert "llama.cpp" not in llm.plan(model, "cpu-128g").baselines
+
+
+def test_experts_on_the_processor_are_compared_with_llama_cpp() -> None:
+    """Of a mixture too large for the GPU experts stay on the host by llama.cpp's rules, as few as fit."""
+    config = {"model_type": "mixtral", "num_hidden_layers": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
+    model = llm.load(config, context=8192, dtype="int4/fp16")
+    plan = llm.plan(model, "t4+cpu-128g", granularity="part", contiguous=False)
+    fewest, whole = plan.baselines["fewest experts on the processor"], plan.baselines["most layers on the GPUs"]
+    assert isinstance(fewest, float)
+    assert isinstance(whole, float)
+    assert plan.value * (1 - 1e-9) <= fewest < whole
+    assert plan.baselines["llama.cpp"] == pytest.approx(fewest, rel=0.01)
+    two = llm.plan(model, "t4+t4+cpu-128g", granularity="part", contiguous=False).baselines
+    assert all(isinstance(two[name], float) for name in ("llama.cpp", "fewest experts on the processor"))
