@@ -13,6 +13,13 @@ from rlinit.llm.result import LlmPlan
 _CPU = "CPU"
 """What llama.cpp calls the host's memory."""
 
+_EXPERTS = "ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""Tensors of routed experts: llama.cpp's own pattern behind ``--n-cpu-moe`` (``common/common.h``); neither router
+(``ffn_gate_inp``) nor shared experts (``_shexp``) nor norms."""
+
+_FEED_FORWARD = r"ffn_(up|down|gate)\."
+"""Matrices of a layer without experts, without its norms."""
+
 
 class DeviceMap(NamedTuple):
     """What ``accelerate.dispatch_model`` and ``from_pretrained`` take.
@@ -88,11 +95,13 @@ def to_vllm(plan: LlmPlan) -> dict[str, str]:
 
 
 def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
-    """Return the flags of llama.cpp: ``--device``, ``-ngl``, ``-ts`` and, where they do not suffice, ``-ot``.
+    """Return the flags of llama.cpp: ``--device``, ``-ngl``, ``-ts``, and where they do not suffice what moves tensors.
 
     llama.cpp puts the first layers on the host, the last ones on its devices in turn, and always keeps the token
-    embedding on the host; plan with ``first=("cpu",)`` to get splits that it can say without ``-ot``. What
-    ``-ot`` moves leaves its cache on the device that the layer belongs to.
+    embedding on the host; plan with ``first=("cpu",)`` to get splits that it can say without ``-ot``. Experts of the
+    first layers that stay on the host are ``--n-cpu-moe``; others, and other parts, are patterns of ``-ot``, which are
+    searched for in the names of tensors. What these move leaves its cache on the device that the layer belongs to.
+    Context and micro-batch, which the plan's memory goes by, are ``-c`` (of all sequences), ``-ub`` and ``-fa``.
 
     Parameters
     ----------
@@ -116,7 +125,7 @@ def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
     where.append(devices[plan.assignment["head"]])
     order = list(dict.fromkeys(device for device in where if device != _CPU))
     if not order:
-        return ["-ngl", "0"]
+        return ["-ngl", "0", *_sizes(plan)]
     host = next(at for at, device in enumerate(where) if device != _CPU)
     owners = list(where)
     for at in range(host, num_layers + 1):  # layers of the host behind a device's belong to it, and are moved by -ot
@@ -126,28 +135,52 @@ def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
     flags = ["--device", ",".join(order), "-ngl", str(num_layers + 1 - host)]
     if len(order) > 1:
         flags += ["-ts", ",".join(str(owners[host:].count(device)) for device in order)]
-    return flags + _overrides(plan, devices, owners)
+    return flags + _overrides(plan, devices, owners) + _sizes(plan)
+
+
+def _sizes(plan: LlmPlan) -> list[str]:
+    """Return what the memory of the plan goes by."""
+    settings, work = plan.settings, plan.model.workload
+    flags = ["-c", str(work.batch * work.context)]
+    if settings.micro_batch is not None:
+        flags += ["-ub", str(settings.micro_batch)]
+    return flags + ([] if settings.flash_attention else ["-fa", "off"])
 
 
 def _overrides(plan: LlmPlan, devices: Mapping[str, str], owners: Sequence[str]) -> list[str]:
-    """Return ``-ot`` for what does not lie where llama.cpp puts its layer."""
-    moved: dict[tuple[str, str], list[int]] = {}
+    """Return flags for what does not lie where llama.cpp puts its layer."""
+    moved: dict[tuple[int, str], set[str]] = {}
     for unit, device in plan.assignment.items():
         layer, _, part = unit.partition(".")
-        if not layer.startswith("layer"):
-            continue
-        at = int(layer.removeprefix("layer"))
-        if devices[device] != owners[at]:
-            tensors = {"": "", "attention": "attn_", "feed_forward": "ffn_"}[part]
-            moved.setdefault((tensors, devices[device]), []).append(at)
-    patterns = [
-        rf"^blk\.({'|'.join(str(at) for at in layers)})\.{tensors}.*={device}"
-        for (tensors, device), layers in moved.items()
+        if layer.startswith("layer") and devices[device] != owners[int(layer[5:])]:
+            moved.setdefault((int(layer[5:]), devices[device]), set()).add(part)
+    mixtures = {part.layer for part in plan.model.architecture.parts if part.kind == "experts"}
+    first = _first_experts_on_host(plan, devices, sorted(mixtures))
+    patterns: dict[tuple[str, str], list[int]] = {}
+    for (at, device), parts in moved.items():
+        apart = _EXPERTS if at in mixtures else _FEED_FORWARD
+        tensors = apart if parts == {"feed_forward"} else f"(?!{apart})" if parts == {"attention"} else ""
+        if tensors != _EXPERTS or at >= first:
+            patterns.setdefault((tensors, device), []).append(at)
+    said = [
+        rf"^blk\.({'|'.join(map(str, layers))})\.{tensors}.*={device}" for (tensors, device), layers in patterns.items()
     ]
     head = devices[plan.assignment["head"]]
     if head != owners[-1]:
-        patterns.append(rf"^output.*={head}")
-    return ["-ot", ",".join(patterns)] if patterns else []
+        said.append(rf"^output.*={head}")
+    flags = ["--n-cpu-moe", str(first)] if first else []
+    return flags + (["-ot", ",".join(said)] if said else [])
+
+
+def _first_experts_on_host(plan: LlmPlan, devices: Mapping[str, str], mixtures: Sequence[int]) -> int:
+    """Return the number of first layers whose experts are on the host while some attention of theirs is not."""
+    first = 0
+    for at in mixtures if plan.settings.granularity == "part" else ():
+        if devices[plan.assignment[f"layer{at}.feed_forward"]] != _CPU:
+            break
+        if devices[plan.assignment[f"layer{at}.attention"]] != _CPU:
+            first = at + 1
+    return first
 
 
 def _cache_units(plan: LlmPlan) -> list[str]:

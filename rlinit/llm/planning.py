@@ -120,7 +120,8 @@ def _solve(
     if settings.objective != "pipeline":
         problem = lower_chain(model, hardware, settings)
         if not settings.contiguous:
-            return problem, *_on_any_device(problem, lower_places(model, hardware, settings))
+            places, experts = lower_places(model, hardware, settings), _experts_apart(model, settings)
+            return problem, *_on_any_device(problem, places, experts)
         solution = solve_chain(problem)
         return problem, solution, solution.cost, source
     most = min(hardware.num_devices, len(model.units(settings.granularity)))
@@ -129,7 +130,28 @@ def _solve(
     return problems[0], solution, solution.cost, source
 
 
-def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution, float, str]:
+def _experts_apart(model: LanguageModel, settings: Settings) -> list[int]:
+    """Return the units that are experts by themselves."""
+    units = model.units(settings.granularity)
+    return [at for at, (_, parts) in enumerate(units) if settings.granularity == "part" and parts[0].kind == "experts"]
+
+
+def _first_experts_apart(places: Places, walk: Sequence[int], experts: Sequence[int]) -> Sequence[int]:
+    """Return a walk with the experts that are apart from their attention in the first layers, where that costs nothing.
+
+    One flag of llama.cpp says the number of such layers; they have to be on one place, and fit it.
+    """
+    apart = [unit for unit in experts if walk[unit] != walk[unit - 1]]
+    if len({walk[unit] for unit in apart}) != 1:
+        return walk
+    other, moved = list(walk), walk[apart[0]]
+    for count, unit in enumerate(experts):
+        other[unit] = moved if count < len(apart) else walk[unit - 1]
+    worth = all(unit > 0 for unit in experts) and places.fits(np.array(other))
+    return other if worth and places.cost(np.array(other)) <= places.cost(np.array(walk)) * (1 + 1e-12) else walk
+
+
+def _on_any_device(problem: ChainProblem, places: Places, experts: Sequence[int]) -> tuple[ChainSolution, float, str]:
     """Return the best spans where devices may come back, their bound, and what proved it.
 
     Contiguous spans stand in where the search found nothing better.
@@ -145,10 +167,10 @@ def _on_any_device(problem: ChainProblem, places: Places) -> tuple[ChainSolution
         return ChainSolution(np.inf, ()), np.inf, source
     solution = ChainSolution(np.inf, ())
     if found.places:
-        n = problem.num_units
-        starts = [0, *(u for u in range(1, n) if found.places[u] != found.places[u - 1])]
-        spans = tuple((found.places[start], start, end) for start, end in zip(starts, [*starts[1:], n], strict=True))
-        units = [places.seconds[place, unit] for unit, place in enumerate(found.places)]
+        walk, n = _first_experts_apart(places, found.places, experts), problem.num_units
+        starts = [0, *(u for u in range(1, n) if walk[u] != walk[u - 1])]
+        spans = tuple((walk[start], start, end) for start, end in zip(starts, [*starts[1:], n], strict=True))
+        units = [places.seconds[place, unit] for unit, place in enumerate(walk)]
         cuts = [places.transfer_s[one, other] for (one, _, _), (other, _, _) in pairwise(spans)]
         solution = ChainSolution(math.fsum([*units, *cuts]), spans)
     if found.bound < solution.cost * (1 - OPTIMALITY_TOLERANCE):

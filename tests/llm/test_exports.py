@@ -177,6 +177,8 @@ def placed_by_llama_cpp(flags: list[str], names: list[str], num_layers: int) -> 
         match = re.match(r"blk\.(\d+)\.", name)
         at = int(match[1]) if match else num_layers
         found[name] = "CPU" if name.startswith("token_embd") else layer_device(at)
+        if re.search(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", name) and at < int(said.get("--n-cpu-moe", "0")):
+            found[name] = "CPU"
         for rule in said.get("-ot", "").split(","):
             pattern, _, device = rule.rpartition("=")
             if pattern and re.search(pattern, name):
@@ -200,7 +202,7 @@ def test_llama_cpp_puts_tensors_where_the_plan_says(tmp_path: Path, first: tuple
             match = re.match(r"blk\.(\d+)\.(attn|ffn)", name)
             unit = "head" if match is None else f"layer{match[1]}"
             if match and granularity == "part":
-                unit += ".attention" if match[2] == "attn" else ".feed_forward"
+                unit += ".attention" if match[2] == "attn" or "norm" in name else ".feed_forward"
             if not name.startswith("token_embd"):
                 assert device == devices[plan.assignment[unit]], (name, flags)
 
@@ -224,3 +226,42 @@ def test_nothing_is_exported_without_a_split() -> None:
         llm.to_device_map(none)
     with pytest.raises(InvalidPlan, match="no name"):
         llm.to_llama_cpp(made(model), {})
+
+
+MIXTURE = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768, "vocab_size": 151936, "max_position_embeddings": 40960,
+}  # fmt: skip
+TENSORS = (
+    "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate_inp", "ffn_gate_exps",
+    "ffn_up_exps", "ffn_down_exps", "ffn_gate_up_exps", "ffn_up_shexp", "ffn_gate_shexp", "ffn_down_shexp",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("hardware", ["t4+cpu", "t4+rtx4090+cpu", "2xt4+cpu"])
+@pytest.mark.parametrize("context", [4096, 40960])
+def test_llama_cpp_moves_experts_and_nothing_else(hardware: str, context: int) -> None:
+    """Norms, router and shared experts stay with the attention; experts of the first layers are one flag."""
+    model = llm.load(MIXTURE, context=context, dtype="int8")
+    plan = llm.plan(model, hardware, granularity="part", contiguous=False)
+    gpus = [device.name for device in Hardware.preset(hardware).devices if device.kind != "cpu"]
+    devices = {"cpu": "CPU"} | {name: f"CUDA{at}" for at, name in enumerate(gpus)}
+    flags = llm.to_llama_cpp(plan, devices)
+    assert flags[flags.index("-c") + 1] == str(context)
+    if hardware == "t4+cpu":
+        assert "--n-cpu-moe" in flags
+        assert not any("exps" in flag for flag in flags)
+    names = [f"blk.{at}.{tensor}.weight" for at in range(48) for tensor in TENSORS]
+    for name, device in placed_by_llama_cpp(flags, names, 48).items():
+        part = "feed_forward" if "_exps" in name else "attention"
+        unit = f"layer{name.split('.')[1]}.{part}"
+        assert device == devices[plan.assignment[unit]], (name, flags)
+
+
+def test_the_sizes_that_memory_goes_by_are_told() -> None:
+    """Context of all sequences, micro-batch and attention are flags where they are not llama.cpp's defaults."""
+    model = llm.load(CONFIG, prompt=7, output=5, batch=3)
+    plan = made(model, "ab", flash_attention=False, micro_batch=128)
+    flags = llm.to_llama_cpp(plan, {"a": "CUDA0", "b": "CUDA1"})
+    assert flags[-6:] == ["-c", "36", "-ub", "128", "-fa", "off"]

@@ -201,7 +201,7 @@ def test_experts_go_to_the_host_and_attention_stays() -> None:
     where = plan.assignment
     assert {where[f"layer{at}.attention"] for at in range(32)} == {"t4"}
     assert {where[f"layer{at}.feed_forward"] for at in range(32)} == {"t4", "cpu"}
-    assert "-ot" in llm.to_llama_cpp(plan, {"t4": "CUDA0", "cpu": "CPU"})
+    assert "--n-cpu-moe" in llm.to_llama_cpp(plan, {"t4": "CUDA0", "cpu": "CPU"})
     with pytest.raises(InvalidPlan, match="cuts inside"):
         llm.to_device_map(plan)
     for wrong in ({"objective": "pipeline"}, {"first": ["cpu"]}):
