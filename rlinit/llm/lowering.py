@@ -105,7 +105,31 @@ def reserve_bytes(device: Device, settings: Settings) -> float:
     return device.reserve_bytes if settings.reserve_bytes is None else settings.reserve_bytes
 
 
-def room_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, device: int) -> float:
+def device_sets(hardware: Hardware, settings: Settings) -> list[tuple[tuple[int, ...], int]]:
+    """Return sets of devices, each with the most that are used of it, of which every plan is in one with its buffers.
+
+    Buffers grow with what works together (see `layer_bytes`): they are the same for all plans on one device, for those
+    on several GPUs, on several processors, and for those on both.
+
+    Parameters
+    ----------
+    hardware, settings
+        The problem; where weights are streamed, buffers go by all devices.
+    """
+    everything = tuple(range(hardware.num_devices))
+    found = [(everything, hardware.num_devices)]
+    if settings.stream or hardware.num_devices == 1:
+        return found
+    hosts = tuple(at for at in everything if hardware.devices[at].kind == "cpu")
+    others = tuple(at for at in everything if at not in hosts)
+    return [
+        *found,
+        *((part, len(part)) for part in (hosts, others) if 1 < len(part) < len(everything)),
+        (everything, 1),
+    ]
+
+
+def room_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, device: int, used: Sequence[int]) -> float:
     """Return the bytes of a device for weights, cache and logits, its reserve and buffers taken off.
 
     Parameters
@@ -114,40 +138,46 @@ def room_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, dev
         The problem.
     device
         Number of the device; a disk computes nothing and has no buffers.
+    used
+        Those that work together.
     """
     one = hardware.devices[device]
-    taken = layer_bytes(model, hardware, settings) if one.flops_per_s is not None else 0.0
+    taken = layer_bytes(model, hardware, settings, used) if one.flops_per_s is not None else 0.0
     return max(0.0, one.memory_bytes - reserve_bytes(one, settings) - taken)
 
 
-def layer_bytes(model: LanguageModel, hardware: Hardware, settings: Settings) -> float:
+def layer_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int]) -> float:
     """Return the runtime's buffers on each device that is used.
 
     Parameters
     ----------
     model, hardware, settings
-        The problem; several GPUs, or a processor beside one, change what llama.cpp takes, wherever layers then are.
+        The problem.
+    used
+        Devices that work together: llama.cpp takes more where several of them do and there are several GPUs, and where
+        a processor has layers beside a GPU.
     """
-    return layer_buffer_bytes(settings.runtime, _pass_shape(model, hardware, settings), settings.flash_attention)
+    return layer_buffer_bytes(settings.runtime, _pass_shape(model, hardware, settings, used), settings.flash_attention)
 
 
-def logit_bytes(model: LanguageModel, hardware: Hardware, settings: Settings) -> float:
+def logit_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int]) -> float:
     """Return what the device with the head takes on top of `layer_bytes`.
 
     Parameters
     ----------
-    model, hardware, settings
-        The problem.
+    model, hardware, settings, used
+        As for `layer_bytes`.
     """
-    shape = _pass_shape(model, hardware, settings)
+    shape = _pass_shape(model, hardware, settings, used)
     most = head_buffer_bytes(settings.runtime, shape, settings.flash_attention)
     return max(0.0, most - layer_buffer_bytes(settings.runtime, shape, settings.flash_attention))
 
 
-def _pass_shape(model: LanguageModel, hardware: Hardware, settings: Settings) -> PassShape:
+def _pass_shape(model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int]) -> PassShape:
     parts, hidden, work = model.architecture.parts, model.architecture.hidden, model.workload
-    kept, hosts = work.batch * work.context, sum(one.kind == "cpu" for one in hardware.devices)
-    computing = sum(one.flops_per_s is not None for one in hardware.devices)
+    kept, together = work.batch * work.context, range(hardware.num_devices) if settings.stream else used
+    kinds = {hardware.devices[at].kind == "cpu" for at in together if hardware.devices[at].flops_per_s is not None}
+    gpus = sum(one.flops_per_s is not None and one.kind != "cpu" for one in hardware.devices)
     matrices = [model.weight_bytes(part) / 3 for part in parts if part.kind in ("dense", "experts")]
     widest = [
         max(part.pair_flops) / 2 if part.heads else part.active / hidden + part.experts_per_token * hidden
@@ -156,12 +186,17 @@ def _pass_shape(model: LanguageModel, hardware: Hardware, settings: Settings) ->
     return PassShape(
         min(settings.micro_batch or MICRO_BATCH[settings.runtime], kept), kept, hidden,
         max(part.heads for part in parts), parts[-1].active // hidden, max(widest), BITS[model.activations] / 8,
-        computing - hosts > 1, max(matrices, default=0.0) if hosts and computing > hosts else 0.0,
+        gpus > 1 and len(together) > 1, max(matrices, default=0.0) if len(kinds) > 1 else 0.0,
     )  # fmt: skip
 
 
 def lower_chain(
-    model: LanguageModel, hardware: Hardware, settings: Settings, batches: int = 1, max_devices: int | None = None
+    model: LanguageModel,
+    hardware: Hardware,
+    settings: Settings,
+    batches: int = 1,
+    max_devices: int | None = None,
+    devices: Sequence[int] | None = None,
 ) -> ChainProblem:
     """Return the chain problem of a model.
 
@@ -173,6 +208,8 @@ def lower_chain(
         Batches that are under way at once, each with a cache of its own.
     max_devices
         Most devices to use; None: all.
+    devices
+        Those that may be used, by whose buffers together memories go; None: all.
 
     Raises
     ------
@@ -187,19 +224,21 @@ def lower_chain(
         )
     units = model.units(settings.granularity)
     passes = passes_of(model, settings.objective)
+    ids = list(range(hardware.num_devices) if devices is None else devices)
+    used = ids[:1] if max_devices == 1 else ids
     weights = np.array([sum(model.weight_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
     cached = np.array([batches * sum(model.kv_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
-    cached[-1] += logit_bytes(model, hardware, settings)
+    cached[-1] += logit_bytes(model, hardware, settings, used)
     return ChainProblem(
-        seconds=_unit_seconds(model, hardware, [parts for _, parts in units], passes),
+        seconds=_unit_seconds(model, [hardware.devices[at] for at in ids], [parts for _, parts in units], passes),
         held_bytes=weights + cached,
         cached_bytes=cached,
         shared_bytes=float(model.tied_bytes),
-        room_bytes=np.array([room_bytes(model, hardware, settings, at) for at in range(hardware.num_devices)]),
-        transfer_s=_transfers(model, hardware, passes),
+        room_bytes=np.array([room_bytes(model, hardware, settings, at, used) for at in ids]),
+        transfer_s=_transfers(model, hardware, passes)[np.ix_(ids, ids)],
         bottleneck=settings.objective == "pipeline",
-        only_first=np.array([device.name in settings.first for device in hardware.devices]),
-        max_devices=max_devices or hardware.num_devices,
+        only_first=np.array([hardware.devices[at].name in settings.first for at in ids]),
+        max_devices=max_devices or len(ids),
     )
 
 
@@ -256,20 +295,22 @@ def streamed_seconds(
     return max(come, sum(model.seconds(part, hardware.devices[device], phase) for part in parts))
 
 
-def lower_places(model: LanguageModel, hardware: Hardware, settings: Settings) -> Places:
+def lower_places(model: LanguageModel, hardware: Hardware, settings: Settings, problem: ChainProblem) -> Places:
     """Return units and places of a model whose plan is not contiguous: devices, and pairs that stream behind them.
 
     Parameters
     ----------
     model, hardware, settings
         As for `lower_chain`.
+    problem
+        Its devices; all of them where weights are streamed.
 
     Raises
     ------
     InvalidHardware
         As for `lower_chain`.
     """
-    plain = Places.of_chain(lower_chain(model, hardware, settings))
+    plain = Places.of_chain(problem)
     streams = streams_of(hardware, settings)
     if not streams:
         return plain
@@ -309,7 +350,7 @@ def _check_devices(model: LanguageModel, hardware: Hardware, settings: Settings)
 
 def _unit_seconds(
     model: LanguageModel,
-    hardware: Hardware,
+    devices: Sequence[Device],
     units: list[tuple[Part, ...]],
     passes: tuple[tuple[Phase, int], ...],
 ) -> NDArray[np.float64]:
@@ -332,7 +373,7 @@ def _unit_seconds(
     return np.array(
         [
             [sum(count * timed(part, device, phase) for part in parts for phase, count in passes) for parts in units]
-            for device in hardware.devices
+            for device in devices
         ]
     )
 

@@ -15,7 +15,7 @@ from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import SolverFailure
 from rlinit.hardware import Hardware
 from rlinit.llm.contiguous import ChainProblem, ChainSolution, Places, solve_chain
-from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain, lower_places
+from rlinit.llm.lowering import Granularity, Objective, Settings, device_sets, lower_chain, lower_places
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.simple_splits import compare_splits
@@ -111,23 +111,33 @@ def _planned(model: LanguageModel, devices: Hardware, settings: Settings) -> Llm
 def _solve(
     model: LanguageModel, hardware: Hardware, settings: Settings
 ) -> tuple[ChainProblem, ChainSolution, float, str]:
-    """Return the problem, its best spans, what was proven that none are below, and what proved it.
+    """Return the problem of all devices, its best spans, what was proven that none are below, and what proved it.
 
-    A pipeline of k devices has k batches under way: the best for each k with the caches of k batches is at most k
-    devices long, and the best of all k is the best pipeline.
+    Buffers go by the devices that are used: every plan is one of some set of them with the same buffers, and the best
+    of all sets is the best plan. A pipeline of k devices has k batches under way: the best for each k with the caches
+    of k batches is at most k devices long, and the best of all k is the best pipeline.
     """
-    source = "dynamic program over sets of devices"
-    if settings.objective != "pipeline":
-        problem = lower_chain(model, hardware, settings)
-        if not settings.contiguous:
-            places, experts = lower_places(model, hardware, settings), _experts_apart(model, settings)
-            return problem, *_on_any_device(problem, places, experts)
-        solution = solve_chain(problem)
-        return problem, solution, solution.cost, source
-    most = min(hardware.num_devices, len(model.units(settings.granularity)))
-    problems = [lower_chain(model, hardware, settings, k, k) for k in range(1, most + 1)]
-    solution = min((solve_chain(problem) for problem in problems), key=lambda found: found.cost)
-    return problems[0], solution, solution.cost, source
+    whole = lower_chain(model, hardware, settings)
+    best, bound, source = ChainSolution(np.inf, ()), np.inf, "dynamic program over sets of devices"
+    for ids, most in device_sets(hardware, settings):
+        most = min(most, whole.num_units)
+        for k in range(1, most + 1) if settings.objective == "pipeline" else (most,):
+            batches = k if settings.objective == "pipeline" else 1
+            problem = lower_chain(model, hardware, settings, batches, k, ids)
+            if settings.contiguous or (most == 1 and not settings.stream):
+                solution = solve_chain(problem)
+                proven = solution.cost
+            else:
+                places, experts = lower_places(model, hardware, settings, problem), _experts_apart(model, settings)
+                solution, proven, source = _on_any_device(problem, places, experts)
+            named = tuple((ids[at] if at < len(ids) else at, start, end) for at, start, end in solution.spans)
+            best = min(best, ChainSolution(solution.cost, named), key=lambda one: one.cost)
+            bound = min(bound, proven)
+    if not best.spans and bound < np.inf:
+        raise SolverFailure(
+            "the program ended without a placement, and no contiguous split fits; try granularity='part'"
+        )
+    return whole, best, bound, source
 
 
 def _experts_apart(model: LanguageModel, settings: Settings) -> list[int]:
@@ -175,10 +185,6 @@ def _on_any_device(problem: ChainProblem, places: Places, experts: Sequence[int]
         solution = ChainSolution(math.fsum([*units, *cuts]), spans)
     if found.bound < solution.cost * (1 - OPTIMALITY_TOLERANCE):
         solution = min(solution, solve_chain(problem), key=lambda one: one.cost)
-    if not solution.spans:
-        raise SolverFailure(
-            "the program ended without a placement, and no contiguous split fits; try granularity='part'"
-        )
     return solution, found.bound, source
 
 

@@ -93,7 +93,8 @@ def memory_of(
     spans
         From `evaluate`.
     """
-    layers, logits = layer_bytes(model, hardware, settings), logit_bytes(model, hardware, settings)
+    used = [at for at, device in enumerate(hardware.devices) if any(span.device == device.name for span in spans)]
+    layers, logits = layer_bytes(model, hardware, settings, used), logit_bytes(model, hardware, settings, used)
     found = []
     for device in hardware.devices:
         here = [span for span in spans if span.device == device.name]

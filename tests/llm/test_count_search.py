@@ -17,7 +17,7 @@ from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.contiguous import Places
 from rlinit.llm.count_search import prove_walk
-from rlinit.llm.lowering import lower_places, streams_of
+from rlinit.llm.lowering import lower_chain, lower_places, streams_of
 from rlinit.llm.packing import Packing
 from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, random_hardware
@@ -178,7 +178,7 @@ def test_streams_are_as_good_as_brute_force(objective: Any, seed: int) -> None:
     assert plan.value == pytest.approx(best, rel=1e-8)
     assert plan.bound_source == "branch and bound over counts"
     assert plan.bound >= plan.value * (1 - 1e-8)
-    places = lower_places(model, hardware, plan.settings)
+    places = lower_places(model, hardware, plan.settings, lower_chain(model, hardware, plan.settings))
     assert places.seconds.shape == (6, n)
 
 

@@ -57,7 +57,7 @@ def every_split(num_units: int, num_devices: int) -> Any:
 
 
 @pytest.mark.parametrize("objective", get_args(Objective))
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(8))
 def test_plans_are_as_good_as_brute_force(objective: Objective, seed: int) -> None:
     """The value is that of the best of all splits, and infeasible means that none of them fits."""
     draw = random.Random(f"{objective}-{seed}")
@@ -68,6 +68,8 @@ def test_plans_are_as_good_as_brute_force(objective: Objective, seed: int) -> No
     whole = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
     hardware = random_hardware(draw, draw.choice([2, 3]), whole)
     first = draw.choice([(), ("d0",)])
+    kinds = ["cpu" if draw.random() < 0.4 else "d" for _ in hardware.devices]
+    hardware = replace(hardware, devices=tuple(map(lambda one, kind: replace(one, kind=kind), hardware.devices, kinds)))
     runtime = draw.choice(get_args(RuntimeName))
     plan = llm.plan(
         model, hardware, objective=objective, granularity=granularity, first=first, reserve_bytes=50.0, runtime=runtime,
@@ -469,3 +471,40 @@ def test_experts_on_the_processor_are_compared_with_llama_cpp() -> None:
     assert plan.baselines["llama.cpp"] == pytest.approx(fewest, rel=0.01)
     two = llm.plan(model, "t4+t4+cpu-128g", granularity="part", contiguous=False).baselines
     assert all(isinstance(two[name], float) for name in ("llama.cpp", "fewest experts on the processor"))
+
+
+@pytest.mark.parametrize("objective", get_args(Objective))
+@pytest.mark.parametrize("dtype", ["int4", "int8"])
+def test_another_device_never_makes_a_plan_worse(objective: Objective, dtype: str) -> None:
+    """Buffers that only plans on processor and GPU take, or on several, are not counted for plans on one."""
+    config = {"model_type": "mixtral", "num_hidden_layers": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
+    model = llm.load(config, context=8192, dtype=dtype)
+    last = math.inf
+    for hardware in ("rtx4090", "rtx4090+cpu-512g", "rtx4090+t4+cpu-512g"):
+        plan = llm.plan(model, hardware, objective=objective)
+        assert plan.value <= last * (1 + 1e-9), hardware
+        last = plan.value
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_devices_that_come_back_share_buffers_as_brute_force_says(seed: int) -> None:
+    """With ``contiguous=False`` processors and GPUs take buffers by what works together; the best of all is found."""
+    draw = random.Random(f"buffers {seed}")
+    config = draw.choice([LLAMA, MIXTRAL, GEMMA]) | {"num_hidden_layers": 2}
+    model = llm.load(config, prompt=7, output=5, dtype="int4/fp16")
+    whole = sum(model.weight_bytes(part) + model.kv_bytes(part) for part in model.architecture.parts)
+    plain = random_hardware(draw, 3, 2 * whole)
+    kinds = draw.choice([("cpu", "d", "d"), ("d", "cpu", "cpu"), ("d", "cpu", "d")])
+    hardware = replace(plain, devices=tuple(map(lambda one, kind: replace(one, kind=kind), plain.devices, kinds)))
+    runtime = draw.choice(get_args(RuntimeName))
+    plan = llm.plan(model, hardware, granularity="part", contiguous=False, runtime=runtime, micro_batch=4)
+    best, n = math.inf, len(model.units("part"))
+    for devices in itertools.product(range(3), repeat=n):
+        starts = [0, *(at for at in range(1, n) if devices[at] != devices[at - 1])]
+        split = tuple((devices[a], a, b) for a, b in zip(starts, [*starts[1:], n], strict=True))
+        spans = evaluate(model, hardware, plan.settings, split)
+        if not overfull(memory_of(model, hardware, plan.settings, spans)):
+            best = min(best, value_of(spans, plan.settings))
+    assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
+    assert plan.value == pytest.approx(best, rel=1e-6)
+    assert plan.bound <= plan.value
