@@ -55,6 +55,7 @@ _TRAINING = ("backward_of", "backward_time_s")
 _NOTES = (
     "node",
     "nodes",
+    "parts",
     "module",
     "scopes",
     "holds",

@@ -66,6 +66,12 @@ as it ran on the example inputs. A warning says so, the ops have the extra `trac
 as they are; one that gives another shape or number than when it was traced, or writes to what it was given, ends the
 run with its name. Such programs cannot be saved, and compiled modules and NumPy stay on the CPU.
 
+An ONNX file gives about the ops that the module it was exported from gives: what exporters take apart (attention with
+its scale and mask, layer and group norms, GELU, SiLU, Mish, linear layers with a bias) is one op again, which stands
+for all its nodes in exports and runs, and a Transpose, a Slice or a Reshape that copies nothing is a view, as in torch.
+`rlinit/coarsening/whole_ops.toml` lists the expressions. A norm or an activation that a model writes out op by op (the
+RMS norm and the rotary positions of Llama) stays so in both.
+
 Written by `python -m benchmarks.components.importers`; the machine and the versions are in
 `benchmarks/results/importers.json`. Every PyTorch model is built with random weights on the meta device, exported by
 `torch.export` and read by `rlinit.importers.torch.export`, one image or one sequence of 128 tokens at a time. *Ops*

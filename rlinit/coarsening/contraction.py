@@ -111,16 +111,24 @@ def coarsen(
     if chains:
         paths = join_chains(graph, paths, limits)
     paths.sort(key=lambda path: path[-1])
-    group_of_op = groups_of(graph.num_ops, paths)
-    return Coarsened(_coarse_graph(graph, paths, group_of_op), graph, group_of_op, tuple(map(tuple, paths)))
+    return Coarsened(contracted(graph, paths), graph, groups_of(graph.num_ops, paths), tuple(map(tuple, paths)))
 
 
 def _group_sums(column: FloatArray, group_of_op: IntArray, count: int) -> FloatArray:
     return np.bincount(group_of_op, weights=column, minlength=count).astype(np.float64, copy=False)
 
 
-def _coarse_graph(graph: Graph, paths: list[list[int]], group_of_op: IntArray) -> Graph:
-    count = len(paths)
+def contracted(graph: Graph, paths: list[list[int]]) -> Graph:
+    """Return the graph with one op in place of each group; see `coarsen` for what it holds.
+
+    Parameters
+    ----------
+    graph
+        A graph whose ops have one output tensor each.
+    paths
+        The ops of each group, each op in one; only the last of a group feeds other groups.
+    """
+    count, group_of_op = len(paths), groups_of(graph.num_ops, paths)
     last = np.array([path[-1] for path in paths], np.int64)
 
     def total(column: FloatArray) -> FloatArray:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -126,8 +126,11 @@ def openvino_affinities(
 
 def _friendly_names(graph: Graph, op: str) -> list[str]:
     row = graph.extras.get(graph.index(op), {})
-    tensors = row.get("tensors") or [op]
-    node = str(row.get("node", op))
+    own = [row.get("node", op), *(row.get("tensors") or [op])]
+    return [name for node, *tensors in (*row.get("parts", ()), own) for name in _names_of_node(str(node), tensors)]
+
+
+def _names_of_node(node: str, tensors: Sequence[str]) -> list[str]:
     if node == tensors[0]:  # it has no name of its own
         return [str(tensors[-1])]
     # Should its outputs be made by different ops of OpenVINO, each is called after its output.

@@ -116,17 +116,19 @@ def annotated_onnx(plan: Plan, graph: Graph, model: Any) -> Any:
     copied = _ordered(fit)
     configuration = copied.configuration.add(name=_CONFIGURATION, num_devices=len(devices))
     configuration.device.extend(devices)
+    name2at = {name: op2place[op] for op in fit.op2places for name, _ in fit.nodes_of(op)}
     for node in copied.graph.node:
-        if node.name in fit.op2place:
+        at = name2at.get(node.name)
+        if at is not None:
             entry = node.device_configurations.add(configuration_id=_CONFIGURATION)
             if is_staged:
-                entry.pipeline_stage = op2place[node.name]
+                entry.pipeline_stage = at
             for tensor in dict.fromkeys(name for name in (*node.input, *node.output) if name):
-                entry.sharding_spec.add(tensor_name=tensor, device=[op2place[node.name]])
+                entry.sharding_spec.add(tensor_name=tensor, device=[at])
             kept = [said for said in node.metadata_props if said.key != _LAYER]
             del node.metadata_props[:]
             node.metadata_props.extend(kept)
-            node.metadata_props.add(key=_LAYER, value=_layer(devices[op2place[node.name]]))
+            node.metadata_props.add(key=_LAYER, value=_layer(devices[at]))
     _note(copied, plan)
     return copied
 
@@ -200,7 +202,7 @@ def _ordered(fit: OnnxFit) -> Any:
     del graph.node[:]
     for at in sorted_nodes(fit.model.graph):
         node = fit.model.graph.node[at]
-        graph.node.append(renamed(node, fit.place2op.get(at, node.name)))
+        graph.node.append(renamed(node, fit.place2name.get(at, node.name)))
     for node in graph.node:
         earlier = [entry for entry in node.device_configurations if entry.configuration_id != _CONFIGURATION]
         del node.device_configurations[:]

@@ -12,7 +12,7 @@ from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.exporters.onnx.external_data import open_onnx
 from rlinit.exporters.op_devices import check_graph
 from rlinit.graph import Graph
-from rlinit.importers.onnx.reader import from_onnx, import_onnx, node_reads
+from rlinit.importers.onnx.reader import import_onnx, joined, node_graph, node_reads
 from rlinit.importers.onnx.shapes import inlined
 from rlinit.importers.onnx.type_inference import element_name
 from rlinit.plan import Plan
@@ -28,26 +28,31 @@ class OnnxFit:
         An ONNX `ModelProto`, the model's functions inlined.
     source
         The file beside which its large weights lie; None: it has none.
-    op2place
-        op -> place of its node in the model's graph; inputs of the model have none. In an order in which tensors are
-        made before they are read.
-    place2op
-        The inverse. Nodes that are not in it compute constants, or shapes, which are all known.
+    op2places
+        op -> places of its nodes in the model's graph, the one that gives its tensor last; inputs of the model have
+        none. In an order in which tensors are made before they are read.
+    place2name
+        place -> what an import calls the node by itself: for the last node of an op, the op. Nodes that are not in it
+        compute constants, or shapes, which are all known.
     maker
         tensor -> place of the node that makes it.
     types
-        (element type as ONNX numbers it, dimensions) of the model's inputs and of the ops' outputs.
+        (element type as ONNX numbers it, dimensions) of the model's inputs and of what the nodes of ops make.
     stored
         Names of the tensors whose values the model holds.
     """
 
     model: Any
     source: Path | None
-    op2place: Mapping[str, int]
-    place2op: Mapping[int, str]
+    op2places: Mapping[str, Sequence[int]]
+    place2name: Mapping[int, str]
     maker: Mapping[str, int]
     types: Mapping[str, tuple[int, tuple[int, ...]]]
     stored: frozenset[str]
+
+    def nodes_of(self, op: str) -> list[tuple[str, Any]]:
+        """Return (name, node) of an op's nodes, in order."""
+        return [(self.place2name[place], self.model.graph.node[place]) for place in self.op2places[op]]
 
 
 def fit_onnx(plan: Plan, graph: Graph, model: Any) -> OnnxFit:
@@ -76,41 +81,40 @@ def fit_onnx(plan: Plan, graph: Graph, model: Any) -> OnnxFit:
     check_graph(plan, graph)
     proto, source = open_onnx(model)
     whole = inlined(proto)
-    again = from_onnx(whole, dims=_dims_of(whole, graph), name=graph.name)
+    apart = node_graph(whole, dims=_dims_of(whole, graph), name=graph.name)
+    again = joined(apart, whole)
     _compare(graph, again)
-    op2place: dict[str, int] = {}
-    for at, op in enumerate(again.names):
-        if again.kinds[at] != "input":
-            op2place[op] = int(again.extras[at]["nodes"][0])
+    op2places, name2places = (
+        {one.names[v]: list(map(int, row["nodes"])) for v, row in one.extras.items() if one.kinds[v] != "input"}
+        for one in (again, apart)
+    )
     maker = {name: place for place, node in enumerate(whole.graph.node) for name in node.output if name}
     stored = {tensor.name for tensor in whole.graph.initializer}
     stored |= {sparse.values.name for sparse in whole.graph.sparse_initializer}
-    types = _types(whole, again)
+    types = _types(whole, apart)
     given = {value.name for value in whole.graph.input}
     for value in whole.graph.output:
         if not any(value.name in known for known in (maker, stored, given)):
             raise InvalidGraph(f"the model gives the tensor {value.name!r}, which nothing makes")
-    place2op = {place: op for op, place in op2place.items()}
-    return OnnxFit(whole, source, op2place, place2op, maker, types, frozenset(stored))
+    place2name = {places[0]: name for name, places in name2places.items()}
+    return OnnxFit(whole, source, op2places, place2name, maker, types, frozenset(stored))
 
 
-def renamed(node: Any, op: str) -> Any:
-    """Return a node called like its op, a copy if it is not: names of nodes may be missing, and need not be distinct.
-
-    An import of the copy calls the op the same.
+def renamed(node: Any, name: str) -> Any:
+    """Return a node of another name, a copy if it has not: names of nodes may be missing, and need not be distinct.
 
     Parameters
     ----------
     node
         A `NodeProto`; it is not changed.
-    op
-        The name of its op in the graph.
+    name
+        What an import calls it, see `OnnxFit.place2name`, so that an import of the copy calls it the same.
     """
-    if node.name == op:
+    if node.name == name:
         return node
     copied = type(node)()
     copied.CopyFrom(node)
-    copied.name = op
+    copied.name = name
     return copied
 
 

@@ -248,7 +248,7 @@ class _Parts:
             keys = {op: (stage, "") for op, stage in op_stages(plan, graph).items()}
         else:
             keys = self._runs(graph)
-        op2key = {op: keys[op] for op in fit.op2place}  # inputs of the model are no part of a part
+        op2key = {op: keys[op] for op in fit.op2places}  # inputs of the model are no part of a part
         self._members: dict[tuple[int, str], list[str]] = {}
         for op, key in op2key.items():
             self._members.setdefault(key, []).append(op)
@@ -256,9 +256,10 @@ class _Parts:
         home = {key: at for at, key in enumerate(self._order)}
         self._op2part = {op: home[key] for op, key in op2key.items()}
         self._readers: dict[str, set[int]] = {}
-        for op, place in fit.op2place.items():
-            for name in self._needs(fit.model.graph.node[place]):
-                self._readers.setdefault(name, set()).add(self._op2part[op])
+        for op in fit.op2places:
+            for _, node in fit.nodes_of(op):
+                for name in self._needs(node):
+                    self._readers.setdefault(name, set()).add(self._op2part[op])
         self._results = dict.fromkeys(value.name for value in fit.model.graph.output)
         self._stored = {tensor.name: tensor for tensor in fit.model.graph.initializer}
         self._sparse = {sparse.values.name: sparse for sparse in fit.model.graph.sparse_initializer}
@@ -275,7 +276,7 @@ class _Parts:
             name, most = graph.names[v], 0
             for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist():
                 other = graph.names[u]
-                if other in self._fit.op2place:
+                if other in self._fit.op2places:
                     most = max(most, changes[other] + (self._devices[other] != self._devices[name]))
             changes[name] = most
         return {op: (number, self._devices[op]) for op, number in changes.items()}
@@ -293,9 +294,10 @@ class _Parts:
         fit, last = self._fit, at == len(self._order) - 1
         ops = self._members[key]
         writer = _Writer(fit, self._stored, self._sparse)
-        made = {name for op in ops for name in fit.model.graph.node[fit.op2place[op]].output if name}
-        for op in ops:
-            writer.add(op, fit.model.graph.node[fit.op2place[op]], made)
+        nodes = [named for op in ops for named in fit.nodes_of(op)]
+        made = {tensor for _, node in nodes for tensor in node.output if tensor}
+        for name, node in nodes:
+            writer.add(name, node, made)
         gives = [name for name in writer.made if self._leaves(name, at)]
         if last:
             constants = fit.maker.keys() | fit.stored
@@ -353,17 +355,17 @@ class _Writer:
         self.made: list[str] = []
         self.held: set[str] = set()
 
-    def add(self, op: str, node: Any, made: set[str]) -> None:
-        """Add the node of an op, called like it; `made` are the tensors that ops of this part make."""
-        for name in node_reads(node):
-            if name in self._fit.types:
-                if name not in made and name not in self.held:
-                    self.held.add(name)
-                    self.takes.append(name)
+    def add(self, name: str, node: Any, made: set[str]) -> None:
+        """Add a node of an op under a name; `made` are the tensors that ops of this part make."""
+        for tensor in node_reads(node):
+            if tensor in self._fit.types:
+                if tensor not in made and tensor not in self.held:
+                    self.held.add(tensor)
+                    self.takes.append(tensor)
             else:
-                self.constant(name)
-        self.nodes.append(renamed(node, op))
-        self.made += [name for name in node.output if name]
+                self.constant(tensor)
+        self.nodes.append(renamed(node, name))
+        self.made += [tensor for tensor in node.output if tensor]
 
     def constant(self, name: str) -> None:
         """Add what gives a constant, each thing once, what it is computed from first."""

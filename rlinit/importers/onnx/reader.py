@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from rlinit.coarsening.patterns import with_whole_ops
 from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError, first_line
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
@@ -16,6 +17,7 @@ from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype, Precision
 from rlinit.importers.common.tensors import TensorType
 from rlinit.importers.onnx.flops import node_flops
+from rlinit.importers.onnx.layouts import view_places
 from rlinit.importers.onnx.shapes import Prepared, infer_types, is_small
 
 _RANDOM = frozenset(
@@ -26,9 +28,6 @@ _RELABELS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten",
 
 _MAX_SCOPE = 10_000
 """Characters of a node's scopes; torch writes some hundred."""
-
-_VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
-"""Ops that runtimes answer with the tensor they read, at inference."""
 
 _WEIGHT_READERS = frozenset(
     {"Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"}
@@ -103,15 +102,18 @@ def from_onnx(
 ) -> Graph:
     """Return the computation graph of an ONNX model: one op for each node that depends on an input's values.
 
-    Inputs are ops of kind "input". Initializers, and whatever is computed from them or from shapes alone, are bytes
-    of the ops that read them (`Holdings`; a parameter is a constant of two or more dimensions read by a convolution, a
-    matrix product, a recurrence or a lookup). Relabelled constants (transposed, dequantized, ...) count as they are
-    stored. Functions of the model are inlined; a node with subgraphs (If, Loop, Scan) is one op that reads what they
-    read, and has the operations of its largest branch, one iteration.
+    What exporters take apart (attention, norms, activations, linear layers; ``rlinit/coarsening/whole_ops.toml``) is
+    one op again, so that a model has about the ops that it has by `from_torch`. What only sees a tensor otherwise (a
+    Transpose, a Slice, most Reshapes) is a view, as there. Inputs are ops of kind "input". Initializers, and whatever
+    is computed from them or from shapes alone, are bytes of the ops that read them (`Holdings`; a parameter is a
+    constant of two or more dimensions read by a convolution, a matrix product, a recurrence or a lookup). Relabelled
+    constants (transposed, dequantized, ...) count as they are stored. Functions of the model are inlined; a node with
+    subgraphs (If, Loop, Scan) is one op that reads what they read, and has the operations of its largest branch, one
+    iteration.
 
-    Extras of an op: ``node`` (the node's name, or its first output where it has none), ``nodes`` (its place among
-    the model's nodes, functions inlined), ``tensors`` (names of its outputs), ``outputs`` (a list of
-    [type, dimension, ...]).
+    Extras of an op: ``node`` (its last node's name, or that node's first output where it has none), ``nodes`` (places
+    of its nodes among the model's, functions inlined), ``tensors`` (names of its outputs), ``outputs`` (a list of
+    [type, dimension, ...]), ``parts`` (of an op with several nodes, name and tensors of each before the last).
 
     Parameters
     ----------
@@ -136,6 +138,46 @@ def from_onnx(
     BackendUnavailable
         onnx is not installed.
     """
+    apart = node_graph(model, batch=batch, dims=dims, sharing=sharing, dtype=dtype, name=name)
+    return joined(apart, model)
+
+
+def joined(apart: Graph, model: Any) -> Graph:
+    """Return the graph of a model with what exporters take apart whole again.
+
+    Parameters
+    ----------
+    apart
+        From `node_graph`.
+    model
+        The model, whose outputs no op may keep to itself.
+    """
+    given = {value.name for value in model.graph.output}
+    results = [v for v, row in apart.extras.items() if not given.isdisjoint(row["tensors"])]
+    return with_whole_ops(apart, results)
+
+
+def node_graph(
+    model: Any,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    sharing: Sharing = "colocate",
+    dtype: Dtype = None,
+    name: str | None = None,
+) -> Graph:
+    """Return the graph of an ONNX model with each node by itself; all else as for `from_onnx`.
+
+    Parameters
+    ----------
+    model, batch, dims, sharing, dtype, name
+        As for `from_onnx`.
+
+    Raises
+    ------
+    InvalidGraph, BackendUnavailable
+        As for `from_onnx`.
+    """
     import_onnx()
     precision = Precision.of(dtype)
     if not model.HasField("graph") or not model.graph.node:
@@ -152,8 +194,9 @@ def from_onnx(
 def _assembled(prepared: Prepared, sharing: Sharing, precision: Precision) -> Assembly:
     """Return the ops of a prepared model."""
     graph, types = prepared.graph, prepared.types
-    nodes = zip(_labels(graph), prepared.places, graph.node, strict=True)
-    steps = [_step(label, place, node, types) for label, place, node in nodes]
+    views = view_places(graph, types)
+    nodes = enumerate(zip(_labels(graph), prepared.places, graph.node, strict=True))
+    steps = [_step(label, place, node, types, at in views) for at, (label, place, node) in nodes]
     read = {name for step in steps for name in step.reads} | {value.name for value in graph.output}
     assembly = Assembly(types, prepared.stored, read, sharing, precision=precision)
     for value in graph.input:
@@ -271,7 +314,7 @@ def sorted_nodes(graph: Any) -> list[int]:
     return order_of(steps, given)
 
 
-def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) -> Step:
+def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType], is_view: bool) -> Step:
     """Return what there is to know of a node."""
     standard = node.domain in ("", "ai.onnx")
     makes = [name for name in node.output if name]
@@ -290,7 +333,7 @@ def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType]) ->
         constant=constant,
         relabels=relabels,
         reads_weights=node.op_type in _WEIGHT_READERS,
-        is_view=standard and node.op_type in _VIEWS,
+        is_view=is_view,
         flops=lambda: _flops(node, types),
         extras={"node": node.name or (makes[0] if makes else label), "nodes": [place], **_scopes(node)},
     )

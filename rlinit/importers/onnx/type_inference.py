@@ -50,7 +50,20 @@ _DTYPES = {
 _FOLDABLE = frozenset(
     {"Shape", "Size", "Constant", "ConstantOfShape", "Range", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice"}
     | {"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Max", "Min", "Cast", "Reshape", "Identity", "Where", "Equal"}
-    | {"Not", "And", "Or", "Less", "Greater", "Floor", "Ceil", "ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin"}
+    | {
+        "Transpose",
+        "Not",
+        "And",
+        "Or",
+        "Less",
+        "Greater",
+        "Floor",
+        "Ceil",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceMax",
+        "ReduceMin",
+    }
 )
 """Ops on numbers of known value that shapes are computed with; none runs a subgraph."""
 

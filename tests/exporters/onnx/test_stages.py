@@ -218,7 +218,7 @@ def test_rewired_and_resized_models_are_refused() -> None:
     model = rewired(("x", "x"), ("x", "y0"), ("y0", "y1"))
     graph = from_onnx(model, batch=2)
     plan = staged(graph, [0, 0, 0, 0], 1)
-    assert fit_onnx(plan, graph, model).op2place == {"n0": 0, "n1": 1, "n2": 2}
+    assert fit_onnx(plan, graph, model).op2places == {"n0": [0], "n1": [1], "n2": [2]}
     with pytest.raises(InvalidPlan, match="node 'n2' reads node 'n0' only in the plan's graph"):
         onnx_stages(plan, graph, rewired(("x", "x"), ("x", "y0"), ("x", "y1")))
     product = model_of([node("MatMul", ["x", "w"], ["y"], name="n")], stored=[weight("w", 4, 5)])

@@ -1,0 +1,66 @@
+"""One model by torch and by ONNX: about the same ops, seconds and plans, whichever exporter wrote the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit.costs.roofline import op_times
+from rlinit.exporters.onnx.annotated import annotated_onnx, read_onnx_annotations
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.importers.onnx.reader import from_onnx
+from rlinit.measurement.ops import placed_plan
+from tests.late import late_imports
+
+with late_imports():
+    import onnx
+    import torch
+
+    from tests.importers.onnx import exported_models
+
+MACHINE = Hardware.preset("t4+a100+cpu")
+CASES = [
+    *("vit, dynamo", "vit, TorchScript", "bert, dynamo", "bert, TorchScript", "gpt2, dynamo", "llama, dynamo"),
+    *("swin, TorchScript", "layers, dynamo", "layers, TorchScript"),
+]
+
+
+def seconds(graph: Graph) -> Any:
+    """Return the seconds of the ops that cost some on the A100."""
+    found = op_times(graph, next(device for device in MACHINE.devices if device.name == "a100"))
+    return found[found > 0]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.fx traced it instead")
+@pytest.mark.parametrize("case", CASES)
+def test_torch_and_onnx_agree(case: str, tmp_path: Path) -> None:
+    """Ops that cost something, their seconds on one GPU, and the plan's value differ by less than a tenth."""
+    pytest.importorskip("onnxscript", reason="torch exports to ONNX with onnxscript")
+    model, args = exported_models.exported(case, tmp_path / "model.onnx")
+    ours, theirs = Graph.from_torch(model, args), rlinit.load_graph(tmp_path / "model.onnx")
+    assert len(seconds(theirs)) == pytest.approx(len(seconds(ours)), rel=0.1)
+    assert seconds(theirs).sum() == pytest.approx(seconds(ours).sum(), rel=0.1)
+    assert theirs.flops.sum() == pytest.approx(ours.flops.sum(), rel=0.1)
+    plans = [rlinit.schedule(graph, MACHINE, objective="latency", time_limit_s=0.5) for graph in (ours, theirs)]
+    assert plans[1].value == pytest.approx(plans[0].value, rel=0.1)
+    check_nodes(theirs, tmp_path / "model.onnx", model, args)
+
+
+def check_nodes(graph: Graph, path: Path, model: Any, args: Any) -> None:
+    """Ops on two devices by turns run as the nodes that they stand for, with the model's outputs; so in annotations."""
+    plan = placed_plan(graph, {op: f"d{at % 2}" for at, op in enumerate(graph.names)})
+    read = onnx.load(path, load_external_data=False).graph.input
+    made = rlinit.run(plan, path, *(value.numpy() for value in args[: len(read)]))
+    with torch.no_grad():
+        assert np.allclose(next(iter(made.values())), model(*args).numpy(), atol=1e-4)
+    annotated = annotated_onnx(plan, graph, path)
+    assert from_onnx(annotated, name=graph.name).fingerprint() == graph.fingerprint()
+    said = read_onnx_annotations(annotated).op2device
+    places = {place for at, row in graph.extras.items() if graph.kinds[at] != "input" for place in row["nodes"]}
+    assert len(said) == len(places)
+    assert sum(len(row.get("nodes", [])) > 1 for row in graph.extras.values()) > 0
