@@ -6,7 +6,8 @@ on the files as they now are finds no value below the bound, and `rlinit.verify`
 
 A *consistent liar* changes what belongs together: it plans and certifies another problem, which differs in one place,
 and says that this is the one; or it takes a schedule that is not the best and fits bound, thresholds and multipliers
-to its value.
+to its value; or it does what it is told: every number of a changed plan that is refused becomes the one expected, the
+bound becomes the value, and what certifies honest plans looks for a proof of it.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 import rlinit
+from rlinit.budget import Budget
 from rlinit.certificates import certificate_of, check
+from rlinit.certificates.lags import BetweenOps
+from rlinit.certificates.writing import _proof
 from rlinit.errors import RlinitError
 from rlinit.files import check_schema
 from rlinit.graph import Graph
@@ -45,6 +49,9 @@ SHARES = (0.25, 0.15, 0.15, 0.45)
 
 LIARS = 3
 """Consistent lies of each kind about each problem."""
+
+MOST_REPAIRS = 60
+"""Numbers of a plan that a liar replaces by those expected."""
 
 Files = dict[str, Any]
 
@@ -141,13 +148,61 @@ def fitted(files: Files, rng: np.random.Generator) -> tuple[Files, str] | None:
     return {**files, "plan": written, "certificate": certificate}, f"{method} called optimal"
 
 
+def certified_anew(files: Files, rng: np.random.Generator) -> tuple[Files, str] | None:
+    """Return a changed plan with figures, value, bound and proofs that fit what it now says; None without a plan."""
+    graph, hardware = Graph.from_dict(files["graph"]), Hardware.from_dict(files["hardware"])
+    kind = rng.random()
+    changed = mutated(files, rng, "plan", 2) if kind < 0.6 else (told_of_this if kind < 0.9 else fitted)(files, rng)
+    if changed is None:
+        return None
+    bad, what = copy.deepcopy(changed[0]), f"{changed[1]}, certified anew"
+    for _ in range(MOST_REPAIRS):
+        try:
+            read = exact(bad)
+            values = check.exact_values(*read[:3])
+            break
+        except check.Refuted as problem:
+            told = re.search(r" is (\S+), not (\S+)$", str(problem))
+            if told is None:
+                return bad, what
+            bad["plan"] = replaced(bad["plan"], *map(float, told.groups()))
+        except check.MALFORMED:
+            return bad, what
+    else:
+        return bad, what
+    levels: list[Any] = []
+    for level, value in enumerate(values):
+        try:
+            costs = check.Costs(*read[:3], level, values)
+            levels.append(_proof(costs, value, value, partial(BetweenOps, graph, hardware), Budget(2.0)))
+        except check.Refuted:
+            levels.append(None)
+    said = [float(value) for value in values]
+    marks = {key: files["plan"][key] for key in ("graph_fingerprint", "hardware_fingerprint")}
+    bad["plan"] |= marks | {"values": said, "bounds": said, "status": "optimal"}
+    return bad | {"certificate": bad["certificate"] | marks | {"levels": levels, "trusted": ["nothing"]}}, what
+
+
+def replaced(data: Any, before: float, after: float) -> Any:
+    """Return data with each number that is the one before replaced by the one after."""
+    if isinstance(data, dict):
+        return {key: replaced(value, before, after) for key, value in data.items()}
+    if isinstance(data, list):
+        return [replaced(value, before, after) for value in data]
+    same = isinstance(data, int | float) and not isinstance(data, bool) and data == before
+    return after if same else data
+
+
+def exact(files: Files) -> tuple[Any, check.Graph, check.Hardware, Any]:
+    """Return the four files as the checker reads them."""
+    read = {name: check.parse(json.dumps(data), f"rlinit-{name}", name) for name, data in files.items()}
+    return read["plan"], check.Graph(read["graph"]), check.Hardware(read["hardware"]), read["certificate"]
+
+
 def verdict(files: Files) -> str:
     """Return what the checker says of four files, "" where it refuses them."""
     try:
-        read = {name: check.parse(json.dumps(data), f"rlinit-{name}", name) for name, data in files.items()}
-        return check.check(
-            read["plan"], check.Graph(read["graph"]), check.Hardware(read["hardware"]), read.get("certificate")
-        )
+        return check.check(*exact(files))
     except (check.Refuted, *check.MALFORMED):
         return ""
 
@@ -160,11 +215,11 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(value, (*path, key))
 
 
-def mutated(files: Files, rng: np.random.Generator, which: str = "") -> tuple[Files, str]:
-    """Return the files with one place of one of them changed, and which; of a certain one where it is named."""
+def mutated(files: Files, rng: np.random.Generator, which: str = "", depth: int = 99) -> tuple[Files, str]:
+    """Return the files with one place of one of them changed, and which; of a certain one, not below a depth."""
     which = which or str(rng.choice(FILES, p=SHARES))
     bad = copy.deepcopy(files)
-    every = list(places(bad[which]))
+    every = [path for path in places(bad[which]) if len(path) <= depth]
     path = every[int(rng.integers(len(every)))]
     spot = bad[which]
     for key in path[:-1]:
@@ -310,7 +365,7 @@ def attack(cases: int, first: int, seed: int, each: int = 40) -> tuple[list[str]
             continue
         if not verdict(files):
             found.append(f"case {number - 1}: the files as written are refused")
-        liars = [mutated] * each + [told_of_this, fitted] * LIARS
+        liars = [mutated] * each + [told_of_this, fitted, certified_anew] * LIARS
         for change in liars:
             changed = change(files, rng)
             if changed is None:

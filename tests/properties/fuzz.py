@@ -3,7 +3,8 @@
 A case is drawn from its number alone, so that ``--first N --cases 1`` runs it again. Scales from 2^-40 to 2^40 keep
 sums exact where costs are whole multiples, so that ties and full memories are what they seem; other cases draw any
 numbers. Some cases are too large for brute force: their bounds are held against their values, and their time against
-the limit. Each case also damages a file of one of the formats that are read, and its own plan.
+the limit. Each case also damages a file of one of the formats that are read, and its own plan; with some come pipelines
+in chunks or of loose ops, training pipelines, memories that just hold a schedule, and language models.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from rlinit.plan import Objective, Plan
 from rlinit.solving.splits import SPLIT_BOUNDS, SPLIT_METHODS
 from tests.properties import mutations
 from tests.properties.brute_force import best_placement, best_split, best_stages
+from tests.properties.language_models import attack_language_model
 from tests.training_cases import CHUNKS, brute_force, random_graph, random_hardware, random_workload
 
 Edge = tuple[str, str] | tuple[str, str, float | str]
@@ -458,6 +460,8 @@ def run(first: int, cases: int, seed: int) -> list[tuple[int, str]]:
                     wrong = attack_split(case) or attack_training(number, seed)
                 elif not wrong and case.options["objective"] in ("latency", "throughput") and not case.large:
                     wrong = attack_tight(case)
+                elif not wrong:
+                    wrong = attack_language_model(number, seed)
             except Exception:
                 wrong = traceback.format_exc(limit=-4)
             if wrong:
