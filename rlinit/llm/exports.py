@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, floor
 from typing import NamedTuple
 
+from rlinit.devices.runtimes import MICRO_BATCH
 from rlinit.errors import InvalidPlan
 from rlinit.llm.result import LlmPlan
 
@@ -76,6 +77,8 @@ def to_vllm(plan: LlmPlan) -> dict[str, str]:
     """Return vLLM's environment variable and size of the pipeline: decoder layers of each rank, in order.
 
     Ranks are the plan's spans in order; vLLM keeps the embedding with the first and the head with the last of them.
+    The longest sequence is said too; of plans with ``runtime="vllm"`` also the tokens of a pass, and the share of the
+    memory that the reserves leave on each device, rounded down.
 
     Raises
     ------
@@ -91,7 +94,13 @@ def to_vllm(plan: LlmPlan) -> dict[str, str]:
         if count == 0:
             raise InvalidPlan(f"device {device!r} has no decoder layer, which a rank of vLLM has to have")
     partition = ",".join(str(count) for count in counts.values())
-    return {"VLLM_PP_LAYER_PARTITION": partition, "--pipeline-parallel-size": str(len(counts))}
+    flags = {"VLLM_PP_LAYER_PARTITION": partition, "--pipeline-parallel-size": str(len(counts))}
+    flags["--max-model-len"] = str(plan.model.workload.context)
+    if plan.settings.runtime == "vllm":
+        flags["--max-num-batched-tokens"] = str(plan.settings.micro_batch or MICRO_BATCH["vllm"])
+        share = min(1 - one.reserve_bytes / one.memory_bytes for one in plan.memory)
+        flags["--gpu-memory-utilization"] = f"{floor(100 * share) / 100:.2f}"
+    return flags
 
 
 def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:

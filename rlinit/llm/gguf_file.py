@@ -65,8 +65,18 @@ def read_gguf(path: str | Path) -> Architecture:
     if not any(t.name == "output.weight" for t in head):
         head, tied = [*head, next(t for t in embedding if t.name == "token_embd.weight")], True
     parts.append(_part("head", -1, head))
-    context = _whole(fields, f"{family}.context_length", least=1) if f"{family}.context_length" in fields else None
-    return Architecture(family, hidden, layers, tuple(parts), tied, context)
+    return Architecture(family, hidden, layers, tuple(parts), tied, _positions(fields, family))
+
+
+def _positions(fields: dict[str, Any], family: str) -> int | None:
+    """Return the tokens that positions are made for, scaling of rotary embeddings included; None: not said."""
+    if f"{family}.context_length" not in fields:
+        return None
+    most = _whole(fields, f"{family}.context_length", least=1)
+    before = _whole(fields, f"{family}.rope.scaling.original_context_length", other=most, least=1)
+    factor = fields.get(f"{family}.rope.scaling.factor", 1.0)
+    scaled = isinstance(factor, float) and 1.0 <= factor <= LARGEST_COUNT / before
+    return max(most, int(factor * before)) if scaled else most
 
 
 def _contents(path: str | Path, name: str, field: Any) -> Any:

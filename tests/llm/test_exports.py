@@ -86,7 +86,7 @@ def test_accelerate_streams_what_the_plan_streams(tmp_path: Path) -> None:
         assert torch.equal(dispatched(ids).logits, expected)
 
 
-def write_gguf(path: Path, num_layers: int = 6, experts: int = 0) -> int:
+def write_gguf(path: Path, num_layers: int = 6, experts: int = 0, scaling: float | None = None) -> int:
     """Write a small Llama with FP16 matrices; return its bytes of tensors."""
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(path, "llama")
@@ -95,6 +95,8 @@ def write_gguf(path: Path, num_layers: int = 6, experts: int = 0) -> int:
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_context_length(128)
+    if scaling is not None:
+        writer.add_rope_scaling_factor(scaling)
     shapes = {"token_embd": (64, 16), "output": (64, 16)}
     for at in range(num_layers):
         shapes |= {
@@ -153,6 +155,9 @@ def test_gguf_files_are_read_as_they_are(tmp_path: Path) -> None:
     for ours, theirs in zip(model.architecture.parts, same.architecture.parts, strict=True):
         assert (ours.name, ours.active, ours.kv_numbers) == (theirs.name, theirs.active, theirs.kv_numbers)
         assert ours.pair_flops == theirs.pair_flops
+    assert model.architecture.max_context == 128
+    write_gguf(tmp_path / "s.gguf", scaling=4.0)
+    assert llm.load(tmp_path / "s.gguf", context=512).architecture.max_context == 512
     write_gguf(tmp_path / "e.gguf", experts=4)
     experts = llm.load(tmp_path / "e.gguf").architecture.parts[3]
     assert (experts.kind, experts.experts, experts.experts_per_token) == ("experts", 4, 2)
@@ -213,6 +218,10 @@ def test_vllm_is_told_the_layers_of_each_rank() -> None:
     found = llm.to_vllm(plan)
     assert sum(int(count) for count in found["VLLM_PP_LAYER_PARTITION"].split(",")) == 6
     assert found["--pipeline-parallel-size"] == str(len(plan.spans))
+    assert found["--max-model-len"] == "12"
+    own = llm.to_vllm(llm.plan(llm.load(MIXTURE, context=4096), "4xrtx3090", runtime="vllm", objective="pipeline"))
+    assert own["--max-num-batched-tokens"] == "2048"
+    assert own["--gpu-memory-utilization"] == "0.96"  # 1 GB of 24 GiB is the reserve
     inside = made(llm.load(CONFIG | {"num_hidden_layers": 1}, prompt=7, output=5), "abc", 0.45, granularity="part")
     with pytest.raises(InvalidPlan, match=r"cuts inside layer|has no decoder layer"):
         llm.to_vllm(inside)
