@@ -1,8 +1,9 @@
 """Language models over unlike devices: the proven best split against the rules of other tools, under one cost model.
 
-Equal layers, in proportion to memory (exo's rule), in proportion to bandwidth, and greedy whole layers (llama.cpp's
-fit) are judged by the same seconds and the same memory; where a rule's split does not fit, the row says so. So is
-accelerate's ``infer_auto_device_map``, given the largest share of the memories with which its map fits beside caches.
+The rules of `rlinit.llm.simple_splits` (layers in proportion to memory, as exo's, or bandwidth, equal layers on the
+GPUs, llama.cpp's fit and others) are judged by the same seconds and the same memory; where a rule's split does not fit,
+the row says so. So is accelerate's ``infer_auto_device_map``, given the largest share of the memories with which its
+map fits beside caches.
 
     python -m benchmarks.families.language_models
 
