@@ -206,6 +206,9 @@ def _print_plan(found: LlmPlan) -> None:
         f"{found.tokens_per_s:,.4g} tokens a second; proof in {format_seconds(found.solve_s)}",
         highlight=False,
     )
+    alike: dict[str, list[str]] = {}
     for name, value in found.baselines.items():
         said = f"{format_seconds(value)}, {value / found.value:.2f}x" if isinstance(value, float) else value
-        console.print(f"  {name}: {said}", highlight=False)
+        alike.setdefault(said, []).append(name)
+    for said, names in alike.items():
+        console.print(f"  {', '.join(names)}: {said}", highlight=False)
