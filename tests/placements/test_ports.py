@@ -278,7 +278,7 @@ def earliest_times(
 
     def recorded(jobs: Any, lanes: Any, waits: Any) -> Any:
         ends = run(jobs, lanes, waits)
-        times.extend((written + seconds, end) for (seconds, written, _), end in zip(jobs, ends, strict=True))
+        times.extend((written + seconds, end) for (seconds, written, *_), end in zip(jobs, ends, strict=True))
         return ends
 
     for part, name in ((plan, "plan"), (graph, "graph"), (hardware, "hardware")):
