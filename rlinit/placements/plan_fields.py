@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -50,11 +51,11 @@ def placement_parts(
     of_op = list(map(graph.names.__getitem__, ops.tolist()))
     on = list(map(names.__getitem__, devices.tolist()))
     _, first = np.unique(ops, return_index=True)
-    assignment: dict[str, Any] = {name: on[at] for name, at in zip(graph.names, first.tolist(), strict=True)}
-    for v in np.flatnonzero(np.bincount(ops, minlength=graph.num_ops) > 1).tolist():
-        assignment[graph.names[v]] = tuple(names[i] for i in np.unique(placement.device[v]).tolist())
+    counts = np.bincount(ops, minlength=graph.num_ops).tolist()
+    by_op = map(names.__getitem__, (np.sort(runs) % d).tolist())
+    of_ops = (tuple(islice(by_op, count)) if count > 1 else next(by_op) for count in counts)
     return {
-        "assignment": assignment,
+        "assignment": dict(zip(graph.names, of_ops, strict=True)),
         "start_s": {name: starts[at] for name, at in zip(graph.names, first.tolist(), strict=True)},
         "batches": tuple(map(Batch, of_op, on, shards, starts, ends)),
         "transfers": _transfers(problem, run, graph, names),
