@@ -9,7 +9,7 @@ llama.cpp, numbers of four bytes:
     layer, flash attention    T (4 (4h + w) + 2C + 4k (C + h))      the mask once more in FP16; + h only where k > 1
     layer, without            T (4 (4h + max(w, aC)) + 4k (C + h))  scores of all heads
     head                      T (4V + 8h + 2C)                      logits of all tokens; 2C with flash attention
-    beside a processor        + the largest matrix of a layer, which large batches copy to the GPU
+    beside a processor        + the largest matrix that lies there, which large batches copy to the GPU
 
 vLLM, numbers of b bytes: a layer T b (4h + w), and 40 V bytes for each of 256 sequences that its profile run samples.
 
@@ -21,12 +21,13 @@ Held against lines of public logs (MiB; the GitHub thread that has it):
     TriLM 3.9B, C = 512, without (its head)            105.00   111.0   mozilla-ai/llamafile 552
     GLM-4 32B, C = 32,768 (its head)                   353.00   352.0   ikawrakow/ik_llama.cpp, archived discussion
     DeepSeek R1, C = 32,768                            430.01   424.0   ggml-org/llama.cpp 12227
+    Qwen 2.5 7B, C = 8,192, the head on the processor  730.36   745.4   a public note on tuning Ollama
     Llama 3 8B, vLLM                                  1290     1252.5   vllm-project/vllm 10511
     Qwen 2.5 32B, vLLM                                1444     1485.0   a public note on running it
     Qwen 3 4B, vLLM, one sequence, T = 10,000          758      751.5   a public note on running it
 
-that is within 6% of each. Later builds of llama.cpp reserve logits for fewer tokens and take less. A head on the
-processor beside a GPU is copied there as well, which is not counted.
+that is within 6% of each. Later builds of llama.cpp reserve logits for fewer tokens and take less. A GPU beside a
+processor that has the head makes the logits as well.
 """
 
 from __future__ import annotations

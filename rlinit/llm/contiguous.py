@@ -75,7 +75,8 @@ class ChainProblem:
         need = held[None, :] - held[:, None]
         need[0, -1] -= self.shared_bytes
         fits = (need <= self.room_bytes[device] * CAPACITY_SLACK) & (ends[None, :] > ends[:, None])
-        return np.where(fits, before[None, :] - before[:, None], np.inf)
+        with np.errstate(invalid="ignore"):  # where a device never takes the last unit
+            return np.where(fits, before[None, :] - before[:, None], np.inf)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,11 +105,29 @@ def reserve_bytes(device: Device, settings: Settings) -> float:
     return device.reserve_bytes if settings.reserve_bytes is None else settings.reserve_bytes
 
 
-def device_sets(hardware: Hardware, settings: Settings) -> list[tuple[tuple[int, ...], int]]:
-    """Return sets of devices, each with the most that are used of it, of which every plan is in one with its buffers.
+class DeviceSet(NamedTuple):
+    """Devices of which plans have the same buffers.
+
+    Parameters
+    ----------
+    devices
+        Their numbers.
+    most
+        How many of them are used at most.
+    far_head
+        Whether the head may be on a processor beside GPUs, which copy it.
+    """
+
+    devices: tuple[int, ...]
+    most: int
+    far_head: bool = False
+
+
+def device_sets(hardware: Hardware, settings: Settings) -> list[DeviceSet]:
+    """Return sets such that every plan is in one of them with its buffers, and in no other with less.
 
     Buffers grow with what works together (see `layer_bytes`): they are the same for all plans on one device, for those
-    on several GPUs, on several processors, and for those on both.
+    on several GPUs, on several processors, and for those on both with the head on a GPU, or anywhere.
 
     Parameters
     ----------
@@ -117,19 +135,19 @@ def device_sets(hardware: Hardware, settings: Settings) -> list[tuple[tuple[int,
         The problem; where weights are streamed, buffers go by all devices.
     """
     everything = tuple(range(hardware.num_devices))
-    found = [(everything, hardware.num_devices)]
-    if settings.stream or hardware.num_devices == 1:
+    found = [DeviceSet(everything, hardware.num_devices, far_head=True)]
+    if settings.stream or settings.runtime == "none" or hardware.num_devices == 1:
         return found
     hosts = tuple(at for at in everything if hardware.devices[at].kind == "cpu")
     others = tuple(at for at in everything if at not in hosts)
-    return [
-        *found,
-        *((part, len(part)) for part in (hosts, others) if 1 < len(part) < len(everything)),
-        (everything, 1),
-    ]
+    found += [DeviceSet(part, len(part)) for part in (hosts, others) if 1 < len(part) < len(everything)]
+    found += [DeviceSet(everything, hardware.num_devices)] if hosts and others else []
+    return [*found, DeviceSet(everything, 1)]
 
 
-def room_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, device: int, used: Sequence[int]) -> float:
+def room_bytes(
+    model: LanguageModel, hardware: Hardware, settings: Settings, device: int, used: Sequence[int], far_head: bool
+) -> float:
     """Return the bytes of a device for weights, cache and logits, its reserve and buffers taken off.
 
     Parameters
@@ -138,15 +156,17 @@ def room_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, dev
         The problem.
     device
         Number of the device; a disk computes nothing and has no buffers.
-    used
-        Those that work together.
+    used, far_head
+        As for `layer_bytes`.
     """
     one = hardware.devices[device]
-    taken = layer_bytes(model, hardware, settings, used) if one.flops_per_s is not None else 0.0
+    taken = layer_bytes(model, hardware, settings, used, far_head) if one.flops_per_s is not None else 0.0
     return max(0.0, one.memory_bytes - reserve_bytes(one, settings) - taken)
 
 
-def layer_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int]) -> float:
+def layer_bytes(
+    model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int], far_head: bool
+) -> float:
     """Return the runtime's buffers on each device that is used.
 
     Parameters
@@ -156,29 +176,40 @@ def layer_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, us
     used
         Devices that work together: llama.cpp takes more where several of them do and there are several GPUs, and where
         a processor has layers beside a GPU.
+    far_head
+        Whether the head is on that processor; the GPU then makes the logits of large batches.
     """
-    return layer_buffer_bytes(settings.runtime, _pass_shape(model, hardware, settings, used), settings.flash_attention)
+    shape = _pass_shape(model, hardware, settings, used, far_head)
+    layers = layer_buffer_bytes(settings.runtime, shape, settings.flash_attention)
+    if settings.runtime != "llama.cpp" or not (far_head and shape.copied_bytes):
+        return layers
+    return max(layers, head_buffer_bytes(settings.runtime, shape, settings.flash_attention) + shape.copied_bytes)
 
 
-def logit_bytes(model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int]) -> float:
+def logit_bytes(
+    model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int], far_head: bool
+) -> float:
     """Return what the device with the head takes on top of `layer_bytes`.
 
     Parameters
     ----------
-    model, hardware, settings, used
+    model, hardware, settings, used, far_head
         As for `layer_bytes`.
     """
-    shape = _pass_shape(model, hardware, settings, used)
+    shape = _pass_shape(model, hardware, settings, used, far_head)
     most = head_buffer_bytes(settings.runtime, shape, settings.flash_attention)
-    return max(0.0, most - layer_buffer_bytes(settings.runtime, shape, settings.flash_attention))
+    return max(0.0, most - layer_bytes(model, hardware, settings, used, far_head))
 
 
-def _pass_shape(model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int]) -> PassShape:
+def _pass_shape(
+    model: LanguageModel, hardware: Hardware, settings: Settings, used: Sequence[int], far_head: bool
+) -> PassShape:
     parts, hidden, work = model.architecture.parts, model.architecture.hidden, model.workload
     kept, together = work.batch * work.context, range(hardware.num_devices) if settings.stream else used
     kinds = {hardware.devices[at].kind == "cpu" for at in together if hardware.devices[at].flops_per_s is not None}
     gpus = sum(one.flops_per_s is not None and one.kind != "cpu" for one in hardware.devices)
     matrices = [model.weight_bytes(part) / 3 for part in parts if part.kind in ("dense", "experts")]
+    matrices += [float(model.weight_bytes(parts[-1]))] if far_head or settings.stream else []
     widest = [
         max(part.pair_flops) / 2 if part.heads else part.active / hidden + part.experts_per_token * hidden
         for part in parts[1:-1]
@@ -197,6 +228,7 @@ def lower_chain(
     batches: int = 1,
     max_devices: int | None = None,
     devices: Sequence[int] | None = None,
+    far_head: bool = False,
 ) -> ChainProblem:
     """Return the chain problem of a model.
 
@@ -210,6 +242,8 @@ def lower_chain(
         Most devices to use; None: all.
     devices
         Those that may be used, by whose buffers together memories go; None: all.
+    far_head
+        Whether the head may be on a processor beside GPUs.
 
     Raises
     ------
@@ -228,13 +262,17 @@ def lower_chain(
     used = ids[:1] if max_devices == 1 else ids
     weights = np.array([sum(model.weight_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
     cached = np.array([batches * sum(model.kv_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
-    cached[-1] += logit_bytes(model, hardware, settings, used)
+    cached[-1] += logit_bytes(model, hardware, settings, used, far_head)
+    seconds = _unit_seconds(model, [hardware.devices[at] for at in ids], [parts for _, parts in units], passes)
+    hosts = np.array([hardware.devices[at].kind == "cpu" for at in ids])
+    if not far_head and len(used) > 1 and not hosts.all():
+        seconds[hosts, -1] = math.inf
     return ChainProblem(
-        seconds=_unit_seconds(model, [hardware.devices[at] for at in ids], [parts for _, parts in units], passes),
+        seconds=seconds,
         held_bytes=weights + cached,
         cached_bytes=cached,
         shared_bytes=float(model.tied_bytes),
-        room_bytes=np.array([room_bytes(model, hardware, settings, at, used) for at in ids]),
+        room_bytes=np.array([room_bytes(model, hardware, settings, at, used, far_head) for at in ids]),
         transfer_s=_transfers(model, hardware, passes)[np.ix_(ids, ids)],
         bottleneck=settings.objective == "pipeline",
         only_first=np.array([hardware.devices[at].name in settings.first for at in ids]),

@@ -119,11 +119,11 @@ def _solve(
     """
     whole = lower_chain(model, hardware, settings)
     best, bound, source = ChainSolution(np.inf, ()), np.inf, "dynamic program over sets of devices"
-    for ids, most in device_sets(hardware, settings):
+    for ids, most, far_head in device_sets(hardware, settings):
         most = min(most, whole.num_units)
         for k in range(1, most + 1) if settings.objective == "pipeline" else (most,):
             batches = k if settings.objective == "pipeline" else 1
-            problem = lower_chain(model, hardware, settings, batches, k, ids)
+            problem = lower_chain(model, hardware, settings, batches, k, ids, far_head)
             if settings.contiguous or (most == 1 and not settings.stream):
                 solution = solve_chain(problem)
                 proven = solution.cost

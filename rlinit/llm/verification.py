@@ -94,7 +94,8 @@ def memory_of(
         From `evaluate`.
     """
     used = [at for at, device in enumerate(hardware.devices) if any(span.device == device.name for span in spans)]
-    layers, logits = layer_bytes(model, hardware, settings, used), logit_bytes(model, hardware, settings, used)
+    far_head = any(device.kind == "cpu" and device.name == spans[-1].device for device in hardware.devices)
+    layers, logits = (of(model, hardware, settings, used, far_head) for of in (layer_bytes, logit_bytes))
     found = []
     for device in hardware.devices:
         here = [span for span in spans if span.device == device.name]

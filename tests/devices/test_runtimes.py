@@ -34,3 +34,10 @@ def test_logged_buffers(logged_mib: float, runtime: RuntimeName, shape: PassShap
 def test_no_runtime_takes_nothing() -> None:
     """``none`` leaves buffers to the reserve."""
     assert layer_buffer_bytes("none", MISTRAL) == head_buffer_bytes("none", MISTRAL) == 0.0
+
+
+def test_a_head_on_the_processor_is_copied_to_the_gpu() -> None:
+    """Logits and the copied matrix of six bits, as a log of a partly offloaded model of 7B has them."""
+    head = 152064 * 3584 * 210 / 256
+    shape = PassShape(512, 8192, 3584, 28, 152064, 3 * 18944, 2.0, copied_bytes=head)
+    assert (head_buffer_bytes("llama.cpp", shape) + head) / 2**20 == pytest.approx(730.36, rel=0.06)

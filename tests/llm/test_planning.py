@@ -508,3 +508,14 @@ def test_devices_that_come_back_share_buffers_as_brute_force_says(seed: int) -> 
     assert plan.status == ("optimal" if math.isfinite(best) else "infeasible")
     assert plan.value == pytest.approx(best, rel=1e-6)
     assert plan.bound <= plan.value
+
+
+def test_a_head_on_the_processor_takes_room_on_the_gpu() -> None:
+    """llama.cpp copies it there for large batches; plans with the head on the GPU take less."""
+    model, hardware = llm.load(LLAMA_70B, context=8192, dtype="int4"), Hardware.preset("rtx4090+cpu")
+    n = len(model.units())
+    buffers = []
+    for split in (((0, 0, 40), (1, 40, n)), ((1, 0, 60), (0, 60, n))):
+        spans = evaluate(model, hardware, Settings(), split)
+        buffers.append(memory_of(model, hardware, Settings(), spans)[0].buffer_bytes)
+    assert buffers[0] > buffers[1] + 2**28
