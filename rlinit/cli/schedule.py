@@ -15,6 +15,7 @@ import tyro
 import rlinit
 from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, check_targets, load_hardware, load_model
 from rlinit.cli.output import EXIT_CODES, escape_markup, live_line, print_phases, print_plan, show_value
+from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan
 from rlinit.solving.options import ProblemOptions, SolveOptions
@@ -194,6 +195,7 @@ def prove_bound(command: Bound) -> int:
     shown = " / ".join(show_value(value, objective) for value in proven.bounds)
     print(f"{graph.name} on {hardware.name}: no {objective} schedule is below {shown}")
     print(f"proven by {proven.source} in {format_seconds(proven.seconds)}")
-    for note in proven.notes:
+    machine = paper_machine(hardware)
+    for note in (*([f"{hardware.name} is {machine}"] if machine else []), *proven.notes):
         print(f"note: {note}")
     return 0

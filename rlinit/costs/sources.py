@@ -12,10 +12,39 @@ from rlinit.costs.roofline import may_run, ops_by_efficiency, roofline
 from rlinit.costs.table import CostTable
 from rlinit.devices.efficiency import OP_CLASSES, op_class
 from rlinit.graph import ANY_DEVICE, Graph
-from rlinit.hardware import Device
-from rlinit.units import DTYPES, compute_type
+from rlinit.hardware import Device, Hardware
+from rlinit.units import DTYPES, compute_type, format_seconds
 
-__all__ = ["CostSource", "cost_errors", "cost_sources"]
+__all__ = ["CostSource", "cost_errors", "cost_sources", "paper_machine"]
+
+_PAPERS = {
+    "cpu-t4-a100": ("DIVIML", "t4+a100+cpu"),
+    "gpt3-nodes": ("DIVIML", "2xt4+2xa100+cpu/2xt4+2xa100+cpu/100gbe"),
+    "moirai-inter": ("Moirai", "rtx3090+t4+l4+rtx4090"),
+    "moirai-intra": ("Moirai", "2xv100+2xp100"),
+    "edge-tpu": ("Inc-ILP", ""),
+}
+"""Preset (of those of any size, what is before it) -> the paper whose machine it is, and one alike from parts."""
+
+
+def paper_machine(hardware: Hardware) -> str:
+    """Return what a paper's machine takes for granted where machines of parts do not; "" for all other hardware.
+
+    What stands before the colon says whose machine it is.
+
+    Parameters
+    ----------
+    hardware
+        A preset, or hardware of a preset's name that still has nothing of its own: no efficiency, no link's latency.
+    """
+    name, _, count = hardware.name.rpartition("-")
+    paper, instead = _PAPERS.get(name if count.isdecimal() else hardware.name, ("", ""))
+    if not paper or hardware.latency_s.any() or any(device.efficiency for device in hardware.devices):
+        return ""
+    launches = sorted({device.launch_s for device in hardware.devices})
+    launch = " to ".join(dict.fromkeys(format_seconds(seconds) for seconds in (launches[0], launches[-1])))
+    said = f"every op reaches the peak rates, its launch takes {launch}, and links have no latency"
+    return f"the machine of the paper {paper}: {said}" + (f"; for plans to run, {instead} is alike" if instead else "")
 
 
 @dataclass(frozen=True, slots=True)

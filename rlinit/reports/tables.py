@@ -91,7 +91,8 @@ def _device_table(plan: Plan) -> PlanTable:
 
 
 def _title(plan: Plan) -> str:
-    return f"{plan.graph} on {plan.hardware}"
+    whose = str(plan.provenance.get("machine", "")).partition(":")[0]
+    return f"{plan.graph} on {plan.hardware}" + (f", {whose}" if whose else "")
 
 
 def summary_lines(plan: Plan) -> list[str]:
@@ -99,7 +100,8 @@ def summary_lines(plan: Plan) -> list[str]:
 
     The one that begins with the status has what was proven.
     """
-    notes = [f"note: {note}" for note in plan.notes]
+    machine = plan.provenance.get("machine")
+    notes = [f"note: {note}" for note in (*([f"{plan.hardware} is {machine}"] if machine else []), *plan.notes)]
     trusted = f" (trusted: {', '.join(plan.trusted)})" if plan.trusted else ""
     if plan.values is None:
         return [f"{plan.status}: {plan.message}{trusted}", *notes]

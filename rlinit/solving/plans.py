@@ -17,6 +17,7 @@ from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
 from rlinit.comparison.advice import placement_advice, type_advice
 from rlinit.comparison.baselines import Baseline
+from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.exporters.device_map import module_paths
 from rlinit.graph import Graph
@@ -257,6 +258,7 @@ def _plan(solved: Solved, request: Request) -> Plan:
             **_provenance(solved, graph, options),
             "dtype": chosen_dtype(graph),
             "numbers": precision_of(graph),
+            **({"machine": machine} if (machine := paper_machine(hardware)) else {}),
         },
         message=message,
         notes=tuple(dict.fromkeys([*incumbent.notes, *_advice(solved, request)])),
