@@ -23,8 +23,9 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from rlinit.arrays import FloatArray, IntArray
-from rlinit.coarsening.paths import Limits, contracted_edges, groups_of, join_chains, rule_paths
+from rlinit.arrays import IntArray
+from rlinit.coarsening.merging import contracted, group_sums
+from rlinit.coarsening.paths import Limits, groups_of, join_chains, rule_paths
 from rlinit.coarsening.rules import FusionRules
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -114,50 +115,6 @@ def coarsen(
     return Coarsened(contracted(graph, paths), graph, groups_of(graph.num_ops, paths), tuple(map(tuple, paths)))
 
 
-def _group_sums(column: FloatArray, group_of_op: IntArray, count: int) -> FloatArray:
-    return np.bincount(group_of_op, weights=column, minlength=count).astype(np.float64, copy=False)
-
-
-def contracted(graph: Graph, paths: list[list[int]]) -> Graph:
-    """Return the graph with one op in place of each group; see `coarsen` for what it holds.
-
-    Parameters
-    ----------
-    graph
-        A graph whose ops have one output tensor each.
-    paths
-        The ops of each group, each op in one; only the last of a group feeds other groups.
-    """
-    count, group_of_op = len(paths), groups_of(graph.num_ops, paths)
-    last = np.array([path[-1] for path in paths], np.int64)
-
-    def total(column: FloatArray) -> FloatArray:
-        return _group_sums(column, group_of_op, count)
-
-    param_bytes = total(np.nan_to_num(graph.param_bytes))
-    param_bytes[total((~np.isnan(graph.param_bytes)).astype(np.float64)) == 0] = np.nan
-    colocation = np.full(count, -1, np.int64)
-    np.maximum.at(colocation, group_of_op, graph.colocation)
-    forbidden = {device: total(mask.astype(np.float64)) > 0 for device, mask in graph.forbidden.items()}
-    kinds = graph.kinds
-    single = {group: path[0] for group, path in enumerate(paths) if len(path) == 1}
-    return Graph(
-        names=tuple(graph.names[v] for v in last.tolist()),
-        kinds=tuple("+".join(kinds[v] for v in path if kinds[v]) for path in paths),
-        edges=contracted_edges(graph.edges, group_of_op),
-        param_bytes=param_bytes,
-        out_bytes=graph.out_bytes[last],
-        flops=total(graph.flops),
-        times={key: total(column) for key, column in graph.times.items()},
-        colocation=colocation,
-        groups=graph.groups,
-        forbidden=forbidden,
-        name=graph.name,
-        extras={group: graph.extras[v] for group, v in single.items() if v in graph.extras},
-        int_names=graph.int_names,
-    )
-
-
 # -- the way back --------------------------------------------------------------------------------------------------
 
 
@@ -190,8 +147,8 @@ def contract_problem(coarsened: Coarsened, problem: PlacementProblem) -> Placeme
         shard_inputs=problem.shard_inputs,
         time_s=time_s,
         tensor_bytes=problem.tensor_bytes[last],
-        weight_bytes=_group_sums(problem.weight_bytes, group_of_op, count),
-        shard_bytes=_group_sums(problem.shard_bytes, group_of_op, count),
+        weight_bytes=group_sums(problem.weight_bytes, group_of_op, count),
+        shard_bytes=group_sums(problem.shard_bytes, group_of_op, count),
         capacity_bytes=problem.capacity_bytes,
         s_per_byte=problem.s_per_byte,
         delay_s=problem.delay_s,

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from rlinit.coarsening.contraction import contracted
+from rlinit.coarsening.merging import contracted
 from rlinit.coarsening.rules import InvalidRules
 from rlinit.graph import Graph
 
