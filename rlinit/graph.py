@@ -4,7 +4,7 @@
 symbol                  meaning
 ======================  ====================================================================
 G = (V, E), n, m        the graph, its ops and data-flow edges, their counts
-``param_bytes[v]``      bytes of the parameters op v holds
+``param_bytes[v]``      bytes of the parameters op v reads, those that others read too (``shared``) included
 ``out_bytes[v]``        bytes of v's main output tensor, shared by all consumers that name no other
 ``flops[v]``            floating-point (or integer) operations of v
 ``time_s[v, d, b]``     seconds of v on device d at batch size b
@@ -32,7 +32,17 @@ from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidGraph
 from rlinit.files import read_json, write_json
 from rlinit.limits import LARGEST, LARGEST_BATCH, check_name, check_number, closest
-from rlinit.tensors import FurtherTensors, Label, Tensors, collect_tensors, ports_of
+from rlinit.tensors import (
+    FurtherTensors,
+    Label,
+    SharedParameter,
+    Tensors,
+    check_shared,
+    collect_shared,
+    collect_tensors,
+    ports_of,
+    repeated_bytes,
+)
 from rlinit.units import compute_type
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ __all__ = ["ANY_DEVICE", "Graph"]
 ANY_DEVICE = "*"
 """The device key of times that hold on every device."""
 
-_COSTS = ("op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden")
+_COSTS = ("op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden")
 """Attributes of ops that say what they cost and where they may be."""
 
 _TRAINING = ("backward_of", "backward_time_s")
@@ -172,6 +182,12 @@ class Graph:
     edge_tensor
         (m,) int64 tensor that each edge reads: its producer for that one's main output, n + a row of `further` for
         others. Empty: all edges read main outputs.
+    shared
+        Parameters that several ops read; each counts in the `param_bytes` of all of them, and a device or stage that
+        runs several holds it once.
+    unheld_bytes
+        (n,) bytes of parameters that each op reads and another op on its device holds: beside `param_bytes` in its
+        time, not in memory. Empty: none.
 
     Raises
     ------
@@ -195,6 +211,8 @@ class Graph:
     int_names: bool = False
     further: FurtherTensors = field(default_factory=FurtherTensors)
     edge_tensor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    shared: tuple[SharedParameter, ...] = ()
+    unheld_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     succ_indptr: NDArray[np.int64] = field(init=False, repr=False)
     succ: NDArray[np.int64] = field(init=False, repr=False)
     pred_indptr: NDArray[np.int64] = field(init=False, repr=False)
@@ -215,8 +233,11 @@ class Graph:
             raise InvalidGraph(f"op name {twice!r} appears more than once; names must be unique")
         if len(self.colocation) == 0:
             object.__setattr__(self, "colocation", np.full(n, -1, np.int64))
+        if len(self.unheld_bytes) == 0:
+            object.__setattr__(self, "unheld_bytes", np.zeros(n))
         self._check_shapes(n)
         self._check_costs()
+        check_shared(self.shared, self.names, self.param_bytes)
         edges = self.edges
         if len(edges) and (edges.min() < 0 or edges.max() >= n):
             u, v = edges[((edges < 0) | (edges >= n)).any(axis=1)][0]
@@ -269,7 +290,7 @@ class Graph:
 
     def _check_shapes(self, n: int) -> None:
         columns = {"kinds": self.kinds, "param_bytes": self.param_bytes, "out_bytes": self.out_bytes}
-        columns |= {"flops": self.flops, "colocation": self.colocation}
+        columns |= {"flops": self.flops, "colocation": self.colocation, "unheld_bytes": self.unheld_bytes}
         columns |= {f"times{key}": column for key, column in self.times.items()}
         columns |= {f"forbidden[{key!r}]": column for key, column in self.forbidden.items()}
         for what, column in columns.items():
@@ -365,6 +386,11 @@ class Graph:
             raise InvalidGraph(f"op {name!r} has {which}; {what} takes graphs with one output tensor an op")
 
     @property
+    def total_param_bytes(self) -> float:
+        """Bytes of all parameters, those that several ops read once."""
+        return float(np.nansum(self.param_bytes)) - repeated_bytes(self.shared, range(self.num_ops))
+
+    @property
     def edge_bytes(self) -> FloatArray:
         """(m,) bytes of the tensor that each edge reads; NaN where not given."""
         return np.concatenate([self.out_bytes, self.further.size_bytes])[self.edge_tensor]
@@ -424,6 +450,11 @@ class Graph:
         types = {v: dtype for v, row in self.extras.items() if (dtype := compute_type(row)) not in ("", "fp32")}
         if types:
             digest.update(" ".join(types.get(v, "") for v in range(self.num_ops)).encode())
+        if self.unheld_bytes.any():
+            digest.update(self.unheld_bytes.tobytes())
+        for one in self.shared:
+            if len(one.readers) > 1:
+                digest.update(f"shared {one.size_bytes!r} {one.readers}".encode())
         views = sorted(v for v, row in self.extras.items() if row.get("view"))
         if views:
             digest.update(f"views {views}".encode())
@@ -451,6 +482,7 @@ class Graph:
         ops
             Attributes: `op`, `param_bytes`, `out_bytes`, `flops`, `time_s` (a number, a mapping device -> number,
             or device -> batch size -> number), `colocate` (a group label), `forbidden` (device names or kinds).
+            `shared`, a mapping from parameter to bytes, names those of `param_bytes` that other ops read as well.
             `outputs`, a mapping from port to bytes, gives output tensors beside the main one of `out_bytes`. For
             training, `backward_of` names the op whose backward this one is, and `backward_time_s` (a number, or a
             mapping device -> number) says how long the backward of an op takes that no other op stands for. What
@@ -516,6 +548,7 @@ class Graph:
             edges=joined,
             further=further,
             edge_tensor=tensor,
+            shared=collect_shared(zip(names, rows, strict=True)),
             times=times,
             colocation=colocation,
             forbidden=forbidden,
@@ -560,7 +593,7 @@ class Graph:
         *,
         batch: int | None = None,
         granularity: Literal["op", "layer", "module"] = "op",
-        sharing: Literal["colocate", "copy"] = "colocate",
+        sharing: Literal["hold", "colocate", "copy"] = "hold",
         name: str | None = None,
         method: Literal["auto", "trace", "strict", "fx"] = "auto",
         dtype: Dtype = None,
@@ -640,6 +673,9 @@ class Graph:
             folded = {device: seconds[1] if list(seconds) == [1] else seconds for device, seconds in by_device.items()}
             alone = list(by_device.items()) == [(ANY_DEVICE, {1: by_device.get(ANY_DEVICE, {}).get(1)})]
             row["time_s"] = folded[ANY_DEVICE] if alone else folded
+        shared = {one.name: _plain(one.size_bytes) for one in self.shared if i in one.readers}
+        if shared:
+            row["shared"] = shared
         if self.colocation[i] >= 0:
             row["colocate"] = self.groups[self.colocation[i]]
         banned = [device for device, mask in sorted(self.forbidden.items()) if mask[i]]

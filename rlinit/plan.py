@@ -155,6 +155,9 @@ class TrainingUse:
         Seconds of a whole step: all micro-batches forward and backward, with what it takes to fill and drain.
     stages
         What each stage does, beside `Plan.stages`.
+    exchange_bytes
+        Bytes that devices send each other after each step, outside `step_s`, to add up the gradients of parameters that
+        several of them hold: 2 (h - 1) times a parameter's bytes for h devices, as a ring all-reduce sends them.
     """
 
     schedule: str
@@ -163,6 +166,7 @@ class TrainingUse:
     state_factor: float
     step_s: float
     stages: tuple[TrainedStageUse, ...]
+    exchange_bytes: float = 0.0
 
     def bubble(self, bottleneck_s: float) -> float:
         """Return the share of a step in which even the busiest stage waits."""

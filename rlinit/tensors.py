@@ -9,6 +9,10 @@ of an edge            ``(u, v, bytes)``: its one edge reads it
 ====================  ======================================================================
 
 A tensor is moved once to each device or stage that reads it, whoever reads it there.
+
+Parameters that several ops read, such as the matrix of an embedding and of the head that is tied to it, count in the
+`Graph.param_bytes` of each. A device, or a stage, that runs several readers of a parameter holds it once; devices that
+run one each hold it each.
 """
 
 from __future__ import annotations
@@ -253,3 +257,118 @@ def collect_tensors(
         tuple(row[2] for row in rows),
     )
     return np.array(pairs, np.int64).reshape(-1, 2), np.array(tensor, np.int64), further
+
+
+# -- parameters that several ops read ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParameter:
+    """A parameter that several ops read.
+
+    Parameters
+    ----------
+    name
+        Unique in a graph.
+    size_bytes
+        Its bytes, a part of the `param_bytes` of each reader.
+    readers
+        Indices of the ops that read it, ascending.
+    """
+
+    name: str
+    size_bytes: float
+    readers: tuple[int, ...]
+
+
+def repeated_bytes(shared: Iterable[SharedParameter], ops: Iterable[int]) -> float:
+    """Return what the `param_bytes` of ops count more than once, were they on one device.
+
+    Parameters
+    ----------
+    shared
+        The parameters that several ops read.
+    ops
+        Indices of ops.
+    """
+    inside = set(ops)
+    return sum(one.size_bytes * max(0, len(inside.intersection(one.readers)) - 1) for one in shared)
+
+
+def collect_shared(rows: Iterable[tuple[str, Mapping[str, object]]]) -> tuple[SharedParameter, ...]:
+    """Return the parameters that ops name in their attribute ``shared``, by name -> bytes.
+
+    Parameters
+    ----------
+    rows
+        Name and attributes of each op.
+
+    Raises
+    ------
+    InvalidGraph
+        An attribute that is no mapping from names to bytes, or two sizes of one parameter.
+    """
+    size: dict[str, float] = {}
+    readers: dict[str, list[int]] = {}
+    for i, (op, row) in enumerate(rows):
+        given = row.get("shared")
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            raise InvalidGraph(f"op {op!r}: shared is {given!r:.60}; expected a mapping from parameters to bytes")
+        for name, value in given.items():
+            check_name(f"op {op!r}: the name of a shared parameter", name, InvalidGraph)
+            number = check_number(f"op {op!r}: bytes of the shared parameter {name!r}", value, InvalidGraph)
+            if size.setdefault(name, number) != number:
+                raise InvalidGraph(
+                    f"the shared parameter {name!r} has {size[name]:,.0f} bytes, and {number:,.0f} at {op!r}"
+                )
+            readers.setdefault(name, []).append(i)
+    return tuple(SharedParameter(name, size[name], tuple(ops)) for name, ops in readers.items())
+
+
+def check_shared(shared: Sequence[SharedParameter], names: Sequence[str], param_bytes: FloatArray) -> None:
+    """Check that every op counts the shared parameters that it reads.
+
+    Parameters
+    ----------
+    shared
+        The parameters.
+    names, param_bytes
+        (n,) of the ops.
+
+    Raises
+    ------
+    InvalidGraph
+        A reader that is no op, or one with fewer bytes of parameters than it shares; the message names it.
+    """
+    parts: dict[int, float] = {}
+    for one in shared:
+        if list(one.readers) != sorted(set(one.readers)) or not all(0 <= v < len(names) for v in one.readers):
+            raise InvalidGraph(
+                f"the shared parameter {one.name!r} has the readers {one.readers}; expected ops, ascending"
+            )
+        for v in one.readers:
+            parts[v] = parts.get(v, 0.0) + one.size_bytes
+    for v, part in parts.items():
+        if not part <= param_bytes[v] * (1.0 + 1e-9):
+            raise InvalidGraph(
+                f"op {names[v]!r} shares {part:,.0f} bytes of parameters and has param_bytes {param_bytes[v]:,.0f}; "
+                "expected as many or more, for they count in them"
+            )
+
+
+def contracted_shared(shared: Iterable[SharedParameter], group_of_op: Sequence[int]) -> tuple[SharedParameter, ...]:
+    """Return the parameters as groups of ops read them.
+
+    Parameters
+    ----------
+    shared
+        Of the ops.
+    group_of_op
+        (n,) group of each op.
+    """
+    return tuple(
+        SharedParameter(one.name, one.size_bytes, tuple(sorted({int(group_of_op[v]) for v in one.readers})))
+        for one in shared
+    )

@@ -176,9 +176,9 @@ def value_of(
                 drops = min(m, after) if schedule == "zero-bubble" else flying
                 flying += min(m, k - after) if schedule == "zero-bubble" else 0
                 parts.append(_part(d, stage, j, device, (flying, drops), m, factor))
-        param = sum(d.graph.param_bytes[v] for v in stage if stage[v] % k == s)
+        param = sum(_params(d.graph, [v for v in stage if stage[v] == j]) for j in range(s, num_stages, k))
         time = sum(part[0] for part in parts)
-        if param > device.cache_bytes:
+        if param > device.cache_bytes and device.io_bandwidth is not None:
             time += 2 * (param - device.cache_bytes) / device.io_bandwidth
         best = np.inf
         for chosen in itertools.product(*(_choices(part[3], recompute) for part in parts)):
@@ -234,7 +234,7 @@ def _part(
         )
 
     fixed = (
-        factor * sum(graph.param_bytes[v] for v in ops)
+        factor * _params(graph, ops)
         + flying * sum(d.size[v] for v in ahead)
         + (m + 1) * crossing(j)
         + m * crossing(j + 1)
@@ -242,6 +242,12 @@ def _part(
     )
     whole = [b for b in d.blocks if b in d.separate and set(d.blocks[b]) <= set(ops) and d.saved(b) > 0]
     return time, drops, fixed, whole
+
+
+def _params(graph: Graph, ops: list[int]) -> float:
+    held = sum(graph.param_bytes[v] for v in ops)
+    again = (one.size_bytes * max(0, len([v for v in ops if v in one.readers]) - 1) for one in graph.shared)
+    return float(held - sum(again))
 
 
 def _assignments(d: _Definition, k: int) -> Iterator[dict[int, int]]:

@@ -48,7 +48,7 @@ plan            objective inputs transfer_rule resident  asked
 graph           ops edges  asked
                 format version  fixed: this one, 1
                 name int_names  unread
-op              name op param_bytes out_bytes flops time_s colocate forbidden outputs view precision  asked
+op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision  asked
                 backward_of  fixed for stages: none
                 backward_time_s node nodes module scopes holds tensors tracer label note  unread
 hardware        device link bandwidth latency_s  asked
@@ -131,7 +131,7 @@ MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 """Shards where a device takes batches of any size: up to so many ops times devices, and beyond."""
 
 OP_KEYS = frozenset(
-    ("name", "op", "param_bytes", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
+    ("name", "op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
     + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "tracer", "view")
     + ("precision", "label", "note")
 )
@@ -275,6 +275,7 @@ class Graph:
         self.at = named(self.ops, OP_KEYS)
         self.names = list(self.at)
         self.param = [number(row, "param_bytes", ZERO) for row in self.ops]
+        self.read_shared()
         self.group = [row.get("colocate") for row in self.ops]
         self.tensors: list[Any] = []  # (producer, name, bytes)
         row_of = {}
@@ -315,6 +316,29 @@ class Graph:
         self.made = list(self.held)
         for _, v, tensor in self.edges:
             self.held[v] += self.tensors[tensor][2]
+
+    def read_shared(self) -> None:
+        """Read which ops share parameters, of which a stage or device holds one copy for all its ops."""
+        readers = defaultdict[Any, list[int]](list)
+        for v, row in enumerate(self.ops):
+            given = row.get("shared", {})
+            need(isinstance(given, dict), f"what {row['name']!r} shares is no table")
+            for name in given:
+                readers[name, number(given, name)].append(v)
+            need(sum(given.values()) <= self.param[v] * (1 + ROUNDING), f"{row['name']!r} shares more than it reads")
+        need(len({name for name, _ in readers}) == len(readers), "a shared parameter has two sizes")
+        self.shared = [(size, frozenset(ops)) for (_, size), ops in readers.items() if len(ops) > 1]
+        # No set of ops holds less than its parts: of b bytes, of which it has c of m readers, these are b c / m <= b.
+        self.part = list(self.param)
+        for size, ops in self.shared:
+            for v in ops:
+                self.part[v] -= size * (1 - Fraction(1, len(ops)))
+
+    def bytes_of(self, ops: Any) -> Fraction:
+        """Return the bytes of the parameters of some ops, each once that several of them share."""
+        inside = set(ops)
+        again = (size * max(0, len(inside & readers) - 1) for size, readers in self.shared)
+        return sum((self.param[v] for v in inside), ZERO) - sum(again, ZERO)
 
     def time(self, v: int, device: Any, batch: int = 1) -> Any:
         """Return the seconds of op v on a device; None where it may not run."""
@@ -568,7 +592,7 @@ def stage_use(graph: Graph, hardware: Hardware, objective: str, ops: list[int], 
     reads = {t for t, readers in graph.readers.items() if any(v in inside for v in readers)}
     enter = [tensors[t][2] for t in reads if tensors[t][0] not in inside]
     leave = [tensors[t][2] for t in outside if tensors[t][0] in inside]
-    param = sum((graph.param[v] for v in ops), ZERO)
+    param = graph.bytes_of(ops)
     cache = hardware.capacity(i, "cache_bytes")
     spare = ZERO if cache is None else max(ZERO, param - cache)
     use = {"num_ops": len(ops), "param_bytes": param, "off_cache_bytes": spare, "out_bytes": sum(leave, ZERO)}
@@ -651,6 +675,8 @@ class Batches:
         self.rows = defaultdict[int, list[Any]](list)
         for row in plan["batches"]:
             self.add(row)
+        for i in range(len(self.held)):
+            self.held[i] += graph.bytes_of(v for v, j in self.at if i == j)
         need(all(len(self.where[v]) == self.num_shards for v in range(len(graph.names))), "some op runs too seldom")
         self.check_summary()
         self.check_devices()
@@ -676,7 +702,7 @@ class Batches:
             need(each not in self.where[v] and each < self.num_shards, f"shard {each} of {op}")
             self.where[v][each] = i
         tensors = self.plan.get("resident", "tensors") == "tensors"
-        self.held[i] += graph.param[v] + (graph.held[v] * size if tensors else 0)
+        self.held[i] += graph.held[v] * size if tensors else 0
 
     def check_summary(self) -> None:
         """Check `assignment` and `start_s` against the batches, and that colocated ops are together."""
@@ -874,8 +900,10 @@ class Costs:
         self.level, self.values = level, values
         memory, resident = self.objective == "memory", plan.get("resident", "tensors")
         self.num_devices = len(hardware.devices)
-        self.held = [p + (h if resident == "tensors" else 0) for p, h in zip(graph.param, graph.held, strict=True)]
-        self.alone = list(self.held)  # bytes that there are with no other op on a device
+        self.held, self.alone = (  # bytes of which no set of ops has less, and those with no other op on a device
+            [p + (h if resident == "tensors" else 0) for p, h in zip(params, graph.held, strict=True)]
+            for params in (graph.part, graph.param)
+        )
         if resident == "peak" and not any(row.get("view") for row in graph.ops):
             tensors: list[set[int]] = [set() for _ in graph.ops]
             for t, (u, _, _) in enumerate(graph.tensors):
@@ -903,7 +931,7 @@ class Costs:
 
         def amount(v: int, device: Any) -> Any:
             if memory:
-                return None if forbidden(graph, v, device) else graph.param[v]
+                return None if forbidden(graph, v, device) else graph.part[v]
             return graph.time(v, device) if self.objective == "pipeline" else seconds(v, device)
 
         self.times: list[list[Any]] = [
@@ -917,7 +945,9 @@ class Costs:
 
 
 def prove_op(proof: Any, costs: Costs) -> Fraction:
-    """Return the longest time of an op on its fastest device."""
+    """Return the longest time of an op on its fastest device, or the bytes of the largest."""
+    if costs.objective == "memory":
+        return max(costs.graph.param, default=ZERO)
     return max((costs.least(v) for v in range(len(costs.times))), default=ZERO)
 
 
@@ -980,6 +1010,8 @@ def quantum_of(costs: Costs) -> Fraction:
         pairs = [(i, j) for i in range(costs.num_devices) for j in range(costs.num_devices) if i != j]
         linked = [(i, j) for i, j in pairs if hardware.rate[i][j]]
         numbers += [hardware.transfer(i, j, graph.tensors[t][2]) for t in graph.readers for i, j in linked]
+    elif costs.objective == "memory":
+        numbers += [size / len(readers) for size, readers in graph.shared]
     scale = common_multiple(numbers, QUANTUM_BITS)
     need(scale, "the times have no quantum that is worth its digits")
     return Fraction(math.gcd(*(int(each * scale) for each in numbers)), scale)
@@ -1607,6 +1639,32 @@ def reached_states(costs: Costs, threshold: Fraction) -> list[int] | None:
     return search(Lattice(costs.graph, absorbed(costs)), costs, threshold).reach()
 
 
+class Shared:
+    """The parameters that ops of several parts of a graph share, of which each part counts its share of readers."""
+
+    def __init__(self, graph: Graph, parts: list[list[int]]) -> None:
+        self.rows: list[tuple[int, Any, list[Any]]] = []  # (mask of the parts that read it, bytes, what each counts)
+        for size, readers in graph.shared:
+            counts = [size * len(readers.intersection(ops)) / len(readers) for ops in parts]
+            self.rows.append((sum(1 << p for p, count in enumerate(counts) if count), size, counts))
+
+    def numbers(self) -> list[Any]:
+        """Return all bytes that are counted."""
+        return [x for _, size, counts in self.rows for x in (size, *counts)]
+
+    def scale(self, factor: int) -> None:
+        """Count in other units, in which all bytes are whole."""
+        self.rows = [(mask, int(size * factor), [int(x * factor) for x in counts]) for mask, size, counts in self.rows]
+
+    def beyond(self, inside: int) -> Any:
+        """Return the bytes that a stage of some parts holds beyond what these count."""
+        return sum(
+            size - sum(counts[part] for part in places(inside & mask))
+            for mask, size, counts in self.rows
+            if inside & mask
+        )
+
+
 class PipelineStates:
     """What a number of stages of cost below a threshold can reach, in any order of the devices."""
 
@@ -1625,14 +1683,15 @@ class PipelineStates:
             rows.append((works, enter, leave, spill, None if memory is None else memory * CAPACITY))
         self.classes = [row for i, row in enumerate(rows) if rows.index(row) == i]
         self.count = tuple(rows.count(row) for row in self.classes)
-        self.param: list[Any] = [sum((costs.graph.param[v] for v in ops), ZERO) for ops in parts]
+        self.param: list[Any] = [sum((costs.graph.part[v] for v in ops), ZERO) for ops in parts]
+        self.shared = Shared(costs.graph, parts)
         self.banned = [sum(1 << p for p, work in enumerate(row[0]) if work is None) for row in self.classes]
         self.to_whole_numbers(threshold)
 
     def to_whole_numbers(self, threshold: Fraction) -> None:
         """Scale all seconds, and all bytes, to whole numbers; None stays."""
         seconds = [threshold] + [x for row in self.classes for part in row[:3] for x in part if x is not None]
-        byte_counts = list(self.param)
+        byte_counts = self.param + self.shared.numbers()
         for _, _, _, spill, memory in self.classes:
             byte_counts += ([] if spill is None else [spill[0]]) + ([] if memory is None else [memory])
         bytes_scale = math.lcm(*(x.denominator for x in byte_counts))
@@ -1646,6 +1705,7 @@ class PipelineStates:
 
         self.threshold = int(threshold * scale)
         self.param = [int(x * bytes_scale) for x in self.param]
+        self.shared.scale(bytes_scale)
         self.classes = [
             (
                 *map(whole, row[:3]),
@@ -1758,7 +1818,8 @@ class PipelineStates:
         (_, param_before, *before), live_before, _ = figures[ideal]
         (_, param_after, *after), live_after, _ = figures[grown]
         _, enter, leave, spill, memory = self.classes[c]
-        inside, param, tensors = grown & ~ideal, param_after - param_before, self.lattice.tensors
+        inside, tensors = grown & ~ideal, self.lattice.tensors
+        param = param_after - param_before + self.shared.beyond(inside)
         cost = after[c] - before[c]
         if spill is not None and param > spill[0]:
             cost += (param - spill[0]) * spill[1]
@@ -1775,15 +1836,21 @@ class MemoryStates:
     def __init__(self, lattice: Lattice, costs: Costs, threshold: Fraction) -> None:
         self.lattice, self.level, hardware, graph = lattice, costs.level, costs.hardware, costs.graph
         self.expired, self.most_pairs = costs.expired, costs.most_pairs
-        param = [sum((graph.param[v] for v in ops), ZERO) for ops in lattice.parts]
+        param = [sum((graph.part[v] for v in ops), ZERO) for ops in lattice.parts]
+        self.shared = Shared(graph, lattice.parts)
         peak = [threshold, *costs.values][0 if costs.level == 0 else 1]
         limits = [hardware.capacity(i, "memory_bytes") for i in range(costs.num_devices)]
         caches = [hardware.capacity(i, "cache_bytes") for i in range(costs.num_devices)]
         total = threshold if costs.level == 1 else costs.values[1]
         sizes = [size for _, _, size in lattice.tensors]
-        known = [x for x in (*param, *limits, *caches, *sizes, peak, total, threshold) if x is not None]
+        known = [
+            x
+            for x in (*param, *self.shared.numbers(), *limits, *caches, *sizes, peak, total, threshold)
+            if x is not None
+        ]
         scale = math.lcm(*(Fraction(x).denominator for x in known))
         self.param = [int(x * scale) for x in param]
+        self.shared.scale(scale)
         self.sizes = [int(x * scale) for x in sizes]
         self.caches: list[Any] = [None if x is None else int(x * scale) for x in caches]
         # The most bytes that a stage may hold, that all may stream, and that one may send, all inclusive.
@@ -1818,7 +1885,10 @@ class MemoryStates:
                     total = figures[grown][0][0]
                     if grown & ~ideal & self.banned[i]:
                         continue
-                    spare = 0 if self.caches[i] is None else max(0, total - held - self.caches[i])
+                    holds = total - held + self.shared.beyond(grown & ~ideal)
+                    if holds > self.most[i]:
+                        continue
+                    spare = 0 if self.caches[i] is None else max(0, holds - self.caches[i])
                     later = 0 if free is None else max(0, whole - total - free)
                     if self.streamed is not None and streamed + spare + later > self.streamed:
                         continue

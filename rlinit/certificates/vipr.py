@@ -103,7 +103,7 @@ class StageProgram(Program):
         lattice, pipeline = check.Lattice(graph, check.merged(graph)), costs.objective == "pipeline"
         sides = [hardware.io(i) for i in devices] if pipeline else []  # bytes of a stage need no link
         limits = [(hardware.capacity(i, "cache_bytes"), hardware.capacity(i, "memory_bytes")) for i in devices]
-        held = [sum(graph.param[v] for v in ops) for ops in lattice.parts]
+        held = [sum(graph.part[v] for v in ops) for ops in lattice.parts]
         on: list[dict[int, int]] = []
         loads: list[list[Any]] = [[(0, 1)] for _ in devices]
         for p, ops in enumerate(lattice.parts):

@@ -20,7 +20,7 @@ def figures_of(graph: Graph) -> dict[str, float]:
     return {
         "ops": float(graph.num_ops),
         "edges": float(graph.num_edges),
-        "param_bytes": float(np.nansum(graph.param_bytes)),
+        "param_bytes": graph.total_param_bytes,
         "out_bytes": float(np.nansum(graph.made_bytes)),
         "flops": float(np.nansum(graph.flops)),
     }

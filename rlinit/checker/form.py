@@ -132,6 +132,7 @@ def _check_training_fields(plan: Plan) -> None:
     _check_count("training.microbatches", training.microbatches, 1)
     _check_number("training.state_factor", training.state_factor, 1.0)
     _check_number("training.step_s", training.step_s)
+    _check_number("training.exchange_bytes", training.exchange_bytes)
     if len(training.stages) != len(plan.stages):
         raise InvalidPlan(f"training has {len(training.stages)} stages; the plan has {len(plan.stages)}")
     for j, use in enumerate(training.stages):

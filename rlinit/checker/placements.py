@@ -297,7 +297,7 @@ def _check_uses(facts: _Facts, seconds: FloatArray) -> None:
     bytes_held = weights[table.op] + table.num_shards * counted * (made + read)[table.op]
     for i, (claimed, device) in enumerate(zip(plan.devices, facts.hardware.devices, strict=True)):
         mine = table.device == i
-        held = math.fsum(bytes_held[mine].tolist())
+        held = math.fsum(bytes_held[mine].tolist()) - _repeated(graph, table.op[mine])
         least, peak, most = (0.0, 0.0, 0.0) if there is None else most_bytes(there, i)
         reserved = device.reserve_bytes if plan.resident == "peak" else 0.0
         busy = math.fsum(seconds[mine].tolist())
@@ -315,6 +315,12 @@ def _check_uses(facts: _Facts, seconds: FloatArray) -> None:
                 f"device {device.name!r} holds {held + peak:,.0f} bytes{kept}; "
                 f"its memory has {device.memory_bytes:,.0f}"
             )
+
+
+def _repeated(graph: Graph, ops: IntArray) -> float:
+    """Return the bytes of parameters that several ops of a device read, beyond the one copy that it holds."""
+    inside = set(ops.tolist())
+    return math.fsum(one.size_bytes * max(0, len(inside & set(one.readers)) - 1) for one in graph.shared)
 
 
 def _check_summary(facts: _Facts) -> None:

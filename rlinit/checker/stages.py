@@ -94,7 +94,6 @@ def stage_uses(
     held = [np.flatnonzero(stage == j).tolist() for j in range(k)]
     maker = np.concatenate([np.arange(graph.num_ops), graph.further.op])
     size = known(np.concatenate([graph.out_bytes, graph.further.size_bytes]))
-    param_bytes = known(graph.param_bytes)
     # A tensor enters a stage once, whoever reads it there.
     entering = np.unique(np.column_stack([stage[graph.edges[:, 1]], graph.edge_tensor]), axis=0)
     entering = entering[stage[maker[entering[:, 1]]] != entering[:, 0]]
@@ -107,7 +106,7 @@ def stage_uses(
         i = device_index(hardware, name)
         device = hardware.devices[i]
         members = held[j]
-        param = math.fsum(param_bytes[members].tolist())
+        param = held_parameters(graph, members)
         peak = peaks[j]
         spare = _off_cache(graph, [held[i] for i in range(k) if devices[i] == name], param, peak, device.cache_bytes)
         seconds = op_times(graph, device) if objective == "pipeline" else None
@@ -135,8 +134,23 @@ def _off_cache(graph: Graph, chunks: Sequence[Sequence[int]], param: float, peak
     """Return the bytes off the cache of a stage with so many: its share of those of all stages of its device."""
     if len(chunks) == 1:
         return max(0.0, param + peak - cache)
-    together = math.fsum(size_of(graph.param_bytes[v]) for members in chunks for v in members)
+    together = math.fsum(held_parameters(graph, members) for members in chunks)
     return max(0.0, together - cache) * (param / together) if together > 0 else 0.0
+
+
+def held_parameters(graph: Graph, members: Sequence[int]) -> float:
+    """Return the bytes of the parameters that ops together hold: those that several of them read, once.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    members
+        Indices of the ops of a stage or device.
+    """
+    inside = set(members)
+    again = [one.size_bytes * max(0, len(inside & set(one.readers)) - 1) for one in graph.shared]
+    return math.fsum([*(size_of(graph.param_bytes[v]) for v in members), *(-size for size in again)])
 
 
 def readers_of(graph: Graph) -> Readers:

@@ -14,6 +14,7 @@ from rlinit.checker.stages import (
     check_stage_rules,
     device_index,
     exactly,
+    held_parameters,
     io_rates,
     readers_of,
     size_of,
@@ -79,7 +80,16 @@ def check_training(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float,
     step = step_seconds(training, [use for use, _ in pairs], [trained for _, trained in pairs], plan.chunks)
     if abs(step - training.step_s) > ROUNDING * step:
         raise InvalidPlan(f"training.step_s is {training.step_s} but a step takes {step}")
+    exchanged = _exchanged_bytes(graph, [devices[assignment[name]] for name in graph.names])
+    if abs(exchanged - training.exchange_bytes) > ROUNDING * exchanged:
+        raise InvalidPlan(f"training.exchange_bytes is {training.exchange_bytes} but stages exchange {exchanged}")
     return (max(seconds),)
+
+
+def _exchanged_bytes(graph: Graph, device_of_op: Sequence[str]) -> float:
+    """Return the bytes that devices send each other to add up the gradients of parameters that several hold."""
+    holders = [len({device_of_op[v] for v in one.readers}) for one in graph.shared]
+    return math.fsum(2.0 * max(0, count - 1) * one.size_bytes for count, one in zip(holders, graph.shared, strict=True))
 
 
 def _check_trained(j: int, claimed: TrainedStageUse, true: TrainedStageUse) -> None:
@@ -219,7 +229,7 @@ def trained_uses(
     for j in range(k):
         device = hardware.devices[device_index(hardware, devices[j])]
         members = set(ops[j])
-        beside = [v for at in range(k) if at != j and devices[at] == devices[j] for v in ops[at]]
+        beside = [ops[at] for at in range(k) if at != j and devices[at] == devices[j]]
         pairs.append(
             _stage_pair(model, members, j, device, hardware, traffic, training, (flying[j], dropped[j]), widths, beside)
         )
@@ -255,7 +265,7 @@ def _stage_pair(
     training: TrainingUse,
     counts: tuple[int, int],
     widths: Mapping[int, float],
-    beside: Sequence[int],
+    beside: Sequence[Sequence[int]],
 ) -> tuple[StageUse, TrainedStageUse]:
     graph = model.graph
     seconds = op_times(graph, device)
@@ -266,8 +276,8 @@ def _stage_pair(
     taken = [(model.size[t] / rate_in + delay_in, model.size[t] / rate_out + delay_out) for t in traffic.enter[j]]
     sent = [(model.size[t] / rate_out + delay_out, model.size[t] / rate_in + delay_in) for t in traffic.leave[j]]
     there_and_back = 1 if model.has_backward else 2
-    param = math.fsum(size_of(graph.param_bytes[v]) for v in members)
-    together = math.fsum([param, *(size_of(graph.param_bytes[v]) for v in beside)])
+    param = held_parameters(graph, sorted(members))
+    together = math.fsum([param, *(held_parameters(graph, ops) for ops in beside)])
     spare = max(0.0, together - device.cache_bytes) * (param / together if beside and together > 0 else 1.0)
     again = training.stages[j].recomputed
     if again and training.recompute == "none":

@@ -72,7 +72,7 @@ def compare_methods(command: Bench, notes: Console) -> int:
     """
     objective = command.problem.objective
     hardware = load_hardware(command.hw)
-    graph = load_model(command.model, objective, command.reading, hardware)
+    graph = load_model(command.model, command.reading, hardware)
     methods = command.methods or (_PLACEMENT_METHODS if places_ops(objective) else _STAGE_METHODS)
     if command.workers in (None, 1) and command.dask is None:
         plans = _in_turn(command, methods, graph, hardware, notes)

@@ -142,7 +142,7 @@ def export_plan(command: Export) -> int:
 def _graph(command: Export, model: str, plan: Plan) -> Graph:
     """Return the graph of the model, in layers or modules where those alone make it the plan's."""
     is_graph = model.lower().endswith((".json", ".json.gz"))  # which says bytes, not types of numbers
-    graph = load_model(model, plan.objective, command.reading if is_graph else command.reading.of(plan))
+    graph = load_model(model, command.reading if is_graph else command.reading.of(plan))
     for granularity in ("layer", "module") if plan.graph_fingerprint != graph.fingerprint() else ():
         with contextlib.suppress(InvalidGraph):  # a graph that does not tell its layers
             grouped = graph.group(granularity)

@@ -39,12 +39,6 @@ HardwareName = Annotated[
     ),
 ]
 
-SharingChoice = Literal["auto", "colocate", "copy"]
-"""What to do with parameters that several ops read; ``auto`` goes by the objective, see `chosen_sharing`."""
-
-_SHARING = (".onnx", ".pt2", ".tflite")
-"""Files whose shared parameters leave a choice."""
-
 
 @dataclass(frozen=True)
 class ReadingOptions:
@@ -54,9 +48,9 @@ class ReadingOptions:
     """Batch size of a model file whose first dimension is dynamic."""
     dims: tuple[str, ...] = ()
     """Sizes of other dynamic dimensions of a model file, as NAME=SIZE."""
-    sharing: SharingChoice = "auto"
-    """Parameters that several ops read: held once, by ops that stay together (colocate), or by each reader (copy);
-    auto: copy for stages, colocate for placements."""
+    sharing: Literal["hold", "colocate", "copy"] = "hold"
+    """Parameters that several ops read, such as tied embeddings: held once on each device or stage that runs some of
+    them (hold), by ops that all stay together (colocate), or by each op (copy)."""
     costs: Path | None = None
     """Times of ops from this cost table (.csv, .json), as measure and calibrate write them, or from a trace of
     torch.profiler (trace.json, trace.json.gz)."""
@@ -96,34 +90,13 @@ class ReadingOptions:
         return replace(self, dtype="int8" if quantised else "fp32")
 
 
-def chosen_sharing(choice: SharingChoice, objective: str) -> Literal["colocate", "copy"]:
-    """Return how parameters are shared for an objective.
-
-    Stages take copies: colocation would put all that lies between two readers in one stage as well, which for tied
-    embeddings is the whole model. Copies are sound, since no stage holds fewer bytes than it has to. Placements
-    keep readers together, where each device then holds one.
-
-    Parameters
-    ----------
-    choice
-        What was asked for.
-    objective
-        What ``auto`` goes by.
-    """
-    if choice != "auto":
-        return choice
-    return "copy" if objective in ("pipeline", "memory") else "colocate"
-
-
-def load_model(model: str, objective: str, options: ReadingOptions, hardware: Hardware | None = None) -> Graph:
+def load_model(model: str, options: ReadingOptions, hardware: Hardware | None = None) -> Graph:
     """Return the graph of a model file, or of a network of the zoo where the name starts with ``zoo:``.
 
     Parameters
     ----------
     model
         The file, or zoo:NAME.
-    objective
-        What ``auto`` sharing goes by.
     options
         How to read it.
     hardware
@@ -139,7 +112,7 @@ def load_model(model: str, objective: str, options: ReadingOptions, hardware: Ha
         graph = _zoo_network(model.removeprefix("zoo:"), options)
     else:
         _refuse_missing(model)
-        graph = _read_file(model, objective, options)
+        graph = _read_file(model, options)
     if options.granularity != "op" or options.keep:
         graph = graph.group(options.granularity, keep=options.keep)
     return graph if options.costs is None else cost_table(options.costs, graph).apply(graph)
@@ -190,13 +163,11 @@ def _refuse_missing(model: str) -> None:
     raise RlinitError(f"there is no file {model!r}{closest(f'zoo:{model.lower()}', networks)}")
 
 
-def _read_file(model: str, objective: str, options: ReadingOptions) -> Graph:
+def _read_file(model: str, options: ReadingOptions) -> Graph:
     from rlinit.importers import load_graph
 
-    how = "colocate" if options.sharing == "auto" and not model.lower().endswith(_SHARING) else options.sharing
-    sharing = chosen_sharing(how, objective)
     sizes = dimension_sizes(options.dims)
-    return load_graph(model, batch=options.batch, dims=sizes, sharing=sharing, dtype=options.numbers)
+    return load_graph(model, batch=options.batch, dims=sizes, sharing=options.sharing, dtype=options.numbers)
 
 
 def load_hardware(name: str, stages: int | None = None) -> Hardware:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Say what a model's graph looks like. Parameters that several ops share count once, unless --sharing copy."""
+    """Say what a model's graph looks like. Parameters that several ops read count once, unless --sharing copy."""
 
     model: Model
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
@@ -49,7 +49,7 @@ def inspect_model(command: Inspect) -> int:
     from rlinit.stages.lowering import lower_stages
 
     hardware = None if command.hw is None else load_hardware(command.hw)
-    graph = load_model(command.model, "latency", command.reading, hardware)
+    graph = load_model(command.model, command.reading, hardware)
     problem = lower_stages(graph, Hardware.pipeline(1), "memory").problem
     ideals = count_ideals(problem, command.ideal_cap)
     row: dict[str, Any] = {
@@ -61,7 +61,7 @@ def inspect_model(command: Inspect) -> int:
         "max_in_degree": int(np.diff(graph.pred_indptr).max()),
         "ideals": ideals if ideals <= command.ideal_cap else f"over {command.ideal_cap}",
         "layers": _num_layers(graph),
-        "param_bytes": float(np.nansum(graph.param_bytes)),
+        "param_bytes": graph.total_param_bytes,
         "tensor_bytes": float(np.nansum(graph.made_bytes)),
         "flops": float(np.nansum(graph.flops)),
         "numbers": precision_of(graph),

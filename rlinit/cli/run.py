@@ -22,7 +22,6 @@ from rlinit.cli.inputs import (
     ReadingOptions,
     arrays_for,
     check_folders,
-    chosen_sharing,
     cost_table,
     device_places,
     dimension_sizes,
@@ -317,7 +316,7 @@ def _run_onnx(command: Run, plan: Plan) -> int:
     if command.graph is not None:
         graph = Graph.load(command.graph)
     else:
-        graph = load_model(str(command.model), plan.objective, command.reading.of(plan))
+        graph = load_model(str(command.model), command.reading.of(plan))
     known = graph if _same_graph(command, plan, graph, needed=False) else None
     feeds = onnx_inputs(graph, command.inputs, command.seed)
     places = device_places(command.devices)
@@ -374,9 +373,13 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
     else:
         reading = command.reading.of(plan)
         dims = dimension_sizes(reading.dims)
-        sharing = chosen_sharing(reading.sharing, plan.objective)
         graph = from_program(
-            program, batch=reading.batch, dims=dims, sharing=sharing, dtype=reading.numbers, name=command.model.stem
+            program,
+            batch=reading.batch,
+            dims=dims,
+            sharing=reading.sharing,
+            dtype=reading.numbers,
+            name=command.model.stem,
         )
     costs = command.reading.costs
     return graph if costs is None else cost_table(costs, graph).apply(graph)

@@ -104,7 +104,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
     if command.plot is not None and command.plot.suffix not in _PICTURES:
         raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
-    graph = load_model(command.model, options.objective, command.reading, hardware)
+    graph = load_model(command.model, command.reading, hardware)
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     if command.explain:
         from rlinit.solving.api import explain
@@ -175,7 +175,7 @@ def prove_bound(command: Bound) -> int:
     """
     objective = command.problem.objective
     hardware = load_hardware(command.hw)
-    graph = load_model(command.model, objective, command.reading, hardware)
+    graph = load_model(command.model, command.reading, hardware)
     settings = dataclasses.asdict(command.problem)
     if settings["training"] is not None:
         raise RlinitError("bounds of training pipelines come with their plans: use rlinit schedule --training")

@@ -98,9 +98,7 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
             status.update(f"{len(done)} solved of {total}")
 
         for places in groups.values():
-            graphs = [
-                load_model(model, command.objective, command.reading, hardware[places[0]]) for model in command.models
-            ]
+            graphs = [load_model(model, command.reading, hardware[places[0]]) for model in command.models]
             solved = rlinit.sweep(
                 graphs,
                 [hardware[at] for at in places],

@@ -7,6 +7,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.coarsening.paths import contracted_edges, groups_of
 from rlinit.graph import Graph
+from rlinit.tensors import contracted_shared
 
 
 def group_sums(column: FloatArray, group_of_op: IntArray, count: int) -> FloatArray:
@@ -41,6 +42,11 @@ def contracted(graph: Graph, paths: list[list[int]]) -> Graph:
         return group_sums(column, group_of_op, count)
 
     param_bytes = total(np.nan_to_num(graph.param_bytes))
+    shared = contracted_shared(graph.shared, group_of_op.tolist())
+    for one, by_group in zip(graph.shared, shared, strict=True):
+        for group in by_group.readers:
+            inside = int((group_of_op[list(one.readers)] == group).sum())
+            param_bytes[group] -= one.size_bytes * (inside - 1)
     param_bytes[total((~np.isnan(graph.param_bytes)).astype(np.float64)) == 0] = np.nan
     colocation = np.full(count, -1, np.int64)
     np.maximum.at(colocation, group_of_op, graph.colocation)
@@ -61,4 +67,5 @@ def contracted(graph: Graph, paths: list[list[int]]) -> Graph:
         name=graph.name,
         extras={group: graph.extras[v] for group, v in single.items() if v in graph.extras},
         int_names=graph.int_names,
+        shared=shared,
     )

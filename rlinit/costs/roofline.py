@@ -50,7 +50,7 @@ def moved_bytes(graph: Graph, batch: int = 1) -> NDArray[np.float64]:
     batch
         Inputs that run through the op at once, at least 1; tensors grow with them, parameters do not.
     """
-    read = known_bytes(graph.param_bytes)
+    read = known_bytes(graph.param_bytes) + graph.unheld_bytes
     lookups = [v for v in np.flatnonzero(read).tolist() if op_class(graph.kinds[v]) == "lookup"]
     if lookups:
         read = read.copy()

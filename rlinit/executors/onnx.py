@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from rlinit.checker.compatibility import figures_of
 from rlinit.errors import ExecutionFailure, InvalidPlan
@@ -15,6 +15,7 @@ from rlinit.executors.protocol import Execution
 from rlinit.exporters.onnx.external_data import open_onnx
 from rlinit.exporters.onnx.stages import OnnxParts, to_onnx_stages
 from rlinit.graph import Graph
+from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.onnx.reader import from_onnx
 from rlinit.plan import Plan
 
@@ -135,7 +136,7 @@ def onnx_graph(plan: Plan, model: Any, feeds: Mapping[str, Any]) -> Graph:
     dtype: Any = (weights, activations) if activations else weights or None
     graphs = [
         from_onnx(proto, batch=batch, dims=others, sharing=sharing, dtype=dtype, name=plan.graph)
-        for sharing in ("colocate", "copy")
+        for sharing in get_args(Sharing)
     ]
     for graph in graphs:
         if graph.fingerprint() == plan.graph_fingerprint:

@@ -8,7 +8,7 @@ passes in the same order (`rlinit.stages.training.schedule`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +38,14 @@ class TrainingStep:
     loss
         Mean loss over the batch, on the last process; None elsewhere.
     gradients
-        Name of each parameter that ops of this process read -> its gradient, the mean over the batch. A parameter that
-        several processes read has a part of its gradient on each; the sum of the parts is its gradient.
+        Name of each parameter that ops of this process read -> its gradient, the mean over the batch. What several
+        processes read has its whole gradient on each: they add up their parts after the step.
     seconds
-        The shortest step of the repeats.
+        The shortest step of the repeats, without that exchange, as `TrainingUse.step_s` is.
     """
 
     loss: float | None
-    gradients: Mapping[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor]
     seconds: float
 
 
@@ -122,7 +122,10 @@ def training_step(
         )
         own = {place: (cut[place], places[place]) for place in range(rank, plan.num_stages, size)}
         try:
-            return _steps(plan, program, own, flat, targets, loss, repeats)
+            step = _steps(plan, program, own, flat, targets, loss, repeats)
+            holders = [set(one.parameters.values()) for one in cut]
+            _exchange(step.gradients, [set().union(*holders[at::size]) for at in range(size)], own)
+            return step
         except (RuntimeError, ValueError) as problem:
             names = " and ".join(str(one.stage) for one, _ in own.values())
             raise ExecutionFailure(
@@ -189,6 +192,40 @@ def _steps(
                 gradients[cut.parameters[name]] = value.grad if known is None else known + value.grad
     mean = sum(float(one.detach()) for one in wanted["losses"]) / plan.training.microbatches if wanted else None
     return TrainingStep(mean, gradients, best)
+
+
+def _exchange(
+    gradients: dict[str, torch.Tensor], holders: Sequence[Set[str]], own: Mapping[int, tuple[StageModule, torch.device]]
+) -> None:
+    """Add up the gradients of parameters that several processes hold, in place.
+
+    Parameters
+    ----------
+    gradients
+        Of this process, by name.
+    holders
+        Names of the parameters that each process holds.
+    own
+        The stages of this process: a parameter without a gradient there has zeros.
+    """
+    import torch
+    import torch.distributed as dist
+
+    ranks = {name: [at for at, names in enumerate(holders) if name in names] for name in sorted(set().union(*holders))}
+    values = {name: cut.module.get_parameter(at) for cut, _ in own.values() for at, name in cut.parameters.items()}
+    groups: dict[tuple[int, ...], Any] = {}
+    for name, several in ranks.items():
+        if len(several) < 2:
+            continue
+        if tuple(several) not in groups:  # every process takes part in making a group
+            groups[tuple(several)] = dist.new_group(several)
+        if dist.get_rank() in several:
+            part = gradients.get(name, torch.zeros_like(values[name])).contiguous()
+            dist.all_reduce(part, group=groups[tuple(several)])
+            gradients[name] = part
+    for members, group in groups.items():
+        if dist.get_rank() in members:
+            dist.destroy_process_group(group)
 
 
 def _schedule(plan: Plan, own: Mapping[int, tuple[StageModule, torch.device]], mean_loss: Loss) -> Any:

@@ -7,12 +7,12 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from rlinit.errors import InvalidGraph
 from rlinit.files import check_schema, parse_json
 from rlinit.graph import Graph
 from rlinit.importers.common.blocks import Blocks
+from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype
 from rlinit.importers.profile_csv import load_profile
 
@@ -27,7 +27,7 @@ def load_graph(
     *,
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
-    sharing: Literal["colocate", "copy"] = "colocate",
+    sharing: Sharing = "hold",
     dtype: Dtype = None,
     granularity: Blocks = "op",
     keep: Sequence[str] = (),
@@ -58,8 +58,8 @@ def load_graph(
     dims
         ONNX, TFLite and ``.pt2``: values of other dynamic dimensions, by their name or as ``"input[axis]"``.
     sharing
-        ONNX, TFLite and ``.pt2``: whether ops that share a parameter stay together ("colocate") or hold a copy
-        each ("copy", which pipelines over tied embeddings want).
+        ONNX, TFLite and ``.pt2``: what to do with a parameter that several ops read: each device or stage that runs
+        some of them holds it once ("hold"), all of them stay together ("colocate"), or each has a copy ("copy").
     dtype
         Model files: what floating-point numbers are counted in, "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4",
         or a pair of these for weights and activations. None: what the file says.
@@ -83,14 +83,14 @@ def _read(
     path: str | Path,
     batch: int | None,
     dims: Mapping[str, int] | None,
-    sharing: Literal["colocate", "copy"],
+    sharing: Sharing,
     dtype: Dtype,
 ) -> Graph:
     """Read a graph as the file has it; see `load_graph`."""
     name = Path(path).name.lower()
-    if name.endswith((".json", ".json.gz", ".csv", ".keras")) and (batch is not None or dims or sharing != "colocate"):
+    if name.endswith((".json", ".json.gz", ".csv", ".keras")) and (batch is not None or dims or sharing != "hold"):
         raise InvalidGraph(
-            f"{path}: graphs of this kind have no dynamic dimensions, and their colocation is fixed; leave batch, dims "
+            f"{path}: graphs of this kind have no dynamic dimensions, and what they share is fixed; leave batch, dims "
             "and sharing out"
         )
     if name.endswith((".json", ".json.gz", ".csv")) and dtype is not None:

@@ -116,6 +116,9 @@ def summary_lines(plan: Plan) -> list[str]:
     lines.append(f"{plan.status}: {proof}; found by {plan.method}; {spent}")
     if plan.objective == "throughput":
         lines.append(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second")
+    if plan.training is not None and plan.training.exchange_bytes:
+        sent = format_bytes(plan.training.exchange_bytes)
+        lines.append(f"gradients of parameters that several devices hold: {sent} sent between them after each step")
     if "numbers" in plan.provenance:
         lines.append(f"numbers: {plan.provenance['numbers']}")
     if plan.message:

@@ -15,10 +15,12 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.checker.live_tensors import most_bytes, residence
+from rlinit.costs.roofline import known_bytes
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
+from rlinit.tensors import repeated_bytes
 
 __all__ = ["MemoryProfile", "memory_profile"]
 
@@ -66,13 +68,13 @@ def memory_profile(plan: Plan, graph: Graph, hardware: Hardware) -> dict[str, Me
     require_graph(plan, graph)
     require_hardware(plan, hardware)
     found = residence(plan, graph, hardware)
-    params: dict[str, float] = {}
+    ops: dict[str, list[int]] = {}
     for batch in plan.batches:
-        size = float(graph.param_bytes[graph.index(batch.op)])
-        params[batch.device] = params.get(batch.device, 0.0) + (0.0 if math.isnan(size) else size)
+        ops.setdefault(batch.device, []).append(graph.index(batch.op))
     profiles = {}
     for i, name in enumerate(device.name for device in hardware.devices):
-        held = params.get(name, 0.0)
+        mine_ops = ops.get(name, [])
+        held = math.fsum(known_bytes(graph.param_bytes[mine_ops])) - repeated_bytes(graph.shared, mine_ops)
         mine = (found.device == i) & (found.size_bytes > 0.0)
         ends = mine & np.isfinite(found.until_s)
         when = np.concatenate([[0.0], found.begin_s[mine], found.until_s[ends]])

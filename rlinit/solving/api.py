@@ -9,6 +9,7 @@ from typing import Literal
 
 from rlinit.agent.selection import check_names
 from rlinit.budget import Budget, limited_memory
+from rlinit.coarsening.tied_parameters import arranged, has_tied
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -21,7 +22,7 @@ from rlinit.solving.options import SolveOptions, Window, places_ops
 from rlinit.solving.phases import PlannedPhase
 from rlinit.solving.placements import PLACEMENT_METHODS, bound_placement, explain_placement, solve_placement
 from rlinit.solving.plans import Request, Solved, checked_plan, saved_plan
-from rlinit.solving.sharing import bound_shared, schedule_shared, shares
+from rlinit.solving.sharing import bound_shared, schedule_shared, schedule_tied, shares, untied
 from rlinit.solving.splits import SPLIT_METHODS, splits_devices
 from rlinit.solving.stages import STAGE_METHODS, bound_stages, explain_stages, solve_stages
 from rlinit.stages.training.rules import Recompute, Training
@@ -231,12 +232,17 @@ def _planned(request: Request) -> Plan:
         compiling_paused(budget, request.progress),
         limited_memory(options.memory_limit),
     ):
-        if shares(request.hardware, options):
-            return schedule_shared(request)
-        saved = saved_plan(request)
-        if saved is not None and saved.assignment is not None:
-            request = replace(request, plan=saved)
-        return checked_plan((_solved if options.refine is None else _refined)(request), request)
+        return schedule_tied(request, _of_one_problem) if has_tied(request.graph) else _of_one_problem(request)
+
+
+def _of_one_problem(request: Request) -> Plan:
+    """Return the plan of a problem without shared parameters, checked."""
+    if shares(request.hardware, request.options):
+        return schedule_shared(request)
+    saved = saved_plan(request)
+    if saved is not None and saved.assignment is not None:
+        request = replace(request, plan=saved)
+    return checked_plan((_solved if request.options.refine is None else _refined)(request), request)
 
 
 def _check_kinds(graph: object, hardware: object) -> None:
@@ -305,6 +311,9 @@ def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan 
     if shares(hardware, options):
         hardware = hardware.crowded([device.name for device in hardware.devices])
     explained = explain_placement if places_ops(options.objective) else explain_stages
+    if has_tied(graph):
+        graph = arranged(graph, ())
+        plan = None if plan is None else replace(plan, graph_fingerprint=graph.fingerprint())
     return explained(Request(graph, hardware, options, plan))
 
 
@@ -363,6 +372,8 @@ def bound(
     budget = Budget(options.time_limit_s)
     hardware = hardware if stages is None else hardware.with_stages(stages)
     request = Request(graph, hardware, options, None, budget)
+    if has_tied(graph):
+        request = replace(request, graph=untied(request))
     with interruptible(budget), compiling_paused(budget, None), limited_memory():
         if shares(hardware, options):
             low, source, notes = bound_shared(request)

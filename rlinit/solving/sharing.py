@@ -1,10 +1,17 @@
-"""Pipelines on devices that share a processor, a bus or a socket: one problem for each set that may be at work.
+"""Problems that are settled in cases: devices that share something, and ops that share parameters.
 
-Where a plan uses u devices that share, each is slower by the factor of u (`Hardware.sharing`). With the set fixed the
-factor is, so that every set is a problem of its own, without sharing, on which the other devices are forbidden. The
-least value of the sets is the value. A plan of a set may leave one of its devices idle; then it belongs to a smaller
-set, which is solved as well. Every plan belongs to one set, and on it no bound of that set is above its value: the
-least bound of the sets is one of the whole problem.
+Pipelines on devices that share a processor, a bus or a socket: where a plan uses u devices that share, each is slower
+by the factor of u (`Hardware.sharing`). With the set fixed the factor is, so that every set is a problem of its own,
+without sharing, on which the other devices are forbidden. The least value of the sets is the value. A plan of a set may
+leave one of its devices idle; then it belongs to a smaller set, which is solved as well. Every plan belongs to one set,
+and on it no bound of that set is above its value: the least bound of the sets is one of the whole problem.
+
+Shared parameters: in a case some readers are together, colocated with one copy, and what is not has copies of its own
+(`rlinit.coarsening.tied_parameters`). A plan holds as much in the case of its own readers, and in no case less; so the
+least value of all cases is the value, and the least bound one of the problem. Where all copies fit everywhere, the case
+without any together is the problem itself. With many readers there are too many cases, and an op of several inputs may
+run on several devices. Then the bound is that of a relaxation: each of m readers holds a part b / m of a parameter of b
+bytes, and no set of ops holds less.
 """
 
 from __future__ import annotations
@@ -12,22 +19,28 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations, product
 
 import numpy as np
 
+from rlinit.budget import Budget
+from rlinit.checker import verify
+from rlinit.checker.compatibility import figures_of
+from rlinit.coarsening.tied_parameters import Together, arranged, cases_of, joined, relaxed
 from rlinit.comparison.baselines import BEST_DEVICE
-from rlinit.costs.roofline import op_times
+from rlinit.costs.roofline import held_tensors, known_bytes, op_times
 from rlinit.errors import InvalidHardware, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import HistoryEntry, Plan, is_closed
+from rlinit.plan import DeviceUse, HistoryEntry, Plan, Status, is_closed
 from rlinit.solving.incumbent import Progress
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.options import SolveOptions, places_ops
 from rlinit.solving.plans import Request, Solved, checked_plan
 from rlinit.solving.stages import bound_stages, solve_stages
 from rlinit.stages.lowering import lower_stages
+from rlinit.tensors import repeated_bytes
 
 _MOST_SETS = 64
 
@@ -252,3 +265,256 @@ def _single(solved: Solved, hardware: Hardware, crowded: Hardware) -> list[float
             alone, taken = next(pair for pair in pairs if pair[0].name == one.note)
             found.append(one.value * alone.slowdown / taken.slowdown)
     return found
+
+
+# -- shared parameters ---------------------------------------------------------------------------------------------
+
+
+def untied(request: Request) -> Graph:
+    """Return a graph without shared parameters whose bounds hold: with copies where they fit, else the relaxation.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    """
+    return relaxed(request.graph) if _may_fill(request) else arranged(request.graph, ())
+
+
+def schedule_tied(request: Request, planned: Callable[[Request], Plan]) -> Plan:
+    """Return the best plan over the cases of readers that are together.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    planned
+        Plans a problem without shared parameters.
+
+    Raises
+    ------
+    RlinitError
+        A checkpoint where there are several cases.
+    """
+    graph, options, given = request.graph, request.options, request.plan
+    if options.checkpoint is not None:
+        raise RlinitError(
+            "a checkpoint keeps the plan of one problem, and parameters that several ops read are settled in several; "
+            "leave it out, or import with sharing='copy' or 'colocate' (--checkpoint)"
+        )
+    if not _may_fill(request):
+        plan = _planned_case(request, arranged(graph, ()), given, planned, 1)
+        return _renamed(_truly(plan, (), request), request)
+    own = None if given is None or given.assignment is None else _together(given, graph)
+    cases = cases_of(graph)
+    complete = cases is not None and (options.inputs or 1) == 1
+    tried = cases if cases is not None else [(), joined(frozenset(one.readers) for one in graph.shared)]
+    tried += [] if own is None or own in tried else [own]
+    plans: list[tuple[Plan, Together | None]] = []
+    if not complete:
+        plans.append((_planned_case(request, relaxed(graph), None, planned, len(tried) + 1), None))
+    for at, together in enumerate(tried):
+        start = given if own == together else None
+        plan = _planned_case(request, arranged(graph, together), start, planned, len(tried) - at)
+        plans.append((plan, together))
+    bounding = [plan for plan, together in plans if complete or together is None]
+    told = [_truly(plan, together, request) for plan, together in plans if plan.assignment is not None]
+    found = min((plan for plan in told if plan.values), key=lambda plan: plan.values or (), default=None)
+    return _renamed(
+        _nothing(bounding) if found is None else _joint(found, bounding, [one for one, _ in plans]), request
+    )
+
+
+def _planned_case(
+    request: Request, graph: Graph, start: Plan | None, planned: Callable[[Request], Plan], left: int
+) -> Plan:
+    """Return the plan of a case, which has a part of the time left, of `left` cases to come."""
+    options, budget = request.options, request.budget
+    if left > 1:
+        budget = budget.share(budget.remaining_s / left)
+    if start is None:
+        options = dataclasses.replace(options, agent="auto" if options.agent == "plan" else options.agent)
+    else:
+        start = dataclasses.replace(start, graph_fingerprint=graph.fingerprint())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*go to one stage")  # in this case alone
+        return planned(dataclasses.replace(request, graph=graph, options=options, plan=start, budget=budget))
+
+
+def _truly(plan: Plan, together: Together | None, request: Request) -> Plan:
+    """Return a plan of a case with the figures of the problem, in which readers are together wherever they are.
+
+    Parameters
+    ----------
+    plan
+        Of the case; returned as it is where it has no schedule.
+    together
+        The case; None: the relaxation, whose plans may hold too much, and then come back without values.
+    request
+        The problem.
+    """
+    graph = request.graph
+    if plan.assignment is None:
+        return plan
+    if places_ops(plan.objective):
+        case = relaxed(graph) if together is None else arranged(graph, together)
+        devices = tuple(
+            dataclasses.replace(use, held_bytes=use.held_bytes + _difference(graph, case, plan, use))
+            for use in plan.devices
+        )
+        room = {device.name: device.memory_bytes - device.reserve_bytes for device in request.hardware.devices}
+        fits = together is not None or all(use.held_bytes <= room[use.device] for use in devices)
+        return dataclasses.replace(plan, devices=devices, values=plan.values if fits else None)
+    while plan.values is not None:
+        mine = _together(plan, graph)
+        if mine == together:
+            break
+        plan, together = _valued(plan, arranged(graph, mine, colocated=False), request), mine
+    return plan
+
+
+def _difference(graph: Graph, case: Graph, plan: Plan, use: DeviceUse) -> float:
+    """Return the bytes of parameters that a device holds beyond those of a case."""
+    ops = sorted({graph.index(batch.op) for batch in plan.batches if batch.device == use.device})
+    true = math.fsum(known_bytes(graph.param_bytes[ops])) - repeated_bytes(graph.shared, ops)
+    return true - math.fsum(known_bytes(case.param_bytes[ops]))
+
+
+def _valued(plan: Plan, graph: Graph, request: Request) -> Plan:
+    """Return a plan of stages as it is on another graph of the same ops, or without values where it does not fit."""
+    hardware = request.hardware
+    if hardware.sharing:
+        hardware = hardware.crowded({use.device for use in plan.stages if use.num_ops})
+    method = "milp" if request.options.training is None else "auto"
+    options = dataclasses.replace(request.options, agent="plan", method=method, refine=None)
+    start, budget = dataclasses.replace(plan, graph_fingerprint=graph.fingerprint()), Budget()
+    budget.cancel()  # nothing is searched
+    solved = solve_stages(Request(graph, hardware, options, start, budget))
+    return dataclasses.replace(plan, values=solved.incumbent.values, **solved.parts)
+
+
+def _together(plan: Plan, graph: Graph) -> Together:
+    """Return the readers of shared parameters that a plan has on one stage or device."""
+    places: dict[tuple[int, object], set[int]] = {}
+    for at, one in enumerate(graph.shared):
+        for v in one.readers:
+            places.setdefault((at, (plan.assignment or {})[graph.names[v]]), set()).add(v)
+    return joined(map(frozenset, places.values()))
+
+
+def _may_fill(request: Request) -> bool:
+    """Return whether some device may not have room for copies of all parameters beside all else that it may hold."""
+    graph, options, hardware = request.graph, request.options, request.hardware
+    if options.objective == "memory":
+        return True
+    params, made = float(known_bytes(graph.param_bytes).sum()), float(known_bytes(graph.made_bytes).sum())
+    if places_ops(options.objective):
+        tensors = (options.inputs or 1) * (made + float(held_tensors(graph).sum()))
+        needed = params + (0.0 if options.resident == "weights" else tensors)
+    elif (rules := options.training_rules) is not None:  # as `rlinit.stages.training.problem` counts, for all ops
+        needed = rules.state_factor * params + (2 + 2 * rules.chunks) * (rules.microbatches + 1) * made
+    else:
+        needed = params
+    cached = params + (made if options.activations else 0.0)
+    return any(
+        needed > device.memory_bytes - device.reserve_bytes
+        or (not places_ops(options.objective) and cached > device.cache_bytes)
+        for device in hardware.devices
+    )
+
+
+# -- what the cases prove together ---------------------------------------------------------------------------------
+
+
+def _joint(found: Plan, bounding: Sequence[Plan], plans: Sequence[Plan]) -> Plan:
+    """Return the best plan with what the cases prove of the problem, and the best of their baselines."""
+    assert found.values is not None
+    bounds = _least_bounds(found.values, bounding)
+    single: dict[str, float | None] = {}
+    for plan in plans:
+        for name, value in plan.baselines.items():
+            known = single.get(name)
+            single[name] = known if value is None else value if known is None else min(known, value)
+    trusted = ", ".join(sorted({name for plan in bounding for name in plan.trusted}))
+    return dataclasses.replace(
+        found,
+        bounds=bounds,
+        bound_source=found.bound_source or next((one.bound_source for one in bounding if one.bound_source), ""),
+        status="optimal" if is_closed(found.values, bounds) else "feasible",
+        provenance={key: said for key, said in found.provenance.items() if key != "trusted"}
+        | ({"trusted": trusted} if trusted else {}),
+        history=tuple(dataclasses.replace(entry, bounds=None) for entry in found.history),
+        baselines=single,
+    )
+
+
+def _least_bounds(values: tuple[float, ...], bounding: Sequence[Plan]) -> tuple[float, ...]:
+    """Return what holds on each level for schedules of any case that are optimal on the levels before.
+
+    A case whose bound is above the value on a level, those before proven, has no schedule that is.
+    """
+    bounds: list[float] = []
+    left = [plan.bounds or (0.0,) * len(values) for plan in bounding if plan.status != "infeasible"]
+    for level, value in enumerate(values):
+        bounds.append(min(min((one[level] for one in left), default=value), value))
+        if is_closed(values[: level + 1], tuple(bounds)):
+            left = [one for one in left if one[level] <= value * (1.0 + 1e-9)]
+    return tuple(bounds)
+
+
+def _nothing(bounding: Sequence[Plan]) -> Plan:
+    """Return what is known where no case has a plan: infeasible if all are, else that none was found."""
+    last = next((plan for plan in bounding if plan.status != "infeasible"), bounding[0])
+    if last.status == "infeasible":
+        if len(bounding) == 1:
+            return last
+        apart, together = bounding[0].message, bounding[-1].message
+        message = f"however ops share parameters: with copies, {apart}; with all their readers together, {together}"
+        return dataclasses.replace(last, message=message)
+    why = last.message if last.assignment is None else "the budget ended before a schedule was found"
+    return dataclasses.replace(
+        last,
+        status="no_solution",
+        message=why,
+        values=None,
+        bounds=None,
+        bound_source="",
+        assignment=None,
+        start_s=None,
+        training=None,
+        history=(),
+        stages=(),
+        stage_orders=(),
+        batches=(),
+        transfers=(),
+        devices=(),
+    )
+
+
+def _renamed(plan: Plan, request: Request) -> Plan:
+    """Return a plan of a case as one of the problem, checked.
+
+    Raises
+    ------
+    InvalidPlan
+        It is none.
+    """
+    graph, training = request.graph, plan.training
+    if training is not None and plan.assignment is not None:
+        device_of = [plan.stages[int(plan.assignment[name])].device for name in graph.names]
+        holders = [len({device_of[v] for v in one.readers}) for one in graph.shared]
+        sent = [2.0 * (count - 1) * one.size_bytes for count, one in zip(holders, graph.shared, strict=True)]
+        training = dataclasses.replace(training, exchange_bytes=math.fsum(sent))
+    if plan.values is not None and plan.bounds is not None:
+        bounds = tuple(map(min, plan.bounds, plan.values))
+        status: Status = "optimal" if is_closed(plan.values, bounds) else "feasible"
+        plan = dataclasses.replace(plan, bounds=bounds, status=status)
+    plan = dataclasses.replace(
+        plan,
+        graph_fingerprint=graph.fingerprint(),
+        graph_figures=figures_of(graph),
+        provenance={**plan.provenance, "agent": request.options.agent},
+        training=training,
+    )
+    verify(plan, graph, request.hardware)
+    return plan

@@ -187,7 +187,7 @@ def _warn_of_merging(graph: Graph, node_of_op: IntArray) -> None:
     first, last = graph.names[grouped[0]], graph.names[grouped[-1]]
     warnings.warn(
         f"{size[largest]} of {graph.num_ops} ops go to one stage, because {first!r} and {last!r} are colocated and the "
-        "others lie between them; if that is for a shared parameter, import the model with sharing='copy'",
+        "others lie between them; if that is for a shared parameter, import the model with sharing='hold'",
         stacklevel=4,
     )
 

@@ -65,6 +65,8 @@ def base(objective: Objective, *, mesh: bool = False) -> str:
         ("b", {"op": "matmul", "flops": 256.0, "param_bytes": 4.0, "out_bytes": 2.0, "forbidden": ["left"], **times}),
     ]
     ops[1][1]["colocate"] = "g"
+    for _, row in ops:
+        row["shared"] = {"w": 2.0}
     share = efficiencies_of({"matmul": {"flops": 0.5}})
     devices = [
         Device(name, kind, 40.0, 8.0, {"fp32": 16.0, "fp16": 32.0}, 1.0, 0.5, reserve_bytes=2.0, efficiency=share,
@@ -127,6 +129,7 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("op", "name"): [(LATENCY, "c")],
     ("op", "op"): [(LATENCY, "relu")],
     ("op", "param_bytes"): [(LATENCY, 12.0), (THROUGHPUT, 12.0), (PIPELINE, 20.0)],
+    ("op", "shared"): [(LATENCY, {"w": 3.0}), (PIPELINE, {"w": "2"}), (THROUGHPUT, {"w": 17.0})],
     ("op", "out_bytes"): [(LATENCY, 5.0), (THROUGHPUT, 3.0), (PIPELINE, 8.0)],
     ("op", "flops"): [(("latency",), 1e4), (PIPELINE, 1e4)],
     ("op", "time_s"): [(LATENCY, {"*": 1.0}), (THROUGHPUT, {"*": {"1": 1.0, "2": 1.25}}), (PIPELINE, 0.5)],

@@ -24,6 +24,15 @@ def _bytes(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
 
+def _params(graph: Graph, members: Sequence[int]) -> float:
+    """Return the bytes of the parameters of ops on one device, what several read once."""
+    held = math.fsum(_bytes(graph.param_bytes[v]) for v in members)
+    for one in graph.shared:
+        readers = [v for v in members if v in one.readers]
+        held -= one.size_bytes * max(len(readers) - 1, 0)
+    return held
+
+
 def _seconds(graph: Graph, hardware: Hardware, v: int, device: int, batch: int) -> float:
     """Return the given time of an op; inf where it is forbidden or the device has no such batch size."""
     unit = hardware.devices[device]
@@ -87,7 +96,7 @@ def _stage_value(
         members = [v for v in range(graph.num_ops) if stage[v] == j]
         if any(math.isinf(_seconds(graph, hardware, v, i, 1)) for v in members):
             return None
-        param = math.fsum(_bytes(graph.param_bytes[v]) for v in members)
+        param = _params(graph, members)
         if param > hardware.devices[i].memory_bytes * SLACK:
             return None
         entering = [size for u, size, to in tensors if stage[u] != j and any(stage[v] == j for v in to)]
@@ -128,7 +137,8 @@ def best_split(graph: Graph, hardware: Hardware, chunks: int, order: str, contig
 def _device_load(graph: Graph, hardware: Hardware, stage: Sequence[int], on: Sequence[int], i: int) -> float:
     """Return the seconds of device i, which runs the stages j with on[j] = i; inf where they may not run there."""
     members = [v for v in range(graph.num_ops) if on[stage[v]] == i]
-    param = math.fsum(_bytes(graph.param_bytes[v]) for v in members)
+    stages = {j: [v for v in members if stage[v] == j] for j in range(len(on)) if on[j] == i}
+    param = math.fsum(_params(graph, ops) for ops in stages.values())
     if param > hardware.devices[i].memory_bytes * SLACK:
         return math.inf
     rate_in, rate_out, delay_in, delay_out = _stage_rates(hardware, i)
@@ -230,7 +240,8 @@ def _fits(graph: Graph, hardware: Hardware, where: Sequence[Sequence[int]], shar
             count = sum(at == i for at in where[v])
             if count:
                 near = math.fsum(size * ((u == v) + (v in to)) for u, size, to in tensors)
-                held += _bytes(graph.param_bytes[v]) + count * counted * near
+                held += count * counted * near
+        held += _params(graph, [v for v in range(graph.num_ops) if i in where[v]])
         if held > device.memory_bytes * SLACK:
             return False
     return True
@@ -356,7 +367,7 @@ def _peak_fits(
                 }
                 needs.append(used | {key for key, row in here.items() if row[0] <= begin[at] < row[1]})
         live = max((math.fsum(here[key][2] for key in need) for need in needs), default=0.0)
-        weights = math.fsum(_bytes(graph.param_bytes[v]) for v, i in batches if i == j)
+        weights = _params(graph, [v for v, i in batches if i == j])
         if weights + live + device.reserve_bytes > device.memory_bytes * SLACK:
             return False
     return True

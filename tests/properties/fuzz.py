@@ -37,6 +37,7 @@ from rlinit.placements.lowering import lower_placement
 from rlinit.placements.timeline import held_bytes, makespan, placement_from_priority
 from rlinit.plan import Objective, Plan
 from rlinit.solving.splits import SPLIT_BOUNDS, SPLIT_METHODS
+from rlinit.tensors import SharedParameter
 from tests.properties import mutations
 from tests.properties.brute_force import best_placement, best_split, best_stages
 from tests.properties.language_models import attack_language_model
@@ -56,6 +57,10 @@ LIMITED = ("branch-and-bound", "cp-sat", "ideals", "split", "beam", "remember")
 LATE_S = 2.0
 """Processor seconds beyond its limit after which a schedule is late. Compiling is not counted, and a late case is run
 a second time before it is called late."""
+
+
+_TIED = 4
+"""One case in so many has ops that share parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,20 @@ def _several_outputs(
         choices: list[Edge] = [(u, v), (u, v, size()), *((u, v, port) for port in ports[u])]
         found.append(choices[int(rng.integers(len(choices)))])
     return found
+
+
+def tied(graph: Graph, rng: np.random.Generator) -> Graph:
+    """Return a graph in which up to two sets of ops share parameters, parts of what each has."""
+    left = np.nan_to_num(graph.param_bytes)
+    shared = []
+    for at in range(int(rng.integers(1, 3))):
+        count = min(int(rng.integers(2, 4)), graph.num_ops)
+        readers = sorted(rng.choice(graph.num_ops, count, replace=False).tolist())
+        size = float(left[readers].min()) * float(rng.choice([1.0, 0.5]))
+        if count > 1 and size > 0.0:
+            left[readers] -= size
+            shared.append(SharedParameter(f"w{at}", size, tuple(readers)))
+    return dataclasses.replace(graph, shared=tuple(shared))
 
 
 def _capacities(device: Device) -> tuple[Any, ...]:
@@ -310,13 +329,22 @@ def attack_split(case: Case) -> str:
     return f"{form}, {method}: {wrong}" if wrong else ""
 
 
-def attack_training(number: int, seed: int = 0) -> str:
-    """Plan a small training pipeline of its own, drawn from its number; return what is wrong with the plan, or ""."""
+def attack_training(number: int, seed: int = 0, *, share: bool = False) -> str:
+    """Plan a small training pipeline of its own, drawn from its number; return what is wrong with the plan, or "".
+
+    Parameters
+    ----------
+    number, seed
+        Of the case.
+    share
+        Whether ops share parameters.
+    """
     rng = np.random.default_rng([seed, number, 13])
     scale = float(rng.choice([1e-9, 1.0, 1.0, 1e12]))
     n, k = int(rng.integers(1, 6)), int(rng.integers(1, 4))
     draw_graph = (random_workload, random_graph)[int(rng.integers(2))]
     graph = draw_graph(int(rng.integers(1 << 30)), n, scale=scale)
+    graph = tied(graph, np.random.default_rng([seed, number, 23])) if share else graph
     schedule = str(rng.choice(["gpipe", "1f1b", "zero-bubble", "interleaved"]))
     recompute = str(rng.choice(["none", "auto", "auto", "all"]))
     microbatches, factor = int(rng.integers(k, k + 6)), float(rng.choice([1.0, 4.0]))
@@ -452,12 +480,15 @@ def run(first: int, cases: int, seed: int) -> list[tuple[int, str]]:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(first, first + cases):
-            case = draw(number, seed)
+            case, share = draw(number, seed), number % _TIED == 0
+            if share:
+                graph = tied(case.graph, np.random.default_rng([seed, number, 19]))
+                case = dataclasses.replace(case, graph=graph)
             plans: list[Plan] = []
             try:
                 wrong = attack(case, plans) or mutate(case, plans[0] if plans else None, files, Path(folder))
                 if not wrong and case.options["objective"] == "pipeline" and not case.large:
-                    wrong = attack_split(case) or attack_training(number, seed)
+                    wrong = attack_split(case) or attack_training(number, seed, share=share)
                 elif not wrong and case.options["objective"] in ("latency", "throughput") and not case.large:
                     wrong = attack_tight(case)
                 elif not wrong:

@@ -40,7 +40,7 @@ def require_program(plan: Plan, program: ExportedProgram) -> None:
 
     advice = "give the plan's graph if it was made by hand, by module, or with other costs"
     try:
-        require_totals(plan, (from_program(program, sharing=sharing) for sharing in ("colocate", "copy")), advice)
+        require_totals(plan, (from_program(program, sharing=sharing) for sharing in ("hold", "copy")), advice)
     except InvalidGraph as problem:
         raise InvalidPlan(f"the model cannot be imported to compare it with the plan ({problem}); {advice}") from None
 

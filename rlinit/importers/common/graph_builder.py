@@ -208,8 +208,6 @@ class Assembly:
         """
         if all(row["op"] == "input" for _, row in self._rows):
             raise InvalidGraph("no node of the model depends on an input's values; there is nothing to plan")
-        for label, row in self._rows:
-            row["param_bytes"] = self._holdings.param_bytes.get(label, 0)
-            if self._holdings.label(label) is not None:
-                row["colocate"] = self._holdings.label(label)
-        return Graph.build(self._rows, self._edges, name=name)
+        held = self._holdings.attributes()
+        rows = [(label, row | {"param_bytes": 0} | held.get(label, {})) for label, row in self._rows]
+        return Graph.build(rows, self._edges, name=name)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, get_args
 
-Sharing = Literal["colocate", "copy"]
-"""What to do with a parameter that several ops read: keep them together, or give each its own copy."""
+Sharing = Literal["hold", "colocate", "copy"]
+"""What to do with a parameter that several ops read: each device that runs some of them holds it once; all of them stay
+together; or each has a copy of its own."""
 
 
 @dataclass(slots=True)
 class Holdings:
     """Adds up the bytes each op holds while ops are met in order.
 
-    A *parameter* read by several ops is counted once, on the first of them, and the readers form one colocation
-    group: on one device one copy is enough, on two it would not be. With ``sharing="copy"`` each reader holds its
-    own copy instead, which is what pipelines do with tied embeddings: nothing has to stay together, and the bytes
-    are never too few. Other constants (masks, position tables, moving statistics, scalars) that several ops read
-    are always copied: colocating every layer for a mask would help nobody.
+    A *parameter* read by several ops, such as tied embeddings, counts for each of them and is named, so that a device
+    or stage that runs several holds it once (`rlinit.tensors`). With ``sharing="colocate"`` it is counted
+    on the first of them, and the readers form one colocation group; with ``"copy"`` each has a copy of its own, so that
+    the bytes are never too few. Other constants (masks, position tables, moving statistics, scalars) that several ops
+    read are always copied.
 
     Parameters
     ----------
@@ -31,18 +32,19 @@ class Holdings:
     Raises
     ------
     ValueError
-        `sharing` is neither "colocate" nor "copy".
+        `sharing` is none of the three.
     """
 
-    sharing: Sharing = "colocate"
+    sharing: Sharing = "hold"
     param_bytes: dict[str, int] = field(default_factory=dict)
     group: dict[str, str] = field(default_factory=dict)
     _holder: dict[str, str] = field(default_factory=dict)
     _held: set[tuple[str, str]] = field(default_factory=set)
+    _readers: dict[str, dict[str, int]] = field(default_factory=dict)  # parameter -> op -> bytes
 
     def __post_init__(self) -> None:
-        if self.sharing not in ("colocate", "copy"):
-            raise ValueError(f"sharing is {self.sharing!r}; expected 'colocate' or 'copy'")
+        if self.sharing not in get_args(Sharing):
+            raise ValueError(f"sharing is {self.sharing!r}; expected one of {', '.join(get_args(Sharing))}")
 
     def add(self, op: str, tensor: str, num_bytes: int, *, is_parameter: bool) -> None:
         """Note that an op reads a constant tensor; reading it twice counts once.
@@ -67,6 +69,18 @@ class Holdings:
             self.group[second] = self.group.setdefault(first, first)
             return
         self.param_bytes[op] = self.param_bytes.get(op, 0) + num_bytes
+        if is_parameter and self.sharing == "hold" and num_bytes:
+            self._readers.setdefault(tensor, {})[op] = num_bytes
+
+    def attributes(self) -> dict[str, dict[str, Any]]:
+        """Return op -> what its parameters make of its row: bytes, those that are shared, a colocation group."""
+        rows: dict[str, dict[str, Any]] = {op: {"param_bytes": held} for op, held in self.param_bytes.items()}
+        for tensor, readers in self._readers.items():
+            for op, held in readers.items() if len(readers) > 1 else ():
+                rows[op].setdefault("shared", {})[tensor] = held
+        for op in self.group:
+            rows.setdefault(op, {})["colocate"] = self.label(op)
+        return rows
 
     def _leader(self, op: str) -> str:
         while self.group.get(op, op) != op:

@@ -114,6 +114,7 @@ def rescaled(graph: Graph, dtype: Dtype, *, bits: int) -> Graph:
     return replace(
         graph,
         param_bytes=np.ceil(graph.param_bytes * weights),
+        shared=tuple(replace(one, size_bytes=float(np.floor(one.size_bytes * weights))) for one in graph.shared),
         out_bytes=np.ceil(graph.out_bytes * activations),
         further=replace(graph.further, size_bytes=np.ceil(graph.further.size_bytes * activations)),
         extras=extras,

@@ -187,8 +187,8 @@ def from_keras(model: Any, *, name: str | None = None, dtype: Dtype = None) -> G
     ONE sample: the first dimension of every shape is the batch and counts as 1. Parameters are all of
     a layer's weights, moving statistics included. An op with several outputs has one tensor as large as all of them.
 
-    A layer called several times gives several ops (``name``, ``name/call1``, ...) colocated in one group; the first
-    one holds the parameters, so that they are counted once. A model used as a layer is opened up: its ops are named
+    A layer called several times gives several ops (``name``, ``name/call1``, ...) that share its parameters: a device
+    or stage that runs several of them holds them once. A model used as a layer is opened up: its ops are named
     ``model/layer``. Keras operations on symbolic tensors are ops too. The extra ``node`` of an op is its layer's name,
     without the number of the call.
 
@@ -356,8 +356,7 @@ class _Rows:
             **kept.noted(),
         }
         first = self.first_op.setdefault(id(operation), len(self.ops))
-        if first < len(self.ops):
+        if first < len(self.ops) and row["param_bytes"]:
             group, holder = self.ops[first]
-            row["colocate"] = holder.setdefault("colocate", group)
-            row["param_bytes"] = 0
+            row["shared"] = holder.setdefault("shared", {group: holder["param_bytes"]})
         self.ops.append((name, row))

@@ -56,7 +56,7 @@ def load_onnx(
     *,
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
-    sharing: Sharing = "colocate",
+    sharing: Sharing = "hold",
     dtype: Dtype = None,
 ) -> Graph:
     """Read the graph of an ``.onnx`` file; weights in other files are not opened.
@@ -96,7 +96,7 @@ def from_onnx(
     *,
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
-    sharing: Sharing = "colocate",
+    sharing: Sharing = "hold",
     dtype: Dtype = None,
     name: str | None = None,
 ) -> Graph:

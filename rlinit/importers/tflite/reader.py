@@ -56,7 +56,7 @@ def load_tflite(
     *,
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
-    sharing: Sharing = "colocate",
+    sharing: Sharing = "hold",
     dtype: Dtype = None,
 ) -> Graph:
     """Read the graph of a ``.tflite`` file.
@@ -90,7 +90,7 @@ def from_tflite(
     content: bytes,
     *,
     batch: int | None = None,
-    sharing: Sharing = "colocate",
+    sharing: Sharing = "hold",
     dtype: Dtype = None,
     name: str | None = None,
 ) -> Graph:

@@ -56,7 +56,7 @@ def from_torch(
     *,
     batch: int | None = None,
     granularity: Granularity = "op",
-    sharing: Sharing = "colocate",
+    sharing: Sharing = "hold",
     name: str | None = None,
     method: Method = "auto",
     dtype: Dtype = None,
@@ -224,7 +224,7 @@ def from_program(
     program: ExportedProgram,
     *,
     granularity: Granularity = "op",
-    sharing: Sharing = "colocate",
+    sharing: Sharing = "hold",
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     dtype: Dtype = None,
@@ -293,7 +293,7 @@ def constant_nodes(program: ExportedProgram) -> frozenset[str]:
     import_torch()
     from rlinit.importers.torch.program import ProgramReader
 
-    return ProgramReader(program, "op", "colocate", None, {}, Precision()).constant_nodes()
+    return ProgramReader(program, "op", "hold", None, {}, Precision()).constant_nodes()
 
 
 def _with_batch(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

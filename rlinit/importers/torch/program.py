@@ -216,13 +216,10 @@ class ProgramReader:
                 opaque = opaque_call(node)
                 if opaque is not None and opaque.hidden_bytes:
                     holdings.add(op.name, opaque.label, opaque.hidden_bytes, is_parameter=True)
+        held = holdings.attributes()
         rows = []
         for op in self.ops:
-            row = self._row(op)
-            row["param_bytes"] = holdings.param_bytes.get(op.name, 0)
-            if holdings.label(op.name) is not None:
-                row["colocate"] = holdings.label(op.name)
-            rows.append((op.name, row))
+            rows.append((op.name, self._row(op) | {"param_bytes": 0} | held.get(op.name, {})))
         return Graph.build(rows, sorted(edges), name=name)
 
     def _read(self, op: _Op, node: Node, source: Node, holdings: Holdings, edges: set[tuple[str, str]]) -> None:

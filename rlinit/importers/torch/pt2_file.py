@@ -42,7 +42,7 @@ def load_pt2(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     granularity: Granularity = "op",
-    sharing: Sharing = "colocate",
+    sharing: Sharing = "hold",
     dtype: Dtype = None,
 ) -> Graph:
     """Read the graph of a program saved by `torch.export.save`.

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.costs.roofline import known_bytes, op_times
@@ -148,11 +150,11 @@ def _forward_graph(graph: Graph, partner: IntArray) -> Graph:
     """Return the forward ops, with what their backward ops hold, and edges where only gradients tell the order."""
     rows = graph.to_dict()["ops"]
     held = _summed(known_bytes(graph.param_bytes), partner, graph.num_ops)
-    backward = partner != np.arange(graph.num_ops)
+    backward, label = partner != np.arange(graph.num_ops), _forward_groups(graph, partner)
     ops = []
     for i in np.flatnonzero(~backward).tolist():
-        row = {key: value for key, value in rows[i].items() if key != "name"}
-        ops.append((graph.names[i], row | {"param_bytes": held[i]}))
+        row = {key: value for key, value in rows[i].items() if key not in ("name", "colocate")}
+        ops.append((graph.names[i], row | {"param_bytes": held[i]} | ({"colocate": label[i]} if i in label else {})))
     pairs = {(u, v) for u, v in graph.edges.tolist() if not backward[u] and not backward[v]}
     edges: list[tuple[str, str] | tuple[str, str, float | str]] = [(graph.names[u], graph.names[v]) for u, v in pairs]
     back = {(int(partner[v]), int(partner[u])) for u, v in graph.edges.tolist() if backward[u] and backward[v]}
@@ -162,6 +164,15 @@ def _forward_graph(graph: Graph, partner: IntArray) -> Graph:
         return Graph.build(ops, edges, name=graph.name)
     except InvalidGraph as problem:
         raise InvalidGraph(f"the forward ops, in the order that gradients flow back to them: {problem}") from None
+
+
+def _forward_groups(graph: Graph, partner: IntArray) -> dict[int, int]:
+    """Return forward op -> group; those are one whose ops, or backward ops, are colocated, also by way of others."""
+    grouped = np.flatnonzero(graph.colocation >= 0)
+    groups, nodes = len(graph.groups), len(graph.groups) + graph.num_ops
+    links = coo_array((np.ones(len(grouped)), (graph.colocation[grouped], groups + partner[grouped])), (nodes, nodes))
+    _, found = connected_components(links, directed=False)
+    return {v: int(found[groups + v]) for v in np.unique(partner[grouped]).tolist()}
 
 
 def _one_way(plain: StageProblem, forward: Graph) -> tuple[FloatArray, FloatArray]:

@@ -119,17 +119,17 @@ def test_a_tensor_used_twice_by_one_layer_is_one_edge(keras: Any) -> None:
 
 
 def test_a_shared_layer_is_one_op_a_call(keras: Any) -> None:
-    """Calls of one layer become colocated ops of which one holds the parameters."""
+    """Calls of one layer become ops that share its parameters."""
     a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
     shared = keras.layers.Dense(4, name="shared")
     y = keras.layers.Concatenate(name="join")([shared(a), shared(shared(b))])
     graph = from_keras(keras.Model([a, b], y))
     calls = ["shared", "shared/call1", "shared/call2"]
     assert sorted(name for name in graph.names if name.startswith("shared")) == calls
-    assert sorted(graph.param_bytes[graph.index(name)] for name in calls) == [0, 0, 4 * 20]
-    assert {int(graph.colocation[graph.index(name)]) for name in calls} == {0}
-    assert graph.groups == ("shared",)
-    assert graph.colocation[graph.index("join")] == -1
+    assert [graph.param_bytes[graph.index(name)] for name in calls] == [4 * 20] * 3
+    assert [one.readers for one in graph.shared] == [tuple(sorted(map(graph.index, calls)))]
+    assert graph.total_param_bytes == 4 * 20
+    assert graph.groups == ()
     assert graph.flops[graph.index("shared/call2")] == graph.flops[graph.index("shared")] == 2 * 16 + 4
     assert graph.num_edges == 5
 
@@ -160,10 +160,9 @@ def test_nested_models_are_opened(keras: Any) -> None:
         ("stack/call1/relu", "sum"),
         ("x", "sum"),
     }
-    assert graph.param_bytes.sum() == 4 * 20
-    assert (
-        graph.colocation[graph.index("stack/inner/dense")] == graph.colocation[graph.index("stack/call1/inner/dense")]
-    )
+    assert graph.total_param_bytes == 4 * 20
+    calls = (graph.index("stack/inner/dense"), graph.index("stack/call1/inner/dense"))
+    assert [one.readers for one in graph.shared] == [calls]
 
 
 def test_nested_model_with_several_inputs_and_outputs(keras: Any) -> None:

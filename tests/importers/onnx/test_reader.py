@@ -180,7 +180,7 @@ def test_random_numbers_are_no_constant() -> None:
 
 
 def test_a_shared_weight_counts_once() -> None:
-    """Matrix products over one weight form a group; scalars and masks are copied; transposing changes nothing."""
+    """Products over one weight share it, or form a group; scalars and masks are copied; transposing changes nothing."""
     nodes = [
         node("Gather", ["table", "ids"], ["e"], name="embed"),
         node("Mul", ["e", "scale"], ["a"], name="scale_a"),
@@ -192,11 +192,15 @@ def test_a_shared_weight_counts_once() -> None:
     model = model_of(nodes, [value("ids", ["N", 3], INT64)], stored=stored)
     graph = from_onnx(model)
     assert graph.names == ("ids", "embed", "scale_a", "scale_b", "head")
-    assert graph.param_bytes.tolist() == [0, 3200, 32, 32, 0]
-    assert graph.colocation.tolist() == [-1, 0, -1, -1, 0]
+    assert graph.param_bytes.tolist() == [0, 3200, 32, 32, 3200]
+    assert [(one.size_bytes, one.readers) for one in graph.shared] == [(3200, (1, 4))]
+    assert graph.total_param_bytes == 3264
+    together = from_onnx(model, sharing="colocate")
+    assert together.param_bytes.tolist() == [0, 3200, 32, 32, 0]
+    assert together.colocation.tolist() == [-1, 0, -1, -1, 0]
     copies = from_onnx(model, sharing="copy")
     assert copies.param_bytes.tolist() == [0, 3200, 32, 32, 3200]
-    assert copies.groups == ()
+    assert copies.groups == copies.shared == ()
 
 
 def test_quantized_weights_count_as_stored() -> None:
@@ -420,8 +424,8 @@ def test_a_large_file(tmp_path: Path) -> None:
     model = model_of(nodes, outputs=[value(last, None)], stored=[tensor(f"w{i}", 4, 4) for i in range(50)])
     onnx.save(model, tmp_path / "large.onnx")
     graph = load_graph(tmp_path / "large.onnx", batch=3)
-    assert (graph.num_ops, graph.num_edges, len(graph.groups)) == (6001, 8000, 50)
-    assert graph.param_bytes.sum() == 50 * 64
+    assert (graph.num_ops, graph.num_edges, len(graph.shared)) == (6001, 8000, 50)
+    assert graph.total_param_bytes == 50 * 64
     assert graph.flops.sum() == 2000 * 2 * 3 * 16
 
 

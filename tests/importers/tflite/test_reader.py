@@ -106,7 +106,7 @@ def test_the_batch_is_chosen(tmp_path: Path) -> None:
 
 
 def test_a_shared_buffer_is_held_once() -> None:
-    """Layers over one buffer form a group whose first op holds it, or hold a copy each."""
+    """Layers over one buffer share it, form a group whose first op holds it, or hold a copy each."""
     tensors = [
         Tensor("x", (1, 4)),
         Tensor("w", (4, 4), data=64),
@@ -119,7 +119,10 @@ def test_a_shared_buffer_is_held_once() -> None:
         Operator(BUILTIN.FULLY_CONNECTED, [4, 2, -1], [5]),
     ]
     content = tflite_file(tensors, operators, [0], [5])
-    graph = from_tflite(content)
+    shared = from_tflite(content)
+    assert shared.param_bytes.tolist() == [0, 64, 0, 64]
+    assert [(one.size_bytes, one.readers) for one in shared.shared] == [(64, (1, 3))]
+    graph = from_tflite(content, sharing="colocate")
     assert graph.param_bytes.tolist() == [0, 64, 0, 0]
     assert graph.colocation.tolist() == [-1, 0, -1, 0]
     copies = from_tflite(content, sharing="copy")

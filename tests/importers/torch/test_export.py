@@ -101,10 +101,14 @@ def test_one_tensor_with_many_readers() -> None:
 
 
 def test_a_shared_parameter_counts_once() -> None:
-    """Readers of one parameter form a group whose first op holds it; copies give each its own and no group."""
+    """Readers share one parameter, or form a group whose first op holds it; copies give each its own and no group."""
     lin = nn.Linear(4, 4)
     net = module_of(lambda self, x: self.b(torch.relu(self.a(x))), a=lin, b=lin)
-    graph = from_torch(net, (ones(1, 4),))
+    shared = from_torch(net, (ones(1, 4),))
+    assert shared.total_param_bytes == 80
+    assert [(one.size_bytes, one.readers) for one in shared.shared] == [(64, (1, 3)), (16, (1, 3))]
+    assert shared.groups == ()
+    graph = from_torch(net, (ones(1, 4),), sharing="colocate")
     assert graph.param_bytes.sum() == 80
     first, second = graph.index("linear"), graph.index("linear_1")
     assert graph.param_bytes[first] == 80
@@ -119,7 +123,7 @@ def test_a_shared_parameter_counts_once() -> None:
 
 def test_shared_parameters_join_groups() -> None:
     """Ops linked by a chain of shared parameters share one group, whatever the order of the links."""
-    holdings = Holdings()
+    holdings = Holdings("colocate")
     for op, tensor in [("a", "s"), ("b", "t"), ("c", "s"), ("d", "t"), ("e", "s"), ("e", "t"), ("f", "u"), ("a", "s")]:
         holdings.add(op, tensor, 8, is_parameter=True)
     assert len({holdings.label(op) for op in "abcde"}) == 1
@@ -241,9 +245,11 @@ def test_module_granularity() -> None:
     assert [name for name in coarse.names if "." in name] == leaves
     assert [coarse.kinds[coarse.index(name)] for name in leaves[:3]] == ["LayerNorm", "Linear", "Linear"]
     assert coarse.flops.sum() == fine.flops.sum()
-    assert coarse.param_bytes.sum() == fine.param_bytes.sum()
+    assert coarse.total_param_bytes == fine.total_param_bytes
     assert {"gelu", "2", "3", "4"} <= set(coarse.names)
-    assert len(coarse.groups) == 3
+    assert {one.readers for one in coarse.shared} == {
+        tuple(coarse.index(f"{at}.{part}") for at in "01") for part in ("norm", "up", "down")
+    }
     nodes = [name for i in range(coarse.num_ops) for name in coarse.extras[i]["nodes"]]
     assert sorted(nodes) == sorted(name for i in range(fine.num_ops) for name in fine.extras[i]["nodes"])
     with pytest.raises(ValueError, match="granularity"):
@@ -456,8 +462,8 @@ def test_random_networks(net: Any) -> None:
         if node.op == "placeholder" and node.name.startswith("p_") and node.users
     }
     placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    assert graph.param_bytes.sum() == sum(placeholders[name].nbytes for name in used)
-    assert coarse.param_bytes.sum() == graph.param_bytes.sum()
+    assert graph.total_param_bytes == sum(placeholders[name].nbytes for name in used)
+    assert coarse.total_param_bytes == graph.total_param_bytes
     assert all(u < v for u, v in graph.edges)
     with torch.no_grad():
         wanted = net(x.clone())
@@ -484,7 +490,7 @@ def test_a_transformer_runs_op_by_op() -> None:
     program = export_program(net, (words,), {"use_cache": False})
     graph = from_program(program)
     coarse = from_program(program, granularity="module")
-    assert len(graph.groups) == 1
+    assert len(graph.shared) == 1
     assert graph.param_bytes.sum() >= 4 * (50 + 8) * 16
     with torch.no_grad():
         wanted = net(words, use_cache=False).logits

@@ -86,14 +86,15 @@ def test_what_export_cannot_take_is_imported_and_run(make: Callable[[], nn.Modul
 
 
 def test_ops_know_their_modules_and_costs() -> None:
-    """Parameters of an opaque module count once, its calls stay together, and its operations are those of the call."""
+    """Parameters of an opaque module are shared by its calls, and its operations are those of the call."""
     model, x = Block().eval(), torch.randn(3, 4)
     graph = Graph.from_torch(model, (x, torch.randn(4)))
     first, second = (v for v, kind in enumerate(graph.kinds) if kind == "Choice")
     assert graph.extras[first]["module"] == graph.extras[second]["module"] == "choice"
     assert graph.extras[graph.names.index("linear")]["module"] == "inner.0"
-    assert graph.param_bytes[[first, second]].tolist() == [2 * 80, 0]
-    assert graph.colocation[first] == graph.colocation[second] >= 0
+    assert graph.param_bytes[[first, second]].tolist() == [2 * 80] * 2
+    assert {one.readers for one in graph.shared} == {(first, second)}
+    assert sum(one.size_bytes for one in graph.shared) == 2 * 80
     assert graph.flops[[first, second]].tolist() == [2 * 3 * 16] * 2
     assert graph.out_bytes[first] == 3 * 4 * 4
     coarse = Graph.from_torch(model, (x, torch.randn(4)), granularity="module")
