@@ -15,7 +15,14 @@ from rlinit.cli.output import EXIT_CODES, escape_markup
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
-from rlinit.units import format_bytes, format_seconds, parse_quantity
+from rlinit.llm.weights.mixtures import MIXTURES
+from rlinit.units import BITS, format_bytes, format_seconds, parse_quantity
+
+_DTYPES = (
+    f"Of weights and activations: {', '.join(BITS)} (int4 is 4.0 bits a weight, without scales), a type of llama.cpp "
+    f"for weights ({', '.join(MIXTURES)}), or WEIGHTS/ACTIVATIONS (q4_k_m/bf16); by default what quantization_config "
+    "says, else bf16. A GGUF file keeps its own."
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,8 +47,7 @@ class Llm:
     """Tokens given; by default 512, or what the context leaves."""
     output: int | None = None
     """Tokens made; by default 128."""
-    dtype: str | None = None
-    """Of weights and activations: bf16 (default), fp16, fp32, fp8, int8, int4, or WEIGHTS/ACTIVATIONS (int4/fp16)."""
+    dtype: Annotated[str | None, tyro.conf.arg(help=_DTYPES)] = None
     kv_dtype: str | None = None
     """Of the numbers in the cache, such as fp8 or int8; by default that of the activations."""
     granularity: Literal["layer", "part"] = "layer"
@@ -175,14 +181,16 @@ def _print_plan(found: LlmPlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console, work = Console(), found.model.workload
+    console, model, work = Console(), found.model, found.model.workload
     console.print(
-        f"{escape_markup(found.model.name)}: {found.model.num_params / 1e9:.4g} billion parameters, weights "
-        f"{found.model.weights}, activations {found.model.activations}, cache "
-        f"{found.model.cache or found.model.activations}; context {work.context:,}, "
+        f"{escape_markup(model.name)}: {model.num_params / 1e9:.4g} billion parameters, weights {model.weights} "
+        f"({model.bits_per_weight:.3g} bits each), activations {model.activations}, cache "
+        f"{model.cache or model.activations}; context {work.context:,}, "
         f"batch {work.batch:,}, prompt {work.prompt:,}, output {work.output:,}",
         highlight=False,
     )
+    for note in model.notes:
+        console.print(f"note: {escape_markup(note)}", highlight=False)
     if not found.spans:
         console.print(f"[bold]infeasible[/]: {escape_markup(found.message)}", highlight=False)
         return

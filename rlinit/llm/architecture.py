@@ -1,10 +1,13 @@
-"""What a decoder-only language model is made of: parts with parameters, in the order in which a token passes them."""
+"""What a decoder-only language model is made of: parts with tensors, in the order in which a token passes them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from rlinit.llm.weights.tensors import Storage, Tensor
 
 PartKind = Literal["embedding", "attention", "dense", "experts", "head"]
 
@@ -17,12 +20,8 @@ class Part:
     ----------
     kind, layer
         What it is, and of which layer, -1 for the embedding and the head.
-    params
-        Numbers stored, biases and norms included; all experts.
-    active
-        Entries of the matrices that one token is multiplied with; of experts, those that it is sent to.
-    stored_bytes
-        Bytes in the file where a file says them; None: by the dtype of the weights.
+    tensors
+        Biases and norms included; all experts. A head's first one is its matrix.
     kv_numbers
         Numbers that one token adds to the cache.
     window
@@ -39,9 +38,7 @@ class Part:
 
     kind: PartKind
     layer: int
-    params: int
-    active: int
-    stored_bytes: int | None = None
+    tensors: tuple[Tensor, ...]
     kv_numbers: int = 0
     window: int | None = None
     pair_flops: tuple[float, float] = (0.0, 0.0)
@@ -54,6 +51,24 @@ class Part:
     def name(self) -> str:
         """``embedding``, ``head``, or such as ``layer3.attention``."""
         return self.kind if self.layer < 0 else f"layer{self.layer}.{self.kind}"
+
+    @property
+    def params(self) -> int:
+        """Numbers stored."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @property
+    def active(self) -> int:
+        """Entries of the matrices that one token is multiplied with; of experts, those that it is sent to."""
+        if self.kind == "embedding":
+            return 0
+        entries = sum(tensor.size for tensor in self.tensors if tensor.is_matrix)
+        return entries * self.experts_per_token // self.experts if self.experts else entries
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the tensors in the formats they are kept in."""
+        return sum(tensor.num_bytes for tensor in self.tensors)
 
     def touched(self, tokens: float) -> float:
         """Return the expected share of the weights that some of the tokens read.
@@ -70,7 +85,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A language model without a dtype or a length.
+    """A language model without a length.
 
     Parameters
     ----------
@@ -98,9 +113,30 @@ class Architecture:
     @property
     def num_params(self) -> int:
         """Parameters, a tied matrix once."""
-        return sum(part.params for part in self.parts) - (self.tied_params if self.tied else 0)
+        return sum(part.params for part in self.parts) - (self.parts[-1].tensors[0].size if self.tied else 0)
 
     @property
-    def tied_params(self) -> int:
-        """Entries of the head's matrix."""
-        return self.parts[-1].active
+    def tied_bytes(self) -> int:
+        """Bytes that embedding and head share where they are on one device."""
+        return self.parts[-1].tensors[0].num_bytes if self.tied else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all weights, a tied matrix once."""
+        return sum(part.stored_bytes for part in self.parts) - self.tied_bytes
+
+    def stored(self, choose: Callable[[Tensor], Storage]) -> Architecture:
+        """Return the same model with each tensor in the format that is chosen for it.
+
+        Parameters
+        ----------
+        choose
+            Gives the matrix of a tied head, which has the embedding's name, the embedding's format.
+        """
+        return replace(
+            self,
+            parts=tuple(
+                replace(part, tensors=tuple(replace(t, num_bytes=choose(t).bytes_of(t)) for t in part.tensors))
+                for part in self.parts
+            ),
+        )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from rlinit.errors import InvalidConfig
 from rlinit.limits import closest
 from rlinit.llm.architecture import Architecture, Part
+from rlinit.llm.weights.tensors import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class _Family:
         Whether queries and keys are normalised, each head by the same weights or all heads as a whole.
     gated
         Whether two matrices widen, of which one gates the other.
+    separate
+        Whether queries, keys and values, and the two matrices that widen, are modules of their own.
     """
 
     defaults: Mapping[str, Any]
@@ -41,6 +44,7 @@ class _Family:
     norm_bias: bool = False
     qk_norm: Literal["", "head", "whole"] = ""
     gated: bool = True
+    separate: bool = True
 
 
 _LLAMA = {
@@ -93,7 +97,8 @@ FAMILIES: Mapping[str, _Family] = {
         "attention_bias", "attention_bias", norms=4, qk_norm="head",
     ),
     "phi3": _Family(
-        _LLAMA | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096}
+        _LLAMA | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096},
+        separate=False,
     ),
     "granite": _Family(_LLAMA, "attention_bias", "attention_bias", "mlp_bias"),
     "smollm3": _Family(
@@ -149,7 +154,7 @@ FAMILIES: Mapping[str, _Family] = {
         },
         "attention_bias", "attention_bias", True,
     ),
-    "gpt2": _Family(_GPT2),
+    "gpt2": _Family(_GPT2, gated=False, separate=False),
     "mixtral": _Family(_MISTRAL | {"num_local_experts": 8, "num_experts_per_tok": 2}),
     "qwen2_moe": _Family(_QWEN2_MOE, "qkv_bias"),
     "qwen3_moe": _Family(_QWEN3_MOE, "attention_bias", "attention_bias", qk_norm="head"),
@@ -242,13 +247,14 @@ def architecture_of(config: Mapping[str, Any], shares: Sequence[float] = ()) -> 
         return _gpt2(read)
     hidden, layers, vocab = (read.number(key) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
     attention: Callable[[_Config, int], Part] = _latent_attention if family.startswith("deepseek") else _attention
-    parts = [Part("embedding", -1, vocab * hidden, 0)]
+    embedding = Tensor("model.embed_tokens", (vocab, hidden))
+    parts = [Part("embedding", -1, (embedding,))]
     for layer in range(layers):
         parts.append(attention(read, layer))
         parts.extend(_feed_forward(read, layer, tuple(shares)))
-    norm = hidden * (1 + read.rules.norm_bias)
-    parts.append(Part("head", -1, vocab * hidden + norm, vocab * hidden))
     tied = read.flag("tie_word_embeddings")
+    norm = Tensor("model.norm", (hidden * (1 + read.rules.norm_bias),))
+    parts.append(Part("head", -1, (embedding if tied else Tensor("lm_head", (vocab, hidden)), norm)))
     return Architecture(family, hidden, layers, tuple(parts), tied, _positions(read))
 
 
@@ -267,13 +273,19 @@ def _positions(read: _Config) -> int:
     return max(most, int(scaling["factor"] * before))
 
 
+def _tensors(layer: int, matrices: Mapping[str, tuple[int, int]], rest: int, copies: int = 1) -> tuple[Tensor, ...]:
+    """Return matrices by the path of their module in a layer, and norms and biases together."""
+    under = f"model.layers.{layer}"
+    found = [Tensor(f"{under}.{path}", shape, copies) for path, shape in matrices.items()]
+    return (*found, Tensor(f"{under}.norms_and_biases", (rest,), copies)) if rest else tuple(found)
+
+
 def _attention(read: _Config, layer: int) -> Part:
     """Grouped-query attention with the norms of its layer: q, k, v, o of heads of one width."""
     rules, hidden, heads = read.rules, read.number("hidden_size"), read.number("num_attention_heads")
     kv_heads = read.number_or("num_key_value_heads", heads)
     width = read.number_or("head_dim", hidden // heads)
     queries, keys = heads * width, 2 * kv_heads * width
-    matrices = hidden * (queries + keys) + queries * hidden
     rest = rules.norms * hidden * (1 + rules.norm_bias)
     rest += {"": 0, "head": 2 * width, "whole": queries + keys // 2}[rules.qk_norm]
     rest += (queries + keys) * read.flag(rules.qkv_bias) + hidden * read.flag(rules.o_bias)
@@ -283,12 +295,14 @@ def _attention(read: _Config, layer: int) -> Part:
     if read.family == "stablelm":
         rest += (queries + keys // 2) * bool(read.data.get("qk_layernorm"))
         rest -= 2 * hidden * bool(read.data.get("use_parallel_residual"))
+    inward = {"q": queries, "k": keys // 2, "v": keys // 2} if rules.separate else {"qkv": queries + keys}
+    matrices = {f"self_attn.{name}_proj": (rows, hidden) for name, rows in inward.items()}
+    matrices["self_attn.o_proj"] = (hidden, queries)
     pair = 4.0 * queries
     return Part(
         "attention",
         layer,
-        matrices + rest,
-        matrices,
+        _tensors(layer, matrices, rest),
         kv_numbers=keys,
         window=_window(read, layer),
         pair_flops=(pair, pair),
@@ -323,44 +337,61 @@ def _latent_attention(read: _Config, layer: int) -> Part:
     """
     hidden, heads, rank = (read.number(key) for key in ("hidden_size", "num_attention_heads", "kv_lora_rank"))
     plain, rotary, value = (read.number(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    queries, low = heads * (plain + rotary), read.data.get("q_lora_rank")
+    queries, low, under = heads * (plain + rotary), read.data.get("q_lora_rank"), "self_attn."
     biased = read.flag("attention_bias")
     if low is None:
-        matrices, rest = hidden * queries, 0
+        matrices, rest = {f"{under}q_proj": (queries, hidden)}, 0
     else:
         low = read.number("q_lora_rank")
-        matrices, rest = hidden * low + low * queries, low + low * biased
-    matrices += hidden * (rank + rotary) + rank * heads * (plain + value) + heads * value * hidden
+        matrices, rest = {f"{under}q_a_proj": (low, hidden), f"{under}q_b_proj": (queries, low)}, low + low * biased
+    matrices |= {
+        f"{under}kv_a_proj_with_mqa": (rank + rotary, hidden),
+        f"{under}kv_b_proj": (heads * (plain + value), rank),
+        f"{under}o_proj": (hidden, heads * value),
+    }
     rest += rank + (rank + rotary + hidden) * biased + 2 * hidden
     pairs = 2.0 * heads * (plain + rotary + value), 2.0 * heads * (2 * rank + rotary)
-    return Part("attention", layer, matrices + rest, matrices, kv_numbers=rank + rotary, pair_flops=pairs, heads=heads)
+    return Part(
+        "attention", layer, _tensors(layer, matrices, rest), kv_numbers=rank + rotary, pair_flops=pairs, heads=heads
+    )
 
 
 def _feed_forward(read: _Config, layer: int, shares: tuple[float, ...]) -> list[Part]:
-    """Return the gated feed-forward part of a layer, or its router, shared and routed experts."""
+    """Return the feed-forward part of a layer, or its router, shared and routed experts."""
     hidden = read.number("hidden_size")
     count = _experts(read, layer)
     if not count:
         width, wide = read.number("intermediate_size"), 1 + read.rules.gated
         biases = (wide * width + hidden) * read.flag(read.rules.mlp_bias)
-        return [Part("dense", layer, (wide + 1) * hidden * width + biases, (wide + 1) * hidden * width)]
+        return [Part("dense", layer, _tensors(layer, _mlp(read, "mlp", hidden, width), biases))]
     width = read.number("intermediate_size" if read.family in ("mixtral", "gpt_oss") else "moe_intermediate_size")
     chosen = read.number("num_experts_per_tok")
     if chosen > count:
         raise InvalidConfig(f"{read.family}: num_experts_per_tok is {chosen}, of {count} experts")
     _check_shares(shares, count, chosen)
-    shared = 0
+    always = {"mlp.router" if read.family == "gpt_oss" else "mlp.gate": (count, hidden)}
     if read.family == "qwen2_moe":
-        shared = 3 * hidden * read.number("shared_expert_intermediate_size") + hidden
-    elif read.family.startswith("deepseek"):
-        shared = 3 * hidden * width * read.number_or("n_shared_experts", 0)
+        shared = read.number("shared_expert_intermediate_size")
+        always |= _mlp(read, "mlp.shared_expert", hidden, shared) | {"mlp.shared_expert_gate": (1, hidden)}
+    elif read.family.startswith("deepseek") and read.number_or("n_shared_experts", 0):
+        always |= _mlp(read, "mlp.shared_experts", hidden, width * read.number("n_shared_experts"))
     biased = read.flag(read.rules.mlp_bias)
-    always, one = hidden * count + shared, 3 * hidden * width
-    routed = Part(
-        "experts", layer, count * (one + (2 * width + hidden) * biased), chosen * one, experts=count,
-        experts_per_token=chosen, shares=shares,
-    )  # fmt: skip
-    return [Part("dense", layer, always + count * biased, always), routed]
+    routed = _tensors(layer, _mlp(read, "mlp.experts.0", hidden, width), (2 * width + hidden) * biased, count)
+    return [
+        Part("dense", layer, _tensors(layer, always, count * biased)),
+        Part("experts", layer, routed, experts=count, experts_per_token=chosen, shares=shares),
+    ]
+
+
+def _mlp(read: _Config, under: str, hidden: int, width: int) -> dict[str, tuple[int, int]]:
+    """Return the matrices of a feed-forward part or expert: one or two that widen, and one back."""
+    wide = {"gate_proj": (width, hidden), "up_proj": (width, hidden)}
+    if not read.rules.separate:
+        wide = {"gate_up_proj": (2 * width, hidden)}
+    if not read.rules.gated:
+        wide = {"c_fc": (width, hidden)}
+    back = "down_proj" if read.rules.gated else "c_proj"
+    return {f"{under}.{name}": shape for name, shape in (wide | {back: (hidden, width)}).items()}
 
 
 def _experts(read: _Config, layer: int) -> int:
@@ -389,21 +420,14 @@ def _check_shares(shares: Sequence[float], count: int, chosen: int) -> None:
 def _gpt2(read: _Config) -> Architecture:
     hidden, layers, heads, vocab = (read.number(key) for key in ("n_embd", "n_layer", "n_head", "vocab_size"))
     positions, inner = read.number("n_positions"), read.number_or("n_inner", 4 * hidden)
-    parts = [Part("embedding", -1, (vocab + positions) * hidden, 0)]
+    embedding = Tensor("model.embed_tokens", (vocab, hidden))
+    parts = [Part("embedding", -1, (embedding, Tensor("model.position_embedding", (positions * hidden,))))]
     for layer in range(layers):
-        square, pair = 4 * hidden * hidden, 4.0 * hidden
-        norms_and_biases = 4 * hidden + 4 * hidden
-        parts.append(
-            Part(
-                "attention",
-                layer,
-                square + norms_and_biases,
-                square,
-                kv_numbers=2 * hidden,
-                pair_flops=(pair, pair),
-                heads=heads,
-            )
-        )
-        parts.append(Part("dense", layer, 2 * hidden * inner + inner + hidden, 2 * hidden * inner))
-    parts.append(Part("head", -1, vocab * hidden + 2 * hidden, vocab * hidden))
-    return Architecture("gpt2", hidden, layers, tuple(parts), read.flag("tie_word_embeddings"), positions)
+        square, pair = {"self_attn.qkv_proj": (3 * hidden, hidden), "self_attn.o_proj": (hidden, hidden)}, 4.0 * hidden
+        attention = _tensors(layer, square, 8 * hidden)
+        parts.append(Part("attention", layer, attention, kv_numbers=2 * hidden, pair_flops=(pair, pair), heads=heads))
+        parts.append(Part("dense", layer, _tensors(layer, _mlp(read, "mlp", hidden, inner), inner + hidden)))
+    tied = read.flag("tie_word_embeddings")
+    head = embedding if tied else Tensor("lm_head", (vocab, hidden))
+    parts.append(Part("head", -1, (head, Tensor("model.norm", (2 * hidden,)))))
+    return Architecture("gpt2", hidden, layers, tuple(parts), tied, positions)

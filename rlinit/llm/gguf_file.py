@@ -6,17 +6,12 @@ import re
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidConfig
 from rlinit.llm.architecture import Architecture, Part, PartKind
 from rlinit.llm.families import LARGEST_COUNT, MOST_LAYERS
-
-
-class _Tensor(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    num_bytes: int
+from rlinit.llm.weights.tensors import Tensor
 
 
 def _open(path: str | Path) -> Any:
@@ -47,24 +42,24 @@ def read_gguf(path: str | Path) -> Architecture:
     reader = _open(path)
     fields = {name: _contents(path, name, field) for name, field in reader.fields.items()}
     family = str(fields.get("general.architecture"))
-    tensors = [_Tensor(str(t.name), tuple(int(n) for n in t.shape), int(t.n_bytes)) for t in reader.tensors]
+    tensors = [_tensor(str(t.name), [int(n) for n in t.shape], int(t.n_bytes)) for t in reader.tensors]
     layers, hidden = (_whole(fields, f"{family}.{key}", least=1) for key in ("block_count", "embedding_length"))
     grouped = _grouped(tensors)
     embedding = [t for t in tensors if t.name.startswith(("token_embd", "position_embd"))]
     if not any(t.name == "token_embd.weight" for t in embedding):
         raise InvalidConfig(f"{path}: there is no tensor 'token_embd.weight'")
-    parts = [_part("embedding", -1, embedding)]
+    parts = [Part("embedding", -1, tuple(embedding))]
     for layer in range(layers):
         heads = _whole(fields, f"{family}.attention.head_count", layer, least=1)
         parts.append(_attention(fields, family, layer, grouped.get((layer, "attention"), []), heads, hidden))
-        parts.append(_part("dense", layer, grouped.get((layer, "dense"), [])))
+        parts.append(Part("dense", layer, tuple(grouped.get((layer, "dense"), []))))
         routed = grouped.get((layer, "experts"))
         if routed:
             parts.append(_experts(fields, family, layer, routed))
-    head, tied = [t for t in tensors if t.name.startswith("output")], False
-    if not any(t.name == "output.weight" for t in head):
-        head, tied = [*head, next(t for t in embedding if t.name == "token_embd.weight")], True
-    parts.append(_part("head", -1, head))
+    tied = not any(t.name == "output.weight" for t in tensors)
+    matrix = "token_embd.weight" if tied else "output.weight"
+    head = [t for t in tensors if t.name.startswith("output") or t.name == matrix]
+    parts.append(Part("head", -1, tuple(sorted(head, key=lambda t: t.name != matrix))))
     return Architecture(family, hidden, layers, tuple(parts), tied, _positions(fields, family))
 
 
@@ -98,8 +93,15 @@ def _whole(fields: dict[str, Any], key: str, layer: int = 0, other: int | None =
     return value
 
 
-def _grouped(tensors: Sequence[_Tensor]) -> dict[tuple[int, PartKind], list[_Tensor]]:
-    grouped: dict[tuple[int, PartKind], list[_Tensor]] = {}
+def _tensor(name: str, shape: list[int], num_bytes: int) -> Tensor:
+    """Return a tensor; the file says inputs first, and the experts of a matrix or of its biases last."""
+    if name.endswith(".bias") or len(shape) == 1:
+        return Tensor(name, (prod(shape),), num_bytes=num_bytes)
+    return Tensor(name, (shape[1], shape[0]), prod(shape[2:]), num_bytes)
+
+
+def _grouped(tensors: Sequence[Tensor]) -> dict[tuple[int, PartKind], list[Tensor]]:
+    grouped: dict[tuple[int, PartKind], list[Tensor]] = {}
     for tensor in tensors:
         found = re.match(r"blk\.(\d+)\.(.*)", tensor.name)
         if not found:
@@ -110,28 +112,15 @@ def _grouped(tensors: Sequence[_Tensor]) -> dict[tuple[int, PartKind], list[_Ten
     return grouped
 
 
-def _matrix(tensors: Sequence[_Tensor]) -> int:
-    return sum(prod(t.shape) for t in tensors if len(t.shape) > 1)
-
-
-def _part(kind: PartKind, layer: int, tensors: Sequence[_Tensor]) -> Part:
-    active = 0 if kind == "embedding" else _matrix(tensors)
-    return Part(kind, layer, sum(prod(t.shape) for t in tensors), active, sum(t.num_bytes for t in tensors))
-
-
-def _experts(fields: dict[str, Any], family: str, layer: int, tensors: Sequence[_Tensor]) -> Part:
+def _experts(fields: dict[str, Any], family: str, layer: int, tensors: Sequence[Tensor]) -> Part:
     count, chosen = (_whole(fields, f"{family}.{key}", other=0) for key in ("expert_count", "expert_used_count"))
     if not 0 < chosen <= count:
         raise InvalidConfig(f"{family}: {chosen} of {count} experts are used; expected at least one of them")
-    params = sum(prod(t.shape) for t in tensors)
-    return Part(
-        "experts", layer, params, _matrix(tensors) * chosen // count, sum(t.num_bytes for t in tensors),
-        experts=count, experts_per_token=chosen,
-    )  # fmt: skip
+    return Part("experts", layer, tuple(tensors), experts=count, experts_per_token=chosen)
 
 
 def _attention(
-    fields: dict[str, Any], family: str, layer: int, tensors: Sequence[_Tensor], heads: int, hidden: int
+    fields: dict[str, Any], family: str, layer: int, tensors: Sequence[Tensor], heads: int, hidden: int
 ) -> Part:
     """Return the attention of a layer; the cache is that of its key and value heads, or of a compressed vector."""
     if not tensors:
@@ -153,8 +142,12 @@ def _attention(
         cached, pairs = rank + rotary, (2.0 * heads * (key + value), 2.0 * heads * (2 * rank + rotary))
     else:
         cached, pairs = read("head_count_kv", heads) * (key + value), (2.0 * heads * (key + value),) * 2
-    params, active = sum(prod(t.shape) for t in tensors), _matrix(tensors)
     return Part(
-        "attention", layer, params, active, sum(t.num_bytes for t in tensors), kv_numbers=cached, window=window,
-        pair_flops=(pairs[0], pairs[1]), heads=heads,
-    )  # fmt: skip
+        "attention",
+        layer,
+        tuple(tensors),
+        kv_numbers=cached,
+        window=window,
+        pair_flops=(pairs[0], pairs[1]),
+        heads=heads,
+    )

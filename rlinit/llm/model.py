@@ -19,6 +19,7 @@ from rlinit.hardware import Device
 from rlinit.llm.architecture import Architecture, Part
 from rlinit.llm.families import architecture_of
 from rlinit.llm.gguf_file import read_gguf
+from rlinit.llm.weights.formats import format_of
 from rlinit.units import BITS, PRECISION, compute_type
 
 Phase = Literal["prefill", "decode"]
@@ -83,10 +84,15 @@ class LanguageModel:
         For tables and files.
     architecture, workload
         Its parts, and how it is used.
-    weights, activations
-        Types of `rlinit.units`. Parts whose file says their bytes keep them.
+    weights
+        What the architecture's tensors are kept in: a type of `rlinit.units` or of llama.cpp, the method of a
+        quantised checkpoint, or "as in the file".
+    activations
+        A type of `rlinit.units`.
     cache
         Type of the numbers in the cache; "": that of the activations.
+    notes
+        What was asked for and what the source says otherwise.
     """
 
     name: str
@@ -95,10 +101,14 @@ class LanguageModel:
     weights: str = "bf16"
     activations: str = "bf16"
     cache: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def compute_dtype(self) -> str:
-        """The type of numbers that products are taken in: the wider one of weights and activations."""
+        """The type of numbers that products are taken in: the wider one of weights and activations.
+
+        Blocks and quantised checkpoints are widened to the activations as they are read.
+        """
         return compute_type({PRECISION: (self.weights if self.weights in BITS else None, self.activations)})
 
     @property
@@ -106,22 +116,19 @@ class LanguageModel:
         """Parameters, a tied matrix once."""
         return self.architecture.num_params
 
+    @property
+    def bits_per_weight(self) -> float:
+        """Mean bits of a parameter, scales and zeros included."""
+        return 8.0 * self.architecture.num_bytes / self.num_params
+
     def weight_bytes(self, part: Part) -> int:
         """Return the bytes of a part's tensors."""
-        if part.stored_bytes is not None:
-            return part.stored_bytes
-        return (part.params * BITS[self.weights] + 7) // 8
+        return part.stored_bytes
 
     @property
     def tied_bytes(self) -> int:
         """Bytes that embedding and head share where they are on one device."""
-        if not self.architecture.tied:
-            return 0
-        head = self.architecture.parts[-1]
-        norms = head.params - head.active
-        if head.stored_bytes is None:
-            return (head.active * BITS[self.weights] + 7) // 8
-        return head.stored_bytes - 4 * norms  # norms of GGUF files are FP32
+        return self.architecture.tied_bytes
 
     def kv_bytes(self, part: Part) -> int:
         """Return the bytes of a part's cache: every sequence's, up to the context or the window."""
@@ -294,8 +301,10 @@ def load(
         Tokens given and made; by default 512 and 128, less where positions end before, or a prompt that fills the
         context.
     dtype
-        Of weights and activations, or of each: "bf16" (default), ("int4", "fp16"), "int4/fp16". Where weights of four
-        bits are asked for alone, activations are "fp16". Weights of a GGUF file keep their bytes.
+        Of weights and activations, or of each: "bf16", ("int4", "fp16"), "int4/fp16", or a type of llama.cpp for
+        weights, such as "q4_k_m" or "q8_0/bf16"; "int4" is 4.0 bits a weight without scales. Where int4 or a type of
+        llama.cpp is asked for alone, activations are "fp16". By default what ``quantization_config`` says, else
+        "bf16". Weights of a GGUF file keep their bytes.
     kv_dtype
         Of the cache, such as "fp8" or "int8"; by default that of the activations.
     shares
@@ -311,7 +320,6 @@ def load(
     BackendUnavailable
         A GGUF file without the gguf package.
     """
-    weights, activations = _dtypes(dtype)
     if kv_dtype is not None and kv_dtype not in BITS:
         raise InvalidConfig(f"kv_dtype is {kv_dtype!r}; expected one of {', '.join(BITS)}")
     source = getattr(source, "config", source)
@@ -321,25 +329,28 @@ def load(
             f"expected a config.json, its contents, a model with one, or a .gguf file, got {source!r:.60}"
         )
     if isinstance(source, Mapping):
-        architecture = architecture_of(source, shares)
-        title = str(source.get("model_type"))
+        config, title, path = source, str(source.get("model_type")), None
     else:
         path = Path(source)
         path = path / "config.json" if path.is_dir() else path
         title = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
-        if path.suffix == ".gguf":
-            if shares:
-                raise InvalidConfig("shares of experts are for configurations; a GGUF file takes none")
-            architecture = read_gguf(path)
-            weights = "as in the file"
-        else:
-            architecture = architecture_of(_read_config(path), shares)
+        config = {} if path.suffix == ".gguf" else _read_config(path)
+    form = format_of(dtype, config)
+    if path is not None and path.suffix == ".gguf":
+        if shares:
+            raise InvalidConfig("shares of experts are for configurations; a GGUF file takes none")
+        architecture, form = read_gguf(path), form._replace(weights="as in the file")
+    else:
+        bare = architecture_of(config, shares)
+        tensors = [tensor for part in bare.parts for tensor in part.tensors]
+        architecture = bare.stored(form.chooser(tensors, bare.num_layers))
     most = context or architecture.max_context or _PROMPT + _OUTPUT
     made = output if output is not None else min(_OUTPUT, max(1, most // 2))
     given = prompt if prompt is not None else most - made if context is not None else min(_PROMPT, max(1, most - made))
     workload = Workload(given + made if context is None else context, batch, given, made)
     _refuse_beyond_positions(architecture, workload.context)
-    return LanguageModel(name or title, architecture, workload, weights, activations, kv_dtype or "")
+    notes = (form.note,) if form.note else ()
+    return LanguageModel(name or title, architecture, workload, form.weights, form.activations, kv_dtype or "", notes)
 
 
 def _refuse_beyond_positions(architecture: Architecture, context: int) -> None:
@@ -351,21 +362,6 @@ def _refuse_beyond_positions(architecture: Architecture, context: int) -> None:
     if architecture.family != "gpt2":  # whose positions are learned one by one
         hint = f', or add "rope_scaling": {{"rope_type": "yarn", "factor": {-(-context // most)}.0}} to its config.json'
     raise InvalidConfig(f"a context of {context:,} is beyond the model's {most:,} positions; ask for {most:,}{hint}")
-
-
-def _dtypes(dtype: str | tuple[str, str] | None) -> tuple[str, str]:
-    if dtype is None:
-        return "bf16", "bf16"
-    if isinstance(dtype, str):
-        weights, _, activations = dtype.partition("/")
-        pair = weights, activations or ("fp16" if weights == "int4" else weights)
-    else:
-        pair = dtype
-    if len(pair) != 2 or not all(one in BITS for one in pair):
-        raise InvalidConfig(
-            f"dtype is {dtype!r}; expected one of {', '.join(BITS)}, or WEIGHTS/ACTIVATIONS such as int4/fp16"
-        )
-    return pair
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

@@ -136,7 +136,12 @@ class LlmPlan:
             "model": self.model.name,
             "hardware": self.hardware,
             "parameters": self.model.num_params,
-            "dtype": {"weights": self.model.weights, "activations": self.model.activations},
+            "dtype": {
+                "weights": self.model.weights,
+                "activations": self.model.activations,
+                "bits_per_weight": self.model.bits_per_weight,
+            },
+            "notes": list(self.model.notes),
             "workload": dataclasses.asdict(work),
             "settings": dataclasses.asdict(self.settings),
             "status": self.status,
