@@ -661,7 +661,7 @@ class Batches:
         inputs, said = (whole(plan.get(key, ONE), key, 1) for key in ("inputs", "shard_inputs"))
         self.shard = shard_of(graph, hardware, inputs)
         self.num_shards = inputs // self.shard
-        need(said == self.shard, f"shard_inputs is {said}; these inputs are dealt in shards of {self.shard}")
+        need(said == self.shard, f"shard_inputs is {said}; these inputs are split into shards of {self.shard}")
         need(not plan["stages"], "a placement has no stages")
         need(self.num_shards <= sum(len(row["shards"]) for row in plan["batches"]), "some op runs too seldom")
         sizes = [count * self.shard for count in range(1, self.num_shards + 1)]

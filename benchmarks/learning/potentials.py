@@ -44,7 +44,7 @@ class Potentials(NamedTuple):
 
 
 def line(seed: int, most: int) -> StageProblem:
-    """Return a line of unlike workers, one of each class; some with tolls on tensors."""
+    """Return a line of unlike workers, one of each class; some with penalties on tensors."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(20, most + 1))
     k = int(np.clip(round(n / rng.uniform(3, 8)), 3, 20))
@@ -60,8 +60,8 @@ def line(seed: int, most: int) -> StageProblem:
     forbidden[rng.integers(k, size=n), np.arange(n)] = False
     work[forbidden] = np.inf
     reach = int(rng.integers(2, max(3, n // 2)))
-    toll = rng.uniform(0.02, 0.5) * base.mean() if rng.random() < 0.3 else 0.0
-    return random_problem(rng, work, np.arange(k, dtype=np.int64), reach, 3, toll)
+    penalty = rng.uniform(0.02, 0.5) * base.mean() if rng.random() < 0.3 else 0.0
+    return random_problem(rng, work, np.arange(k, dtype=np.int64), reach, 3, penalty)
 
 
 def wide(seed: int, most: int) -> StageProblem:
@@ -76,7 +76,7 @@ def wide(seed: int, most: int) -> StageProblem:
 
 
 def random_problem(
-    rng: np.random.Generator, work: FloatArray, kinds: IntArray, reach: int, degree: int, toll: float
+    rng: np.random.Generator, work: FloatArray, kinds: IntArray, reach: int, degree: int, penalty: float
 ) -> StageProblem:
     """Return a problem whose ops each read up to `degree` of the `reach` before."""
     c, n = work.shape
@@ -87,7 +87,7 @@ def random_problem(
             readers.setdefault(u, []).append(v)
     src = sorted(readers)
     size = rng.uniform(0.2, 1.8, len(src))
-    move = np.repeat((size * toll)[None], c, axis=0)
+    move = np.repeat((size * penalty)[None], c, axis=0)
     return StageProblem(
         objective="pipeline",
         work_s=np.ascontiguousarray(work),

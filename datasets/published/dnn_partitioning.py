@@ -170,9 +170,9 @@ def _tensors(edges: Sequence[_Row], source: Path, *, loose: bool) -> tuple[dict[
             size[u] = None
     cost_s = {u: cost / _MS for u, cost in cost_ms.items()}
     given = {u: float(bytes_) for u, bytes_ in size.items() if bytes_ is not None}
-    dearest = max(cost_ms, key=cost_ms.__getitem__, default=None)
-    if dearest is not None and len(given) == len(cost_ms) and given[dearest] > 0 and cost_ms[dearest] > 0:
-        bandwidth = given[dearest] * _MS / cost_ms[dearest]
+    costliest = max(cost_ms, key=cost_ms.__getitem__, default=None)
+    if costliest is not None and len(given) == len(cost_ms) and given[costliest] > 0 and cost_ms[costliest] > 0:
+        bandwidth = given[costliest] * _MS / cost_ms[costliest]
         if math.isfinite(bandwidth) and all(given[u] / bandwidth == cost_s[u] for u in cost_s):
             return given, bandwidth
     return cost_s, 1.0

@@ -57,7 +57,7 @@ def batch_table(plan: Plan, graph: Graph, hardware: Hardware) -> BatchTable:
     batches, shard = plan.batches, shard_size(graph, hardware, plan.inputs)
     if plan.shard_inputs != shard:
         raise InvalidPlan(
-            f"the plan's shard_inputs is {plan.shard_inputs}; {plan.inputs} inputs are dealt in shards of {shard} here"
+            f"the plan's shard_inputs is {plan.shard_inputs}; {plan.inputs} inputs make shards of {shard} here"
         )
     devices = {device.name: i for i, device in enumerate(hardware.devices)}
     ops = {name: v for v, name in enumerate(graph.names)}
@@ -100,8 +100,8 @@ def shard_size(graph: Graph, hardware: Hardware, inputs: int) -> int:
     common = math.gcd(inputs, *named)
     free = [device for device in hardware.devices if device.batch_sizes is None]
     most = _SHARDS if graph.num_ops * len(hardware.devices) <= _MANY_OPS else _SHARDS_OF_MANY
-    dealt = [inputs // count for count in range(most if free else 0, inputs // common, -1) if inputs % count == 0]
-    for shard in (size for size in dealt if common % size == 0):
+    sizes = [inputs // count for count in range(most if free else 0, inputs // common, -1) if inputs % count == 0]
+    for shard in (size for size in sizes if common % size == 0):
         try:
             for device in free:
                 for size in range(shard, inputs + 1, shard) if graph.times else ():

@@ -222,8 +222,8 @@ def _check_transfers(facts: _Facts) -> tuple[IntArray, FloatArray]:
     far = source != target
     codes = facts.code(graph.edge_tensor[:, None], source, target)
     # A device that several ops read a tensor on gets every shard that one of them needs, once.
-    dealt = np.unique((codes * num_shards + np.arange(num_shards))[far])
-    needed, shards = np.unique(dealt // num_shards, return_counts=True)
+    received = np.unique((codes * num_shards + np.arange(num_shards))[far])
+    needed, shards = np.unique(received // num_shards, return_counts=True)
     listed = _listed_codes(facts)
     order = np.argsort(listed)
     if not np.array_equal(listed[order], needed):

@@ -81,7 +81,7 @@ class Run:
     """local: this process. pipeline: a process a stage, on this machine unless torchrun started them. simulated: the
     times of a simulated run on --hw, with the outputs of the model itself."""
     microbatches: int = 1
-    """With --executor pipeline: parts that the batch is dealt in, which follow each other through the stages."""
+    """With --executor pipeline: parts that the batch is split into, which follow each other through the stages."""
     check: bool = False
     """Also run the model without the plan and compare the outputs."""
     measure: bool = False

@@ -69,10 +69,10 @@ def offloaded(
     if rate <= 0.0 or room <= 0.0:
         raise InvalidHardware(f"no link from {store!r} to {main!r}, or no room there for the weights of the largest op")
     brought = np.where(weights > 0.0, weights / rate + wait, 0.0)
-    barred = ~may_run(graph, device) | graph.forbidden.get(store, np.zeros(graph.num_ops, np.bool_))
+    ruled_out = ~may_run(graph, device) | graph.forbidden.get(store, np.zeros(graph.num_ops, np.bool_))
     times = {key: column for key, column in graph.times.items() if key[0] != store}
     for batch in device.batch_sizes or range(1, inputs + 1):
-        times[store, batch] = np.where(barred, 0.0, op_times(graph, device, batch)) + brought
+        times[store, batch] = np.where(ruled_out, 0.0, op_times(graph, device, batch)) + brought
     bandwidth, latency_s = hardware.bandwidth.copy(), hardware.latency_s.copy()
     for matrix, own in ((bandwidth, np.inf), (latency_s, 0.0)):
         matrix[s], matrix[:, s] = matrix[m].copy(), matrix[:, m].copy()
@@ -83,6 +83,6 @@ def offloaded(
         device, name=store, memory_bytes=host.memory_bytes, reserve_bytes=host.reserve_bytes, slowdown=1.0
     )
     return (
-        dataclasses.replace(graph, times=times, forbidden={**graph.forbidden, store: barred}),
+        dataclasses.replace(graph, times=times, forbidden={**graph.forbidden, store: ruled_out}),
         dataclasses.replace(hardware, devices=tuple(devices), bandwidth=bandwidth, latency_s=latency_s),
     )

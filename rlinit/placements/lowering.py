@@ -1,4 +1,4 @@
-"""From a graph and hardware to the arrays of a placement problem: costs resolved, inputs dealt in shards."""
+"""From a graph and hardware to the arrays of a placement problem: costs resolved, inputs split into shards."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
 from rlinit.plan import Resident, Transfers
 
-_MOST_DEALT, _FEW_DEALT = 16, 4
-"""Most shards that inputs are dealt in where a device takes batches of any size, on small and on large graphs (DIVIML,
+_MOST_SHARDS, _FEW_SHARDS = 16, 4
+"""Most shards of inputs where a device takes batches of any size, on small and on large graphs (DIVIML,
 Table 4: batches of L/4, L/2, 3L/4 and L)."""
 
 _MANY_TIMES = 500_000
@@ -170,11 +170,11 @@ def shard_inputs(graph: Graph, hardware: Hardware, inputs: int) -> int:
     shard = math.gcd(inputs, *named)
     free = [device for device in hardware.devices if device.batch_sizes is None]
     if free:
-        fine = graph.num_ops * hardware.num_devices * _MOST_DEALT <= _MANY_TIMES
-        most = max(_MOST_DEALT if fine else _FEW_DEALT, inputs // shard)
+        fine = graph.num_ops * hardware.num_devices * _MOST_SHARDS <= _MANY_TIMES
+        most = max(_MOST_SHARDS if fine else _FEW_SHARDS, inputs // shard)
         parts = (part for part in range(most * shard // inputs, 1, -1) if shard % part == 0)
-        dealt = (shard // part for part in parts)
-        shard = next((size for size in dealt if _has_times(graph, free, size, inputs)), shard)
+        sizes = (shard // part for part in parts)
+        shard = next((size for size in sizes if _has_times(graph, free, size, inputs)), shard)
     if inputs // shard > MAX_SHARDS:
         raise RlinitError(
             f"the batch sizes {sorted(named)} deal {inputs} inputs in shards of {shard}, {inputs // shard} in all; "

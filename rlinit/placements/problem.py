@@ -2,7 +2,7 @@
 
 A :class:`PlacementProblem` is built once from a validated graph and hardware and is trusted afterwards.
 
-The L inputs are dealt in s *shards* of g inputs each (s = 1 and g = 1 for ``latency``), where g is the greatest common
+The L inputs make s *shards* of g inputs each (s = 1 and g = 1 for ``latency``), where g is the greatest common
 divisor of the batch sizes and of L. Every (op, shard) is on one device; the shards of an op on one device run together
 as one *batch* (DIVIML: at most one batch of an op on a device), so a batch is named by its op and device. A batch of c
 shards of v takes ``time_s[v, i, c]`` on device i without interruption, and batches on one device do not overlap.

@@ -1,4 +1,4 @@
-"""The same placement problem, coarser: with its inputs dealt in fewer, larger shards, or on groups of devices."""
+"""The same placement problem, coarser: with its inputs split into fewer, larger shards, or on groups of devices."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def schedule(
     jobs
         Runs of the heuristics side by side; more of them find better schedules in the same time.
     inputs
-        For ``throughput``: inputs to finish. They are dealt in shards, the common divisor of the devices' batch sizes;
+        For ``throughput``: inputs to finish. Split into shards, by the common divisor of the devices' batch sizes;
         16 at most where a device names none.
     transfers
         For placements: ``parallel``, ``exclusive`` (one at a time on each directed link), or ``blocking`` (the

@@ -46,7 +46,7 @@ _SPLIT_OPS = 3_000
 _GUARANTEE_SHARE = 0.3
 """Of the time left, what the guarantee of blocks in a row may take."""
 
-_RUNGS_SHARE = 0.1
+_LEVELS_SHARE = 0.1
 """Of the time left, what one heuristic may take to count more and more of the sum of tensors."""
 
 _AGENT_S = 0.2
@@ -161,7 +161,7 @@ class PlacementSearch:
 
     def searched(self) -> PlacementProblem:
         """Return the problem as heuristics see it; see `PeakMemory`."""
-        return self.problem if self.peak is None else self.peak.counted(self.peak.rung)
+        return self.problem if self.peak is None else self.peak.counted(self.peak.level)
 
     @property
     def memory_binds(self) -> bool:
@@ -204,7 +204,7 @@ def run_heuristic(search: PlacementSearch, name: str, *, alone: bool = True) -> 
         if search.peak is None:
             incumbent.offer(_by_heuristic(search, name, incumbent.problem), name)
         else:
-            _by_rungs(search, search.peak, name, alone)
+            _by_levels(search, search.peak, name, alone)
     if incumbent.values is None:
         _open(search)
 
@@ -213,7 +213,7 @@ def _by_heuristic(search: PlacementSearch, name: str, problem: PlacementProblem)
     return PLACEMENT_HEURISTICS[name](problem, seed=search.options.seed, budget=search.incumbent.budget)
 
 
-def _by_rungs(search: PlacementSearch, peak: PeakMemory, name: str, alone: bool) -> None:
+def _by_levels(search: PlacementSearch, peak: PeakMemory, name: str, alone: bool) -> None:
     """Let a heuristic count more and more of the sum of tensors until what it finds fits.
 
     It begins without any, or near the last one that fitted where that took long. What fits with less may not fit with
@@ -221,16 +221,16 @@ def _by_rungs(search: PlacementSearch, peak: PeakMemory, name: str, alone: bool)
     """
     incumbent = search.incumbent
     began = incumbent.budget.elapsed_s
-    for rung in range(max(0, peak.rung - 1) if peak.slow else 0, len(SHARES)):
-        found = _by_heuristic(search, name, peak.counted(rung))
+    for level in range(max(0, peak.level - 1) if peak.slow else 0, len(SHARES)):
+        found = _by_heuristic(search, name, peak.counted(level))
         if found is None:
             break
         if incumbent.offer(found, name) or peak.fits(found):
-            peak.rung = rung
+            peak.level = level
             break
         if not alone:
             _open(search)
-        peak.slow = incumbent.budget.elapsed_s - began > _RUNGS_SHARE * incumbent.budget.remaining_s
+        peak.slow = incumbent.budget.elapsed_s - began > _LEVELS_SHARE * incumbent.budget.remaining_s
         if incumbent.finished or peak.slow:
             break
 

@@ -340,20 +340,21 @@ _AUTO: Strategy[PlacementSearch] = (
 
 PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
     "auto": _AUTO,
-    "agent": (Phase("learned agent", phases.learned, because="it was asked for by name"),),
+    "agent": (_LOAD, Phase("learned agent", phases.learned, because="it was asked for by name")),
     "sweep": (*_COARSE, Phase("local search", phases.local_search, because="it was asked for by name")),
     "warm": (
         *_COARSE,
         Phase("windows", proofs.windows, because="Inc-ILP's second and third phase"),
         Phase("bounds around and joined", proofs.closing_bounds, because="a window proves nothing of the whole"),
     ),
-    "milp": (Phase("full program", proofs.full_program, because="it was asked for by name"),),
+    "milp": (_LOAD, Phase("full program", proofs.full_program, because="it was asked for by name")),
     "split": (
+        _LOAD,
         Phase("heuristic heft", _heuristic("heft"), because="its value leaves out what cannot matter in a block"),
         Phase("blocks", phases.split_blocks, because="it was asked for by name"),
     ),
-    "cp-sat": (Phase("constraint program", proofs.constraint_program, because="it was asked for by name"),),
-    "branch-and-bound": (Phase("branch and bound", proofs.branch, because="it was asked for by name"),),
+    "cp-sat": (_LOAD, Phase("constraint program", proofs.constraint_program, because="it was asked for by name")),
+    "branch-and-bound": (_LOAD, Phase("branch and bound", proofs.branch, because="it was asked for by name")),
 }
 """Methods of several phases by name."""
 
@@ -361,8 +362,7 @@ PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
 def placement_strategy(method: str) -> Strategy[PlacementSearch]:
     """Return the phases of a method: one of `PLACEMENT_METHODS`, or a heuristic alone, after the cheapest bounds."""
     heuristic = Phase(f"heuristic {method}", _heuristic(method), because="it was asked for by name")
-    chosen = PLACEMENT_METHODS.get(method, (heuristic,))
-    return (_PATH, *(() if _LOAD in chosen else (_LOAD,)), *chosen)
+    return (_PATH, *PLACEMENT_METHODS.get(method, (_LOAD, heuristic)))
 
 
 def solve_placement(request: Request) -> Solved:

@@ -101,7 +101,7 @@ def test_shards_are_dealt_once() -> None:
     check(with_batch(plan, 0, lambda b: dataclasses.replace(b, shards=(*b.shards, 9))), "shard|has shards")
     check(dataclasses.replace(plan, batches=plan.batches[1:]), "has shards")
     check(dataclasses.replace(plan, batches=(*plan.batches, plan.batches[0])), "two batches")
-    check(dataclasses.replace(plan, shard_inputs=3), "dealt in shards of 1")
+    check(dataclasses.replace(plan, shard_inputs=3), "make shards of 1")
 
 
 def test_devices_and_groups_are_kept() -> None:

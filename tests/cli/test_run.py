@@ -143,7 +143,7 @@ def test_throughput_plans_of_dynamic_programs_run(tmp_path: Path, capsys: pytest
 
 
 def test_plans_for_a_batch_of_a_dynamic_program_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A plan for eight rows at once runs eight rows, whole, by stages or dealt in four inputs of two rows each."""
+    """A plan for eight rows at once runs eight rows, whole, by stages or split into four inputs of two rows each."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
     shapes = ({0: torch.export.Dim.DYNAMIC},)
     torch.export.save(torch.export.export(model, (torch.randn(3, 8),), dynamic_shapes=shapes), tmp_path / "net.pt2")

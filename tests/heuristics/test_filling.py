@@ -98,7 +98,7 @@ def test_the_beam_takes_prices() -> None:
 
 
 def test_the_beam_takes_prices_where_only_transfers_cost() -> None:
-    """A threshold of no seconds, at which ops without work are tried first, makes no toll overflow."""
+    """A threshold of no seconds, at which ops without work are tried first, makes no penalty overflow."""
     for seed in range(20):
         whole = random_problem(seed, 6, 3, num_classes=2, density=0.4, scale=1e9)
         problem = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""How many shards inputs are dealt in, and placements of larger shards as those of smaller ones."""
+"""How many shards inputs are split into, and placements of larger shards as those of smaller ones."""
 
 from __future__ import annotations
 

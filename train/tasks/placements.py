@@ -37,7 +37,7 @@ from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.plan import Plan
 from rlinit.train.tasks.fields import require, require_share
-from rlinit.train.tasks.protocol import Choices, Labels, dealt, unpadded
+from rlinit.train.tasks.protocol import Choices, Labels, budgets_by_work, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -203,7 +203,7 @@ class PlacementTask:
         from rlinit.placements.timeline import makespan
 
         found = np.full(len(batch), np.inf)
-        budgets = dealt(seconds, batch.arrays.ptr)
+        budgets = budgets_by_work(seconds, batch.arrays.ptr)
         for at, (problem, budget) in enumerate(zip(batch.problems, budgets, strict=True)):
             placement = sweep_placements(problem, seed=0, budget=budget)
             if placement is not None:

@@ -51,7 +51,7 @@ def unpadded(rows: NDArray[Any], ptr: IntArray) -> IntArray:
     return np.asarray(rows[np.arange(rows.shape[1]) < np.diff(ptr)[:, None]], np.int64)
 
 
-def dealt(seconds: float, ptr: IntArray) -> Iterator[Budget]:
+def budgets_by_work(seconds: float, ptr: IntArray) -> Iterator[Budget]:
     """Yield for each problem its budget, in seconds of the processor from when it is asked for.
 
     Parameters

@@ -29,7 +29,7 @@ from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
 from rlinit.train.tasks.fields import require
-from rlinit.train.tasks.protocol import Choices, Labels, dealt, unpadded
+from rlinit.train.tasks.protocol import Choices, Labels, budgets_by_work, unpadded
 
 if TYPE_CHECKING:
     import torch
@@ -206,7 +206,7 @@ class StageTask:
         See `Task.rival`.
         """
         found = batch.reference.copy()
-        for g, budget in enumerate(dealt(seconds, batch.problems.node_ptr)):
+        for g, budget in enumerate(budgets_by_work(seconds, batch.problems.node_ptr)):
             problem = batch.problems.problem(g)
             best, moves = natural(problem), _FIRST_MOVES
             while best is not None and not budget.expired:

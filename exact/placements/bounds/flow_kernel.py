@@ -50,14 +50,14 @@ class FlowArrays(NamedTuple):
 
 
 class FlowState(NamedTuple):
-    """Multipliers: logarithms of the shares of arcs, potentials (m, d) of transfers, tolls (d,) of memory.
+    """Multipliers: logarithms of the shares of arcs, potentials (m, d) of transfers, penalties (d,) of memory.
 
     `place` (n, d) is the mean of the cheapest devices so far.
     """
 
     logit: FloatArray
     potential: FloatArray
-    toll: FloatArray
+    penalty: FloatArray
     place: FloatArray
 
 
@@ -127,7 +127,7 @@ def _costs(
             rate = flow[v]
             for at in range(a.inside_ptr[v], a.inside_ptr[v + 1]):
                 rate += loads[a.inside[at] * d + i]
-            cost[g, i] += a.time[v, i] * rate + s.toll[i] * a.held[v]
+            cost[g, i] += a.time[v, i] * rate + s.penalty[i] * a.held[v]
     return size
 
 
@@ -148,8 +148,8 @@ def _value(a: FlowArrays, cost: FloatArray, size: float, s: FlowState) -> float:
         extent += most
     paid = 0.0
     for i in range(d):
-        if s.toll[i] > 0.0:
-            paid += s.toll[i] * a.capacity[i]
+        if s.penalty[i] > 0.0:
+            paid += s.penalty[i] * a.capacity[i]
     return float(total - paid - _UNIT * (16.0 + n + len(a.target)) * (extent + paid))
 
 
@@ -250,7 +250,7 @@ def _allow(cost: FloatArray, potential: FloatArray) -> None:
 
 @njit(cache=True, nogil=True)
 def _reprice(a: FlowArrays, s: FlowState, step: float, mean_cost: FloatArray, bound: float) -> None:
-    """Move potentials and tolls along the mean placement's transfers and excess of memory."""
+    """Move potentials and penalties along the mean placement's transfers and excess of memory."""
     d = a.time.shape[1]
     for e in range(len(a.edges)):
         if mean_cost[e] <= 0.0:
@@ -264,7 +264,7 @@ def _reprice(a: FlowArrays, s: FlowState, step: float, mean_cost: FloatArray, bo
             amount = 0.0
             for v in range(len(a.held)):
                 amount += a.held[v] * s.place[v, i]
-            s.toll[i] = max(0.0, s.toll[i] + step * bound / a.capacity[i] * (amount / a.capacity[i] - 1.0))
+            s.penalty[i] = max(0.0, s.penalty[i] + step * bound / a.capacity[i] * (amount / a.capacity[i] - 1.0))
 
 
 @njit(cache=True, nogil=True)
@@ -311,7 +311,7 @@ def ascend(
             bound = value
             best.logit[:] = s.logit
             best.potential[:] = s.potential
-            best.toll[:] = s.toll
+            best.penalty[:] = s.penalty
         _respond(a, cost, 1.0 if t == 0 else steps[1] / (1.0 + t / steps[4]), s.place)
         _lengths(a, s, loads, length)
         _reroute(a, s, share, length, steps[0] / (1.0 + t / steps[3]), rest)

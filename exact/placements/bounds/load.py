@@ -39,13 +39,13 @@ class LoadBound:
         Lower bound on the makespan.
     weight
         (d,) lambda, of sum 1.
-    toll
+    penalty
         (d,) mu, seconds a byte.
     """
 
     bound_s: float
     weight: FloatArray
-    toll: FloatArray
+    penalty: FloatArray
 
 
 _LAST: WeakKeyDictionary[PlacementProblem, tuple[NDArray[np.bool_], LoadBound]] = WeakKeyDictionary()
@@ -90,20 +90,20 @@ def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     weight = (
         multiplier / multiplier.sum() if multiplier.sum() > 0 and np.isfinite(multiplier.sum()) else np.full(d, 1.0 / d)
     )
-    toll, priced = np.zeros(len(capped)), np.zeros(d)
+    penalty, priced = np.zeros(len(capped)), np.zeros(d)
     best = LoadBound(0.0, weight, priced)
     most = max(float(np.where(useful, seconds[:, :, 1:], 0.0).max(axis=(1, 2)).sum()), 1e-300)
     rows: list[FloatArray] = []
     for _ in range(_ROUNDS):
         with np.errstate(invalid="ignore"):
             cost = np.where(np.isfinite(seconds), seconds * weight[:, None], np.inf)
-        cost[:, capped] += toll[:, None] * held
+        cost[:, capped] += penalty[:, None] * held
         least, count = _best_splits(cost)
         total = float(least.sum())
-        value = total - float(toll.sum()) - _ROUNDING * (abs(total) + float(toll.sum()))
+        value = total - float(penalty.sum()) - _ROUNDING * (abs(total) + float(penalty.sum()))
         if value > best.bound_s:
             priced = np.zeros(d)
-            priced[capped] = toll / capacity
+            priced[capped] = penalty / capacity
             best = LoadBound(value, weight, priced)
         op, device = np.nonzero(count)
         load = np.bincount(device, weights=seconds[op, device, count[op, device]], minlength=d)
@@ -117,7 +117,7 @@ def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
         ceiling, point = master
         if ceiling * most <= max(best.bound_s * (1.0 + _CLOSE), value):
             break
-        weight, toll = point[:d], point[d:] * most
+        weight, penalty = point[:d], point[d:] * most
         weight = weight / weight.sum()
     return best
 

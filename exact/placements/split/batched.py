@@ -1,7 +1,7 @@
 """MILP-SPLIT for `throughput`: which shards of a block's ops go where, block by block.
 
 In place of a pair of devices a block has a *split*, how many shards each device takes. The restriction that keeps them
-few: within a block every op is split alike, shards are dealt to
+few: within a block every op is split alike, shards are assigned to
 devices in order, and a split has only batch sizes that every op of the block allows there. Shards are alike, so
 dealing them in another order only matters between blocks of different splits. Partial placements are carried from
 block to block and compared by the timeline of the ops placed so far, hence blocks overlap. It is a heuristic with a

@@ -49,7 +49,7 @@ def load_placement(problem: PlacementProblem, budget: Budget) -> Placement | Non
             break
         weight = (1.0 - blend) * loads.weight + blend / d
         with np.errstate(invalid="ignore"):
-            cost = np.where(np.isfinite(seconds), seconds * weight, np.inf).sum(axis=2) + held @ loads.toll
+            cost = np.where(np.isfinite(seconds), seconds * weight, np.inf).sum(axis=2) + held @ loads.penalty
         choice = _fitting(cost, held, problem.capacity_bytes * CAPACITY_SLACK)
         if choice is None:
             continue
@@ -101,7 +101,7 @@ def _fitting(cost: FloatArray, held: FloatArray, capacity: FloatArray) -> IntArr
 
 
 def _scheduled(problem: PlacementProblem, count: IntArray) -> tuple[Placement, float]:
-    """Return ops split by counts (n, d), shards dealt to devices in order, those first that the most has to follow."""
+    """Return ops split by counts (n, d), shards given to devices in order, first those that most follow."""
     d = problem.num_devices
     device = np.stack([np.repeat(np.arange(d), row) for row in count])
     seconds = np.take_along_axis(problem.time_s, count[:, :, None], axis=2)[:, :, 0].max(axis=1)

@@ -1,4 +1,4 @@
-"""The anchored cut bound: some stage holds the dearest node, and costs at least a minimum cut around it."""
+"""The anchored cut bound: some stage holds the costliest node, and costs at least a minimum cut around it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StageCuts(NamedTuple):
         (j,) class of each variant.
     charge, rebate
         (j, n), (j,) seconds.
-    barred
+    forbidden
         (c, n) 1 where a node may not run.
     """
 
@@ -38,7 +38,7 @@ class StageCuts(NamedTuple):
     variant_class: IntArray
     charge: FloatArray
     rebate: FloatArray
-    barred: IntArray
+    forbidden: IntArray
 
 
 @njit(cache=True, nogil=True)
@@ -66,7 +66,7 @@ def _anchored_cuts(
     best: float,
 ) -> float:
     """Return the larger of `best` and, over `anchors`, the min over classes of the max over a class's variants."""
-    capacity, barred = stages.capacity, stages.barred
+    capacity, forbidden = stages.capacity, stages.forbidden
     n = len(lone)
     room = cut_room(arcs)
     ancestor, descendant = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -78,13 +78,13 @@ def _anchored_cuts(
         _mark_relatives(order, precedence.pred_indptr, precedence.pred, v, descendant)
         least = np.inf
         for c in range(len(capacity)):
-            if barred[c, v] == 1:
+            if forbidden[c, v] == 1:
                 continue
             value = 0.0
             for j in range(len(stages.variant_class)):
                 if stages.variant_class[j] == c:
                     charge = stages.charge[j]
-                    cut = pinned_cut(arcs, room, capacity[c], 1.0, charge, barred[c], v, ancestor, descendant)
+                    cut = pinned_cut(arcs, room, capacity[c], 1.0, charge, forbidden[c], v, ancestor, descendant)
                     value = max(value, cut - stages.rebate[j])
             least = min(least, value)
             if least <= best:
@@ -130,7 +130,7 @@ def anchored_cut_bound(
     max_anchors: int | None = None,
     contiguous: bool = True,
 ) -> float:
-    """Return the anchored cut bound: the dearest node's cheapest stage.
+    """Return the anchored cut bound: the costliest node's cheapest stage.
 
     Every node v is in some stage, and the cheapest S that contains v is a minimum cut (convexity relaxed to v's
     ancestors and descendants, memory capacities to single nodes). The bound is the maximum over v, and at least the
@@ -145,7 +145,7 @@ def anchored_cut_bound(
     budget
         When it ends, the best bound so far is returned.
     max_anchors
-        Number of nodes to try at most, dearest first; None: all that can raise the bound.
+        Number of nodes to try at most, costliest first; None: all that can raise the bound.
     contiguous
         Whether stages are convex. Where a device may hold any nodes, S is any set that contains v.
 
@@ -163,13 +163,13 @@ def anchored_cut_bound(
         return best
     cuts, lone = CutNetwork.build(problem), _lone_costs(problem)
     variant_class, charge, rebate = _variants(problem)
-    barred = (~allowed_classes(problem)).astype(np.int64)
+    forbidden = (~allowed_classes(problem)).astype(np.int64)
     anchors = np.argsort(-lone, kind="stable")[:max_anchors]
     order = problem.order if contiguous else problem.order[:0]  # without an order v has no relatives to bring along
     for start in range(0, len(anchors), _ANCHORS_PER_CHECK):
         part = anchors[start : start + _ANCHORS_PER_CHECK]
         if best >= upper or lone[part[0]] <= best or (budget is not None and budget.expired):
             break
-        stages = StageCuts(cuts.capacity, variant_class, charge, rebate, barred)
+        stages = StageCuts(cuts.capacity, variant_class, charge, rebate, forbidden)
         best = float(_anchored_cuts(cuts.arrays, stages, order, problem.precedence, part, lone, best))
     return best

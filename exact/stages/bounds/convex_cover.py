@@ -89,9 +89,9 @@ class ConvexCover:
     def held(self, trial: float, enough: float = np.inf) -> float:
         """Return the least found of what all stages can hold at prices that sum up to 1; `price` has these then.
 
-        Whatever the prices, none below 0, a stage of a class holds at most what the dearest convex load that fits is
+        Whatever the prices, none below 0, a stage of a class holds at most what the costliest convex load that fits is
         worth (`best_load`); where all stages together hold less than 1, there is no assignment. Prices come from the
-        dual of a program that covers every op as often as possible by known loads, to which the dearest are added.
+        dual of a program that covers every op as often as possible by known loads, to which the costliest are added.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class ConvexCover:
         ]
 
     def _dearest(self, price: FloatArray, trial: float) -> FloatArray:
-        """Return (c,) what a load of each class is worth at most, and keep the dearest ones."""
+        """Return (c,) what a load of each class is worth at most, and keep the costliest ones."""
         problem, order = self.problem, self.problem.order
         most = np.zeros(problem.num_classes)
         places = np.arange(problem.num_nodes)

@@ -30,7 +30,7 @@ class CapacityLines(NamedTuple):
 
     Parameters
     ----------
-    capacity, charge, barred
+    capacity, charge, forbidden
         (2P,), (n,), (n,) what a stage costs, and 1 where a node may not run.
     reach, hull, ceiling
         (n, n) whether a node is another or after it, (n, n) work on paths between them; nodes whose joint hull exceeds
@@ -45,7 +45,7 @@ class CapacityLines(NamedTuple):
 
     capacity: FloatArray
     charge: FloatArray
-    barred: IntArray
+    forbidden: IntArray
     reach: IntArray
     hull: FloatArray
     ceiling: float
@@ -66,7 +66,7 @@ def _capacity_lines(arcs: CutArrays, lines: CapacityLines, first: int, last: int
         for u in range(n):
             ancestor[u] = lines.reach[u, v]
             apart = lines.hull[u, v] > lines.ceiling or lines.hull[v, u] > lines.ceiling
-            outside[u] = 1 if lines.barred[u] == 1 or apart else 0
+            outside[u] = 1 if lines.forbidden[u] == 1 or apart else 0
             total += lines.share[u] if outside[u] == 0 else 0.0
         _lowest_line(arcs, lines, room, v, ancestor, outside, total)
     return last - first
@@ -204,11 +204,11 @@ def parametric_cut_bound(
     budget = budget or Budget()
     cuts, reach = CutNetwork.build(problem), reachability(problem) if contiguous else np.eye(problem.num_nodes)
     pairs = reach.astype(np.int64)
-    barred = (~allowed_classes(problem)).astype(np.int64)
+    forbidden = (~allowed_classes(problem)).astype(np.int64)
     rate = balance.overflow_share * problem.overflow_s_per_byte
     rebate = np.where(rate > 0, rate * np.where(rate > 0, problem.cache_bytes, 0.0), 0.0)
-    charge = np.where(barred == 0, problem.work_s, 0.0) + rate[:, None] * problem.param_bytes
-    cheapest = np.where(barred == 0, problem.work_s, np.inf).min(axis=0)
+    charge = np.where(forbidden == 0, problem.work_s, 0.0) + rate[:, None] * problem.param_bytes
+    cheapest = np.where(forbidden == 0, problem.work_s, np.inf).min(axis=0)
     share = cheapest / cheapest.sum() if cheapest.sum() > 0 else np.full(len(cheapest), 1 / len(cheapest))
     hull = _hulls(reach, cheapest, budget) if contiguous else _pairs(cheapest)
     if hull is None:
@@ -224,7 +224,7 @@ def parametric_cut_bound(
                 return best
 
             lines = CapacityLines(
-                cuts.capacity[c], charge[c], barred[c], pairs, hull, ceiling * (1 + SAFETY), share,
+                cuts.capacity[c], charge[c], forbidden[c], pairs, hull, ceiling * (1 + SAFETY), share,
                 min(best, ceiling) + rebate[c], slope[c], offset[c],
             )  # fmt: skip
             call = partial(_capacity_lines, cuts.arrays, lines)

@@ -106,7 +106,7 @@ def load_balance(problem: StageProblem, budget: Budget | None = None) -> LoadBal
 def simple_bound(problem: StageProblem, budget: Budget | None = None) -> Value:
     """Return an elementary lower bound on the optimal value.
 
-    For `pipeline`, the larger of the dearest op alone on its best class and the fractional balancing of all work
+    For `pipeline`, the larger of the costliest op alone on its best class and the fractional balancing of all work
     (:func:`load_balance`). For `memory`, (largest op or average bytes, total bytes less all caches, 0), where the
     average is rounded up if bytes are integers. ``inf`` means that nothing is feasible.
 

@@ -274,12 +274,12 @@ class BottleneckSearch(Generic[TableT]):
         bars = (costs.work > limit) | (problem.param_bytes > problem.memory_bytes[:, None] * CAPACITY_SLACK)
         work = np.stack([table.sums(row) for row in np.where(bars, 0.0, costs.work)])
         held = np.stack([table.sums(row) for row in np.where(bars, 0.0, problem.param_bytes)])
-        barred = np.stack([table.sums(row) for row in bars.astype(np.float64)]).astype(np.int64)
+        forbidden = np.stack([table.sums(row) for row in bars.astype(np.float64)]).astype(np.int64)
         reach = self.reach(limit)
         floor = self.weight_of.sum() - (states.left * reach).sum(axis=1)
 
         fillings = Fillings(reach, floor, states.step, states.fewer)
-        sums = Sums(table.weight, work, held, barred, self.all_in, self.all_out)
+        sums = Sums(table.weight, work, held, forbidden, self.all_in, self.all_out)
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, costs.in_cost, costs.out_cost)
 
         def call(first: int, quota: int) -> tuple[int, int]:

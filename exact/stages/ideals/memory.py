@@ -136,9 +136,11 @@ class _Spill:
     def run(self) -> list[int] | None:
         """Return the chain of ideals of the first 1, 2, ..., k stages; None if the budget ended first."""
         search, problem, table = self.search, self.search.problem, self.search.table
-        barred = ~np.isfinite(problem.work_s) | (problem.param_bytes > problem.memory_bytes[:, None] * CAPACITY_SLACK)
-        num_barred = np.stack([table.sums(row) for row in barred.astype(np.float64)]).astype(np.int64)
-        held = np.stack([table.sums(row) for row in np.where(barred, 0.0, problem.param_bytes)])
+        forbidden = ~np.isfinite(problem.work_s) | (
+            problem.param_bytes > problem.memory_bytes[:, None] * CAPACITY_SLACK
+        )
+        num_forbidden = np.stack([table.sums(row) for row in forbidden.astype(np.float64)]).astype(np.int64)
+        held = np.stack([table.sums(row) for row in np.where(forbidden, 0.0, problem.param_bytes)])
         reach = search.reach(self.peak)
         floor = search.weight_of.sum() - (search.states.left * reach).sum(axis=1)
         shape = (search.states.num_states, table.num_ideals)
@@ -151,7 +153,7 @@ class _Spill:
 
         unused = np.zeros((1, 1))
         fillings = Fillings(reach, floor, search.states.step, search.states.fewer)
-        sums = Sums(table.weight, unused, held, num_barred, unused, all_out)
+        sums = Sums(table.weight, unused, held, num_forbidden, unused, all_out)
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, unused[0], unused, out_bytes)
 
         def call(first: int, quota: int) -> tuple[int, int]:

@@ -71,7 +71,7 @@ class Sums(NamedTuple):
         (p,) weight of each ideal, ascending.
     work, held
         (c, p) seconds and parameter bytes of the nodes that fit under the limit.
-    barred
+    forbidden
         (c, p) number of the others.
     all_in, all_out
         (c, p) what the tensors that leave the ideal cost to bring in or send.
@@ -80,7 +80,7 @@ class Sums(NamedTuple):
     weight: IntArray
     work: FloatArray
     held: FloatArray
-    barred: IntArray
+    forbidden: IntArray
     all_in: FloatArray
     all_out: FloatArray
 
@@ -272,7 +272,7 @@ def bottleneck_pass(
         (S, p) the labels, and the ideal and the class that each came by; changed in place.
     """
     reach, floor, step, fewer = fillings
-    weight, work, held, barred, all_in, all_out = sums
+    weight, work, held, forbidden, all_in, all_out = sums
     memory, cache, overflow, in_s, out_s = rates
     bits, first_open, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
     num_states, p = label.shape
@@ -315,7 +315,7 @@ def bottleneck_pass(
                     if label[s, at] > label[ends[a], i] and weight[at] >= floor[s]:
                         useful = True
                         break
-                if not useful or barred[c, at] != barred[c, i]:
+                if not useful or forbidden[c, at] != forbidden[c, i]:
                     continue
                 cost = work[c, at] - base
                 params = held[c, at] - held[c, i]
@@ -394,7 +394,7 @@ def spill_pass(
         (k + 1, p) the labels, and the ideal that each came by; changed in place.
     """
     reach, floor = fillings.reach, fillings.floor
-    weight, held, barred, all_out = sums.weight, sums.held, sums.barred, sums.all_out
+    weight, held, forbidden, all_out = sums.weight, sums.held, sums.forbidden, sums.all_out
     memory, cache, out_bytes = rates.memory, rates.cache, rates.out_s
     bits, first_open, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
     num_states, p = off_cache.shape
@@ -430,7 +430,7 @@ def spill_pass(
                 j += 1
                 met += 1
                 params = held[c, at] - held[c, i]
-                if barred[c, at] != barred[c, i] or params > peak or params > memory[c] * CAPACITY_SLACK:
+                if forbidden[c, at] != forbidden[c, i] or params > peak or params > memory[c] * CAPACITY_SLACK:
                     continue
                 off = before + max(0.0, params - cache[c])
                 known = off_cache[s + 1, at]

@@ -24,7 +24,7 @@ class IdealArrays(NamedTuple):
     weight: IntArray
     bits: WordArray
     work: FloatArray
-    barred: IntArray
+    ruled_out: IntArray
     params: FloatArray
 
 
@@ -277,7 +277,7 @@ def _stages_ending(
     `seen` is scratch, -1 for every link. Returns the work, of which a pair that is not priced takes 1, and whether
     every choice of blocks was exact.
     """
-    weight, bits, work, barred, params = ideals
+    weight, bits, work, ruled_out, params = ideals
     src, indptr, dst, in_s, out_s, cut_indptr, cut = links
     state, made, crossing, width, room_of, cache, overflow, m = memory
     step, used, most_weight, in_flight, droppable = states
@@ -292,7 +292,7 @@ def _stages_ending(
             after = step[s, c]
             useful = useful or (label[after, i] > label[s, j] and weight[i] <= most_weight[after])
         cost = work[c, j] - work[c, i]
-        if not useful or cost > limit or barred[c, j] != barred[c, i] or not _within(bits[i], bits[j]):
+        if not useful or cost > limit or ruled_out[c, j] != ruled_out[c, i] or not _within(bits[i], bits[j]):
             continue
         held = params[j] - params[i]
         if held > cache[c]:

@@ -97,7 +97,7 @@ def _hold(
     load: FloatArray,
     param: FloatArray,
     price: FloatArray,
-    dearest: NDArray[np.bool_],
+    costliest: NDArray[np.bool_],
     worth: FloatArray,
     cover: FloatArray,
 ) -> float:
@@ -113,14 +113,14 @@ def _hold(
         room = StageRoom(line.rooms[c, 0], line.rooms[c, 1], line.rooms[c, 2], line.rooms[c, 3])
         floor = 0.0
         for q in range(m):
-            if dearest[c, q]:
+            if costliest[c, q]:
                 floor += price[q]
         worth[c], _, _ = best_load(load[c, :m], param, price, room, line.behind, at, floor, _CAP, chosen)
         if chosen.any():
-            dearest[c, :m] = chosen
+            costliest[c, :m] = chosen
         held += count * worth[c]
         for q in range(m):
-            if dearest[c, q]:
+            if costliest[c, q]:
                 cover[q] += count
     return held
 
@@ -146,7 +146,7 @@ def refute_states(line: Line, states: States, before: Prices, prices: Prices, fi
     kept = np.empty(last - first, np.int64)
     count = 0
     worth, places = np.empty(num_classes), np.empty(n, np.int64)
-    load, dearest = np.empty((num_classes, n)), np.empty((num_classes, n), np.bool_)
+    load, costliest = np.empty((num_classes, n)), np.empty((num_classes, n), np.bool_)
     for i in range(first, last):
         m = _left(line, states.bits[i], places)
         at = places[:m]
@@ -154,10 +154,10 @@ def refute_states(line: Line, states: States, before: Prices, prices: Prices, fi
         for c in range(num_classes):
             load[c, :m] = line.work[c][at]
         price = price / price.sum() if price.sum() > 0.0 else np.full(m, 1.0 / m)
-        dearest[:] = False
+        costliest[:] = False
         least = np.inf
         for r in range(_ROUNDS):
-            held = _hold(line, states.used[i], at, load, param, price, dearest, worth, cover) * (1.0 + _SAFETY)
+            held = _hold(line, states.used[i], at, load, param, price, costliest, worth, cover) * (1.0 + _SAFETY)
             if held < least:
                 least = held
                 prices.price[i] = 0.0

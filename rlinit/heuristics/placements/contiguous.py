@@ -92,8 +92,8 @@ def _cut(
     crossing = _crossing_bytes(problem, order)
     cuts = _cut_places(crossing, min(_CUTS, max(2, _CUTS_ON_DEVICES // d)))
     time = problem.op_time_s[order]
-    barred = np.zeros((d, n + 1), np.int64)
-    barred[:, 1:] = np.cumsum(~np.isfinite(time), axis=0).T
+    forbidden = np.zeros((d, n + 1), np.int64)
+    forbidden[:, 1:] = np.cumsum(~np.isfinite(time), axis=0).T
     work = np.zeros((d, n + 1))
     work[:, 1:] = np.cumsum(np.where(np.isfinite(time), time, 0.0), axis=0).T
     held = np.zeros(n + 1)
@@ -112,7 +112,7 @@ def _cut(
         block, seconds = _best_cuts(
             exact,
             np.ascontiguousarray(work[turn][:, cuts]),
-            np.ascontiguousarray(barred[turn][:, cuts]),
+            np.ascontiguousarray(forbidden[turn][:, cuts]),
             need,
             problem.capacity_bytes[turn] * CAPACITY_SLACK,
             np.ascontiguousarray(move[:, turn][:, :, turn]),
@@ -128,7 +128,7 @@ def _cut(
 def _best_cuts(
     exact: bool,
     work: FloatArray,
-    barred: IntArray,
+    forbidden: IntArray,
     need: FloatArray,
     capacity: FloatArray,
     move: FloatArray,
@@ -143,7 +143,7 @@ def _best_cuts(
     extend, first, rows = (extend_cuts, 1, (1 << d) - 1) if exact else (extend_cuts_in_turn, 0, d)
     steps = (d if exact else 1) * d * p * p  # At most, in a row.
     for part in slices(rows, max(1, _SLICE_STEPS // max(1, steps)), budget):
-        extend(table, first, first + part, work, barred, need, capacity, move)
+        extend(table, first, first + part, work, forbidden, need, capacity, move)
         first += part
     return best_cuts(table)
 

@@ -40,7 +40,7 @@ def _loads(problem: PlacementProblem) -> FloatArray:
 
 
 def least_largest_load(load: FloatArray) -> IntArray | None:
-    """Return (d,) shards of each device, all of them dealt, so that the largest load is least; None where inf is.
+    """Return (d,) shards of each device, all of them assigned, so that the largest load is least; None where inf is.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def least_largest_load(load: FloatArray) -> IntArray | None:
     best[0] = 0.0
     taken = np.zeros((d, s + 1), np.int64)
     for i in range(d):
-        dealt = np.arange(s + 1)
-        left = dealt[:, None] - dealt
+        counts = np.arange(s + 1)
+        left = counts[:, None] - counts
         largest = np.where(left >= 0, np.maximum(best[np.maximum(left, 0)], load[i]), np.inf)
         taken[i] = largest.argmin(axis=1)
-        best = largest[dealt, taken[i]]
+        best = largest[counts, taken[i]]
     if not np.isfinite(best[s]):
         return None
     count, left_over = np.zeros(d, np.int64), s

@@ -44,7 +44,7 @@ class PeakMemory:
         The problem, whose own memory counts weights alone.
     live
         Its tensors.
-    rung
+    level
         Where in `SHARES` a heuristic last found what fits; its part of the sum of tensors is what the next ones count.
     binds
         Whether anything was overfull so far.
@@ -56,7 +56,7 @@ class PeakMemory:
 
     problem: PlacementProblem
     live: LiveTensors
-    rung: int = 0
+    level: int = 0
     binds: bool = False
     slow: bool = False
     started: bool = False
@@ -97,9 +97,9 @@ class PeakMemory:
         natural = in_natural_order(problem, placement)
         return natural if self.fits(natural) else None
 
-    def counted(self, rung: int) -> PlacementProblem:
+    def counted(self, level: int) -> PlacementProblem:
         """Return the problem with a part of `SHARES` of the sum of tensors beside weights."""
-        return self.live.with_sums(self.problem, SHARES[rung])
+        return self.live.with_sums(self.problem, SHARES[level])
 
     def around(self, start: Placement) -> PlacementProblem:
         """Return the problem for a local search: what `start` holds counts as it is, what moves a part of its tensors.
@@ -187,7 +187,7 @@ class PeakMemory:
             fitting = best_of_all(self.problem, self.live, np.inf, budget=budget)
         if fitting is not None:
             return fitting
-        for share in (1.0, SHARES[self.rung], 0.0):
+        for share in (1.0, SHARES[self.level], 0.0):
             start = earliest_finish_start(self.live.with_sums(self.problem, share))
             if start is not None:
                 return relieve(self.problem, self.live, start, seed=seed, budget=budget)

@@ -111,14 +111,14 @@ class Beam:
         settings, problem = self.settings, self.settings.problem
         n, k, num_classes = problem.num_nodes, problem.num_stages, problem.num_classes
         guide = self._guide(threshold, forward)
-        toll = (self.settings.arrays.out_s if forward else self.settings.arrays.in_s).min(axis=0)
+        penalty = (self.settings.arrays.out_s if forward else self.settings.arrays.in_s).min(axis=0)
         if guide.blend < 0:  # in prices, of which a stage as long as the threshold is worth so much
-            toll = float(guide.worth.mean()) * (np.minimum(toll, threshold) / max(threshold, 1e-300))
+            penalty = float(guide.worth.mean()) * (np.minimum(penalty, threshold) / max(threshold, 1e-300))
         rule = FillRule(
             forward=forward,
             value=np.zeros(n),
             priority=np.zeros(n),
-            toll=toll * (0.0, 0.5, 1.0)[int(self.rng.integers(3))],
+            penalty=penalty * (0.0, 0.5, 1.0)[int(self.rng.integers(3))],
             cap=0,
             dives=_DIVES,
             noise=_NOISES[int(self.rng.integers(len(_NOISES)))],

@@ -333,12 +333,12 @@ def anneal_excess(
                 j = draw_stage_between(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
                 if draw < _EXCHANGES + groups + _SWAPS and j >= 0 and size[j] > 0:
                     chosen[1] = u = member[j, int(rng.random() * size[j])]
-                    barred = (
+                    forbidden = (
                         _bars(u, i, v, stage, pred_indptr, pred, 1)
                         if i < j
                         else _bars(u, i, v, stage, succ_indptr, succ, -1)
                     )
-                    count = 0 if barred else 2
+                    count = 0 if forbidden else 2
             if j < 0 or count == 0:
                 continue
         first, second, one, two, param_one, param_two = classes[i], classes[j], 0.0, 0.0, held[i], held[j]

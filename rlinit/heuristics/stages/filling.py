@@ -110,7 +110,7 @@ class FillSettings:
                 forward=forward,
                 value=value + tilt * self.features[side][:, 0],
                 priority=self.features[side] @ weights,
-                toll=near[side] * share,
+                penalty=near[side] * share,
                 cap=cap,
                 dives=dives,
                 noise=float(rng.uniform(0.02, 0.6)),
@@ -250,7 +250,7 @@ def bisect_from(
 
 
 def quick_lower_bound(settings: FillSettings) -> float:
-    """Return the larger of the dearest op and the average load at the settings' prices, less room for rounding."""
+    """Return the larger of the costliest op and the average load at the settings' prices, less room for rounding."""
     count = settings.problem.class_count
     load = float(settings.value_of_ops(settings.price).sum()) / float(count @ settings.price)
     return max(float(settings.cheapest.max(initial=0.0)), load * (1 - 1e-9))

@@ -43,7 +43,7 @@ def extend_cuts(
     first: int,
     last: int,
     work: FloatArray,
-    barred: IntArray,
+    forbidden: IntArray,
     need: FloatArray,
     capacity: FloatArray,
     move: FloatArray,
@@ -60,7 +60,7 @@ def extend_cuts(
         Subsets as bits, from 1 on.
     work
         (d, p + 1) seconds of the blocks before each cut on a device.
-    barred
+    forbidden
         (d, p + 1) number of blocks before each cut that may not run on a device.
     need
         (p + 1, p + 1) bytes of the blocks between two cuts, which only grow with more blocks.
@@ -78,7 +78,7 @@ def extend_cuts(
             before = used ^ (1 << a)
             for i in range(1, p + 1):
                 for j in range(i - 1, -1, -1):
-                    if need[j, i] > capacity[a] or barred[a, i] > barred[a, j]:
+                    if need[j, i] > capacity[a] or forbidden[a, i] > forbidden[a, j]:
                         break
                     seconds = work[a, i] - work[a, j]
                     if (before == 0) != (j == 0):
@@ -97,7 +97,7 @@ def extend_cuts_in_turn(
     first: int,
     last: int,
     work: FloatArray,
-    barred: IntArray,
+    forbidden: IntArray,
     need: FloatArray,
     capacity: FloatArray,
     move: FloatArray,
@@ -112,14 +112,14 @@ def extend_cuts_in_turn(
         Tables of one row.
     first, last
         Devices, from 0 on.
-    work, barred, need, capacity, move
+    work, forbidden, need, capacity, move
         As for `extend_cuts`.
     """
     total, since, came = cuts.total[0], cuts.since[0], cuts.came[0]
     for a in range(first, last):
         for i in range(1, work.shape[1]):
             for j in range(i - 1, -1, -1):
-                if need[j, i] > capacity[a] or barred[a, i] > barred[a, j]:
+                if need[j, i] > capacity[a] or forbidden[a, i] > forbidden[a, j]:
                     break
                 seconds = work[a, i] - work[a, j]
                 if j == 0 and seconds < total[a, i]:

@@ -239,7 +239,7 @@ def expand_states(
     s, loads
         Room to work in.
     rule
-        Side, tolls and noise; its values and priorities are room to work in.
+        Side, penalties and noise; its values and priorities are room to work in.
     guide
         What states are ranked and stages filled by.
     limit
@@ -294,6 +294,6 @@ def expand_states(
                 if loads.size[j] == ops:
                     children.now[1] = at
                     return states.now[0], work
-                children.toll[at] = states.toll[i] + taken - loads.score[j]
-                children.rank[at] = (total - taken + children.toll[at]) / max(capacity - guide.worth[c], floor)
+                children.penalty[at] = states.penalty[i] + taken - loads.score[j]
+                children.rank[at] = (total - taken + children.penalty[at]) / max(capacity - guide.worth[c], floor)
     return states.now[0], work

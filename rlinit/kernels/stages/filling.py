@@ -346,8 +346,8 @@ def fill_stage(
                 density = rule.value[v] / a.work[c, v] if a.work[c, v] > 0 else np.inf
     if highest < lowest:
         return 0
-    for t in range(len(rule.toll)):
-        if rule.toll[t] > 0:
+    for t in range(len(rule.penalty)):
+        if rule.penalty[t] > 0:
             density = np.inf
             break
     spread = highest - lowest

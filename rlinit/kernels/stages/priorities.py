@@ -9,7 +9,7 @@ from rlinit.kernels.compiled import njit
 
 FEATURES = ("reach", "tail", "work", "degree", "spread", "order")
 """Features of an op, each scaled to 0 ... 1, in the order of a priority's weights: work of it and all that must
-follow; longest path from it; its own work; direct successors; how much dearer its dearest device is than its cheapest;
+follow; longest path from it; its own work; direct successors; ratio of its slowest device to its fastest;
 earliness in the natural order."""
 
 

@@ -32,7 +32,7 @@ class FillRule(NamedTuple):
         (n,) what an op in a load is worth.
     priority
         (n,) ops of high priority are tried first.
-    toll
+    penalty
         (m,) what a tensor takes off the score where a load leaves it cut on the side of what is left.
     cap
         Loads that are looked at for one stage in enumeration.
@@ -47,7 +47,7 @@ class FillRule(NamedTuple):
     forward: bool
     value: FloatArray
     priority: FloatArray
-    toll: FloatArray
+    penalty: FloatArray
     cap: int
     dives: int
     noise: float
@@ -185,15 +185,15 @@ def add(a: StageArrays, s: StageState, rule: FillRule, c: int, v: int) -> None:
         _charge(a, s, c, t, 1.0, forward)
         if forward:
             if reached[t] == a.tensor_indptr[t + 1] - a.tensor_indptr[t]:
-                s.now[SCORE] += rule.toll[t]
+                s.now[SCORE] += rule.penalty[t]
         elif reached[t] == 1:
-            s.now[SCORE] -= rule.toll[t]
+            s.now[SCORE] -= rule.penalty[t]
     for e in range(a.out_indptr[v], a.out_indptr[v + 1]):
         t = a.out_tensor[e]
         _charge(a, s, c, t, -1.0, forward)
         s.made[t] = 1
         _charge(a, s, c, t, 1.0, forward)
-        s.now[SCORE] += -rule.toll[t] if forward else rule.toll[t]
+        s.now[SCORE] += -rule.penalty[t] if forward else rule.penalty[t]
     s.placed[v] = 1
     if forward:
         for e in range(a.succ_indptr[v], a.succ_indptr[v + 1]):

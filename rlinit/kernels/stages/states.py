@@ -24,7 +24,7 @@ class States(NamedTuple):
         (w,) state of the level before, and class of the last stage.
     sign
         (w,) hash of the state.
-    rank, toll
+    rank, penalty
         (w,) for a beam: what is left against what the devices left can take, small is good, and what the tensors that
         are cut add to it.
     table
@@ -39,7 +39,7 @@ class States(NamedTuple):
     last: IntArray
     sign: NDArray[np.uint64]
     rank: FloatArray
-    toll: FloatArray
+    penalty: FloatArray
     table: NDArray[np.int32]
     now: IntArray
 
@@ -84,7 +84,7 @@ def chosen_states(states: States, rows: IntArray) -> States:
         states.last[rows],
         states.sign[rows],
         states.rank[rows],
-        states.toll[rows],
+        states.penalty[rows],
         np.zeros(0, np.int32),
         np.array([len(rows), -1]),
     )

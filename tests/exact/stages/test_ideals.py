@@ -193,8 +193,8 @@ class TestMerging:
         """Only what weighs nothing is merged: a source with time, or one that a class may not run, is left alone."""
         problem = from_edges(3, [(0, 2), (1, 2)], np.array([0.0, 1.0, 1.0]), 2, 1.0)
         assert merge_weightless(problem).group.tolist() == [1, 0, 1]
-        barred = dataclasses.replace(problem, work_s=np.array([[np.inf, 1.0, 1.0]]))
-        assert merge_weightless(barred).problem.num_nodes == 3
+        ruled_out = dataclasses.replace(problem, work_s=np.array([[np.inf, 1.0, 1.0]]))
+        assert merge_weightless(ruled_out).problem.num_nodes == 3
 
     def test_parameters_keep_nodes_apart_where_they_count(self) -> None:
         """A source with parameters is merged only where no capacity and no cache cares where they are."""

@@ -15,7 +15,7 @@ from rlinit.placements.timeline import makespan, obstacle
 
 
 def chain(rng: np.random.Generator, num_ops: int, num_devices: int, memory: float) -> PlacementProblem:
-    """Return a chain of random ops, some barred from some devices, each device holding a part of all bytes."""
+    """Return a chain of random ops, some forbidden from some devices, each device holding a part of all bytes."""
     time = rng.uniform(0.5, 2.0, (num_ops, num_devices, 1)).round(2)
     time[rng.random(time.shape) < 0.1] = np.inf
     weight = rng.uniform(1.0, 3.0, num_ops).round(1)

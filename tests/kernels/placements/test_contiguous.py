@@ -25,7 +25,7 @@ def test_no_cut_is_better(seed: int, in_turn: bool) -> None:
     seconds = rng.integers(1, 9, (d, p)).astype(float)
     bars, size = rng.random((d, p)) < 0.15, rng.integers(1, 4, p).astype(float)
     capacity, move = rng.integers(4, 9, d).astype(float), rng.integers(0, 4, (p + 1, d, d)).astype(float)
-    work, barred, held = (np.concatenate([np.zeros((*x.shape[:-1], 1), x.dtype), x.cumsum(-1)], -1) for x in (
+    work, forbidden, held = (np.concatenate([np.zeros((*x.shape[:-1], 1), x.dtype), x.cumsum(-1)], -1) for x in (
         seconds, bars.astype(np.int64), size
     ))  # fmt: skip
 
@@ -43,9 +43,9 @@ def test_no_cut_is_better(seed: int, in_turn: bool) -> None:
     need = held - held[:, None]
     cuts = new_cuts(1 if in_turn else 1 << d, d, p)
     if in_turn:
-        extend_cuts_in_turn(cuts, 0, d, work, barred, need, capacity, move)
+        extend_cuts_in_turn(cuts, 0, d, work, forbidden, need, capacity, move)
     else:
-        extend_cuts(cuts, 1, 1 << d, work, barred, need, capacity, move)
+        extend_cuts(cuts, 1, 1 << d, work, forbidden, need, capacity, move)
     device, found = best_cuts(cuts)
     assert found == min(total(each) for each in itertools.product(range(d), repeat=p))
     assert found == np.inf or total(tuple(device.tolist())) == found

@@ -35,9 +35,9 @@ def test_the_rest_goes_where_it_ends_first(seed: int) -> None:
     assert makespan(problem, placement) <= found * (1 + 1e-12)
     assert found == state.end.max() == state.free.max()
     assert complete(arrays, state, problem.order) == found
-    barred = np.empty(d)
-    finish_times(arrays, state, int(problem.order[0]), barred)
-    assert np.isfinite(barred).sum() == 1  # its group has a device by now
+    forbidden = np.empty(d)
+    finish_times(arrays, state, int(problem.order[0]), forbidden)
+    assert np.isfinite(forbidden).sum() == 1  # its group has a device by now
 
 
 def test_rows_open_what_waited_for_nothing_else() -> None:

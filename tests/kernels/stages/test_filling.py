@@ -20,8 +20,8 @@ from tests.exact.stages.cases import small_problems
 
 def rule(problem: StageProblem, value: FloatArray, forward: bool, **changes: Any) -> FillRule:
     """Return a rule that enumerates everything, with what is changed."""
-    toll = np.zeros(problem.num_tensors)
-    plain = FillRule(forward, value, np.zeros(problem.num_nodes), toll, 1_000_000, 0, 0.0, 2.0)
+    penalty = np.zeros(problem.num_tensors)
+    plain = FillRule(forward, value, np.zeros(problem.num_nodes), penalty, 1_000_000, 0, 0.0, 2.0)
     return plain._replace(**changes)
 
 
@@ -83,11 +83,11 @@ def test_enumeration_finds_the_best_load(problem: StageProblem, seed: int, forwa
     seed=st.integers(0, 10**6),
     front=st.sampled_from([0.0, 0.5, 1.0]),
     cap=st.sampled_from([0, 3, 1000]),
-    toll=st.booleans(),
+    penalty=st.booleans(),
     quota=st.sampled_from([0, 5, 10**9]),
 )
 def test_a_filled_line_keeps_to_its_limit(
-    problem: StageProblem, seed: int, front: float, cap: int, toll: bool, quota: int
+    problem: StageProblem, seed: int, front: float, cap: int, penalty: bool, quota: int
 ) -> None:
     """Where nothing is left over, the assignment is monotone and its bottleneck at most the limit, in parts or not."""
     if problem.objective == "memory":
@@ -99,7 +99,7 @@ def test_a_filled_line_keeps_to_its_limit(
         return
     limit = float(rng.uniform(0.4, 1.2)) * float(value.sum() + a.in_s.sum() + a.out_s.sum())
     sides = [
-        rule(problem, value, forward, cap=cap, dives=4, noise=0.5, toll=a.in_s.min(axis=0) * toll)
+        rule(problem, value, forward, cap=cap, dives=4, noise=0.5, penalty=a.in_s.min(axis=0) * penalty)
         for forward in (True, False)
     ]
     state = new_state(a)

@@ -102,7 +102,7 @@ def test_windows_hold_around_a_placement(seed: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_two_of_each_kind_of_device_tell_the_windows_of_all(seed: int) -> None:
-    """Heads and tails carried over two devices of each class are those carried over all, also where some are barred."""
+    """Heads and tails carried over two devices of each class are those carried over all, forbidden ones too."""
     problem = copies_of_devices(any_problem(seed), seed)
     allowed = possible_batches(problem)
     rng = np.random.default_rng(seed)

@@ -38,7 +38,7 @@ def _first(problem: PlacementProblem) -> FlowProblem | None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_any_multipliers_give_a_bound(block: int) -> None:
-    """Whatever shares, potentials and tolls are proposed, what they prove is not above the least makespan."""
+    """Whatever shares, potentials and penalties are proposed, what they prove is not above the least makespan."""
     for seed in range(80 * block, 80 * block + 80):
         problem = _case(seed)
         first, least = _first(problem), brute_force_placement(problem)

@@ -1,4 +1,4 @@
-"""Convex loads: their dearest one against enumeration, and the cover bound never above the optimum."""
+"""Convex loads: their costliest one against enumeration, and the cover bound never above the optimum."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def unlike(seed: int, n: int = 6, k: int = 3, *, scale: float = 1.0, density: fl
     return dataclasses.replace(problem, work_s=work)
 
 
-def dearest(problem: StageProblem, price: np.ndarray, c: int, room: StageRoom) -> float:
-    """Return the price of the dearest convex set that fits, by trying all sets."""
+def costliest(problem: StageProblem, price: np.ndarray, c: int, room: StageRoom) -> float:
+    """Return the price of the costliest convex set that fits, by trying all sets."""
     n = problem.num_nodes
     reach = np.zeros((n, n), np.bool_)
     for v in problem.order[::-1]:
@@ -66,7 +66,7 @@ def test_the_dearest_load_is_that_of_enumeration(seed: int) -> None:
     args = problem.work_s[0, order], problem.param_bytes[order], price[order].astype(np.float64), room, behind
     chosen = np.zeros(n, np.bool_)
     bound, found, _ = best_load(*args, np.arange(n), 0.0, 10**6, chosen)
-    expected = dearest(problem, price, 0, room)
+    expected = costliest(problem, price, 0, room)
     assert found == pytest.approx(expected)
     assert expected <= bound <= expected * (1 + 1e-6) + 1e-12
     assert price[order][chosen].sum() == pytest.approx(found)
