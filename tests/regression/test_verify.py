@@ -196,7 +196,7 @@ def test_the_size_of_a_shard_is_not_the_plans_to_say() -> None:
             attack.FILES, (plan.to_dict() | mark, graph.to_dict(), hardware.to_dict(), certificate | mark), strict=True
         )
         assert bool(attack.verdict(json.loads(json.dumps(dict(written))))) == accepted
-    with pytest.raises(InvalidPlan, match="2 inputs are make shards of 1 here"):
+    with pytest.raises(InvalidPlan, match="2 inputs make shards of 1 here"):
         rlinit.verify(lie, graph, honest)
 
 
