@@ -5,8 +5,9 @@ The public modules are named here, whatever folder they live in: ``from rlinit.d
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from rlinit.late import late_names
 
 if __name__ != "rlinit.datasets":
     raise ImportError("import this package as rlinit.datasets, not as datasets")
@@ -43,26 +44,22 @@ __all__ = [
     "synthetic",
 ]
 
-_HOME = {
-    "alwabp": "published",
-    "assembly_line": "published",
-    "blocking_calls": "published",
-    "dnn_partitioning": "published",
-    "flexible_job_shop": "published",
-    "gxl": "published",
-    "imagenet": "zoo",
-    "llm": "zoo",
-    "moirai": "published",
-    "pipedream": "published",
-    "randomly_wired": "random",
-    "regal": "random",
-    "stg": "published",
-    "synthetic": "random",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import modules when they are first used."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'rlinit.datasets' has no attribute {name!r}")
-    return importlib.import_module(f"rlinit.datasets.{_HOME[name]}.{name}")
+__getattr__ = late_names(
+    __name__,
+    {
+        "alwabp": "rlinit.datasets.published.alwabp",
+        "assembly_line": "rlinit.datasets.published.assembly_line",
+        "blocking_calls": "rlinit.datasets.published.blocking_calls",
+        "dnn_partitioning": "rlinit.datasets.published.dnn_partitioning",
+        "flexible_job_shop": "rlinit.datasets.published.flexible_job_shop",
+        "gxl": "rlinit.datasets.published.gxl",
+        "imagenet": "rlinit.datasets.zoo.imagenet",
+        "llm": "rlinit.datasets.zoo.llm",
+        "moirai": "rlinit.datasets.published.moirai",
+        "pipedream": "rlinit.datasets.published.pipedream",
+        "randomly_wired": "rlinit.datasets.random.randomly_wired",
+        "regal": "rlinit.datasets.random.regal",
+        "stg": "rlinit.datasets.published.stg",
+        "synthetic": "rlinit.datasets.random.synthetic",
+    },
+)

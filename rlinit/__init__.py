@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from rlinit.late import late_names
 
 if TYPE_CHECKING:
     from rlinit.checker import verify
@@ -39,27 +40,21 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    "Device": "hardware",
-    "Graph": "graph",
-    "Hardware": "hardware",
-    "Plan": "plan",
-    "ProvenBound": "solving.api",
-    "bound": "solving.api",
-    "load_graph": "importers",
-    "run": "executors",
-    "schedule": "solving.api",
-    "sweep": "sweeping.runs",
-    "verify": "checker",
+    "Device": "rlinit.hardware",
+    "Graph": "rlinit.graph",
+    "Hardware": "rlinit.hardware",
+    "Plan": "rlinit.plan",
+    "ProvenBound": "rlinit.solving.api",
+    "bound": "rlinit.solving.api",
+    "load_graph": "rlinit.importers",
+    "run": "rlinit.executors",
+    "schedule": "rlinit.solving.api",
+    "sweep": "rlinit.sweeping.runs",
+    "verify": "rlinit.checker",
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import public names when they are first used, so that ``import rlinit`` itself costs next to nothing."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'rlinit' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"rlinit.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = late_names(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -13,8 +13,9 @@ import joblib
 import tyro
 
 import rlinit
+from rlinit.cli import EXIT_CODES
 from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model, on_cluster
-from rlinit.cli.output import EXIT_CODES, live_line, show_value
+from rlinit.cli.output import live_line, show_value
 from rlinit.plan import Plan, relative_gap
 from rlinit.solving.options import ProblemOptions, places_ops
 
@@ -32,7 +33,7 @@ _PLACEMENT_METHODS = ("best-device", "met", "greedy", "heft", "m-etf", "sa", "ea
 
 @dataclass(frozen=True)
 class Bench:
-    """Run several methods on one model and print their values, bounds and seconds side by side.
+    """Compare several methods on one model, side by side.
 
     Gaps are measured against the best bound that any of them proved.
     """

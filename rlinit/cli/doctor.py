@@ -40,7 +40,10 @@ _PACKAGES = {
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what is here: devices with measured rates, versions, compiled kernels; and write a hardware file for it."""
+    """Measure this machine and say what is installed.
+
+    With --out, the devices and their rates become a hardware file, for --hw of the other commands.
+    """
 
     out: Path | None = None
     """Write this machine as hardware here (.json), for --hw."""

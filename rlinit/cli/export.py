@@ -46,8 +46,8 @@ class Export:
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
     made_for: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = None
-    """What the plan was made for, as for schedule; --dot, --report, --split-spec, --torchrun, --megatron, --openvino
-    and the ONNX files need it."""
+    """What the plan was made for, as for schedule.
+    Needed by --dot, --report, --split-spec, --torchrun, --megatron, --openvino and the ONNX files."""
     model: str | None = None
     """The same as MODEL."""
     hw: str | None = None
@@ -63,8 +63,7 @@ class Export:
     device_map: Path | None = None
     """Write which module runs on which device here (.json), for accelerate."""
     split_spec: Path | None = None
-    """Write the modules at which stages begin, and the stages' devices in that order, here (.json), for
-    torch.distributed.pipelining."""
+    """Write the modules at which stages begin, and the devices, here (.json), for torch.distributed.pipelining."""
     torchrun: Path | None = None
     """Write a script here (.py) that runs the stages by torchrun."""
     factory: str | None = None
@@ -84,8 +83,8 @@ class Export:
     devices: tuple[str, ...] = ()
     """With --device-map, --torchrun and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
     coarsen: bool = False
-    """With --device-map: put modules that the plan cuts on the device that holds most of them, or, where there is no
-    room (that of --hw, if given), on another, rather than refuse."""
+    """With --device-map: modules that the plan cuts go on the device that holds most of them, rather than be refused.
+    With --hw, where there is no room for one, on another."""
     stages: int | None = None
     """Number of stages, where it was given to schedule."""
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)

@@ -52,12 +52,10 @@ class ReadingOptions:
     """Parameters that several ops read, such as tied embeddings: held once on each device or stage that runs some of
     them (hold), by ops that all stay together (colocate), or by each op (copy)."""
     costs: Path | None = None
-    """Times of ops from this cost table (.csv, .json), as measure and calibrate write them, or from a trace of
-    torch.profiler (trace.json, trace.json.gz)."""
+    """Times of ops, as measure and calibrate write them (.csv, .json), or a trace of torch.profiler (trace.json)."""
     dtype: str | None = None
-    """What a model's numbers are counted in: fp32, tf32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as
-    int4/fp16. By default what the file says; for the zoo and .keras files fp32, but int8 on Edge TPUs."""
-
+    """Type of a model's numbers: fp32, tf32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as int4/fp16.
+    By default what the file says; for the zoo and .keras files fp32, but int8 on Edge TPUs."""
     granularity: Literal["op", "layer", "module"] = "op"
     """What stays on one device or stage: nothing, each repeated block of the model, or each innermost module."""
     keep: tuple[str, ...] = ()

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Say what a model's graph looks like. Parameters that several ops read count once, unless --sharing copy."""
+    """Show what a model's graph holds and what its ops cost.
+
+    Parameters that several ops read count once, unless --sharing copy.
+    """
 
     model: Model
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
     hw: str | None = None
-    """Hardware, as for schedule: also say where the seconds of ops come from on each kind of device, and how sure they
-    are."""
+    """Hardware, as for schedule: also say where the seconds of ops come from on its devices, and how sure they are."""
     ideal_cap: int = 1_000_000
     """Stop counting ideals here."""
     json: bool = False

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from rlinit.cli import EXIT_CODES
 from rlinit.cli.inputs import check_targets, device_places
-from rlinit.cli.output import EXIT_CODES, escape_markup
+from rlinit.cli.output import escape_markup
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Llm:
-    """Split a language model over devices: which layers run where, proven best, and what simple rules would take."""
+    """Split a language model over devices, layer by layer.
+
+    The split is proven to be the best; what simple rules would give is printed beside it.
+    """
 
     config: Annotated[
         str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG", help="A config.json, or a .gguf file.")

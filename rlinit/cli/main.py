@@ -6,12 +6,15 @@ without a schedule, 130 interrupted by Ctrl-C or SIGTERM (the incumbent is print
 
 from __future__ import annotations
 
+import functools
+import importlib
+import operator
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,59 +22,86 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 import rlinit
-from rlinit.cli.compare import Bench, compare_methods
-from rlinit.cli.doctor import Doctor, examine_machine
-from rlinit.cli.export import Export, export_plan
-from rlinit.cli.inspect import Inspect, inspect_model
-from rlinit.cli.language_models import Llm, plan_language_model
-from rlinit.cli.output import EXIT_CODES, escape_markup
-from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_model, run_plan
-from rlinit.cli.schedule import Bound, Schedule, prove_bound, schedule_model
-from rlinit.cli.sweep import Sweep, sweep_hardware
-from rlinit.cli.verify import Verify, verify_plan
+from rlinit.cli import EXIT_CODES
 from rlinit.errors import RlinitError
-from rlinit.limits import closest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-@dataclass(frozen=True)
-class Compile:
-    """Compile every kernel now, once on a machine, rather than within the time of the first schedules."""
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Where a command is: nothing of it is imported before it is named.
+
+    Parameters
+    ----------
+    home, options, carry_out
+        Module of `rlinit.cli`, the class of its flags, and the function that carries it out.
+    line
+        What it does, as the list of commands says; the class says the same at its beginning.
+    takes
+        What the function takes beside the flags: ``notes``, where progress is shown, and ``arguments``.
+    ends_by_itself
+        Whether Ctrl-C raises in it: it has processes of its own to end, or loops that no incumbent comes of.
+    """
+
+    home: str
+    options: str
+    carry_out: str
+    line: str
+    takes: tuple[str, ...] = ()
+    ends_by_itself: bool = False
+
+    def find(self, name: str) -> Any:
+        """Return the class or function of this name."""
+        return getattr(importlib.import_module(f"rlinit.cli.{self.home}"), name)
 
 
-_COMMANDS: dict[str, type] = {
-    "schedule": Schedule,
-    "bound": Bound,
-    "inspect": Inspect,
-    "bench": Bench,
-    "sweep": Sweep,
-    "run": Run,
-    "measure": Measure,
-    "calibrate": Calibrate,
-    "export": Export,
-    "verify": Verify,
-    "llm": Llm,
-    "compile": Compile,
-    "doctor": Doctor,
+COMMANDS: Mapping[str, _Command] = {
+    "schedule": _Command(
+        "schedule",
+        "Schedule",
+        "schedule_model",
+        "Split a model over devices and prove how good the split is.",
+        ("notes",),
+    ),
+    "bound": _Command(
+        "schedule", "Bound", "prove_bound", "Prove what no schedule of a model can be better than.", ("notes",)
+    ),
+    "inspect": _Command(
+        "inspect", "Inspect", "inspect_model", "Show what a model's graph holds and what its ops cost."
+    ),
+    "bench": _Command(
+        "compare", "Bench", "compare_methods", "Compare several methods on one model, side by side.", ("notes",), True
+    ),
+    "sweep": _Command(
+        "sweep", "Sweep", "sweep_hardware", "Compare models on many kinds of hardware.", ("notes",), True
+    ),
+    "run": _Command(
+        "run",
+        "Run",
+        "run_plan",
+        "Run a plan on its model; compare times and outputs.",
+        ("arguments",),
+        True,
+    ),
+    "measure": _Command("run", "Measure", "measure_model", "Measure every op of a model on this machine.", (), True),
+    "calibrate": _Command(
+        "run", "Calibrate", "calibrate_costs", "Put measured times of plans into a cost table.", (), True
+    ),
+    "export": _Command("export", "Export", "export_plan", "Write a plan in the formats of other tools."),
+    "verify": _Command("verify", "Verify", "verify_plan", "Check a plan, and the proof of its bound."),
+    "llm": _Command(
+        "language_models", "Llm", "plan_language_model", "Split a language model over devices, layer by layer."
+    ),
+    "compile": _Command(
+        "compile", "Compile", "compile_ahead", "Compile all kernels now, once on a machine.", ("notes",), True
+    ),
+    "doctor": _Command(
+        "doctor", "Doctor", "examine_machine", "Measure this machine and say what is installed.", ("notes",)
+    ),
 }
-
-Command = (
-    Annotated[Schedule, tyro.conf.subcommand("schedule")]
-    | Annotated[Bound, tyro.conf.subcommand("bound")]
-    | Annotated[Inspect, tyro.conf.subcommand("inspect")]
-    | Annotated[Bench, tyro.conf.subcommand("bench")]
-    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
-    | Annotated[Run, tyro.conf.subcommand("run")]
-    | Annotated[Measure, tyro.conf.subcommand("measure")]
-    | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Verify, tyro.conf.subcommand("verify")]
-    | Annotated[Llm, tyro.conf.subcommand("llm")]
-    | Annotated[Compile, tyro.conf.subcommand("compile")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-)
+"""What there is, in the order of the help."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -102,7 +132,9 @@ def _run_telling(arguments: list[str], notes: Console) -> int:
     except SystemExit as ended:  # tyro has printed what is wrong with the flags, or the help
         return ended.code if isinstance(ended.code, int) else EXIT_CODES["input"]
     except (RlinitError, OSError) as problem:
-        notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
+        from rich.markup import escape
+
+        notes.print(f"[bold red]rlinit:[/] {escape(str(problem))}", highlight=False)
         return EXIT_CODES["input"]
 
 
@@ -123,31 +155,40 @@ def _run(arguments: list[str], notes: Console) -> int:
         return 0
     _refuse_unknown_command(arguments)
     arguments = _to_language_models(arguments, notes)
-    command: Any = tyro.cli(
-        Command,
-        prog="rlinit",
-        args=arguments,
-        description="Split neural networks over devices, with proof. `rlinit --version` says which version this is.",
-    )
-    own = isinstance(command, (Bench, Sweep, Run, Measure, Calibrate, Compile))
-    if own and threading.current_thread() is threading.main_thread():  # they have processes of their own to end
+    command = parse(arguments)
+    entry = COMMANDS[arguments[0]]
+    if entry.ends_by_itself and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    carry_out: dict[type, Callable[[], int]] = {
-        Schedule: lambda: schedule_model(command, notes),
-        Bound: lambda: prove_bound(command),
-        Inspect: lambda: inspect_model(command),
-        Bench: lambda: compare_methods(command, notes),
-        Sweep: lambda: sweep_hardware(command, notes),
-        Run: lambda: run_plan(command, arguments),
-        Measure: lambda: measure_model(command),
-        Calibrate: lambda: calibrate_costs(command),
-        Export: lambda: export_plan(command),
-        Verify: lambda: verify_plan(command),
-        Llm: lambda: plan_language_model(command),
-        Compile: lambda: _compile(notes),
-        Doctor: lambda: examine_machine(command, notes),
-    }
-    return carry_out[type(command)]()
+    given = {"notes": notes, "arguments": arguments}
+    code: int = entry.find(entry.carry_out)(command, **{name: given[name] for name in entry.takes})
+    return code
+
+
+def parse(arguments: list[str]) -> Any:
+    """Return the flags of a command line as the class of its command.
+
+    Without a command, or with one that does not exist, the list of commands is printed.
+
+    Parameters
+    ----------
+    arguments
+        Arguments without the program's name.
+
+    Raises
+    ------
+    SystemExit
+        tyro printed help, or what is wrong with the flags.
+    """
+    if arguments and arguments[0] in COMMANDS:
+        entry = COMMANDS[arguments[0]]
+        return tyro.cli(entry.find(entry.options), prog=f"rlinit {arguments[0]}", args=arguments[1:])
+    listed: list[Any] = [
+        Annotated[make_dataclass(entry.options, ()), tyro.conf.subcommand(name, description=entry.line)]
+        for name, entry in COMMANDS.items()
+    ]
+    kinds: Any = functools.reduce(operator.or_, listed)
+    about = "Split neural networks over devices, with proof. `rlinit --version` says which version this is."
+    return tyro.cli(kinds, prog="rlinit", args=arguments or ["--help"], description=about)
 
 
 def _to_language_models(arguments: list[str], notes: Console) -> list[str]:
@@ -165,19 +206,12 @@ def _to_language_models(arguments: list[str], notes: Console) -> list[str]:
 
 def _refuse_unknown_command(arguments: list[str]) -> None:
     """Name the command that a misspelt one may stand for."""
-    if not arguments or arguments[0].startswith("-") or arguments[0] in _COMMANDS:
+    if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
         return
-    hint = closest(arguments[0], _COMMANDS) or f"; expected {', '.join(_COMMANDS)}"
+    from rlinit.limits import closest  # which imports NumPy
+
+    hint = closest(arguments[0], COMMANDS) or f"; expected {', '.join(COMMANDS)}"
     raise RlinitError(f"there is no command {arguments[0]!r}{hint}")
-
-
-def _compile(notes: Console) -> int:
-    from rlinit.cli.warm_up import compile_kernels
-
-    with notes.status("compiling") as status:
-        seconds = compile_kernels(lambda step: status.update(f"compiling; done: {step}"))
-    notes.print(f"compiled in {seconds:.0f} s; schedules find the kernels on disk" if seconds else "compiled already")
-    return 0
 
 
 if __name__ == "__main__":

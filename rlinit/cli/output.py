@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from rlinit.solving.phases import PlannedPhase
 
-EXIT_CODES = {"input": 2, "infeasible": 3, "no_solution": 4, "interrupted": 130}
-"""What the process ends with where it is not 0."""
-
 
 def escape_markup(text: str) -> str:
     """Return text that rich prints as it is."""

@@ -59,29 +59,30 @@ _OTHER_WAYS[".pth"] = _OTHER_WAYS[".pt"]
 
 @dataclass(frozen=True)
 class Run:
-    """Run a plan on its model, and compare its times with what it promised."""
+    """Run a plan on its model; compare times and outputs."""
 
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """The model with its weights (.pt2, from torch.export.save; .onnx, which onnxruntime runs part by part; or .keras,
-    whose layers run one by one)."""
+    """The model with its weights: .pt2 (from torch.export.save), .onnx (run by onnxruntime) or .keras."""
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
     hw: str | None = None
     """What the plan was made for, as for schedule; --measure needs it for stage plans, and --executor simulated."""
     devices: tuple[str, ...] = ()
-    """Where the plan's devices are, as NAME=cpu or NAME=cuda:N; several may share one. By default cuda:N is what it
-    says and everything else the CPU."""
+    """Where the plan's devices are, as NAME=cpu or NAME=cuda:N; several may share one.
+    By default cuda:N is what it says and everything else the CPU."""
     inputs: tuple[Path, ...] = ()
     """Inputs of the model (.npy), in order; without them, random numbers."""
     outputs: Path | None = None
     """Write the outputs here (.npz)."""
     executor: Literal["local", "pipeline", "simulated"] = "local"
-    """local: this process. pipeline: a process a stage, on this machine unless torchrun started them. simulated: the
-    times of a simulated run on --hw, with the outputs of the model itself."""
+    """What runs it, one of:
+    - local: this process;
+    - pipeline: a process for each stage, on this machine unless torchrun started them;
+    - simulated: the model as it is; the times are those of a simulated run on --hw."""
     microbatches: int = 1
-    """With --executor pipeline: parts that the batch is split into, which follow each other through the stages."""
+    """With --executor pipeline: parts that a batch is cut into, which follow each other through the stages."""
     check: bool = False
     """Also run the model without the plan and compare the outputs."""
     measure: bool = False
@@ -103,7 +104,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure every op of a model on the devices of this machine, and write a cost table."""
+    """Measure every op of a model on this machine.
+
+    The cost table that it writes is what --costs of schedule reads.
+    """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model with its weights (.pt2, from torch.export.save)."""
@@ -120,8 +124,8 @@ class Measure:
     fit: bool = False
     """Also put rates and efficiencies that fit the measured ops into the hardware, for other models."""
     together: bool = False
-    """Run the model in 1, 2, ... processes at once, as many as --hw has devices, and put into the hardware how they
-    slow each other and what handing over takes: for pipelines of processes on this machine's CPU."""
+    """For pipelines of processes on this machine's CPU: run the model in 1, 2, ... processes at once.
+    How they slow each other, and what handing over takes, is put into --hw-out."""
     clock: Literal["wall", "processor"] = "wall"
     """Count the seconds that the worker was at work, where others use the machine, too (with --threads 1)."""
     cache: Path | None = None

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 import rlinit
+from rlinit.cli import EXIT_CODES
 from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, check_targets, load_hardware, load_model
-from rlinit.cli.output import EXIT_CODES, escape_markup, live_line, print_phases, print_plan, show_value
+from rlinit.cli.output import escape_markup, live_line, print_phases, print_plan, show_value
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan
@@ -45,7 +46,7 @@ class Schedule:
     plot: Path | None = None
     """Draw the plan here (.svg, .png, .pdf)."""
     certify: Path | None = None
-    """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify` and tools/check.py."""
+    """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify FOLDER`."""
     certify_s: float = 60.0
     """With --certify or --certify-vipr: seconds to look for a proof, beside those of the time limit."""
     certify_vipr: Path | None = None
@@ -58,14 +59,14 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Bound:
-    """Prove a lower bound on the full problem, without looking for a schedule."""
+    """Prove what no schedule of a model can be better than."""
 
     model: Model
     hw: HardwareName = "edge-tpu-4"
     problem: Annotated[ProblemOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ProblemOptions)
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
     method: str = "auto"
-    """auto (cheapest first, the best is kept) or the name of one bound; an unknown name lists them."""
+    """auto (all, the cheapest first) or the name of one bound; an unknown name lists them."""
     time_limit_s: float | None = 60.0
     """Seconds to spend on all of them together."""
     json: bool = False
@@ -165,8 +166,15 @@ def _certify(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, no
     notes.print(f"the bound is not certified: no proof was found{late}, and it rests on {', '.join(rests)}")
 
 
-def prove_bound(command: Bound) -> int:
+def prove_bound(command: Bound, notes: Console) -> int:
     """Carry out ``rlinit bound``; return the exit code.
+
+    Parameters
+    ----------
+    command
+        What to do.
+    notes
+        Where progress is shown.
 
     Raises
     ------

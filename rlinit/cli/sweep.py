@@ -30,7 +30,7 @@ _PICTURES = (".svg", ".png", ".pdf")
 
 @dataclass(frozen=True)
 class Sweep:
-    """Schedule models on many kinds of hardware and show side by side what each is worth."""
+    """Compare models on many kinds of hardware."""
 
     models: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...", help="Models, each as for schedule.")

@@ -16,7 +16,10 @@ from rlinit.plan import Plan
 
 @dataclass(frozen=True)
 class Verify:
-    """Check that a plan is feasible, has its value, and, with a certificate, that its bound is proven."""
+    """Check a plan, and the proof of its bound.
+
+    It has to be feasible and have its value, by the definitions; with a certificate, its bound has to be proven.
+    """
 
     plan: Annotated[Path, tyro.conf.Positional]
     """The plan, as `rlinit schedule --out` writes it."""

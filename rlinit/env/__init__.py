@@ -12,9 +12,10 @@ id                             action
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlinit.env.problem_sources import Limits, OneProblem, ProblemSource
+from rlinit.late import late_names
 
 if TYPE_CHECKING:
     from rlinit.env.environments import PlacementEnv, StageEnv
@@ -35,20 +36,15 @@ __all__ = [
 STAGES, PLACEMENT = "rlinit/StageScheduling-v0", "rlinit/Placement-v0"
 """The ids."""
 
-_HOMES = {
-    "StageEnv": "rlinit.env.environments",
-    "PlacementEnv": "rlinit.env.environments",
-    "StageVectorEnv": "rlinit.env.vector_environments",
-    "PlacementVectorEnv": "rlinit.env.vector_environments",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rlinit.env' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = late_names(
+    __name__,
+    {
+        "StageEnv": "rlinit.env.environments",
+        "PlacementEnv": "rlinit.env.environments",
+        "StageVectorEnv": "rlinit.env.vector_environments",
+        "PlacementVectorEnv": "rlinit.env.vector_environments",
+    },
+)
 
 
 def _register() -> None:

@@ -20,8 +20,9 @@ function                   writes
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from rlinit.late import late_names
 
 if TYPE_CHECKING:
     from rlinit.exporters.device_map import to_device_map
@@ -52,28 +53,22 @@ __all__ = [
     "to_trace",
 ]
 
-_HOME = {
-    "layer_assignment": "rlinit.exporters.onnx.annotated",
-    "read_onnx_annotations": "rlinit.exporters.onnx.annotated",
-    "run_onnx_stages": "rlinit.exporters.onnx.stages",
-    "to_device_map": "rlinit.exporters.device_map",
-    "to_dot": "rlinit.exporters.graphviz",
-    "to_megatron_layout": "rlinit.exporters.megatron",
-    "to_onnx_annotated": "rlinit.exporters.onnx.annotated",
-    "to_onnx_stages": "rlinit.exporters.onnx.stages",
-    "to_openvino_map": "rlinit.exporters.openvino",
-    "to_report": "rlinit.reports",
-    "to_split_spec": "rlinit.exporters.split_spec",
-    "to_tensorboard": "rlinit.reports",
-    "to_torchrun_script": "rlinit.exporters.torchrun",
-    "to_trace": "rlinit.exporters.perfetto",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import exporters when they are first used."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'rlinit.exporters' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = late_names(
+    __name__,
+    {
+        "layer_assignment": "rlinit.exporters.onnx.annotated",
+        "read_onnx_annotations": "rlinit.exporters.onnx.annotated",
+        "run_onnx_stages": "rlinit.exporters.onnx.stages",
+        "to_device_map": "rlinit.exporters.device_map",
+        "to_dot": "rlinit.exporters.graphviz",
+        "to_megatron_layout": "rlinit.exporters.megatron",
+        "to_onnx_annotated": "rlinit.exporters.onnx.annotated",
+        "to_onnx_stages": "rlinit.exporters.onnx.stages",
+        "to_openvino_map": "rlinit.exporters.openvino",
+        "to_report": "rlinit.reports",
+        "to_split_spec": "rlinit.exporters.split_spec",
+        "to_tensorboard": "rlinit.reports",
+        "to_torchrun_script": "rlinit.exporters.torchrun",
+        "to_trace": "rlinit.exporters.perfetto",
+    },
+)

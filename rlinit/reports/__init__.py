@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from rlinit.late import late_names
 
 if TYPE_CHECKING:
     from rlinit.reports.html import to_report
@@ -11,13 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["to_report", "to_tensorboard"]
 
-_HOME = {"to_report": "html", "to_tensorboard": "tensorboard"}
-
-
-def __getattr__(name: str) -> object:
-    """Import reports when they are first used."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'rlinit.reports' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"rlinit.reports.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = late_names(__name__, {"to_report": "rlinit.reports.html", "to_tensorboard": "rlinit.reports.tensorboard"})

@@ -26,37 +26,41 @@ def places_ops(objective: Objective) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
-    """Which problem to solve on a graph and hardware. Wrong values are refused by the name of keyword and flag.
+    """Which problem to solve.
 
     Raises
     ------
     RlinitError
-        A value out of range, of the wrong kind, or for another objective.
+        A value out of range, of the wrong kind, or for another objective; the message has the keyword and the flag.
     """
 
     objective: Objective = "pipeline"
-    """pipeline: smallest bottleneck stage. memory: smallest peak parameter memory (then off-cache bytes, then
-    traffic). latency: smallest makespan of one input, each op on any device. throughput: of several inputs."""
+    """What is made small, one of:
+    - pipeline: seconds of the slowest stage, each stage a run of ops on one device;
+    - memory: parameter bytes of the largest stage, then bytes beyond the caches, then bytes sent on;
+    - latency: seconds from one input to its output, each op on any device;
+    - throughput: seconds for several inputs (--inputs), each op on any device."""
     stages: int | None = None
     """Number of stages, where the hardware does not say."""
     inputs: int | None = None
     """For throughput: inputs to finish."""
     transfers: Transfers = "parallel"
-    """For placements: parallel, exclusive (one at a time on each directed link) or blocking (the receiver waits)."""
+    """For latency and throughput: parallel, exclusive (one at a time on each link) or blocking (the receiver waits)."""
     resident: Resident = "peak"
-    """For placements: what a device's memory holds at once: weights and the peak of live tensors, beside the device's
-    reserve; weights and all tensors of its ops (DIVIML's rule); or weights alone."""
+    """For latency and throughput: what a device's memory has to hold at once, beside its reserve, one of:
+    - peak: weights, and the tensors that are alive at the same time;
+    - tensors: weights, and all tensors of its ops (DIVIML's rule);
+    - weights: weights alone."""
     chunks: int = 1
     """For pipeline: stages that each device runs; the bottleneck is the largest sum over the stages of a device."""
     chunk_order: ChunkOrder = "interleaved"
-    """Where devices run several chunks: interleaved (stage j on the device of stage j mod k), or free."""
+    """With --chunks, on k devices: interleaved (stage j on the device of stage j mod k), or free."""
     contiguous: bool = True
     """For pipeline: stages in the order of the data. Without it a device may hold any ops."""
     training: Training | None = None
-    """For pipeline: train, by gpipe, 1f1b, interleaved (with chunks) or zero-bubble; forward and backward of an op on
-    one stage."""
+    """For pipeline: train by this schedule (interleaved: with --chunks), forward and backward of an op on one stage."""
     microbatches: int | None = None
-    """For training: parts of a batch that follow each other through the stages."""
+    """For training: parts that a batch is cut into, which follow each other through the stages."""
     recompute: Recompute = "none"
     """For training: layers whose forward runs again before the backward, to keep less: none, auto or all."""
     optimizer: str = "adam"
@@ -137,34 +141,29 @@ class ProblemOptions:
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions(ProblemOptions):
-    """How to solve a problem. Wrong values are refused at once, by the name of the keyword and of the flag.
-
-    Numbers of NumPy become plain ones, ``full`` becomes None, and an infinite time limit becomes none, so that a plan
-    can keep them.
+    """Which problem to solve, and how.
 
     Raises
     ------
     RlinitError
-        A value out of range, of the wrong kind, or for another objective.
+        A value out of range, of the wrong kind, or for another objective; the message has the keyword and the flag.
     """
 
     method: str = "auto"
-    """auto, warm (coarse start, windows, SCIP), milp (full SCIP), agent (the learned one alone), or a heuristic's
-    name. For stages also ideals, cp-sat and remember; for placements also sweep, split, cp-sat and branch-and-bound. An
-    unknown name lists them all."""
+    """auto, or one way alone: warm (a start, then windows by SCIP), milp (all by SCIP), agent, or a heuristic.
+    For pipeline and memory also ideals, cp-sat and remember.
+    For latency and throughput also sweep, split, cp-sat and branch-and-bound.
+    An unknown name lists them all."""
     agent: str = "auto"
-    """Where the coarse schedule comes from: auto, a heuristic's name, a learned agent (a checkpoint's name or a path
-    ending in .safetensors), or a saved plan (.json) to refine."""
+    """Where a first schedule comes from: auto, a heuristic, a learned agent (.safetensors), a saved plan (.json)."""
     window: Window = "auto"
-    """Levels around the stage boundaries (placements: ops at a time) that the exact solver may change: a number, auto,
-    or full."""
+    """Levels around the borders of stages, or ops at a time, that the exact solver may change: a number, auto, full."""
     gap: float = 0.0
     """Stop once the schedule is proven within this fraction of the best possible."""
     time_limit_s: float | None = None
     """Seconds to spend; without it, a fixed amount of work."""
     memory_limit_bytes: float | str | None = None
-    """Bytes that solving may take beyond what the process has, such as 16GB; without it, 80% of what is free. A phase
-    that would take more is given up."""
+    """Bytes that solving may take, such as 16GB; without it, 80% of what is free. What would take more is left out."""
     checkpoint: Path | None = None
     """Keep the best plan so far in this file, every few seconds; where it is there, go on from it."""
     seed: int = 0
@@ -172,13 +171,14 @@ class SolveOptions(ProblemOptions):
     jobs: int = 1
     """Runs of the heuristics side by side."""
     coarsen: bool = False
-    """For placements: search with fused ops and contracted chains only, which is faster on large graphs."""
+    """For latency and throughput: search with fused ops and chains of ops whole, which is faster on large graphs."""
     activations: bool = False
     """For pipeline: count the peak of activation memory against a stage's cache, too."""
     refine: Literal["layer", "module"] | None = None
-    """Plan with layers (or modules) whole first, then go on inside them from that plan, which never gets worse."""
+    """Plan with layers (or modules) whole first, then go on inside them; the plan never gets worse."""
 
     def __post_init__(self) -> None:
+        # A plan keeps the values: numbers of NumPy become plain ones, "full" and infinite limits None.
         ProblemOptions.__post_init__(self)
         for name in ("method", "agent"):
             if not isinstance(getattr(self, name), str):
