@@ -87,3 +87,18 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.startswith("rlinit")}
     return found
+
+
+@pytest.mark.parametrize(
+    ("objective", "other"),
+    [("memory", "rlinit.exact.placements.split.solve"), ("latency", "rlinit.exact.stages.ideals.solve")],
+)
+def test_a_problem_loads_the_strategies_of_its_own_kind(objective: str, other: str) -> None:
+    """Pipelines wait for no kernel of placements, nor placements for those of pipelines; neither for joblib."""
+    code = (
+        "import sys, rlinit\n"
+        "graph = rlinit.Graph.build([('a', {'time_s': 1.0}), ('b', {'time_s': 1.0})], [('a', 'b')])\n"
+        f"plan = rlinit.schedule(graph, rlinit.Hardware.pipeline(2), objective={objective!r})\n"
+        f"print(plan.status, [m for m in ({other!r}, 'joblib') if m in sys.modules])"
+    )
+    assert run(code).stdout.strip() == "optimal []"

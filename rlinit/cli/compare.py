@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import joblib
 import tyro
 
 import rlinit
+from rlinit import solving
 from rlinit.cli import EXIT_CODES
 from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model, on_cluster
 from rlinit.cli.output import live_line, show_value
 from rlinit.plan import Plan, relative_gap
-from rlinit.solving.options import ProblemOptions, places_ops
+from rlinit.solving.options import ProblemOptions, SolveOptions, places_ops
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,14 +73,18 @@ def compare_methods(command: Bench, notes: Console) -> int:
     """
     objective = command.problem.objective
     hardware = load_hardware(command.hw)
-    graph = load_model(command.model, command.reading, hardware)
     methods = command.methods or (_PLACEMENT_METHODS if places_ops(objective) else _STAGE_METHODS)
+    for method in methods:
+        solving.api.check_method(SolveOptions(**dataclasses.asdict(command.problem), method=method))
+    graph = load_model(command.model, command.reading, hardware)
     if command.workers in (None, 1) and command.dask is None:
         plans = _in_turn(command, methods, graph, hardware, notes)
     else:
+        from joblib import Parallel, delayed
+
         with on_cluster(command.dask), notes.status(f"{len(methods)} methods"):
-            solved = joblib.Parallel(n_jobs=command.workers)(
-                joblib.delayed(_schedule)(command, method, graph, hardware) for method in methods
+            solved = Parallel(n_jobs=command.workers)(
+                delayed(_schedule)(command, method, graph, hardware) for method in methods
             )
         plans = dict(zip(methods, solved, strict=True))
     best = _best_bound(list(plans.values()))

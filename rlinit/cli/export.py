@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from rlinit.cli.inputs import (
+    PICTURES,
     ReadingOptions,
+    check_endings,
     check_folders,
     device_places,
     dimension_sizes,
@@ -112,6 +114,7 @@ def export_plan(command: Export) -> int:
             raise RlinitError(f"two models are given, {command.made_for!r} and --model {command.model!r}; expected one")
         command = dataclasses.replace(command, model=command.made_for)
     check_folders(*wanted.values())
+    check_endings(command.plot, "--plot", *PICTURES)
     plan = Plan.load(command.plan)
     graph = None if command.model is None else _graph(command, command.model, plan)
     needing = [name for name in wanted if graph is None and name in _NEED_GRAPH]

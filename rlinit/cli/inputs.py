@@ -39,6 +39,12 @@ HardwareName = Annotated[
     ),
 ]
 
+PICTURES = (".svg", ".png", ".pdf")
+"""Endings of files that plans are drawn to."""
+
+TABLES = (".csv", ".json")
+"""Endings of files that cost tables are written to."""
+
 
 @dataclass(frozen=True)
 class ReadingOptions:
@@ -60,6 +66,17 @@ class ReadingOptions:
     """What stays on one device or stage: nothing, each repeated block of the model, or each innermost module."""
     keep: tuple[str, ...] = ()
     """Modules to keep whole, as patterns of their paths or classes, such as '*Attention'."""
+
+    def __post_init__(self) -> None:
+        """Refuse a cost table that is not there before anything is read or imported.
+
+        Raises
+        ------
+        RlinitError
+            There is no such file.
+        """
+        if self.costs is not None and not self.costs.is_file():
+            raise RlinitError(f"there is no file {str(self.costs)!r} (--costs)")
 
     @property
     def numbers(self) -> Any:
@@ -270,6 +287,27 @@ def check_folders(*targets: Path | None) -> None:
     for target in targets:
         if target is not None and not target.parent.is_dir():
             raise RlinitError(f"cannot write {target}: the folder {target.parent} does not exist")
+
+
+def check_endings(target: Path | None, flag: str, *endings: str) -> None:
+    """Refuse to start where a file could not be written in the end because of its name.
+
+    Parameters
+    ----------
+    target
+        The file; None: nothing is checked.
+    flag
+        What names it on the command line.
+    endings
+        Those of the formats that there are.
+
+    Raises
+    ------
+    RlinitError
+        Another ending.
+    """
+    if target is not None and target.suffix.lower() not in endings:
+        raise RlinitError(f"{flag} {target}: expected a name ending in {', '.join(endings)}")
 
 
 def check_targets(*targets: Path | None) -> None:

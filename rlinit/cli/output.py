@@ -101,7 +101,7 @@ def _drawn(table: PlanTable) -> Table:
 
 
 class _LiveLine:
-    """The progress line: value, bound, gap and phase."""
+    """The progress line: value, bound, gap, what there is of them, and phase."""
 
     def __init__(self, objective: str) -> None:
         self.objective = objective
@@ -111,11 +111,11 @@ class _LiveLine:
     def __call__(self, entry: HistoryEntry) -> None:
         from rlinit.plan import relative_gap
 
-        value = show_value(entry.values[0], self.objective) if entry.values else "-"
-        bound = show_value(entry.bounds[0], self.objective) if entry.bounds else "-"
-        gap = f"{relative_gap(entry.values, entry.bounds):.2%}" if entry.values else "-"
+        told = [f"value {show_value(entry.values[0], self.objective)}"] if entry.values else []
+        told += [f"bound {show_value(entry.bounds[0], self.objective)}"] if entry.bounds else []
+        told += [f"gap {relative_gap(entry.values, entry.bounds):.2%}"] if entry.values else []
         with self.lock:
-            self.text = f"value {value}  bound {bound}  gap {gap}  [{entry.phase}]"
+            self.text = "  ".join([*told, f"[{entry.phase}]"])
 
 
 _FIRST_LINE_S, _NEXT_LINE_S = 1.0, 5.0

@@ -19,8 +19,10 @@ import tyro
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.cli.inputs import (
+    TABLES,
     ReadingOptions,
     arrays_for,
+    check_endings,
     check_folders,
     cost_table,
     device_places,
@@ -224,6 +226,8 @@ def measure_model(command: Measure) -> int:
         What went wrong; nothing was written.
     """
     check_folders(command.out, command.hw_out)
+    check_endings(command.out, "OUT", *TABLES)
+    check_endings(command.hw_out, "--hw-out", ".json")
     if (command.hw is None) != (command.hw_out is None):
         raise RlinitError("--hw and --hw-out belong together")
     if command.fit and command.hw is None:
@@ -302,6 +306,7 @@ def calibrate_costs(command: Calibrate) -> int:
     from rlinit.measurement.calibration import Calibration
 
     check_folders(command.out)
+    check_endings(command.out, "--out", *TABLES)
     if not command.reports:
         raise RlinitError("give at least one report that run --measure --report wrote")
     tables = [Calibration.load(path).table() for path in command.reports]

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 import rlinit
+from rlinit import solving
 from rlinit.cli import EXIT_CODES
-from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, check_targets, load_hardware, load_model
+from rlinit.cli.inputs import (
+    PICTURES,
+    HardwareName,
+    Model,
+    ReadingOptions,
+    check_endings,
+    check_targets,
+    load_hardware,
+    load_model,
+)
 from rlinit.cli.output import escape_markup, live_line, print_phases, print_plan, show_value
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
@@ -29,8 +39,6 @@ if TYPE_CHECKING:
     from rlinit.hardware import Hardware
 
 EXIT_INPUT, EXIT_INTERRUPTED = EXIT_CODES["input"], EXIT_CODES["interrupted"]
-
-_PICTURES = (".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,8 @@ class Bound:
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
     method: str = "auto"
     """auto (all, the cheapest first) or the name of one bound; an unknown name lists them."""
-    time_limit_s: float | None = 60.0
-    """Seconds to spend on all of them together."""
+    time_limit_s: float | None = 20.0
+    """Seconds to spend on all of them together; Ctrl-C ends it sooner, with the best one so far."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -103,14 +111,12 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         command.certify.mkdir(parents=True, exist_ok=True)
     folder = command.certify and command.certify / "plan.json"
     check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
-    if command.plot is not None and command.plot.suffix not in _PICTURES:
-        raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
-    graph = load_model(command.model, command.reading, hardware)
+    check_endings(command.plot, "--plot", *PICTURES)
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
+    solving.api.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
+    graph = load_model(command.model, command.reading, hardware)
     if command.explain:
-        from rlinit.solving.api import explain
-
-        rows = explain(graph, hardware, options, start)
+        rows = solving.api.explain(graph, hardware, options, start)
         if command.json:
             json.dump([dataclasses.asdict(row) for row in rows], sys.stdout, indent=1)
             print()
@@ -183,27 +189,27 @@ def prove_bound(command: Bound, notes: Console) -> int:
     """
     objective = command.problem.objective
     hardware = load_hardware(command.hw)
-    graph = load_model(command.model, command.reading, hardware)
     settings = dataclasses.asdict(command.problem)
     if settings["training"] is not None:
         raise RlinitError("bounds of training pipelines come with their plans: use rlinit schedule --training")
     for name in ("training", "microbatches", "recompute", "optimizer"):
         del settings[name]
-    proven = rlinit.bound(
-        graph,
-        hardware,
-        **settings,
-        method=command.method,
-        time_limit_s=command.time_limit_s,
-    )
+    settings |= {"method": command.method, "time_limit_s": command.time_limit_s}
+    solving.api.check_method(SolveOptions(**settings), bounds=True)
+    graph = load_model(command.model, command.reading, hardware)
+    with live_line(notes, objective) as line:
+        proven = rlinit.bound(graph, hardware, **settings, progress=line)
+    code = EXIT_INTERRUPTED if proven.interrupted else 0
     if command.json:
         json.dump(dataclasses.asdict(proven), sys.stdout)
         print()
-        return 0
+        return code
     shown = " / ".join(show_value(value, objective) for value in proven.bounds)
     print(f"{graph.name} on {hardware.name}: no {objective} schedule is below {shown}")
-    print(f"proven by {proven.source} in {format_seconds(proven.seconds)}")
+    limited = command.time_limit_s is not None and proven.seconds >= command.time_limit_s
+    ended = ", until Ctrl-C" if proven.interrupted else ", the time limit (--time-limit-s)" if limited else ""
+    print(f"proven by {proven.source} in {format_seconds(proven.seconds)}{ended}")
     machine = paper_machine(hardware)
     for note in (*([f"{hardware.name} is {machine}"] if machine else []), *proven.notes):
         print(f"note: {note}")
-    return 0
+    return code

@@ -14,18 +14,26 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 import rlinit
-from rlinit.cli.inputs import ReadingOptions, check_targets, load_hardware, load_model, on_cluster
+from rlinit import solving
+from rlinit.cli.inputs import (
+    PICTURES,
+    ReadingOptions,
+    check_endings,
+    check_targets,
+    load_hardware,
+    load_model,
+    on_cluster,
+)
 from rlinit.cli.output import show_value
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective
+from rlinit.solving.options import SolveOptions
 from rlinit.sweeping.figure import draw_sweep
 from rlinit.sweeping.rows import SweepRow
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-_PICTURES = (".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,8 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
         The input is wrong.
     """
     check_targets(command.out, command.plot)
-    if command.plot is not None and command.plot.suffix not in _PICTURES:
-        raise RlinitError(f"cannot draw to {command.plot}; expected a name ending in {', '.join(_PICTURES)}")
+    check_endings(command.plot, "--plot", *PICTURES)
+    solving.api.check_method(SolveOptions(objective=command.objective, inputs=command.inputs, method=command.method))
     hardware = _hardware(command)
     # A model's default dtype may go by the hardware (INT8 on Edge TPUs): what reads all models alike is swept together.
     groups: dict[tuple[str | None, ...], list[int]] = {}

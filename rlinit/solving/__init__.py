@@ -1,1 +1,17 @@
-"""From the public call to phases: what runs when, on which share of the budget."""
+"""From the public call to phases: what runs when, on which share of the budget.
+
+Modules are imported when they are first used: compiled kernels take half a second, and each kind of problem another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlinit.late import late_names
+
+if TYPE_CHECKING:
+    from rlinit.solving import api, placements, sharing, stages
+
+__all__ = ["api", "placements", "sharing", "stages"]
+
+__getattr__ = late_names(__name__, {name: f"{__name__}.{name}" for name in __all__})

@@ -5,26 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from rlinit.agent.selection import check_names
+from rlinit import solving
 from rlinit.budget import Budget, limited_memory
 from rlinit.coarsening.tied_parameters import arranged, has_tied
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.kernels.interruption import compiling_paused, interruptible
 from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
-from rlinit.solving.incumbent import Progress
-from rlinit.solving.options import SolveOptions, Window, places_ops
+from rlinit.solving.incumbent import Incumbent, Progress
+from rlinit.solving.options import SolveOptions, Window, places_ops, shares
 from rlinit.solving.phases import PlannedPhase
-from rlinit.solving.placements import PLACEMENT_METHODS, bound_placement, explain_placement, solve_placement
 from rlinit.solving.plans import Request, Solved, checked_plan, saved_plan
-from rlinit.solving.sharing import bound_shared, schedule_shared, schedule_tied, shares, untied
-from rlinit.solving.splits import SPLIT_METHODS, splits_devices
-from rlinit.solving.stages import STAGE_METHODS, bound_stages, explain_stages, solve_stages
 from rlinit.stages.training.rules import Recompute, Training
 from rlinit.units import format_bytes, format_seconds
 
@@ -36,13 +30,14 @@ _WHOLE_SHARE = 0.3
 class ProvenBound:
     """A lower bound on the full problem, level by level, what proved it, and the seconds it took.
 
-    `notes` names the bounds that failed and were passed over.
+    `notes` names the bounds that failed and were passed over; `interrupted` says that Ctrl-C ended it.
     """
 
     bounds: tuple[float, ...]
     source: str
     seconds: float
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
 
     @property
     def value(self) -> float:
@@ -232,13 +227,15 @@ def _planned(request: Request) -> Plan:
         compiling_paused(budget, request.progress),
         limited_memory(options.memory_limit),
     ):
-        return schedule_tied(request, _of_one_problem) if has_tied(request.graph) else _of_one_problem(request)
+        if has_tied(request.graph):
+            return solving.sharing.schedule_tied(request, _of_one_problem)
+        return _of_one_problem(request)
 
 
 def _of_one_problem(request: Request) -> Plan:
     """Return the plan of a problem without shared parameters, checked."""
     if shares(request.hardware, request.options):
-        return schedule_shared(request)
+        return solving.sharing.schedule_shared(request)
     saved = saved_plan(request)
     if saved is not None and saved.assignment is not None:
         request = replace(request, plan=saved)
@@ -259,7 +256,9 @@ def _check_kinds(graph: object, hardware: object) -> None:
 
 
 def _solved(request: Request) -> Solved:
-    return (solve_placement if places_ops(request.options.objective) else solve_stages)(request)
+    if places_ops(request.options.objective):
+        return solving.placements.solve_placement(request)
+    return solving.stages.solve_stages(request)
 
 
 def _refined(request: Request) -> Solved:
@@ -280,14 +279,29 @@ def _refined(request: Request) -> Solved:
 
 def _prepared(hardware: Hardware, options: SolveOptions, plan: Plan | None) -> Hardware:
     """Refuse unknown methods and agents before any work is done; return the hardware with its stages."""
-    agent = options.agent if plan is None else "auto"
-    if places_ops(options.objective):
-        methods = (*PLACEMENT_METHODS, *PLACEMENT_HEURISTICS)
-        check_names(options.method, agent, methods, PLACEMENT_HEURISTICS, "latency")
-    else:
-        methods = tuple(SPLIT_METHODS) if splits_devices(options) else (*STAGE_METHODS, *STAGE_HEURISTICS)
-        check_names(options.method, agent, methods, STAGE_HEURISTICS, "stages")
+    check_method(options if plan is None else replace(options, agent="auto"))
     return hardware if options.stages is None else hardware.with_stages(options.stages)
+
+
+def check_method(options: SolveOptions, *, bounds: bool = False) -> None:
+    """Refuse a method or an agent that does not exist for an objective.
+
+    Parameters
+    ----------
+    options
+        The objective, and the names.
+    bounds
+        Whether the method is one of `bound`, rather than of `schedule`.
+
+    Raises
+    ------
+    RlinitError
+        It is unknown; the message lists those that there are.
+    """
+    if places_ops(options.objective):
+        (solving.placements.check_bound if bounds else solving.placements.check_method)(options)
+    else:
+        (solving.stages.check_bound if bounds else solving.stages.check_method)(options)
 
 
 def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None = None) -> list[PlannedPhase]:
@@ -310,11 +324,13 @@ def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan 
     hardware = _prepared(hardware, options, plan)
     if shares(hardware, options):
         hardware = hardware.crowded([device.name for device in hardware.devices])
-    explained = explain_placement if places_ops(options.objective) else explain_stages
     if has_tied(graph):
         graph = arranged(graph, ())
         plan = None if plan is None else replace(plan, graph_fingerprint=graph.fingerprint())
-    return explained(Request(graph, hardware, options, plan))
+    request = Request(graph, hardware, options, plan)
+    if places_ops(options.objective):
+        return solving.placements.explain_placement(request)
+    return solving.stages.explain_stages(request)
 
 
 def bound(
@@ -331,6 +347,7 @@ def bound(
     chunk_order: ChunkOrder = "interleaved",
     contiguous: bool = True,
     time_limit_s: float | None = None,
+    progress: Progress | None = None,
 ) -> ProvenBound:
     """Prove a lower bound on the full problem.
 
@@ -344,7 +361,9 @@ def bound(
         The name of one bound, or ``auto``: the ideals where there are not too many, else all that apply, and the
         best is kept.
     time_limit_s
-        Wall-clock seconds; None: a fixed amount of work.
+        Wall-clock seconds; None: a fixed amount of work. Ctrl-C ends it as the limit does, with the best bound so far.
+    progress
+        Called with every improvement.
 
     Raises
     ------
@@ -367,18 +386,22 @@ def bound(
         time_limit_s=time_limit_s,
     )
     _check_kinds(graph, hardware)
-    prove = bound_placement if places_ops(options.objective) else bound_stages
+    check_method(options, bounds=True)
     started = time.monotonic()
     budget = Budget(options.time_limit_s)
     hardware = hardware if stages is None else hardware.with_stages(stages)
-    request = Request(graph, hardware, options, None, budget)
+    request = Request(graph, hardware, options, None, budget, progress)
     if has_tied(graph):
-        request = replace(request, graph=untied(request))
-    with interruptible(budget), compiling_paused(budget, None), limited_memory():
+        request = replace(request, graph=solving.sharing.untied(request))
+    with interruptible(budget), compiling_paused(budget, progress), limited_memory():
         if shares(hardware, options):
-            low, source, notes = bound_shared(request)
-            return ProvenBound((low,), source or "nothing", time.monotonic() - started, notes)
-        incumbent = prove(request)
+            low, source, notes = solving.sharing.bound_shared(request)
+            return ProvenBound((low,), source or "nothing", time.monotonic() - started, notes, budget.cancelled)
+        incumbent: Incumbent[Any, Any]
+        if places_ops(objective):
+            incumbent = solving.placements.bound_placement(request)
+        else:
+            incumbent = solving.stages.bound_stages(request)
     bounds = incumbent.bounds or (0.0,) * (3 if objective == "memory" else 1)
     seconds = time.monotonic() - started
-    return ProvenBound(bounds, incumbent.bound_source or "nothing", seconds, tuple(incumbent.notes))
+    return ProvenBound(bounds, incumbent.bound_source or "nothing", seconds, tuple(incumbent.notes), budget.cancelled)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from rlinit.errors import RlinitError
+from rlinit.hardware import Hardware
 from rlinit.limits import closest
 from rlinit.plan import ChunkOrder, Objective, Resident, Transfers
 from rlinit.stages.training.rules import Recompute, Training, TrainingRules, optimizer_factor
@@ -243,6 +244,39 @@ _CHOICES = {
     "resident": get_args(Resident),
     "chunk_order": get_args(ChunkOrder),
 }
+
+
+def shares(hardware: Hardware, options: SolveOptions) -> bool:
+    """Return whether devices slow each other under an objective.
+
+    Parameters
+    ----------
+    hardware
+        The devices.
+    options
+        The problem.
+
+    Raises
+    ------
+    RlinitError
+        They would, in a pipeline of a kind that does not count it.
+    """
+    if not hardware.sharing or options.objective != "pipeline":
+        return False
+    for said, what in (
+        (options.chunks > 1, "chunks"),
+        (not options.contiguous, "contiguous=False"),
+        (options.training is not None, "training"),
+        (options.activations, "activations"),
+        (options.refine is not None, "refine"),
+        (options.checkpoint is not None, "checkpoint"),
+    ):
+        if said:
+            raise RlinitError(
+                f"{what} does not count devices that share {', '.join(map(repr, hardware.sharing))}; leave sharing out "
+                "of the hardware and give devices a slowdown"
+            )
+    return True
 
 
 def unknown_bound(method: str, names: Iterable[str], problem: str) -> RlinitError:

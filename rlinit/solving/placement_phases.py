@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.agent import decode_placement
@@ -371,6 +370,8 @@ def local_search(
                 on_better=lambda found: incumbent.offer(found, "sweep"),
             )
             return
+        from joblib import Parallel, delayed
+
         runs = Parallel(n_jobs=jobs, backend="threading")(
             delayed(sweep_placements)(
                 problem,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlinit.agent.selection import check_names
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.placements import placement_baselines
@@ -16,6 +17,7 @@ from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
+from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.peak_relief import has_few_schedules
 from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
@@ -499,6 +501,30 @@ def explain_placement(request: Request) -> list[PlannedPhase]:
     return planned(_strategy(request.graph, options), search)
 
 
+def check_method(options: SolveOptions) -> None:
+    """Refuse a method or an agent that placements do not have.
+
+    Raises
+    ------
+    RlinitError
+        It is unknown.
+    """
+    methods = (*PLACEMENT_METHODS, *PLACEMENT_HEURISTICS)
+    check_names(options.method, options.agent, methods, PLACEMENT_HEURISTICS, "latency")
+
+
+def check_bound(options: SolveOptions) -> None:
+    """Refuse a bound that placements do not have.
+
+    Raises
+    ------
+    RlinitError
+        It is unknown.
+    """
+    if options.method not in ("auto", *PLACEMENT_BOUNDS):
+        raise unknown_bound(options.method, PLACEMENT_BOUNDS, options.objective)
+
+
 def bound_placement(request: Request) -> PlacementIncumbent:
     """Bound a placement problem by one of `PLACEMENT_BOUNDS`, or by all of them (``auto``).
 
@@ -510,15 +536,13 @@ def bound_placement(request: Request) -> PlacementIncumbent:
     Raises
     ------
     RlinitError
-        An unknown bound, one for another objective, or a problem that is infeasible by its data alone.
+        The problem is infeasible by its data alone.
     """
     options = request.options
-    if options.method not in ("auto", *PLACEMENT_BOUNDS):
-        raise unknown_bound(options.method, PLACEMENT_BOUNDS, options.objective)
     lowered, _ = _lowered(request)
     if lowered.infeasible:
         raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-    incumbent = for_placement(lowered.problem, request.budget, 0.0, None)
+    incumbent = for_placement(lowered.problem, request.budget, 0.0, request.progress)
     for name in PLACEMENT_BOUNDS if options.method == "auto" else (options.method,):
         with incumbent.part(f"bound {name}"):
             bound_phase(incumbent, name)

@@ -36,46 +36,13 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import DeviceUse, HistoryEntry, Plan, Status, is_closed
 from rlinit.solving.incumbent import Progress
-from rlinit.solving.options import SolveOptions, places_ops
+from rlinit.solving.options import places_ops
 from rlinit.solving.plans import Request, Solved, checked_plan
 from rlinit.solving.stages import bound_stages, solve_stages
 from rlinit.stages.lowering import lower_stages
 from rlinit.tensors import repeated_bytes
 
 _MOST_SETS = 64
-
-
-def shares(hardware: Hardware, options: SolveOptions) -> bool:
-    """Return whether devices slow each other under an objective.
-
-    Parameters
-    ----------
-    hardware
-        The devices.
-    options
-        The problem.
-
-    Raises
-    ------
-    RlinitError
-        They would, in a pipeline of a kind that does not count it.
-    """
-    if not hardware.sharing or options.objective != "pipeline":
-        return False
-    for said, what in (
-        (options.chunks > 1, "chunks"),
-        (not options.contiguous, "contiguous=False"),
-        (options.training is not None, "training"),
-        (options.activations, "activations"),
-        (options.refine is not None, "refine"),
-        (options.checkpoint is not None, "checkpoint"),
-    ):
-        if said:
-            raise RlinitError(
-                f"{what} does not count devices that share {', '.join(map(repr, hardware.sharing))}; leave sharing out "
-                "of the hardware and give devices a slowdown"
-            )
-    return True
 
 
 def schedule_shared(request: Request) -> Plan:

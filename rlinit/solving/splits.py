@@ -33,7 +33,7 @@ from rlinit.heuristics.stages.slot_annealing import anneal_chunks, anneal_loose,
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
-from rlinit.solving.options import SolveOptions, unknown_bound
+from rlinit.solving.options import SolveOptions
 from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
 from rlinit.solving.stage_phases import StageSearch
@@ -402,11 +402,9 @@ def bound_split(request: Request) -> Incumbent[Any, Any]:
     Raises
     ------
     RlinitError
-        An unknown bound, or a problem that is infeasible by its data alone.
+        The problem is infeasible by its data alone.
     """
     method = request.options.method
-    if method not in ("auto", *SPLIT_BOUNDS):
-        raise unknown_bound(method, SPLIT_BOUNDS, "such a pipeline")
     search = _search(request)
     if search.incumbent.infeasible:
         raise RlinitError(f"nothing to bound: {search.incumbent.infeasible}")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -167,9 +166,11 @@ def coarse(search: StageSearch, heuristic: str, seed: int, limits: PhaseLimits) 
         if jobs == 1 or heuristic == "natural":
             runs = [call(incumbent.problem, seed=seed, evaluations=limits.evaluations, budget=incumbent.budget)]
         else:
+            from joblib import Parallel, delayed
+
             # Kernels release the interpreter lock, so threads share the problem and the budget without copies.
-            runs = joblib.Parallel(n_jobs=jobs, prefer="threads")(
-                joblib.delayed(call)(
+            runs = Parallel(n_jobs=jobs, prefer="threads")(
+                delayed(call)(
                     incumbent.problem,
                     seed=seed + i * _SEED_STRIDE,
                     evaluations=limits.evaluations,

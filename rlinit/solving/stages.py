@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from rlinit.agent.selection import check_names
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP
+from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
 from rlinit.solving.activations import solve_activations, solve_interleaved, solve_training
 from rlinit.solving.incumbent import (
@@ -18,10 +20,18 @@ from rlinit.solving.incumbent import (
     TrainingIncumbent,
     for_stages,
 )
-from rlinit.solving.options import unknown_bound
+from rlinit.solving.options import SolveOptions, unknown_bound
 from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
 from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
-from rlinit.solving.splits import Chunks, bound_split, explain_split, solve_split, splits_devices
+from rlinit.solving.splits import (
+    SPLIT_BOUNDS,
+    SPLIT_METHODS,
+    Chunks,
+    bound_split,
+    explain_split,
+    solve_split,
+    splits_devices,
+)
 from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, StageSearch, exact_ideals
 from rlinit.stages.activation_problem import activation_value, with_activations
@@ -454,6 +464,32 @@ def explain_stages(request: Request) -> list[PlannedPhase]:
     return planned(stage_strategy(options.method), search)
 
 
+def check_method(options: SolveOptions) -> None:
+    """Refuse a method or an agent that stages do not have.
+
+    Raises
+    ------
+    RlinitError
+        It is unknown.
+    """
+    methods = tuple(SPLIT_METHODS) if splits_devices(options) else (*STAGE_METHODS, *STAGE_HEURISTICS)
+    check_names(options.method, options.agent, methods, STAGE_HEURISTICS, "stages")
+
+
+def check_bound(options: SolveOptions) -> None:
+    """Refuse a bound that stages do not have.
+
+    Raises
+    ------
+    RlinitError
+        It is unknown.
+    """
+    split = splits_devices(options)
+    names = tuple(SPLIT_BOUNDS) if split else (*stage_bounds(options.objective), "ideals")
+    if options.method not in ("auto", *names):
+        raise unknown_bound(options.method, names, "such a pipeline" if split else options.objective)
+
+
 def bound_stages(request: Request) -> StageIncumbent:
     """Bound a stage problem by one of `stage_bounds`, by ``ideals``, or by all that are affordable (``auto``).
 
@@ -465,7 +501,7 @@ def bound_stages(request: Request) -> StageIncumbent:
     Raises
     ------
     RlinitError
-        An unknown bound, one for another objective, or a problem that is infeasible by its data alone.
+        The problem is infeasible by its data alone, or one of training, whose bounds come with plans.
     """
     options = request.options
     if splits_devices(options):
@@ -474,12 +510,9 @@ def bound_stages(request: Request) -> StageIncumbent:
         raise RlinitError("bounds of training pipelines come with their plans; use schedule")
     lowered, _ = _lowered(request)
     method = options.method
-    names = (*stage_bounds(lowered.problem.objective), "ideals")
-    if method not in ("auto", *names):
-        raise unknown_bound(method, names, options.objective)
     if lowered.infeasible:
         raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-    search = StageSearch.of(for_stages(lowered.problem, request.budget, 0.0, None), options, None)
+    search = StageSearch.of(for_stages(lowered.problem, request.budget, 0.0, request.progress), options, None)
     incumbent = search.incumbent
     with incumbent.part(f"bound {method}"):
         bound_phase(incumbent, method if method in BOUNDS else "simple")

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import rlinit
+from rlinit.cli import compare, schedule, sweep
+from rlinit.cli import run as run_commands
 from rlinit.cli.main import main
 
 
@@ -103,6 +105,10 @@ def test_bound_inspect_and_bench_report(model: str, tmp_path: Path, capsys: pyte
         (["schedul", "MODEL"], "did you mean 'schedule'"),
         (["nonsense"], "calibrate"),
         (["bound", "MODEL", "--method", "magic"], "expected auto, simple"),
+        (["bound", "MODEL", "--objective", "latency", "--method", "magic"], "expected auto, path"),
+        (["calibrate", "r.json", "--out", "table.xyz"], ".csv, .json"),
+        (["measure", "MODEL", "out.csv", "--hw", "cpu-t4-a100", "--hw-out", "x.toml"], "--hw-out x.toml"),
+        (["doctor", "--out", "x.toml"], ".json"),
     ],
 )
 def test_wrong_input_is_one_clear_line(
@@ -114,6 +120,50 @@ def test_wrong_input_is_one_clear_line(
     assert message in err.replace("\n", " ")
     assert "Traceback" not in err
     assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["schedule", "zoo:resnet50", "--method", "magic"], "unknown method 'magic'"),
+        (["schedule", "zoo:resnet50", "--objective", "latency", "--method", "magic"], "unknown method 'magic'"),
+        (["schedule", "zoo:resnet50", "--costs", "nosuch.csv"], "nosuch.csv"),
+        (["schedule", "zoo:resnet50", "--plot", "picture.xyz"], ".svg"),
+        (["bound", "zoo:resnet50", "--method", "magic"], "unknown bound 'magic'"),
+        (["bench", "zoo:resnet50", "--methods", "natural", "magic"], "unknown method 'magic'"),
+        (["sweep", "zoo:resnet50", "--hw", "edge-tpu-4", "--method", "magic"], "unknown method 'magic'"),
+        (["measure", "net.pt2", "out.xyz"], "OUT out.xyz"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_is_said_before_a_model_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    """Unknown methods, files that are not there and endings that cannot be written are refused at once."""
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("a model was read")
+
+    for module in (compare, schedule, sweep):
+        monkeypatch.setattr(module, "load_model", read)
+    monkeypatch.setattr(run_commands, "_load_program", read)
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+
+
+def test_ctrl_c_ends_a_bound_with_the_best_so_far(tmp_path: Path) -> None:
+    """A line of progress has the bound so far; Ctrl-C prints it, with exit code 130."""
+    command = [*long_command(tmp_path)[:3], "bound", str(tmp_path / "g.json"), "--objective", "latency"]
+    process = subprocess.Popen([*command, "--hw", str(tmp_path / "hw.toml")], stdout=-1, stderr=-1, text=True)
+    assert process.stderr is not None
+    told = ""
+    while "bound" not in told:
+        told = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "no latency schedule is below" in out
+    assert "until Ctrl-C" in out
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,12 @@ def test_what_is_certified_is_verified(graph: str, tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert main(["verify", *(str(folder / f"{name}.json") for name in names)]) == 0
     assert capsys.readouterr().out.startswith("VERIFIED (exact)")
+    assert main(["verify", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("VERIFIED (exact)")
+    assert main(["verify", str(folder), graph]) == 2
+    assert "is a folder" in " ".join(capsys.readouterr().err.split())
+    assert main(["verify", str(folder / "plan.json")]) == 2
+    assert "or plan, graph and hardware" in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_cannot_be_certified_is_refused_before_the_search(

@@ -10,7 +10,6 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
@@ -235,6 +234,8 @@ class BlockChain:
         if self.jobs == 1:
             results = [one(segment, u) for segment, u in todo]
         else:
+            from joblib import Parallel, delayed
+
             results = Parallel(n_jobs=self.jobs, prefer="threads")(delayed(one)(segment, u) for segment, u in todo)
         for (segment, u), result in zip(todo, results, strict=True):
             self.work += result.work
