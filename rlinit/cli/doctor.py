@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinit.cli.inputs import check_targets
+from rlinit.cli.inputs import check_endings, check_targets
 from rlinit.errors import BackendUnavailable
 from rlinit.units import format_bytes, format_seconds
 
@@ -72,26 +72,31 @@ def examine_machine(command: Doctor, notes: Console) -> int:
     RlinitError
         The file cannot be written, or torch, which rates are measured with, is not there and --out asks for them.
     """
-    from rlinit.cli.warm_up import is_compiled
+    from rlinit.cli.warm_up import compiled_bytes, is_compiled
+    from rlinit.kernels.compiled import cache_root
     from rlinit.measurement.machine import measure_machine
 
     check_targets(command.out)
+    check_endings(command.out, "--out", ".json")
     machine: Machine | None = None
     problem = ""
     try:
         with notes.status("measuring"):
-            machine = measure_machine(command.seconds, probe=command.probe, threads=command.threads)
+            machine = measure_machine(command.seconds, probe=command.probe, threads=command.threads, cache=cache_root())
     except BackendUnavailable as missing:
         if command.out is not None:
             raise
         problem = str(missing)
-    hardware = None if machine is None else machine.hardware(platform.node() or "this machine")
+    usable = machine is not None and (command.out is not None or not machine.withheld)
+    hardware = machine.hardware(platform.node() or "this machine") if machine is not None and usable else None
     row: dict[str, Any] = {
         "versions": _versions(),
         "system": {"platform": platform.platform(), "cores": os.cpu_count(), "load": _load()},
         "kernels_compiled": is_compiled(),
+        "kernels_bytes": compiled_bytes(),
         "hardware": None if hardware is None else hardware.to_dict(),
         "devices": {} if machine is None else dict(machine.notes),
+        "withheld": {} if machine is None else {": ".join(key): why for key, why in machine.withheld.items()},
     }
     if hardware is not None and command.out is not None:
         hardware.save(command.out)
@@ -124,8 +129,7 @@ def _print(row: dict[str, Any], machine: Machine | None, problem: str, out: Path
     console = Console()
     for package, version in row["versions"].items():
         console.print(f"{package}: {version}", highlight=False, markup=False)
-    kernels = "compiled" if row["kernels_compiled"] else "not compiled yet; rlinit compile does it once, in minutes"
-    console.print(f"kernels: {kernels}")
+    console.print(f"kernels: {_kernels(row)}", highlight=False)
     load = row["system"]["load"]
     busy = "" if load is None else f", load {load:.1f}"
     console.print(f"system: {row['system']['platform']}, {row['system']['cores']} cores{busy}", highlight=False)
@@ -143,16 +147,29 @@ def _print(row: dict[str, Any], machine: Machine | None, problem: str, out: Path
             machine.notes[device.name],
             format_bytes(device.memory_bytes),
             "\n".join(f"{dtype} {rate / 1e12:.3g}" for dtype, rate in rates.items()),
-            f"{format_bytes(device.bytes_per_s or 0.0)}/s",
-            format_seconds(device.launch_s),
+            f"{format_bytes(device.bytes_per_s)}/s" if device.bytes_per_s else "-",
+            format_seconds(device.launch_s) if device.launch_s else "-",
             f"{spread:.0%}",
         )
     console.print(table)
+    for figure, why in row["withheld"].items():
+        console.print(f"{figure} is not known: {why}", highlight=False, markup=False)
+    if row["withheld"]:
+        console.print("measure again when nothing else runs here; until then there is no hardware file (--out)")
     _print_efficiencies(machine, console)
     if machine.links is not None:
         console.print(str(machine.links), highlight=False)
     if out is not None:
         console.print(f"hardware: {out}", highlight=False)
+
+
+def _kernels(row: dict[str, Any]) -> str:
+    """Say what is compiled."""
+    if row["kernels_compiled"]:
+        return "compiled"
+    later = "when they are first used, or all at once by rlinit compile"
+    some = row["kernels_bytes"]
+    return f"{format_bytes(some)} compiled so far, others {later}" if some else f"none compiled yet; they are {later}"
 
 
 def _print_efficiencies(machine: Machine, console: Console) -> None:

@@ -15,7 +15,7 @@ from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.kernels.compiled import cache_root, package_hash
+from rlinit.kernels.compiled import cache_root, package_hash, source_hash
 from rlinit.plan import Transfers
 from rlinit.solving.api import bound, schedule
 
@@ -71,6 +71,14 @@ def compile_kernels(
 def is_compiled(time_limit_s: float = 3.0) -> bool:
     """Return whether `compile_kernels` has gone through all of its steps, with this limit, for these sources."""
     return _mark(time_limit_s).exists()
+
+
+def compiled_bytes() -> float:
+    """Return the bytes of compiled kernels that were used so far and are of these sources."""
+    folders = [folder for folder in cache_root().iterdir() if folder.is_dir()]
+    parts = [(folder, *folder.name.rpartition("-")[::2]) for folder in folders]
+    current = [folder for folder, module, text in parts if text == source_hash(f"rlinit.{module}")]
+    return float(sum(file.stat().st_size for folder in current for file in folder.rglob("*") if file.is_file()))
 
 
 def _mark(time_limit_s: float) -> Path:

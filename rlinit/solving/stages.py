@@ -485,7 +485,11 @@ def check_bound(options: SolveOptions) -> None:
         It is unknown.
     """
     split = splits_devices(options)
-    names = tuple(SPLIT_BOUNDS) if split else (*stage_bounds(options.objective), "ideals")
+    names = (
+        tuple(SPLIT_BOUNDS)
+        if split
+        else (*stage_bounds("memory" if options.objective == "memory" else "pipeline"), "ideals")
+    )
     if options.method not in ("auto", *names):
         raise unknown_bound(options.method, names, "such a pipeline" if split else options.objective)
 
