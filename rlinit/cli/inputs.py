@@ -55,8 +55,8 @@ class ReadingOptions:
     dims: tuple[str, ...] = ()
     """Sizes of other dynamic dimensions of a model file, as NAME=SIZE."""
     sharing: Literal["hold", "colocate", "copy"] = "hold"
-    """Parameters that several ops read, such as tied embeddings: held once on each device or stage that runs some of
-    them (hold), by ops that all stay together (colocate), or by each op (copy)."""
+    """Who holds parameters that several ops read: each device that runs some of them (hold), or each op (copy).
+    With colocate these ops stay together."""
     costs: Path | None = None
     """Times of ops, as measure and calibrate write them (.csv, .json), or a trace of torch.profiler (trace.json)."""
     dtype: str | None = None
