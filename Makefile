@@ -2,18 +2,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test check lint types house docs fuzz coverage bench bench-headline bench-stale wheel gpu clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(BASE): pyproject.toml setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(STAMP): $(BASE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-demo: $(STAMP)  ## schedule ResNet152 on 4, 5 and 6 pipelined Edge TPUs, with proof and pictures in demo/
-	KERAS_BACKEND=torch $(BIN)/python -m examples.edge_tpu_resnet152 demo
+demo: $(BASE)  ## schedule ResNet152 on 4, 5 and 6 pipelined Edge TPUs, with proof and pictures in demo/
+	$(BIN)/python -m examples.edge_tpu_resnet152 demo
 
 test: $(STAMP)  ## all tests, on two workers; a file stays on one, so that what it compiles or trains is there once
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile

@@ -43,11 +43,11 @@ def format_seconds(seconds: float) -> str:
     """Return seconds with four significant digits in a fitting unit.
 
     >>> format_seconds(0.0177899), format_seconds(3.0e-6), format_seconds(75.0), format_seconds(0.0)
-    ('17.79 ms', '3 us', '75 s', '0 s')
+    ('17.79 ms', '3 µs', '75 s', '0 s')
     """
     if math.isinf(seconds):
         return "inf"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size:
             return f"{seconds / size:.4g} {unit}" if seconds / size < 1e6 else f"{seconds:.4g} s"
     return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"

@@ -81,6 +81,10 @@ class Bound:
     """Print JSON instead of a table."""
 
 
+_MUCH_ELSE_S = 1.0
+"""Seconds beside the search from which on a person would ask where they went."""
+
+
 def schedule_model(command: Schedule, notes: Console) -> int:
     """Carry out ``rlinit schedule``; return the exit code.
 
@@ -96,6 +100,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     RlinitError
         The input is wrong, or a file could not be written in the end; nothing was solved.
     """
+    began = time.monotonic()
     if not command.certify_s > 0:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
     if command.certify_vipr is not None and command.solving.objective == "throughput":
@@ -126,7 +131,14 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     settings = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
     with live_line(notes, options.objective) as line:
         plan = rlinit.schedule(graph, hardware, **{**settings, "agent": start or options.agent}, progress=line)
-    return _give(plan, command, graph, hardware, notes)
+    code = _give(plan, command, graph, hardware, notes)
+    spent, searched = time.monotonic() - began, sum(plan.phase_s.values())
+    if spent > searched + _MUCH_ELSE_S:
+        notes.print(
+            f"{format_seconds(spent)} in all: imports, reading, kernels compiled or loaded, checks and files took "
+            f"{format_seconds(spent - searched)}"
+        )
+    return code
 
 
 def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes: Console) -> int:

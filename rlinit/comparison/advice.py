@@ -60,8 +60,8 @@ def placement_advice(
     moves = _moves(graph, first)
     if gain * value_s < moves * _HAND_OVER_S:
         notes.append(
-            f"data moves between devices {moves:,} times, once for every {graph.num_ops / moves:.1f} ops; where each "
-            f"time took {format_seconds(gain * value_s / moves)} longer than planned, {best.note!r} alone would do"
+            f"there are {moves:,} moves of data between devices, one for every {graph.num_ops / moves:.1f} ops. If "
+            f"each takes {format_seconds(gain * value_s / moves)} longer than planned, {best.note!r} alone is as fast"
         )
     return notes
 

@@ -134,7 +134,7 @@ def _by_memory(problem: PlacementProblem, graph: Graph, hardware: Hardware) -> _
     """Cut the bytes in proportion to the devices' memory."""
     unlimited = [device.name for device in hardware.devices if not np.isfinite(device.memory_bytes)]
     if unlimited:
-        return None, f"the memory of device {unlimited[0]!r} is not limited, so there is no proportion"
+        return None, f"device {unlimited[0]!r} has no limit of memory to share by"
     held = problem.weight_bytes + problem.num_shards * problem.shard_bytes
     return _split(problem, held, problem.capacity_bytes, graph, hardware)
 

@@ -31,7 +31,8 @@ def key_figures(plan: Plan) -> str:
     ]
     if plan.objective != "memory":
         rate = plan.inputs_per_s
-        cards.append(("inputs a second", f"{rate:,.0f}" if rate >= 1e4 else f"{rate:.4g}", f"{plan.inputs} at a time"))
+        several = f"{plan.inputs} inputs, from the first to the last" if plan.inputs > 1 else "one after another"
+        cards.append(("inputs a second", f"{rate:,.0f}" if rate >= 1e4 else f"{rate:.4g}", several))
     drawn = "".join(
         f'<div class="card"><div>{markup(what)}</div><b>{markup(value)}</b><div>{markup(more)}</div></div>'
         for what, value, more in cards

@@ -96,7 +96,7 @@ def step_chart(
     *,
     binary: bool = False,
 ) -> str:
-    """Return step lines over an axis from 0 to `end`, with a legend.
+    """Return step lines over an axis from 0 to `end`, with a legend; y begins at 0 unless all lines lie far above it.
 
     Parameters
     ----------
@@ -113,19 +113,21 @@ def step_chart(
     """
     height = 260.0
     finite = [value for one in series for value in one.y if math.isfinite(value)]
-    top = max(finite, default=1.0) * 1.05 or 1.0
+    top, low = max(finite, default=1.0) * 1.05 or 1.0, min(finite, default=0.0)
+    floor = low - 0.25 * (top - low) if low > 0.6 * top else 0.0
     x_scale = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-300)
-    y_scale = (height - _TOP - _BOTTOM - 18.0) / top  # the names stand above the lines
+    y_scale = (height - _TOP - _BOTTOM - 18.0) / (top - floor)  # the names stand above the lines
     parts = [_axis(end, show_x, height, False)]
-    for value in round_ticks(top, 6, binary=binary):
-        y = height - _BOTTOM - value * y_scale
+    ticks = round_ticks(top, 6 if floor == 0.0 else round(6 * top / (top - floor)), binary=binary)
+    for value in (tick for tick in ticks if tick >= floor):
+        y = height - _BOTTOM - (value - floor) * y_scale
         parts.append(f'<text x="{_LEFT - 6:.0f}" y="{y + 4:.1f}" class="lane">{markup(show_y(value))}</text>')
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>')
     for at, one in enumerate(series):
         points = []
         for x, y, until in zip(one.x, one.y, [*one.x[1:], end], strict=True):
             if math.isfinite(y):
-                level = height - _BOTTOM - y * y_scale
+                level = height - _BOTTOM - (y - floor) * y_scale
                 points.append(f"{_LEFT + x * x_scale:.2f},{level:.2f} {_LEFT + until * x_scale:.2f},{level:.2f}")
         dash = ' stroke-dasharray="5 3"' if one.dashed else ""
         name = markup(one.name)

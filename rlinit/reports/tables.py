@@ -113,7 +113,7 @@ def summary_lines(plan: Plan) -> list[str]:
     proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.3%}"
     spent = format_seconds(sum(plan.phase_s.values()))
     proof += f" by {plan.bound_source or 'nothing'}{trusted}"
-    lines.append(f"{plan.status}: {proof}; found by {plan.method}; {spent}")
+    lines.append(f"{plan.status}: {proof}; found by {plan.method}; searched for {spent}")
     if plan.objective == "throughput":
         lines.append(f"{plan.inputs} inputs, {plan.inputs_per_s:,.4g} a second")
     if plan.training is not None and plan.training.exchange_bytes:

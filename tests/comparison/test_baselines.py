@@ -67,7 +67,7 @@ def test_what_does_not_fit_has_a_reason() -> None:
     assert "device 'f' would hold" in plan.baseline_notes["split by speed"]
     assert plan.baselines["equal layers"] is not None
     open_ended = rlinit.schedule(CHAIN, two_devices(float("inf")), objective="latency")
-    assert "device 'f' is not limited" in open_ended.baseline_notes["split by memory"]
+    assert "device 'f' has no limit of memory" in open_ended.baseline_notes["split by memory"]
     with pytest.raises(InvalidPlan, match="no baseline 'luck'; expected one of best single device"):
         plan.ratio_to("luck")
 
