@@ -20,7 +20,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.placements.list_scheduling import whole_ops
 from rlinit.kernels.placements.list_scheduling import depth_first
-from rlinit.placements.live_tensors import live_tensors
+from rlinit.placements.live_tensors import LiveTensors, live_tensors
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_parts
 from rlinit.placements.timeline import makespan, placement_from_priority
@@ -66,6 +66,26 @@ def test_peaks_by_hand(rows: tuple[dict[str, Any], ...], peak: float) -> None:
     assert place(graph, one(peak - 0.5)).values is None
     kept = rlinit.schedule(graph, one(1e3), objective="latency", resident="tensors").devices[0].held_bytes
     assert kept > peak
+
+
+@pytest.mark.parametrize(("memory", "runs"), [(30.0, 0), (29.0, 1)])
+def test_where_all_tensors_fit_at_once_no_timeline_is_run(
+    memory: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ops in a row read and make 30 bytes, at most 20 of them at once: compiling what tells that takes seconds."""
+    graph, calls = chain({}, {}), list[Any]()
+    problem = lower_placement(graph, one(memory), "latency", resident="peak").problem
+    live = live_tensors(graph, problem)
+    placement = placement_from_priority(problem, np.zeros((2, 1), np.int64), np.arange(2))
+    peak_bytes = LiveTensors.peak_bytes
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return peak_bytes(*args)
+
+    monkeypatch.setattr(LiveTensors, "peak_bytes", counted)
+    assert live.excess(problem, placement).tolist() == [0.0]
+    assert len(calls) == runs
 
 
 def test_an_op_that_reads_nothing_is_placed_within_memory() -> None:
