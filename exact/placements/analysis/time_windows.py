@@ -420,7 +420,7 @@ def shard_windows(
     flow = flow._replace(
         s_per_byte=np.ascontiguousarray(flow.s_per_byte[links]), delay_s=np.ascontiguousarray(flow.delay_s[links])
     )
-    batch_s = problem.time_s[:, kept]
+    batch_s = np.ascontiguousarray(problem.time_s[:, kept])  # kernels are compiled once for each order of axes
     while True:
         if not allowed.any(axis=(1, 2)).all():
             return None

@@ -178,7 +178,7 @@ def flow_arrays(problem: PlacementProblem, window: ShardWindows) -> tuple[FlowAr
         tail=np.where(allowed, window.tail_s, 0.0),
         allowed=allowed,
         group=problem.group,
-        edges=problem.edges,
+        edges=problem.edges.copy(),  # some may be written to and some not, for which kernels would be compiled twice
         cost=np.minimum(cost, horizon),
         inside_ptr=inside_ptr,
         inside=inside,

@@ -280,7 +280,8 @@ class BottleneckSearch(Generic[TableT]):
 
         fillings = Fillings(reach, floor, states.step, states.fewer)
         sums = Sums(table.weight, work, held, forbidden, self.all_in, self.all_out)
-        rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, costs.in_cost, costs.out_cost)
+        links = map(np.ascontiguousarray, (costs.in_cost, costs.out_cost))  # for which kernels are compiled once
+        rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, *links)
 
         def call(first: int, quota: int) -> tuple[int, int]:
             next_first, met = bottleneck_pass(
