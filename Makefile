@@ -64,6 +64,8 @@ fuzz: $(STAMP)  ## random problems against brute force, mutated certificates, ki
 	$(BIN)/python -m tests.properties.fuzz --cases $(CASES) --seed $(SEED)
 	$(BIN)/python -m tests.certificates.attack --cases $(CASES) --seed $(SEED)
 	$(BIN)/python -m tests.properties.kills --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --hypothesis-profile=many --hypothesis-seed=$(SEED) --timeout 0 \
+		$$(grep -rl --include='test_*.py' 'draws(' tests)
 
 bench: $(STAMP)  ## every published table and figure that is not of today's code; data and pictures in benchmarks/results
 	$(BIN)/python -m benchmarks

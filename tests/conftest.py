@@ -1,6 +1,7 @@
 """How tests run: hypothesis draws the same examples in every run, and parts of a search that fail raise.
 
-New examples come with `--hypothesis-profile explore`.
+Slow properties take their numbers from `tests.draws`: less than half by default, all of them and new ones with
+`--hypothesis-profile explore`, ten times as many with `--hypothesis-profile many`, as in ``make fuzz``.
 """
 
 import os
@@ -11,8 +12,9 @@ from hypothesis import settings
 
 os.environ.setdefault("RLINIT_STRICT", "1")
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("explore", deadline=None)
+settings.register_profile("many", deadline=None, max_examples=400)
 settings.register_profile("few", derandomize=True, deadline=None, max_examples=5)
 settings.load_profile("repeatable")
 

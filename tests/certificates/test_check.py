@@ -28,6 +28,7 @@ from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Resident, Transfers
 from tests.certificates import attack
+from tests.draws import draws
 from tests.properties import fuzz
 
 CHECKER = Path(check.__file__)
@@ -47,7 +48,7 @@ def can_be_tried(case: fuzz.Case) -> bool:
     return case.graph.num_ops <= 6 and not case.options.get("activations")
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@pytest.mark.parametrize("first", range(0, draws(400), 100))
 def test_states_prove_the_optimum_and_nothing_above(first: int) -> None:
     """Stages below the optimum of brute force do not reach the set of all ops; stages below a little more do."""
     tried = 0
@@ -66,7 +67,7 @@ def test_states_prove_the_optimum_and_nothing_above(first: int) -> None:
     assert tried > 40
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", range(0, draws(300), 100))
 def test_sums_and_packings_stay_below_the_optimum(first: int) -> None:
     """Load, paths, packing and quanta of random problems are at most what brute force finds."""
     for number in range(first, first + 100):
@@ -370,7 +371,7 @@ def latency_cases(numbers: range, seed: int) -> Iterator[tuple[fuzz.Case, check.
 
 
 @pytest.mark.parametrize("lags", [range(0), range(100)])
-@pytest.mark.parametrize("first", range(0, 600, 200))
+@pytest.mark.parametrize("first", range(0, draws(600), 200))
 def test_trees_prove_the_optimum_and_nothing_above(first: int, lags: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brute force's optimal latency is proven where transfers do not wait and no tensors are freed; no more is."""
     monkeypatch.setattr(tree, "_LAG_OPS", lags)
@@ -514,7 +515,7 @@ def test_rows_with_more_arguments_than_they_have_prove_nothing() -> None:
             check.prove({"kind": "tree", "threshold": "3", "nodes": [node]}, costs)
 
 
-@pytest.mark.parametrize("first", [0, 1000, 2000])
+@pytest.mark.parametrize("first", range(0, draws(3_000), 1_000))
 def test_what_mutated_files_claim_is_true(first: int) -> None:
     """A place changed in a plan, graph, hardware or certificate is refused, or what is accepted still holds."""
     found, answers = attack.attack(400, first, seed=3)

@@ -18,6 +18,7 @@ from rlinit.certificates.writing import exact_plan
 from rlinit.cli.main import main
 from rlinit.plan import Objective
 from tests.certificates.test_check import GRAPH, STAGES, can_be_tried, costs_of
+from tests.draws import draws
 from tests.properties import fuzz
 from tests.properties.brute_force import best_stages
 
@@ -30,7 +31,7 @@ def prove(proof: Any, costs: check.Costs) -> Fraction | None:
     return None
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", range(0, draws(300), 100))
 def test_shortcuts_count_the_same_sets(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below, at and above the optimum of random problems of all scales; a mutated proof is refused or still a bound."""
     rng, tried, refused = np.random.default_rng(first), 0, 0

@@ -21,6 +21,7 @@ from rlinit.executors import ExecutionFailure
 from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
 from rlinit.plan import Plan
+from tests.draws import draws
 from tests.executors.plans import random_hardware, random_plan, stage_plan
 from tests.late import late_imports
 
@@ -103,7 +104,7 @@ def test_latency_equals_eager(name: str, devices: int) -> None:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=draws(15), deadline=None)
 def test_random_models_equal_eager(seed: int) -> None:
     """Random networks on random placements give what the network gives, run after run."""
     model, inputs = RandomNet(seed).eval(), (torch.randn(3, 4),)
@@ -128,7 +129,7 @@ def test_throughput_equals_eager(name: str, seed: int) -> None:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=draws(10), deadline=None)
 def test_random_models_by_shards(seed: int) -> None:
     """Random networks give the same when their inputs are split over devices."""
     model, inputs = RandomNet(seed).eval(), (torch.randn(4, 4),)

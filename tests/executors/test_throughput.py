@@ -13,6 +13,7 @@ import rlinit
 import rlinit.executors
 from rlinit import Graph
 from rlinit.errors import InvalidPlan
+from tests.draws import draws
 from tests.executors.plans import random_hardware, random_plan
 from tests.late import late_imports
 
@@ -135,13 +136,14 @@ def check(made: Made, plan: Any, graph: Graph | None) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_plans_run_on_the_model_they_were_made_from(name: str) -> None:
-    """A plan for four inputs of the graph of one gives the model's outputs, with that graph and without."""
+    """A plan for four inputs of the graph of one gives the model's outputs, with that graph, and some without."""
     torch.manual_seed(0)
     made = MODELS[name]()
     model, args, kwargs = made
     plan, graph = several(Graph.from_torch(model, first(args), first(kwargs)), seed=1)
-    for known in (graph, None):
-        check(made, plan, known)
+    check(made, plan, graph)
+    if name in list(MODELS)[-draws(len(MODELS)) :]:
+        check(made, plan, None)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "multi-head attention"])

@@ -20,12 +20,13 @@ from rlinit.exact.solvers.lp_dual_bound import LinearProgram
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem
 
 BOUNDS = list(PLACEMENT_BOUNDS)
 CLOSE = 1.0 + 1e-9
 WAYS: tuple[Transfers, ...] = ("parallel", "exclusive", "blocking")
-SEEDS = 60
+SEEDS = draws(60)
 
 
 @functools.cache
@@ -246,7 +247,7 @@ def test_memory_without_room_is_infeasible() -> None:
         assert PLACEMENT_BOUNDS[name](problem) == np.inf
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_any_multipliers_prove_a_bound(seed: int) -> None:
     """The Lagrangian value of arbitrary multipliers is never above the minimum over points of the program."""
@@ -272,7 +273,7 @@ def test_any_multipliers_prove_a_bound(seed: int) -> None:
     assert solution.bound == pytest.approx(float(program.cost @ solution.point), abs=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 @given(seed=st.integers(0, 10**6), num_ops=st.integers(1, 150))
 def test_sums_over_what_leads_to_an_op(seed: int, num_ops: int) -> None:
     """Sums by bits equal those by the reachability matrix, in any topological order."""

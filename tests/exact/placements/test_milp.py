@@ -18,6 +18,7 @@ from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, obstacle, timeline
+from tests.draws import draws
 from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem, sequences
 
 seeds = st.integers(0, 2**32 - 1)
@@ -107,7 +108,7 @@ def check(problem: PlacementProblem, result: PlacementResult, best: float) -> No
     assert result.status == "optimal"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(seeds)
 def test_op_program_equals_enumeration(seed: int) -> None:
     """The program with one start an op finds and proves the best makespan."""
@@ -116,7 +117,7 @@ def test_op_program_equals_enumeration(seed: int) -> None:
     check(problem, solve_placement_milp(problem, budget=Budget(60)), best)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds)
 def test_batch_program_equals_enumeration(seed: int) -> None:
     """Every form of the program with one start a batch does, for shards and for every way of transferring."""
@@ -128,7 +129,7 @@ def test_batch_program_equals_enumeration(seed: int) -> None:
     check(problem, result, best)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(seeds, st.booleans())
 def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> None:
     """With fixed ops the value and the bound are those of the window, and never worse than the start."""
@@ -146,7 +147,7 @@ def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> No
     assert (result.placement.device == start.device)[~free].all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @example(855)  # A free batch of no length starts with a settled one that it has to come before.
 @given(seeds)
 def test_both_programs_agree_on_windows(seed: int) -> None:
@@ -175,7 +176,7 @@ def test_both_programs_agree_on_windows(seed: int) -> None:
     assert {result.status for result in results} == {"optimal"}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=draws(10), deadline=None)
 @given(seeds)
 def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
     """Letting transfers go in any order can only help: its bound holds for list scheduling."""
@@ -188,7 +189,7 @@ def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
         assert result.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=draws(15), deadline=None)
 @given(seeds)
 def test_without_orders_it_is_a_bound(seed: int) -> None:
     """Leaving the orders out keeps the bound valid, and placements feasible."""
@@ -213,7 +214,7 @@ def test_a_byte_too_much_is_too_much() -> None:
         check(problem, solve_placement_milp(problem, budget=Budget(60), settings=form), brute_force_placement(problem))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 @given(seeds)
 def test_windows_hold_the_best_placement(seed: int) -> None:
     """With any limit from the best makespan on, the batches of the placement found lie in their windows."""

@@ -14,6 +14,7 @@ from rlinit.exact.stages.ideals import chain_order
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.stages.problem import StageProblem
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -24,7 +25,7 @@ def chain_order_bound(problem: StageProblem, upper: float, budget: Budget | None
     return 0.0 if order is None else order.raised(0.0, upper, budget or Budget())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems())
 def test_never_above_the_optimum(problem: StageProblem) -> None:
     """Over every feature and magnitude: transfers, caches, memories, forbidden devices, one device or several."""
@@ -49,7 +50,7 @@ def unlike_problem(seed: int) -> StageProblem:
     return dataclasses.replace(problem, work_s=work, in_s=links[0], out_s=links[1])
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(draws(100)))
 def test_never_above_the_optimum_of_unlike_devices(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any order of devices, with all positions of the path or few; ideals that it leaves out cost no optimum."""
     problem = unlike_problem(seed)

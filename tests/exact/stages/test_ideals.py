@@ -23,6 +23,7 @@ from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
 from rlinit.hardware import Hardware
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem, StageResult, Value, evaluate, memory_value, stage_cost
+from tests.draws import draws
 from tests.exact.stages.cases import any_problem, at_most
 from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
 
@@ -126,14 +127,14 @@ class TestIdeals:
     """Counting and enumerating."""
 
     @given(seed=SEEDS)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=draws(60), deadline=None)
     def test_count_is_that_of_the_definition(self, seed: int) -> None:
         """Every set closed under predecessors is counted once."""
         problem = any_problem(seed, "pipeline", 8)
         assert count_ideals(problem, 10**6) == len(ideals_by_definition(problem))
 
     @given(seed=SEEDS)
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=draws(40), deadline=None)
     def test_parents_spell_out_distinct_ideals(self, seed: int) -> None:
         """Following the parents gives every ideal of the merged problem exactly once, smaller ones first."""
         ideals = enumerate_ideals(any_problem(seed, "pipeline", 8), 10**6)
@@ -177,7 +178,7 @@ class TestMerging:
     """Weightless ends of the graph."""
 
     @given(seed=SEEDS, objective=st.sampled_from(["pipeline", "memory"]), cache=st.sampled_from([np.inf, 0.5]))
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=draws(120), deadline=None)
     def test_keeps_the_optimum(self, seed: int, objective: Objective, cache: float) -> None:
         """Merging leaves the optimal value of either objective as it was."""
         problem = random_problem(
@@ -223,7 +224,7 @@ class TestPipeline:
     """The bottleneck."""
 
     @given(seed=SEEDS)
-    @settings(max_examples=250, deadline=None)
+    @settings(max_examples=draws(250), deadline=None)
     def test_equals_enumeration(self, seed: int) -> None:
         """Value, assignment and bound agree with brute force over assignments and orders of classes."""
         problem = any_problem(seed, "pipeline")
@@ -240,7 +241,7 @@ class TestPipeline:
         assert sorted(result.assignment.classes.tolist()) == sorted(problem.stage_class.tolist())
 
     @given(seed=SEEDS)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=draws(100), deadline=None)
     def test_cutoff(self, seed: int) -> None:
         """Nothing is better than the optimum, which proves it; just above it the optimum is found."""
         problem = any_problem(seed, "pipeline")
@@ -253,7 +254,7 @@ class TestPipeline:
             assert bottleneck(problem, upper=best * (1 + 1e-6)) == pytest.approx(best, rel=1e-12)
 
     @given(seed=SEEDS, lower=st.sampled_from([0.0, 0.5, 0.999, 1.0]))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=draws(60), deadline=None)
     def test_bounds_on_the_way_hold(self, seed: int, lower: float) -> None:
         """Every bound told is below the optimum, and they rise; a lower bound given changes no value."""
         problem = any_problem(seed, "pipeline")
@@ -411,7 +412,7 @@ class TestMemory:
     """(peak, off-cache, traffic)."""
 
     @given(seed=SEEDS)
-    @settings(max_examples=250, deadline=None)
+    @settings(max_examples=draws(250), deadline=None)
     def test_equals_enumeration(self, seed: int) -> None:
         """All three levels agree with brute force exactly."""
         problem = any_problem(seed, "memory")
@@ -425,7 +426,7 @@ class TestMemory:
         assert memory_value(problem, result.assignment.stage) == best
 
     @given(seed=SEEDS)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=draws(100), deadline=None)
     def test_cutoff(self, seed: int) -> None:
         """Nothing is better than the optimum; from a value worse on the last level it is found."""
         problem = any_problem(seed, "memory")
@@ -437,7 +438,7 @@ class TestMemory:
         assert memory(problem, (best[0], best[1], best[2] + 1e13)).value == best
 
     @given(seed=SEEDS)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=draws(100), deadline=None)
     def test_stages_that_differ(self, seed: int) -> None:
         """Positions with their own caches, capacities and forbidden nodes bind in their order."""
         rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from rlinit.exact.stages.intervals.cover import Cover, Lattice, undecided
 from rlinit.exact.stages.intervals.crossings import crossings
 from rlinit.exact.stages.intervals.search import interval_bound, refuted
 from rlinit.stages.problem import StageProblem, evaluate
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -45,7 +46,7 @@ def finer(lattice: Lattice, rounds: int, rng: np.random.Generator) -> Cover:
     return cover
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(problem=small_problems(), most=st.sampled_from([4, 10, 40, 8_000]))
 def test_never_above_the_optimum(problem: StageProblem, most: int) -> None:
     """Over every feature and magnitude, however coarse the intervals are."""
@@ -56,7 +57,7 @@ def test_never_above_the_optimum(problem: StageProblem, most: int) -> None:
         assert interval_bound(problem, upper=upper, most=most, first=most) <= optimum * (1 + 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-9, 1.0, 1e12]), whole=st.booleans())
 def test_single_ideals_decide(seed: int, scale: float, whole: bool) -> None:
     """On equal devices without overflow the optimum is never refuted, and what is below it always."""
@@ -85,7 +86,7 @@ def test_sets_of_several_words_decide(seed: int) -> None:
     assert 0 < interval_bound(problem, upper=2 * optimum, most=2_000) <= optimum * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seed=st.integers(0, 10**6), rounds=st.integers(0, 6))
 def test_intervals_hold_every_ideal_in_an_order(seed: int, rounds: int) -> None:
     """Each ideal is in an interval, none within one of an earlier interval, and pays for what crosses it."""

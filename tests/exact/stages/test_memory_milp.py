@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.stages.memory_milp import _quantum, solve_memory_milp
 from rlinit.stages.problem import MemoryValue, StageAssignment, StageProblem, Value, evaluate, memory_value
+from tests.draws import draws
 from tests.exact.stages.cases import all_in_stage, any_problem, at_most
 from tests.stage_cases import brute_force_memory, monotone_assignments, random_problem
 
@@ -25,7 +26,7 @@ def _best_in_window(problem: StageProblem, start: StageAssignment, free: np.ndar
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=draws(50), deadline=None)
 @given(seeds)
 def test_full_milp_equals_enumeration(seed: int) -> None:
     """All three levels are optimal, the bound is lexicographically not above them, the status says so."""
@@ -42,7 +43,7 @@ def test_full_milp_equals_enumeration(seed: int) -> None:
     assert at_most(result.bound, best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(seeds)
 def test_integral_bytes_give_exact_bounds(seed: int) -> None:
     """With whole bytes, value and bound equal the optimum to the last byte."""
@@ -56,7 +57,7 @@ def test_integral_bytes_give_exact_bounds(seed: int) -> None:
     assert result.bound == best
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=draws(50), deadline=None)
 @given(seeds)
 def test_window_equals_enumeration_of_the_window(seed: int) -> None:
     """With fixed nodes the value and the bound are those of the window, and never worse than the start."""
@@ -78,7 +79,7 @@ def test_window_equals_enumeration_of_the_window(seed: int) -> None:
     assert at_most(result.bound, best)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(seeds)
 def test_everything_free_equals_the_full_problem(seed: int) -> None:
     """A window that frees all nodes is the full problem."""

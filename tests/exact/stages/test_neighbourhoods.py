@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rlinit.exact.stages.neighbourhoods import improve_by_segments
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, stage_costs, stage_value
 from rlinit.stages.segment import segment
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.heuristics.test_stages import check_monotone
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
@@ -21,7 +22,7 @@ def drawn(problem: StageProblem, rng: np.random.Generator) -> StageAssignment:
     return StageAssignment(options[int(rng.integers(len(options)))], rng.permutation(problem.stage_class))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(1, 3))
 def test_a_segment_costs_what_it_costs_in_the_whole(seed: int, num_classes: int) -> None:
     """Every assignment of a segment, put back, is monotone and has the segment's bottleneck there."""
@@ -48,7 +49,7 @@ def test_a_segment_costs_what_it_costs_in_the_whole(seed: int, num_classes: int)
     assert back.classes.tolist() == whole.classes.tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems(), seed=st.integers(0, 10**6), cap=st.sampled_from([3, 8, 100_000]))
 def test_never_worse_and_never_below_the_optimum(problem: StageProblem, seed: int, cap: int) -> None:
     """Whatever it starts from: monotone, feasible where the start was, at most its value and at least the optimum."""

@@ -15,6 +15,7 @@ from rlinit.exact.stages.domains import StageDomains, window_domains
 from rlinit.exact.stages.pipeline_milp import PipelineModel, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.exact.stages.scaled_costs import ScaledCosts
 from rlinit.stages.problem import StageAssignment, Value, evaluate, stage_value
+from tests.draws import draws
 from tests.exact.stages.cases import all_in_stage, any_problem, at_most, best_pipeline_in_window
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
@@ -43,7 +44,7 @@ def test_optima_are_proven_whatever_the_unit_of_time() -> None:
                 assert scale * best * (1 - 1e-6) < result.bound[0] <= scale * best * (1 + 1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @given(seeds)
 def test_full_milp_equals_enumeration(seed: int) -> None:
     """The value is the optimum, the bound is not above it, and the status says so."""
@@ -61,7 +62,7 @@ def test_full_milp_equals_enumeration(seed: int) -> None:
     assert at_most(result.bound, (best,))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @given(seeds)
 def test_window_equals_enumeration_of_the_window(seed: int) -> None:
     """With fixed nodes the value and the bound are those of the window, and never worse than the start."""
@@ -83,7 +84,7 @@ def test_window_equals_enumeration_of_the_window(seed: int) -> None:
     assert at_most(result.bound, (best,))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 @given(seeds)
 def test_everything_free_equals_the_full_problem(seed: int) -> None:
     """A window that frees all nodes is the full problem."""
@@ -97,7 +98,7 @@ def test_everything_free_equals_the_full_problem(seed: int) -> None:
         assert window.value == pytest.approx(full.value, rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @given(seeds)
 def test_every_assignment_is_a_point_of_the_model(seed: int) -> None:
     """Encoding any assignment satisfies all rows, costs its bottleneck, and decodes to itself."""
@@ -122,7 +123,7 @@ def test_every_assignment_is_a_point_of_the_model(seed: int) -> None:
         assert np.array_equal(decoded.classes, problem.stage_class)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @given(seeds)
 def test_lp_bound_is_a_bound(seed: int) -> None:
     """The LP bound is at most the optimum."""
@@ -131,7 +132,7 @@ def test_lp_bound_is_a_bound(seed: int) -> None:
     assert pipeline_lp_bound(problem, budget=Budget(10)) <= best * (1 + 1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @given(seeds)
 def test_tightened_domains_keep_everything_within_the_limit(seed: int) -> None:
     """No assignment of at most the reference value leaves the tightened intervals."""

@@ -17,6 +17,7 @@ from rlinit.exact.stages.remember import search
 from rlinit.exact.stages.remember.search import search_below
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from tests.draws import draws
 from tests.exact.stages.bounds.test_convex_cover import unlike
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
@@ -37,14 +38,14 @@ def check_trials(problem: StageProblem) -> None:
             assert evaluate(problem, found[0])[0] <= trial * (1 + 1e-8)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(draws(60)))
 def test_unlike_devices(seed: int) -> None:
     """Lines without bytes, times drawn apart for every device, some forbidden."""
     scale, density = (1e-9, 1.0, 1e12)[seed % 3], (0.0, 0.3, 0.6)[seed // 3 % 3]
     check_trials(unlike(seed, *((6, 3), (5, 4))[seed % 2], scale=scale, density=density))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems())
 def test_every_feature(problem: StageProblem) -> None:
     """Transfers, caches, memories, forbidden devices, one class or two."""
@@ -52,7 +53,7 @@ def test_every_feature(problem: StageProblem) -> None:
         check_trials(problem)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(draws(60)))
 def test_transfers(seed: int) -> None:
     """Tensors as dear as work, so that ops often do not pay for themselves."""
     rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.destructive_kernel import order_ops
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 CLOSE = 1.0 + 1e-9
@@ -42,7 +43,7 @@ def _case(seed: int) -> PlacementProblem:
     )
 
 
-@pytest.mark.parametrize("first", range(0, 2_000, 250))
+@pytest.mark.parametrize("first", range(0, draws(2_000), 250))
 def test_no_makespan_that_a_placement_has_is_refuted(first: int) -> None:
     """By propagation, and with branching to the end, the bound is at most what brute force finds."""
     for seed in range(first, first + 250):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlinit.exact.placements.split.separators import channel_counts, channel_cuts, descendants, induced, separators
 from rlinit.placements.problem import PlacementProblem
+from tests.draws import draws
 from tests.exact.placements.split.cases import any_placement_problem, chain_of_blocks
 
 
@@ -22,7 +23,7 @@ def _graph(problem: PlacementProblem) -> nx.DiGraph[int]:
     return graph
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_path_passes_a_separator(seed: int) -> None:
     """An op is a separator if and only if no path from a source to a sink avoids it (and no group reaches over it)."""
@@ -43,7 +44,7 @@ def test_every_path_passes_a_separator(seed: int) -> None:
         assert (v in found) == (not avoided and not across)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5))
 def test_blocks_partition_the_ops_in_order(seed: int, channels: int, min_ops: int) -> None:
     """Blocks hold every op once, no edge goes back, few tensors pass between them, and none is too small."""
@@ -78,7 +79,7 @@ def test_large_graphs_do_not_hang() -> None:
     assert time.monotonic() - begin < 5.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6))
 def test_induced_problem_keeps_what_is_between_its_ops(seed: int) -> None:
     """The sub-problem has the edges, groups and times of its ops, and fewer shards never take longer."""

@@ -16,13 +16,14 @@ from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.exact.placements.split.solve import solve_split
 from rlinit.placements.timeline import makespan, placement_from_priority
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_blocks, make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 TIGHT = 1 + 1e-12
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_one_channel_is_exact(seed: int, groups: bool) -> None:
     """Without memory limits the split finds and proves the optimum, infeasible problems included."""
@@ -39,7 +40,7 @@ def test_one_channel_is_exact(seed: int, groups: bool) -> None:
     assert makespan(problem, result.placement) == result.value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3, "auto"]), st.booleans(), st.integers(1, 3))
 def test_value_and_bound_enclose_the_optimum(seed: int, channels: int, chain: bool, min_ops: int) -> None:
     """With memory limits and several channels the optimum lies between the bound and the value."""
@@ -92,7 +93,7 @@ def test_side_outputs_are_put_aside(transfers: Transfers, monkeypatch: pytest.Mo
     assert exact > 20 or transfers != "parallel"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["exclusive", "blocking"]))
 def test_bound_holds_for_transfers_that_share_links(seed: int, transfers: str) -> None:
     """Where links are shared the bound is still one."""
@@ -104,7 +105,7 @@ def test_bound_holds_for_transfers_that_share_links(seed: int, transfers: str) -
     assert result.value is None or result.value >= best / TIGHT
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.5, 1.5))
 def test_cutoff_does_not_spoil_the_bound(seed: int, factor: float) -> None:
     """Given a makespan to beat, the bound holds, and what is better is found."""
@@ -119,7 +120,7 @@ def test_cutoff_does_not_spoil_the_bound(seed: int, factor: float) -> None:
         assert result.bound >= min(best, upper) * (1 - 1e-8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 30))
 def test_bound_holds_when_work_ends(seed: int, max_work: int) -> None:
     """Stopped at any time, the split has a bound, and a value if it has a schedule."""

@@ -14,6 +14,7 @@ from rlinit.exact.stages.bounds.convex_cover import ConvexCover, convex_cover_bo
 from rlinit.exact.stages.bounds.convex_load import StageRoom, best_load, reach_bits
 from rlinit.exact.stages.bounds.trial_load import trial_load_bound
 from rlinit.stages.problem import StageProblem
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -47,7 +48,7 @@ def costliest(problem: StageProblem, price: np.ndarray, c: int, room: StageRoom)
     return best
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(draws(150)))
 def test_the_dearest_load_is_that_of_enumeration(seed: int) -> None:
     """With caches and memories, ties and zeros; an early end gives a bound that is not below it."""
     rng = np.random.default_rng(seed)
@@ -79,7 +80,7 @@ def test_the_dearest_load_is_that_of_enumeration(seed: int) -> None:
     assert not chosen.any()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(problem=small_problems())
 def test_never_above_the_optimum(problem: StageProblem) -> None:
     """Over every feature and magnitude: transfers, caches, memories, forbidden devices, one device or several."""
@@ -91,7 +92,7 @@ def test_never_above_the_optimum(problem: StageProblem) -> None:
     assert not np.isfinite(optimum) or not cover.refutes(optimum)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(draws(120)))
 def test_never_above_the_optimum_of_unlike_devices(seed: int) -> None:
     """Times drawn apart for every device, in any order; with the quantum of the data as well."""
     scale = (1e-9, 1.0, 1e12)[seed % 3]

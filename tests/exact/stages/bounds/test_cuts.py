@@ -17,6 +17,7 @@ from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound, reac
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import Communication, spectral_bound
 from rlinit.stages.problem import StageProblem, stage_cost
+from tests.draws import draws
 from tests.stage_cases import brute_force_pipeline, random_problem
 
 BOUNDS: tuple[Callable[..., float], ...] = (anchored_cut_bound, parametric_cut_bound, spectral_bound)
@@ -49,7 +50,7 @@ def _problem(seed: int) -> StageProblem:
     return problem
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=draws(120))
 @given(st.integers(0, 10**6), st.sampled_from([np.inf, 1.0, 1.2]))
 def test_bounds_are_at_most_the_optimum(seed: int, slack: float) -> None:
     """No assignment beats any bound, given the optimum as `upper`, a worse value, or none."""
@@ -59,7 +60,7 @@ def test_bounds_are_at_most_the_optimum(seed: int, slack: float) -> None:
         assert bound(problem, upper=optimum * slack) <= optimum * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=draws(60))
 @given(st.integers(0, 10**6))
 def test_bounds_hold_on_graphs_full_of_communication(seed: int) -> None:
     """Seven dense nodes of like work, where partitions pay much and the spectral bound is active."""
@@ -82,7 +83,7 @@ def _closed_around(problem: StageProblem, reach: NDArray[np.bool_], member: NDAr
     )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=draws(30))
 @given(st.integers(0, 10**6))
 def test_anchored_bound_is_the_dearest_anchors_cheapest_set(seed: int) -> None:
     """It equals max over v of min cost over sets that contain v and all paths between v and themselves."""
@@ -163,7 +164,7 @@ def test_spectral_bound_is_tight_where_all_stages_cost_the_same(num_pins: int, s
         assert 1.3 * (1 - 2e-3) <= spectral_bound(problem, upper=upper) <= 1.3 * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=draws(60))
 @given(st.integers(0, 10**6))
 def test_priced_communication_bounds_every_partition(seed: int) -> None:
     """The affine function of the shared stages is at most the communication of any assignment, for any prices."""

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
 from rlinit.exact.stages.pipeline_milp import average_work
+from tests.draws import draws
 from tests.exact.stages.cases import all_in_stage, any_problem
 from tests.stage_cases import brute_force_pipeline, random_problem
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds)
 def test_bound_is_at_most_the_optimum(seed: int) -> None:
     """Any grouping, with or without a known value, bounds the optimum from below."""

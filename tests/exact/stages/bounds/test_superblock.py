@@ -15,6 +15,7 @@ from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import average_work, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.stages.problem import StageProblem, stage_cost
+from tests.draws import draws
 from tests.exact.stages.cases import all_in_stage, any_problem, with_magnitudes
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
@@ -32,7 +33,7 @@ def _cheapest_heavy_convex_set(problem: StageProblem) -> float:
     return best
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(seeds)
 def test_hierarchy_of_bounds(seed: int) -> None:
     """Simple <= three superblocks <= guess <= optimum, on every kind of problem."""
@@ -45,7 +46,7 @@ def test_hierarchy_of_bounds(seed: int) -> None:
     assert guess <= best * (1 + 1e-12)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=draws(12), deadline=None)
 @given(seeds)
 def test_three_superblocks_find_the_cheapest_heavy_set(seed: int) -> None:
     """At k = 3 every convex set is a middle stage, so enumeration must give the same minimum."""
@@ -116,7 +117,7 @@ def test_work_that_is_tiny_beside_transfers_gives_no_false_bound(bound: Callable
     assert bound(problem, budget=Budget(30), upper=best) <= best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds)
 def test_no_bound_by_a_program_is_false_where_magnitudes_differ(seed: int) -> None:
     """Costs of nodes, tensors and overflow that differ by factors of up to 1e15 in any direction."""

@@ -14,6 +14,7 @@ from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound, stages_nee
 from rlinit.exact.stages.bounds.simple import load_balance
 from rlinit.exact.stages.bounds.trial_load import trial_load_bound
 from rlinit.stages.problem import StageProblem
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -27,7 +28,7 @@ def bins(sizes: list[float]) -> int:
     return len(sizes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(parts=st.lists(st.integers(0, 24), min_size=1, max_size=6), unit=st.sampled_from([24, 20, 30]))
 def test_packing_never_asks_for_too_many_bins(parts: list[int], unit: int) -> None:
     """Dual feasible functions stay below the optimum, at fractions where rounding decides as well."""
@@ -44,7 +45,7 @@ def test_packing_sees_what_sums_do_not(sizes: list[float], needed: int) -> None:
     assert stages_needed(np.array(sizes), len(sizes)) == needed == bins(sizes)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(problem=small_problems())
 def test_never_above_the_optimum(problem: StageProblem) -> None:
     """Over every feature and magnitude, with and without a schedule's value to stop at."""
@@ -56,7 +57,7 @@ def test_never_above_the_optimum(problem: StageProblem) -> None:
         assert trial_load_bound(problem, upper=upper) <= optimum * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_never_above_the_optimum_of_unlike_devices(seed: int) -> None:
     """Times drawn apart for every device, many forbidden, ties in integers."""
