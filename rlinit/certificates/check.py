@@ -1,1 +1,2026 @@
-../../tools/check.py
+#!/usr/bin/env python3
+"""Check a plan, and the proof of its bound, with nothing but the standard library: shares no code with rlinit.
+
+    python tools/check.py plan.json graph.json hardware.json [certificate.json]
+
+runs this file, which may as well be run itself, wherever it is copied to. It reads the four files as they are written,
+takes every decimal in them as the exact rational number it denotes, and answers on one line:
+
+    VERIFIED (exact)       the schedule is feasible, has its value, and the certificate proves its bound
+    VERIFIED (value only)  the schedule is feasible and has its value; nothing here proves the bound
+    REFUTED                what is wrong
+
+VERIFIED names what the plan alone says of the problem. Arithmetic is exact. The numbers in a plan were rounded to
+floats when they were computed, so a value or figure may differ from the exact one by 1e-9 of it, a bound may be proven
+up to 1e-9 of it, and a schedule's times are computed anew from the order in which it runs batches and transfers. Times
+derived from operations, bytes and rates are exact quotients here.
+
+Kinds of proof, each of "no schedule has a value below this":
+
+zero        no value is below 0
+op          some op takes as long on every device it may run on
+load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d >= sum_v min_d y_d time(v, d), where
+            for throughput time(v, d) is that of all shards in batches of the best size
+packing     a dual feasible function gives the ops, on their fastest devices, more than k devices hold
+quantum     one of the above, raised to the next multiple of what divides every time exactly
+states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
+            and the set of all ops is not among them; what weighs nothing at an end of the graph stays with its only
+            neighbour, which some best schedule does
+tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
+            each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
+            the least time between two ops for each pair of their devices, by trees over the ops between them alone
+
+Who says that a field is true: *asked*, the user does, for it is the question (where it is in the plan, the answer names
+it); *chosen*, it is the schedule, any that breaks no rule; *computed* here, and refused where it differs; *proven*, by
+the certificate, else the answer says "value only"; *fixed*, refused unless it is as said; *unread*, it says nothing of
+schedule, value or bound. A field that is not listed is refused.
+
+plan            objective inputs transfer_rule resident  asked
+                assignment batches transfers  chosen: where ops run, in which order; batches in `shards` of `start_s`
+                stages  chosen: the devices; computed: their figures
+                start_s devices values shard_inputs  computed; the shard by its definition (`shard_of`)
+                status  computed: "optimal" where the bounds reach the values, else "feasible"
+                bounds  proven
+                format version chunks contiguous training stage_orders  fixed: this one, 1, 1, true, none, none
+                graph_fingerprint hardware_fingerprint  fixed: as in the certificate; the files given are what counts
+                graph hardware bound_source method message notes history phase_s provenance graph_figures modules
+                baselines baseline_notes chunk_order  unread: the order is one of several chunks
+graph           ops edges  asked
+                format version  fixed: this one, 1
+                name int_names  unread
+op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision  asked
+                backward_of  fixed for stages: none
+                backward_time_s node nodes module scopes holds tensors tracer label note  unread
+hardware        device link bandwidth latency_s  asked
+                sharing  fixed for pipelines: none
+                format  fixed: this one
+                name  unread
+device          name kind memory_bytes cache_bytes reserve_bytes flops_per_s bytes_per_s launch_s io_bandwidth
+                batch_sizes slowdown efficiency  asked
+                node shares cost_per_hour  unread
+link            from to bandwidth latency_s one_way  asked
+certificate     levels  proven: a number of it is a witness, of which only what follows counts
+                format version graph_fingerprint hardware_fingerprint  fixed: this one, 1, those of the plan
+                trusted  unread: shown as the writer's word where a level has no proof
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from copy import copy as shallow
+from fractions import Fraction
+from itertools import accumulate, pairwise, product
+from operator import le
+from typing import Any, NoReturn
+
+ROUNDING = Fraction(1, 10**9)
+"""Relative difference of a number in a plan from the exact one that is put down to floats."""
+
+CAPACITY = 1 + Fraction(1, 10**12)
+"""Room that a capacity has for sums of bytes that are not whole."""
+
+OPTIMAL = Fraction(1, 10**6)
+"""Gap up to which a plan calls itself optimal."""
+
+MOST_SETS = 200_000
+"""Sets of ops that a proof by states may list."""
+
+MOST_PAIRS = 40_000_000
+"""Pairs of sets that a proof by states may compare."""
+
+MOST_VECTORS = 256
+"""Numbers of devices of each class for which it is kept what they reach."""
+
+FEW = 20
+"""Sets that are sooner compared than told apart by the tensors live in them."""
+
+WHOLE_BITS = 64
+"""Bits of the threshold where times are rounded down to whole numbers."""
+
+QUANTUM_BITS = 4096
+"""Bits of the scale in which times are whole, beyond which no quantum is looked for."""
+
+MOST_PASSES = 20
+"""Passes over heads, tails and orders in one case of a tree."""
+
+MOST_HEADS = 50
+"""Heads from which a device's load is added up, beside a remainder."""
+
+ORDERED_OPS = 200
+"""Ops up to which the orders of pairs are looked at."""
+
+MOST_DIGITS = 48
+"""Characters of a number in a graph or hardware, about twice those of any float."""
+
+MOST_LETTERS = 400
+"""Characters of a multiplier of a load, of which there may be hundreds to add."""
+
+MOST_BITS = 1 << 32
+"""Bits of all numbers of a problem of stages together, in units in which they are whole."""
+
+LARGEST = 10**30
+"""Largest number in a graph or hardware."""
+
+MOST_SHARDS, FEW_OPS = (16, 4), 31_250
+"""Shards where a device takes batches of any size: up to so many ops times devices, and beyond."""
+
+OP_KEYS = frozenset(
+    ("name", "op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
+    + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "tracer", "view")
+    + ("precision", "label", "note")
+)
+DEVICE_KEYS = frozenset(
+    ("name", "kind", "node", "memory_bytes", "cache_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s")
+    + ("io_bandwidth", "batch_sizes", "slowdown", "efficiency", "shares", "cost_per_hour")
+)
+LINK_KEYS = frozenset(("from", "to", "bandwidth", "latency_s", "one_way"))
+PLAN_KEYS = frozenset(
+    ("format", "version", "objective", "inputs", "transfer_rule", "resident", "assignment", "batches", "transfers")
+    + ("stages", "start_s", "devices", "values", "shard_inputs", "status", "bounds", "chunks", "chunk_order")
+    + ("contiguous", "training", "stage_orders", "graph_fingerprint", "hardware_fingerprint", "graph", "hardware")
+    + ("bound_source", "method", "message", "notes", "history", "phase_s", "provenance", "graph_figures", "modules")
+    + ("baselines", "baseline_notes")
+)
+CERTIFICATE_KEYS = frozenset(("format", "version", "graph_fingerprint", "hardware_fingerprint", "levels", "trusted"))
+GRAPH_KEYS = frozenset(("format", "version", "name", "int_names", "ops", "edges"))
+HARDWARE_KEYS = frozenset(("format", "name", "device", "bandwidth", "latency_s", "link", "sharing"))
+"""What files, ops, devices and links may have: a misspelt key is no limit that is not there."""
+
+INF: Any = math.inf
+
+ZERO, ONE = Fraction(0), Fraction(1)
+
+
+MALFORMED = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    ZeroDivisionError,
+    OverflowError,
+    RecursionError,
+    StopIteration,
+)
+"""What reading a file of another form than it says comes to."""
+
+
+class Refuted(Exception):
+    """What the files say is not true."""
+
+
+class TooLong(Refuted):
+    """A proof takes more sets or pairs of them than are looked at here."""
+
+
+def need(condition: Any, message: str) -> None:
+    """Refute the plan unless a condition holds."""
+    if not condition:
+        raise Refuted(message)
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def decimal(text: str) -> Fraction:
+    """Return a decimal of a file as the rational that it is."""
+    exponent = text.lower().partition("e")[2]
+    need(len(text) < 400 and abs(int(exponent or 0)) < 400, f"a number is out of range: {text[:40]}")
+    return Fraction(text)
+
+
+def amount(text: str) -> Fraction:
+    """Return a decimal of a graph or hardware: none is negative, or larger than anything there is."""
+    need(len(text) <= MOST_DIGITS, f"a number has {len(text)} characters, more than {MOST_DIGITS}: {text[:40]}...")
+    value = decimal(text)
+    need(0 <= value <= LARGEST, f"{text[:40]} stands for no bytes, seconds or rate")
+    return value
+
+
+def ratio(text: Any) -> Fraction:
+    """Return a number of a proof, which is text such as ``"1/3"``."""
+    need(isinstance(text, str) and re.fullmatch(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?", text), "a number is no ratio")
+    return Fraction(text)
+
+
+def whole(value: Any, what: str, least: int = 0) -> int:
+    """Return a whole number of a file."""
+    sound = isinstance(value, Fraction) and value.denominator == 1 and value >= least
+    need(sound, f"{what} is {str(value)[:40]!r}; expected a whole number of at least {least}")
+    return int(value)
+
+
+def constant(text: str) -> NoReturn:
+    """Refuse what JSON has no number for."""
+    raise Refuted(f"{text} is no number")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of a file, whose keys must differ."""
+    made = dict(pairs)
+    need(len(made) == len(pairs), "a key stands twice in one object")
+    return made
+
+
+def read(path: str, form: str) -> Any:
+    """Return the contents of a JSON file of a known form."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse(file.read(), form, path)
+    except (OSError, ValueError, RecursionError) as problem:
+        raise Refuted(f"cannot read {path}: {problem}") from None
+
+
+def parse(text: str, form: str, name: str) -> Any:
+    """Return the contents of JSON of a known form."""
+    kind = amount if form in ("rlinit-graph", "rlinit-hardware") else decimal
+    data = json.loads(text, parse_float=kind, parse_int=kind, parse_constant=constant, object_pairs_hook=unique)
+    need(isinstance(data, dict) and data.get("format", form) == form, f"{name} is no {form} file")
+    need(data.get("version", 1) == 1, f"{name} is of another version than 1")
+    return data
+
+
+def number(row: Any, key: str, default: Any = None) -> Any:
+    """Return a number of a row; `default` where there is none."""
+    need(key not in row or isinstance(row[key], Fraction), f"{key} is {str(row.get(key))[:40]!r}; expected a number")
+    return row.get(key, default)
+
+
+def known(row: Any, keys: Any, what: str) -> None:
+    """Refute keys that mean nothing."""
+    need(row.keys() <= keys, f"{what} has unknown keys: {sorted(row.keys() - keys)}")
+
+
+def named(rows: Any, keys: Any) -> dict[str, int]:
+    """Return the place of each name among ops or devices, whose keys must make sense."""
+    at = {row["name"]: place for place, row in enumerate(rows)}
+    need(len(at) == len(rows) and all(isinstance(name, str) for name in at), "names are no text, or not unique")
+    for row in rows:
+        known(row, keys, f"{row['name']!r}")
+    return at
+
+
+class Graph:
+    """Ops in the order of the file, their costs, tensors and who reads them."""
+
+    def __init__(self, data: Any) -> None:
+        known(data, GRAPH_KEYS, "the graph")
+        self.ops = data["ops"]
+        self.at = named(self.ops, OP_KEYS)
+        self.names = list(self.at)
+        self.param = [number(row, "param_bytes", ZERO) for row in self.ops]
+        self.read_shared()
+        self.group = [row.get("colocate") for row in self.ops]
+        self.tensors: list[Any] = []  # (producer, name, bytes)
+        row_of = {}
+        for v, row in enumerate(self.ops):
+            ports = {
+                "": number(row, "out_bytes", ZERO),
+                **(row["outputs"] if isinstance(row.get("outputs"), dict) else {}),
+            }
+            for port, size in ports.items():
+                row_of[v, port] = len(self.tensors)
+                self.tensors.append((v, port, size))
+        self.readers = defaultdict(list)
+        self.edges = []  # (producer, consumer, tensor)
+        read: dict[tuple[int, int], Any] = {}
+        for entry in data["edges"]:
+            u, v = self.at[entry[0]], self.at[entry[1]]
+            label = entry[2] if len(entry) > 2 else ""
+            need(read.get((u, v), label) == label, f"{entry[1]!r} reads two tensors of {entry[0]!r}")
+            if (u, v) in read:  # an edge that stands twice is one
+                continue
+            read[u, v] = label
+            if not isinstance(label, str):
+                row_of[u, f"-> {entry[1]}"] = len(self.tensors)
+                self.tensors.append((u, f"-> {entry[1]}", label))
+                label = f"-> {entry[1]}"
+            self.edges.append((u, v, row_of[u, label]))
+            self.readers[row_of[u, label]].append(v)
+        need(all(isinstance(size, Fraction) for _, _, size in self.tensors), "the bytes of a tensor are no number")
+        banned = [row.get("forbidden", []) for row in self.ops]
+        need(all(isinstance(each, str) for row in banned for each in row), "a forbidden device is no text")
+        need(all(isinstance(row, list) for row in banned), "forbidden devices are no list")
+        need(all(isinstance(row.get("view", False), bool) for row in self.ops), "an op is or is not a view")
+        need(all(isinstance(each, Fraction) for row in self.ops for each in times_of(row)), "a time is no number")
+        self.order = topological(len(self.ops), [(u, v) for u, v, _ in self.edges])
+        self.held = [ZERO] * len(self.ops)  # bytes of all tensors that an op reads and makes
+        for u, _, size in self.tensors:
+            self.held[u] += size
+        self.made = list(self.held)
+        for _, v, tensor in self.edges:
+            self.held[v] += self.tensors[tensor][2]
+
+    def read_shared(self) -> None:
+        """Read which ops share parameters, of which a stage or device holds one copy for all its ops."""
+        readers = defaultdict[Any, list[int]](list)
+        for v, row in enumerate(self.ops):
+            given = row.get("shared", {})
+            need(isinstance(given, dict), f"what {row['name']!r} shares is no table")
+            for name in given:
+                readers[name, number(given, name)].append(v)
+            need(sum(given.values()) <= self.param[v] * (1 + ROUNDING), f"{row['name']!r} shares more than it reads")
+        need(len({name for name, _ in readers}) == len(readers), "a shared parameter has two sizes")
+        self.shared = [(size, frozenset(ops)) for (_, size), ops in readers.items() if len(ops) > 1]
+        # No set of ops holds less than its parts: of b bytes, of which it has c of m readers, these are b c / m <= b.
+        self.part = list(self.param)
+        for size, ops in self.shared:
+            for v in ops:
+                self.part[v] -= size * (1 - Fraction(1, len(ops)))
+
+    def bytes_of(self, ops: Any) -> Fraction:
+        """Return the bytes of the parameters of some ops, each once that several of them share."""
+        inside = set(ops)
+        again = (size * max(0, len(inside & readers) - 1) for size, readers in self.shared)
+        return sum((self.param[v] for v in inside), ZERO) - sum(again, ZERO)
+
+    def time(self, v: int, device: Any, batch: int = 1) -> Any:
+        """Return the seconds of op v on a device; None where it may not run."""
+        row = self.ops[v]
+        if forbidden(self, v, device):
+            return None
+        sizes = times_on(row, device)
+        for entry in sizes:
+            if str(batch) in entry:
+                return number(entry, str(batch)) * number(device, "slowdown", ONE)
+        rate = rate_for(device.get("flops_per_s"), compute_type(row))
+        need(not sizes and isinstance(rate, Fraction), f"op {row['name']!r} has no time on {device['name']!r}")
+        if row.get("view"):
+            return ZERO
+        need("flops" in row, f"op {row['name']!r} has no time on {device['name']!r}")
+        one = device.get("efficiency", {}).get(op_class(row.get("op", "")), {})
+        seconds = counted(one.get("flops"), batch * number(row, "flops")) / rate
+        if device.get("bytes_per_s"):
+            read = self.param[v]
+            if op_class(row.get("op", "")) == "lookup":  # only the rows that it gives
+                read = min(read, batch * self.made[v])
+            moved = counted(one.get("bytes"), batch * self.held[v] + read)
+            seconds = max(seconds, moved / number(device, "bytes_per_s"))
+        seconds += number(one, "launch_s", number(device, "launch_s", ZERO))
+        return seconds * number(device, "slowdown", ONE)
+
+
+def times_on(row: Any, device: Any) -> list[Any]:
+    """Return the times of an op by batch size for a device's name, for its kind and for every device, as given."""
+    given, keys = row.get("time_s", {}), (device["name"], device.get("kind", ""), "*")
+    if not isinstance(given, dict):
+        given = {"*": given}
+    return [given[key] if isinstance(given[key], dict) else {"1": given[key]} for key in keys if key in given]
+
+
+def times_of(row: Any) -> Iterator[Any]:
+    """Yield the times of an op, whatever device and batch they are for; None for a device without any."""
+    given = row.get("time_s", {})
+    for entry in given.values() if isinstance(given, dict) else [given]:
+        sizes = entry if isinstance(entry, dict) else ()
+        need(all(re.fullmatch("[1-9][0-9]{0,9}", size) for size in sizes), "a batch size of time_s is none")
+        yield from (entry.values() or [None]) if isinstance(entry, dict) else [entry]
+
+
+CLASSES = (
+    ("convolution", r"conv(?!ert)"),
+    ("attention", r"attention|sdpa"),
+    (
+        "matmul",
+        r"matmul|gemm|(^|_)linear|dense|(^|_)(add|b|badd|addb)?mm(_|$)|(^|_)(add)?mv(_|$)|(^|_)dot(_|$)"
+        r"|einsum|tensordot|fully_connected|lstm|gru|rnn",
+    ),
+    ("pooling", r"pool"),
+    (
+        "transcendental",
+        r"softmax|gelu|silu|swish|(^|_)(tanh|sigmoid|exp|erf|pow|sin|cos|log|softplus|mish|elu)(_|$)",
+    ),
+    ("normalisation", r"norm|reduce|cumsum|(^|_)(mean|sum|amax|amin|var|std|argmax|topk|sort)(_|$)"),
+    ("lookup", r"embedding|gather|index|scatter|lookup"),
+)
+
+
+def op_class(kind: str) -> str:
+    """Return the class of a kind of op, by which devices have efficiencies."""
+    plain = re.sub(r"[^a-z]+", "_", kind.lower())
+    return next((name for name, pattern in CLASSES if re.search(pattern, plain)), "elementwise")
+
+
+def counted(points: Any, size: Fraction) -> Fraction:
+    """Return size / share: linear between points of (size, share), the end points' shares outside."""
+    if not points:
+        return size
+    if isinstance(points, Fraction):
+        return size / points
+    below = count = ZERO
+    rows: list[tuple[Fraction, Fraction]] = [(at, at / share) for at, share in points]
+    for at, more in rows:
+        if size <= at:
+            return count + (more - count) * (size - below) / (at - below)
+        below, count = at, more
+    return size * count / below
+
+
+BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
+WIDER = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16", "int4": "int8"}
+STORED = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8", "int4": "int4", "uint4": "int4"}
+
+
+def compute_type(row: Any) -> str:
+    """Return the type of numbers an op computes in: the wider one of its weights and activations; "" if not said."""
+    weights, activations = row.get("precision") or (None, None)
+    if activations is None and isinstance(row.get("outputs"), list) and row["outputs"]:
+        stored = str(row["outputs"][0][0])
+        activations = "fp8" if stored.startswith("float8") else STORED.get(stored, "fp32")
+    if weights is None or activations is None:
+        return str(activations or weights or "")
+    return str(weights if BITS[weights] > BITS[activations] else activations)
+
+
+def rate_for(rates: Any, dtype: str) -> Any:
+    """Return the operations a second for a type of numbers, or for the next wider one that the device has."""
+    if not isinstance(rates, dict):
+        return rates
+    if not dtype:
+        return next(rates[one] for one in BITS if one in rates)
+    while dtype not in rates and dtype in WIDER:
+        dtype = WIDER[dtype]
+    return rates.get(dtype)
+
+
+def forbidden(graph: Graph, v: int, device: Any) -> bool:
+    """Return whether an op may not run on a device."""
+    return not {device["name"], device.get("kind", "")}.isdisjoint(graph.ops[v].get("forbidden", ()))
+
+
+def need_times(graph: Graph, device: Any, sizes: list[int]) -> None:
+    """Refute an op without a time at a batch size where it may run, whether the plan has it there or not."""
+    for v, row in enumerate(graph.ops):
+        for size in sizes if times_on(row, device) else sizes[:1]:
+            graph.time(v, device, size)
+
+
+def shard_of(graph: Graph, hardware: Hardware, inputs: int) -> int:
+    """Return the inputs of a shard: the common divisor of all inputs and of the batch sizes that devices name.
+
+    Where a device takes batches of any size, it is divided further, into as many shards as have a time there for every
+    number of them, and are at most 16, or 4 on a large graph.
+    """
+    named = [device["batch_sizes"] for device in hardware.devices if device.get("batch_sizes") is not None]
+    shard = math.gcd(inputs, *(int(size) for sizes in named for size in sizes if size <= inputs))
+    free = [device for device in hardware.devices if device.get("batch_sizes") is None]
+    most = MOST_SHARDS[len(graph.ops) * len(hardware.devices) > FEW_OPS]
+    for count in range(most if free else 0, inputs // shard, -1):
+        if inputs % count == 0 and shard % (inputs // count) == 0:
+            try:
+                for device in free:
+                    need_times(graph, device, [each * inputs // count for each in range(1, count + 1)])
+            except Refuted:
+                continue
+            return inputs // count
+    return shard
+
+
+class Hardware:
+    """Devices, and rate and delay from each to each; a rate of 0 where no path leads from one to the other."""
+
+    def __init__(self, data: Any) -> None:
+        known(data, HARDWARE_KEYS, "the hardware")
+        self.devices, self.sharing = data["device"], data.get("sharing", {})
+        self.at = named(self.devices, DEVICE_KEYS)
+        d = len(self.devices)
+        everywhere = rate_of(data["bandwidth"]) if "bandwidth" in data else ZERO if "link" in data else INF
+        self.rate = [[INF if i == j else everywhere for j in range(d)] for i in range(d)]
+        everywhere = number(data, "latency_s", ZERO)
+        self.delay = [[0 if i == j else everywhere for j in range(d)] for i in range(d)]
+        for link in data.get("link", ()):
+            i, j = self.at[link["from"]], self.at[link["to"]]
+            known(link, LINK_KEYS, "a link")
+            need(isinstance(link.get("one_way", False), bool), "a link leads one way or both")
+            for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
+                self.rate[a][b] = rate_of(link["bandwidth"])
+                self.delay[a][b] = number(link, "latency_s", ZERO)
+        self.delay = [
+            [delay if rate else 0 for delay, rate in zip(*rows, strict=True)]
+            for rows in zip(self.delay, self.rate, strict=True)
+        ]
+        for device in self.devices:
+            rate_of(device.get("io_bandwidth", "unlimited"))
+            sizes = device.get("batch_sizes")
+            need(sizes is None or [whole(size, "a batch size", 1) for size in sizes], "a device takes no batch")
+        ways = [[sum(1 << at for at in range(d) if at != i and row[at]) for i, row in enumerate(rows)]
+                for rows in (self.rate, list(zip(*self.rate, strict=True)))]  # fmt: skip
+        need(
+            not any(ways[0][i] & ways[1][j] for i in range(d) for j in range(d) if not self.rate[i][j]),
+            "a pair of devices has no link but a path; write the widest path out for it",
+        )
+
+    def transfer(self, i: int, j: int, size: Fraction) -> Any:
+        """Return the seconds that bytes take from device i to device j; INF where no path links them."""
+        return self.delay[i][j] + over(size, self.rate[i][j]) if self.rate[i][j] else INF
+
+    def io(self, i: int) -> tuple[Any, Any, Any, Any]:
+        """Return (rate in, rate out, delay in, delay out) of device i as a pipeline stage."""
+        own, others = self.devices[i].get("io_bandwidth"), [j for j in range(len(self.devices)) if j != i]
+        own = None if own is None else rate_of(own)
+        if own == INF or not others:
+            return own or INF, own or INF, 0, 0
+        slower = number(self.devices[i], "slowdown", ONE)
+        rate_in, rate_out = (
+            own or min(self.rate[j][i] for j in others),
+            own or min(self.rate[i][j] for j in others),
+        )
+        need(rate_in and rate_out, f"no path links {self.devices[i]['name']!r} with every other device")
+        return (
+            rate_in / slower,
+            rate_out / slower,
+            max(self.delay[j][i] for j in others) * slower,
+            max(self.delay[i][j] for j in others) * slower,
+        )
+
+    def capacity(self, i: int, key: str) -> Any:
+        """Return the bytes of device i's memory or cache; None where it has no limit."""
+        return number(self.devices[i], key)
+
+
+def rate_of(value: Any) -> Any:
+    """Return a rate of a file: a number above 0, or "unlimited"."""
+    need(
+        value == "unlimited" or (isinstance(value, Fraction) and Fraction(1, LARGEST) <= value <= LARGEST),
+        f"{value!r} is no rate",
+    )
+    return INF if value == "unlimited" else value
+
+
+def over(size: Fraction, rate: Any) -> Fraction:
+    """Return size / rate, exact, 0 at an unlimited rate."""
+    return ZERO if rate == INF else size / rate
+
+
+def topological(n: int, edges: list[tuple[int, int]]) -> list[int]:
+    """Return 0..n-1 so that every edge goes forward, lowest first."""
+    after, waiting = defaultdict(list), [0] * n
+    for u, v in edges:
+        after[u].append(v)
+        waiting[v] += 1
+    ready, order = [v for v in range(n - 1, -1, -1) if not waiting[v]], []
+    while ready:
+        u = ready.pop()
+        order.append(u)
+        for v in after[u]:
+            waiting[v] -= 1
+            if not waiting[v]:
+                ready.append(v)
+    need(len(order) == n, "what must come before what is a cycle")
+    return order
+
+
+def near(said: Any, true: Fraction, what: str, room: Fraction = ZERO) -> None:
+    """Refute a number of the plan that differs from the exact one by more than floats explain."""
+    need(isinstance(said, Fraction), f"{what} is {str(said)[:40]!r}; expected a number")
+    need(abs(said - true) <= ROUNDING * max(abs(said), abs(true), room), f"{what} is {float(said)}, not {float(true)}")
+
+
+# -- schedules -----------------------------------------------------------------------------------------------------
+
+
+def stage_use(graph: Graph, hardware: Hardware, objective: str, ops: list[int], i: int) -> dict[str, Any]:
+    """Return the figures of a stage of these ops on device i (MTPP, equations 1 to 3)."""
+    inside, tensors = set(ops), graph.tensors
+    outside = {t for t, readers in graph.readers.items() if any(v not in inside for v in readers)}
+    reads = {t for t, readers in graph.readers.items() if any(v in inside for v in readers)}
+    enter = [tensors[t][2] for t in reads if tensors[t][0] not in inside]
+    leave = [tensors[t][2] for t in outside if tensors[t][0] in inside]
+    param = graph.bytes_of(ops)
+    cache = hardware.capacity(i, "cache_bytes")
+    spare = ZERO if cache is None else max(ZERO, param - cache)
+    use = {"num_ops": len(ops), "param_bytes": param, "off_cache_bytes": spare, "out_bytes": sum(leave, ZERO)}
+    use |= dict.fromkeys(("work_s", "in_s", "out_s", "overflow_s"), ZERO)  # `memory` counts no seconds
+    if objective == "pipeline":
+        rate_in, rate_out, delay_in, delay_out = hardware.io(i)
+        use["work_s"] = sum((graph.time(v, hardware.devices[i]) for v in ops), ZERO)
+        use["in_s"] = sum((over(size, rate_in) + delay_in for size in enter), ZERO)
+        use["out_s"] = sum((over(size, rate_out) + delay_out for size in leave), ZERO)
+        use["overflow_s"] = over(spare, rate_in)
+    return use
+
+
+def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact values of a stage plan."""
+    objective, stages = plan["objective"], plan["stages"]
+    need(not any(row.get("activation_bytes") for row in stages), "peaks of activation memory are not checked here")
+    need(not any("backward_of" in row for row in graph.ops), "backward ops are of training pipelines")
+    need(not any(plan.get(key) for key in ("batches", "transfers", "devices", "start_s")), "stages have no timeline")
+    rules = plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
+    need(rules == ("parallel", "tensors"), "rules of transfers and memory are of placements")
+    for device in hardware.devices if objective == "pipeline" else ():
+        need_times(graph, device, [1])
+    assignment = {name: whole(stage, f"the stage of {name!r}") for name, stage in plan["assignment"].items()}
+    need(set(assignment) == set(graph.names), "the plan does not assign exactly the ops of the graph")
+    devices: list[Any] = [hardware.at.get(row["device"]) for row in stages]
+    need(None not in devices and len(set(devices)) == len(devices), "the stages are not on distinct known devices")
+    need(objective == "pipeline" or devices == list(range(len(hardware.devices))), "the stages are out of order")
+    members: list[list[int]] = [[] for _ in stages]
+    for v, name in enumerate(graph.names):
+        need(0 <= assignment[name] < len(stages), f"op {name!r} is on no stage")
+        members[assignment[name]].append(v)
+        device = hardware.devices[devices[assignment[name]]]
+        need(not forbidden(graph, v, device), f"op {name!r} is on {device['name']!r}, where it is forbidden")
+    for u, v, _ in graph.edges:
+        need(
+            assignment[graph.names[u]] <= assignment[graph.names[v]], f"an edge from {graph.names[u]!r} runs backwards"
+        )
+    where: dict[Any, int] = {}
+    for name, group in zip(graph.names, graph.group, strict=True):
+        if group is not None:
+            need(where.setdefault(group, assignment[name]) == assignment[name], f"{name!r} is apart from its group")
+    uses = []
+    for j, (ops, i) in enumerate(zip(members, devices, strict=True)):
+        uses.append(stage_use(graph, hardware, objective, ops, i))
+        for figure, true in uses[j].items():
+            room = uses[j]["param_bytes"] / 1000 if figure == "off_cache_bytes" else true
+            need(figure != "num_ops" or stages[j][figure] == true, f"stage {j} has {true} ops")
+            near(stages[j][figure], true, f"{figure} of stage {j}", room)
+        memory = hardware.capacity(i, "memory_bytes")
+        need(memory is None or uses[j]["param_bytes"] <= memory * CAPACITY, f"stage {j} overfills its memory")
+    if objective == "memory":
+        return (
+            max(use["param_bytes"] for use in uses),
+            sum(use["off_cache_bytes"] for use in uses),
+            max(use["out_bytes"] for use in uses),
+        )
+    return (max(use["in_s"] + use["work_s"] + use["overflow_s"] + use["out_s"] for use in uses),)
+
+
+class Batches:
+    """The batches of a plan as jobs on the lanes of their devices, and where every shard of every op runs."""
+
+    def __init__(self, plan: Any, graph: Graph, hardware: Hardware) -> None:
+        self.plan, self.graph, self.hardware = plan, graph, hardware
+        inputs, said = (whole(plan.get(key, ONE), key, 1) for key in ("inputs", "shard_inputs"))
+        self.shard = shard_of(graph, hardware, inputs)
+        self.num_shards = inputs // self.shard
+        need(said == self.shard, f"shard_inputs is {said}; these inputs are split into shards of {self.shard}")
+        need(not plan["stages"], "a placement has no stages")
+        need(self.num_shards <= sum(len(row["shards"]) for row in plan["batches"]), "some op runs too seldom")
+        sizes = [count * self.shard for count in range(1, self.num_shards + 1)]
+        for device in hardware.devices:
+            need_times(graph, device, [size for size in sizes if size in (device.get("batch_sizes") or sizes)])
+        self.jobs: list[Any] = []  # (seconds, start as written, what it is, end as written)
+        self.lanes = defaultdict[Any, list[int]](list)
+        self.where = defaultdict[int, dict[Any, int]](dict)
+        self.at: dict[tuple[int, int], int] = {}
+        self.held = [ZERO] * len(hardware.devices)
+        self.rows = defaultdict[int, list[Any]](list)
+        for row in plan["batches"]:
+            self.add(row)
+        for i in range(len(self.held)):
+            self.held[i] += graph.bytes_of(v for v, j in self.at if i == j)
+        need(all(len(self.where[v]) == self.num_shards for v in range(len(graph.names))), "some op runs too seldom")
+        self.check_summary()
+        self.check_devices()
+
+    def add(self, row: Any) -> None:
+        """Take one batch, after checking it."""
+        graph, op = self.graph, f"op {row['op']!r}"
+        need(row["op"] in graph.at and row["device"] in self.hardware.at, f"{op} on {row['device']!r} is unknown")
+        v, i = graph.at[row["op"]], self.hardware.at[row["device"]]
+        shards = [whole(each, f"a shard of {op}") for each in row["shards"]]
+        size, device = len(shards) * self.shard, self.hardware.devices[i]
+        need(shards, f"a batch of {op} is empty")
+        need(device.get("batch_sizes") is None or size in device["batch_sizes"], f"{op} runs {size} at once")
+        seconds = graph.time(v, device, size)
+        need(seconds is not None, f"{op} is on {row['device']!r}, where it is forbidden")
+        need((v, i) not in self.at, f"{op} has two batches on {row['device']!r}")
+        near(row["end_s"], row["start_s"] + seconds, f"end_s of {op}")
+        self.at[v, i] = len(self.jobs)
+        self.lanes["device", i].append(len(self.jobs))
+        self.rows[v].append(row)
+        self.jobs.append((seconds, row["start_s"], op, row["end_s"]))
+        for each in shards:
+            need(each not in self.where[v] and each < self.num_shards, f"shard {each} of {op}")
+            self.where[v][each] = i
+        tensors = self.plan.get("resident", "tensors") == "tensors"
+        self.held[i] += graph.held[v] * size if tensors else 0
+
+    def check_summary(self) -> None:
+        """Check `assignment` and `start_s` against the batches, and that colocated ops are together."""
+        plan, groups = self.plan, dict[Any, Any]()
+        for v, name in enumerate(self.graph.names):
+            near(plan["start_s"][name], min(row["start_s"] for row in self.rows[v]), f"start_s of op {name!r}")
+            runs = [device for device in self.hardware.at if device in [row["device"] for row in self.rows[v]]]
+            need(plan["assignment"][name] == (runs if len(runs) > 1 else runs[0]), f"op {name!r} runs elsewhere")
+            group = self.graph.group[v]
+            need(group is None or groups.setdefault(group, self.where[v]) == self.where[v], f"{name!r} left its group")
+        need(len(plan["assignment"]) == len(plan["start_s"]) == len(self.graph.names), "the plan names unknown ops")
+
+    def check_devices(self) -> None:
+        """Check what the plan says of each device, and that its memory holds it."""
+        uses = self.plan["devices"]
+        need([row["device"] for row in uses] == list(self.hardware.at), "the plan's devices are not the hardware's")
+        for i, row in enumerate(uses):
+            lane, memory = self.lanes["device", i], self.hardware.capacity(i, "memory_bytes")
+            if self.plan.get("resident", "tensors") != "peak":
+                near(row["held_bytes"], self.held[i], f"held_bytes of {row['device']!r}")
+            near(row["busy_s"], sum((self.jobs[job][0] for job in lane), ZERO), f"busy_s of {row['device']!r}")
+            need(row["num_batches"] == len(lane), f"num_batches of {row['device']!r}")
+            need(memory is None or self.held[i] <= memory * CAPACITY, f"{row['device']!r} overfills its memory")
+
+
+def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact makespan of a plan's batches and transfers in the order in which they run."""
+    batches = Batches(plan, graph, hardware)
+    jobs, lanes, at = batches.jobs, batches.lanes, batches.at
+    rule, num_batches = plan.get("transfer_rule", "parallel"), len(jobs)
+    moves: dict[tuple[int, int, int], set[int]] = {}  # (tensor, source, target) -> shards
+    readers = defaultdict[tuple[int, int, int], dict[int, int]](dict)
+    for u, v, tensor in graph.edges:
+        for each in range(batches.num_shards):
+            move = tensor, batches.where[u][each], batches.where[v][each]
+            moves.setdefault(move, set()).add(each)
+            readers[move][v] = readers[move].get(v, 0) + 1
+    listed = {(row["op"], row.get("tensor", ""), row["source"], row["target"]): row for row in plan["transfers"]}
+    need(len(listed) == len(plan["transfers"]), "a tensor is moved twice")
+    need(rule in ("parallel", "exclusive", "blocking"), f"unknown transfer rule {rule!r}")
+    waits: list[tuple[int, int, Fraction]] = []  # (job before, job after, seconds between)
+    delays: dict[tuple[int, int, int], Any] = {}  # (tensor, source, target) -> seconds, or the job that is the transfer
+    for (tensor, i, j), shards in moves.items():
+        u, port, size = graph.tensors[tensor]
+        seconds = hardware.transfer(i, j, len(shards) * batches.shard * size) if i != j else ZERO
+        devices = [hardware.devices[at]["name"] for at in (i, j)]
+        need(seconds != INF, f"the output of {graph.names[u]!r} is moved between {devices}, which no path links")
+        source, delays[tensor, i, j] = at[u, i], (seconds, None)
+        if i != j and rule != "parallel":
+            key = (graph.names[u], port, *devices)
+            need(key in listed, f"the transfer {key} is missing")
+            waits.append((source, len(jobs), ZERO))
+            lanes[("device", j) if rule == "blocking" else (i, j)].append(len(jobs))
+            source, delays[tensor, i, j] = len(jobs), (seconds, len(jobs))
+            jobs.append((seconds, listed[key]["start_s"], f"the transfer {key}", listed[key]["end_s"]))
+            near(listed[key]["end_s"], listed[key]["start_s"] + seconds, f"end_s of the transfer {key}")
+            seconds = ZERO
+        for v, count in readers[tensor, i, j].items():  # in parallel, each pair of batches moves what it shares
+            alone = i != j and rule == "parallel"
+            waits.append((source, at[v, j], hardware.transfer(i, j, count * batches.shard * size) if alone else ZERO))
+    need(len(jobs) - num_batches == len(listed), "the plan lists transfers that nobody needs")
+    near(max(row["end_s"] for row in plan["batches"]), plan["values"][0], "the end of the last batch")
+    ends = run(jobs, lanes, waits)
+    if plan.get("resident") == "peak":
+        check_peaks(batches, ends, delays)
+    return (max(ends[:num_batches]),)
+
+
+def check_peaks(batches: Batches, ends: list[Fraction], delays: Any) -> None:
+    """Check that weights, the most bytes of live tensors and the reserve fit into each device.
+
+    A tensor has a copy where it is made, from the start of its batch, and where it is moved to, from the start of the
+    transfer; until the last batch that reads it there and the last transfer from there have ended, and for ever where
+    nothing reads it. A view of one tensor lies in the copy it reads. The plan knows times up to rounding, and what is
+    there at once likewise: all copies are a little shorter or longer.
+    """
+    low, high = (
+        [most_at_once([copy for copy in copies if copy[0] == i], i, used, late) for i in range(len(batches.held))]
+        for copies, used in [live_copies(batches, ends, delays)]
+        for late in (-ROUNDING, ROUNDING)
+    )
+    for i, row in enumerate(batches.plan["devices"]):
+        device, memory, weights = row["device"], batches.hardware.capacity(i, "memory_bytes"), batches.held[i]
+        reserve = number(batches.hardware.devices[i], "reserve_bytes", ZERO)
+        need(memory is None or weights + low[i] + reserve <= memory * CAPACITY, f"{device!r} overfills its memory")
+        near(
+            row["held_bytes"], min(max(row["held_bytes"], weights + low[i]), weights + high[i]), f"bytes of {device!r}"
+        )
+
+
+def live_copies(batches: Batches, ends: list[Fraction], delays: Any) -> tuple[list[Any], Any]:
+    """Return copies as [device, begin, until, bytes], and those that each batch without time reads or makes."""
+    graph, where, at, jobs = batches.graph, batches.where, batches.at, batches.jobs
+    rows, reads = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for t, (u, _, _) in enumerate(graph.tensors):
+        rows[u].append(t)
+    for _, v, t in graph.edges:
+        reads[v].append(t)
+    copies: list[Any] = []  # [device, begin, until, bytes]
+    there: dict[tuple[int, int, int], Any] = {}  # (tensor, shard, device) -> copy
+    for v in graph.order:
+        for i in sorted(set(where[v].values())):
+            end, begin = ends[at[v, i]], ends[at[v, i]] - jobs[at[v, i]][0]
+            shards = [each for each in where[v] if where[v][each] == i]
+            for t in rows[v]:
+                size, parts = graph.tensors[t][2] * batches.shard, defaultdict[int, set[int]](set)
+                last: dict[int, Fraction] = {}
+                for w in graph.readers.get(t, ()):
+                    for each in shards:
+                        j = where[w][each]
+                        parts[j].add(each)
+                        last[j] = max(last.get(j, ZERO), ends[at[w, j]])
+                own = [i, begin, max(end, last.get(i, ZERO)) if last else INF, size * len(shards)]
+                for j in parts:
+                    if j != i:
+                        seconds, job = delays[t, i, j]
+                        arrives = end + seconds if job is None else ends[job]
+                        own[2] = max(own[2], arrives)
+                        copies.append([j, arrives - seconds, last[j], size * len(parts[j])])
+                        there |= {(t, each, j): copies[-1] for each in parts[j]}
+                copies.append(own)
+                there |= {(t, each, i): own for each in shards}
+                if graph.ops[v].get("view") and len(reads[v]) < 2:
+                    bases = [there[read, each, i] for read in reads[v] for each in shards]
+                    if all(base is bases[0] for base in bases):
+                        own[3] = ZERO
+                        for base in bases:
+                            base[2] = max(base[2], own[2])
+                        there |= {(t, each, i): bases[0] for each in shards if bases}
+    used: list[Any] = []  # of each batch: device, when it starts, and the copies it reads and makes
+    for (v, i), job in at.items():
+        mine = [there[t, each, i] for t in reads[v] + rows[v] for each in where[v] if where[v][each] == i]
+        used.append((i, ends[job] - jobs[job][0], mine))
+    return copies, used
+
+
+def most_at_once(copies: list[Any], i: int, used: Any, late: Fraction) -> Fraction:
+    """Return the most bytes of a device's copies when one or a batch begins; copies end a part sooner or later.
+
+    What a batch reads and makes is there while it begins, whatever rounding says. Copies that end later begin sooner as
+    well; none ends before it begins.
+    """
+    spans = {}
+    for copy in copies:
+        begin = copy[1] * (1 - max(late, ZERO))
+        spans[id(copy)] = begin, max(begin, copy[2] * (1 + late)), copy[3]
+    begun = sorted((begin, size) for begin, _, size in spans.values() if size)
+    ended = sorted((until, size) for _, until, size in spans.values() if size)
+    begins, ends = [time for time, _ in begun], [time for time, _ in ended]
+    made, gone = ([ZERO, *accumulate(size for _, size in rows)] for rows in (begun, ended))
+    most = ZERO
+    at_work = [(time, mine) for device, time, mine in used if device == i]
+    for time, mine in [*at_work, *((time, []) for time in set(begins))]:
+        there = made[bisect_right(begins, time)] - gone[bisect_right(ends, time)]
+        over = {id(copy): copy[3] for copy in mine if not spans[id(copy)][0] <= time < spans[id(copy)][1]}
+        most = max(most, there + sum(over.values(), ZERO))
+    return most
+
+
+def run(jobs: list[Any], lanes: Any, waits: list[tuple[int, int, Fraction]]) -> list[Fraction]:
+    """Return when each job ends if it starts as soon as those before it allow; as written, none may start sooner."""
+    rank = {job: at for at, job in enumerate(topological(len(jobs), [(a, b) for a, b, _ in waits]))}
+    chained = list(waits)
+    for lane in lanes.values():
+        lane.sort(key=lambda job: (jobs[job][1], jobs[job][3], rank[job]))
+        chained += [(a, b, ZERO) for a, b in pairwise(lane)]
+    ends = [jobs[job][0] for job in range(len(jobs))]
+    after = defaultdict(list)
+    for a, b, seconds in chained:
+        after[a].append((b, seconds))
+    for a in topological(len(jobs), [(a, b) for a, b, _ in chained]):
+        seconds, written, what, _ = jobs[a]
+        need(written >= 0, f"{what} starts before 0")
+        for b, between in after[a]:
+            there = written + seconds + between
+            need(
+                jobs[b][1] >= there * (1 - ROUNDING),
+                f"{jobs[b][2]} starts at {float(jobs[b][1])} s; what it waits for is there at {float(there)} s",
+            )
+            ends[b] = max(ends[b], ends[a] + between + jobs[b][0])
+    return ends
+
+
+# -- proofs --------------------------------------------------------------------------------------------------------
+
+
+class Costs:
+    """Times (op -> device -> seconds or None) of a problem about seconds, or bytes as one device's times."""
+
+    def __init__(self, plan: Any, graph: Graph, hardware: Hardware, level: int, values: tuple[Fraction, ...]) -> None:
+        self.graph, self.hardware, self.objective = graph, hardware, plan["objective"]
+        self.expired: Callable[[], bool] = lambda: False  # who looks for a proof may end the search here
+        self.reached: Callable[[Costs, Fraction], Any] = reached_states  # and count with another checker
+        self.most_pairs = MOST_PAIRS
+        self.level, self.values = level, values
+        memory, resident = self.objective == "memory", plan.get("resident", "tensors")
+        self.num_devices = len(hardware.devices)
+        self.held, self.alone = (  # bytes of which no set of ops has less, and those with no other op on a device
+            [p + (h if resident == "tensors" else 0) for p, h in zip(params, graph.held, strict=True)]
+            for params in (graph.part, graph.param)
+        )
+        if resident == "peak" and not any(row.get("view") for row in graph.ops):
+            tensors: list[set[int]] = [set() for _ in graph.ops]
+            for t, (u, _, _) in enumerate(graph.tensors):
+                tensors[u].add(t)
+            for _, v, t in graph.edges:
+                tensors[v].add(t)
+            self.alone = [
+                p + sum(graph.tensors[t][2] for t in mine) for p, mine in zip(graph.param, tensors, strict=True)
+            ]
+        self.room: list[Any] = []  # bytes for these
+        for i, device in enumerate(hardware.devices):
+            capacity = hardware.capacity(i, "memory_bytes")
+            reserve = number(device, "reserve_bytes", ZERO) if resident == "peak" else ZERO
+            self.room.append(INF if capacity is None else capacity * CAPACITY - reserve)
+        inputs = whole(plan.get("inputs", ONE), "inputs", 1)
+        shard = shard_of(graph, hardware, inputs)
+        shards = range(1, inputs // shard + 1)
+
+        def seconds(v: int, device: Any) -> Any:
+            """Return the time of all shards of an op on one device, of which batches of any size take a part each."""
+            sizes = device.get("batch_sizes") or [count * shard for count in shards]
+            runs = [(count, graph.time(v, device, count * shard)) for count in shards if count * shard in sizes]
+            possible = [len(shards) * each / count for count, each in runs if each is not None]
+            return min(possible, default=None)
+
+        def amount(v: int, device: Any) -> Any:
+            if memory:
+                return None if forbidden(graph, v, device) else graph.part[v]
+            return graph.time(v, device) if self.objective == "pipeline" else seconds(v, device)
+
+        self.times: list[list[Any]] = [
+            [amount(v, device) for device in hardware.devices] for v in range(len(graph.ops))
+        ]
+
+    def least(self, v: int) -> Fraction:
+        """Return the time of op v on its fastest device."""
+        least: Fraction = min(seconds for seconds in self.times[v] if seconds is not None)
+        return least
+
+
+def prove_op(proof: Any, costs: Costs) -> Fraction:
+    """Return the longest time of an op on its fastest device, or the bytes of the largest."""
+    if costs.objective == "memory":
+        return max(costs.graph.param, default=ZERO)
+    return max((costs.least(v) for v in range(len(costs.times))), default=ZERO)
+
+
+def prove_load(proof: Any, costs: Costs) -> Fraction:
+    """Return sum_v min_d y_d time(v, d) for the multipliers y of the proof."""
+    y = proof["multipliers"]
+    need(len(y) == costs.num_devices, "there is one multiplier a device")
+    need(all(len(each) <= MOST_LETTERS for each in y), f"a multiplier has more than {MOST_LETTERS} characters")
+    y = [ratio(each) for each in y]
+    need(min(y) >= 0 and sum(y) <= 1, "multipliers must be >= 0 and sum to at most 1")
+    return sum(
+        (min(a * seconds for a, seconds in zip(y, row, strict=True) if seconds is not None) for row in costs.times),
+        ZERO,
+    )
+
+
+def prove_packing(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if no k devices hold the ops below it, by a dual feasible function.
+
+    With e at most half the threshold, a device with an op above threshold - e holds no other of e and more (bound L2 of
+    Martello and Toth): the former count 1, those below e nothing, the others their share of the threshold. With p parts
+    a share x counts floor((p + 1) x) / p, or x where (p + 1) x is whole (u^(p) of Fekete and Schepers). Either way
+    what a device holds below the threshold counts at most 1; without parts, less than 1 where it holds no large op.
+    """
+    threshold, small, steps = (ratio(proof.get(key, "0")) for key in ("threshold", "small", "parts"))
+    parts = whole(steps, "parts")
+    need(0 <= small <= threshold / 2 and threshold, "the small items' size must be at most half the threshold")
+    sizes = [costs.least(v) for v in range(len(costs.times))]
+    shares = [each / threshold for each in sizes if small <= each <= threshold - small]
+    if parts:
+        shares = [x if (parts + 1) * x % 1 == 0 else Fraction((parts + 1) * x // 1, parts) for x in shares]
+    left = costs.num_devices - sum(1 for each in sizes if each > threshold - small)
+    asked = sum(shares, ZERO)
+    need(asked > left or (asked == left > 0 and not parts), "the ops fit by the dual feasible function")
+    return threshold
+
+
+def prove_quantum(proof: Any, costs: Costs) -> Fraction:
+    """Return the bound of the proof within, raised to a multiple of what divides all times; nothing else may count."""
+    need(proof["proof"].get("kind") != "quantum", "a quantum of a quantum is the same")
+    bound, quantum = prove(proof["proof"], costs), quantum_of(costs)
+    return -(-bound // quantum) * quantum if quantum else bound
+
+
+def quantum_of(costs: Costs) -> Fraction:
+    """Return the largest number that divides all times, which every value is a multiple of; 0 where all are 0."""
+    numbers = [seconds for row in costs.times for seconds in row if seconds]
+    graph, hardware = costs.graph, costs.hardware
+    if costs.objective == "pipeline":
+        for i in range(costs.num_devices):
+            rate_in, rate_out, delay_in, delay_out = hardware.io(i)
+            need(hardware.capacity(i, "cache_bytes") is None or rate_in == INF, "overflow has no quantum")
+            sizes = [graph.tensors[tensor][2] for tensor in graph.readers]
+            numbers += [
+                over(size, rate) + delay
+                for size in sizes
+                for rate, delay in ((rate_in, delay_in), (rate_out, delay_out))
+            ]
+    elif costs.objective == "latency":
+        pairs = [(i, j) for i in range(costs.num_devices) for j in range(costs.num_devices) if i != j]
+        linked = [(i, j) for i, j in pairs if hardware.rate[i][j]]
+        numbers += [hardware.transfer(i, j, graph.tensors[t][2]) for t in graph.readers for i, j in linked]
+    elif costs.objective == "memory":
+        numbers += [size / len(readers) for size, readers in graph.shared]
+    scale = common_multiple(numbers, QUANTUM_BITS)
+    need(scale, "the times have no quantum that is worth its digits")
+    return Fraction(math.gcd(*(int(each * scale) for each in numbers)), scale)
+
+
+def common_multiple(numbers: list[Any], bits: int) -> int:
+    """Return the least number whose products with some numbers are whole; 0 where it is longer than so many bits."""
+    scale = 1
+    for each in numbers:
+        scale = math.lcm(scale, Fraction(each).denominator)
+        if scale.bit_length() > bits:
+            return 0
+    return scale
+
+
+class State:
+    """A node of a tree: the devices left of each op, its heads and tails there, what runs before what, devices used."""
+
+    __slots__ = ("devices", "head", "later", "pairs", "tail", "used")
+
+    def __init__(self, devices: Any, head: Any, tail: Any, later: Any, pairs: Any, used: Any) -> None:
+        self.devices, self.head, self.tail = devices, head, tail
+        self.later: list[int] = later  # ops that run after each, as bits
+        self.pairs: list[tuple[int, int]] = pairs  # ops of one device in the order found or decided
+        self.used: frozenset[int] = used
+
+    def copy(self) -> State:
+        """Return a state to be changed."""
+        devices, head, tail = ([list(row) for row in rows] for rows in (self.devices, self.head, self.tail))
+        return State(devices, head, tail, list(self.later), list(self.pairs), self.used)
+
+
+class Windows:
+    """What schedules below a threshold leave open: devices, heads and tails of ops, orders; in whole numbers.
+
+    Times are scaled and rounded down, which makes no schedule longer, and divided by what divides all of them, so that
+    a makespan is a whole number: one below the threshold is at most `most`. The head of an op on a device is the least
+    time before it starts there, its tail the least time from its end to the end of all.
+    """
+
+    def __init__(self, costs: Costs, threshold: Fraction) -> None:
+        graph, hardware, d = costs.graph, costs.hardware, costs.num_devices
+        self.costs, self.d, self.order = costs, d, graph.order
+        self.held, self.room = costs.held, costs.room
+        moves = {
+            t: [[hardware.transfer(i, j, graph.tensors[t][2]) if i != j else ZERO for j in range(d)] for i in range(d)]
+            for t in graph.readers
+        }
+        known = [x for row in costs.times for x in row if x is not None]
+        known += [x for move in moves.values() for row in move for x in row if x != INF]
+        scale = Fraction(common_multiple(known, WHOLE_BITS) or Fraction(1 << WHOLE_BITS) / threshold)
+        unit = math.gcd(*(math.floor(x * scale) for x in known)) or 1
+        self.units = scale / unit  # in a second
+        self.most = math.ceil(threshold * self.units) - 1
+
+        def whole(x: Any) -> Any:  # what takes for ever is in no schedule below the threshold
+            return None if x is None else self.most + 1 if x == INF else math.floor(x * scale) // unit
+
+        self.bound = (
+            max(threshold, (self.most + 1) / self.units) if all(x * scale % 1 == 0 for x in known) else threshold
+        )
+        self.time = [[whole(x) for x in row] for row in costs.times]
+        self.move = {t: [[whole(x) for x in row] for row in move] for t, move in moves.items()}
+        self.before: list[list[Any]] = [[] for _ in graph.ops]  # (op, seconds from device to device)
+        self.after: list[list[Any]] = [[] for _ in graph.ops]
+        for u, v, t in graph.edges:
+            self.add_lag(u, v, self.move[t])
+        groups = defaultdict[Any, list[int]](list)
+        for v, group in enumerate(graph.group):
+            groups[v if group is None else ("group", group)].append(v)
+        self.groups = list(groups.values())
+        self.root = self.start(
+            [
+                [i for i in range(d) if row[i] is not None and alone <= costs.room[i]]
+                for row, alone in zip(self.time, costs.alone, strict=True)
+            ]
+        )
+        self.alike = [next(j for j in range(d) if j == i or self.same(j, i)) for i in range(d)]
+
+    def start(self, devices: Any) -> State:
+        """Return the case in which nothing is decided."""
+        later, zeros = [0] * len(devices), [[0] * self.d for _ in devices]
+        for u in reversed(self.order):
+            for v, _ in self.after[u]:
+                later[u] |= later[v] | 1 << v
+        return State(devices, zeros, zeros, later, [], frozenset()).copy()
+
+    def add_lag(self, u: int, v: int, least: Any) -> None:
+        """Let op v start, after op u has ended, no earlier than by a table of their devices."""
+        self.before[v].append((u, least))
+        self.after[u].append((v, [list(row) for row in zip(*least, strict=True)]))
+
+    def inside(self, a: int, b: int) -> list[int]:
+        """Return the ops that run after one and before another."""
+        later = self.root.later
+        return [v for v in range(len(later)) if later[a] >> v & later[v] >> b & 1]
+
+    def between(self, a: int, b: int) -> Windows:
+        """Return the problem of the ops between two, which take no time themselves: any schedule is one of it, too."""
+        ops = sorted([a, *self.inside(a, b), b])
+        at = {v: x for x, v in enumerate(ops)}
+        part = shallow(self)
+        part.order = [at[v] for v in self.order if v in at]
+        part.time = [[0] * self.d if v in (a, b) else self.time[v] for v in ops]
+        part.before = [[(at[u], move) for u, move in self.before[v] if u in at] for v in ops]
+        part.after = [[(at[w], move) for w, move in self.after[v] if w in at] for v in ops]
+        part.held = [self.held[v] for v in ops]
+        part.groups = [mine for group in self.groups if (mine := [at[v] for v in group if v in at])]
+        part.root = part.start([self.root.devices[v] for v in ops])
+        return part
+
+    def data(self) -> Any:
+        """Return all in which problems between ops differ."""
+        return self.time, self.before, self.held, self.groups, self.root.devices
+
+    def ends_on(self, i: int, j: int, least: int) -> tuple[Windows, State]:
+        """Return the problem of ops `between` where the first is on device i, the last on j less than `least` later."""
+        part, case = shallow(self), self.root.copy()
+        part.most = least - 1
+        case.used = frozenset((i, j))
+        for v, device in ((self.order[0], i), (self.order[-1], j)):
+            for w in next(group for group in self.groups if v in group):
+                case.devices[w] = [x for x in case.devices[w] if x == device]
+        return part, case
+
+    def same(self, i: int, j: int) -> bool:
+        """Return whether two devices can change places in every schedule."""
+        swap = [j if x == i else i if x == j else x for x in range(self.d)]
+        links, room = (self.costs.hardware.rate, self.costs.hardware.delay), self.room
+        return room[i] == room[j] and all(row[i] == row[j] for row in self.costs.times) and all(
+            link[a][b] == link[swap[a]][swap[b]] for link in links for a in range(self.d) for b in range(self.d)
+        )  # fmt: skip
+
+    def settle(self, state: State) -> bool:
+        """Raise heads and tails and strike devices out until nothing changes; return whether something is left."""
+        order = self.order
+        if not all(state.devices):
+            return False
+        for _ in range(MOST_PASSES):
+            befores, afters = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+            for u, v in state.pairs:
+                befores[v].append(u)
+                afters[u].append(v)
+            changed = self.carry(state, order, state.head, self.before, befores)
+            changed |= self.carry(state, order[::-1], state.tail, self.after, afters)
+            left = self.strike(state)
+            if left is None or not self.fits(state):
+                return False
+            if len(order) <= ORDERED_OPS:
+                found = self.orders(state)
+                if found is None:
+                    return False
+                left |= found
+            if not changed and not left:
+                break
+        return True
+
+    def carry(self, state: State, order: Any, bound: Any, before: Any, pairs: Any) -> bool:
+        """Raise heads over what runs before, in an order of ops; tails likewise, in time reversed."""
+        changed = False
+        for v in order:
+            own, mine = bound[v], state.devices[v]
+            for u, move in before[v]:
+                ends = [(bound[u][j] + self.time[u][j], j) for j in state.devices[u]]
+                for i in mine:
+                    least = min([end + move[j][i] for end, j in ends])
+                    if least > own[i]:
+                        own[i], changed = least, True
+            for u in pairs.get(v, ()):  # on the one device of both
+                least = bound[u][mine[0]] + self.time[u][mine[0]]
+                if least > own[mine[0]]:
+                    own[mine[0]], changed = least, True
+        return changed
+
+    def strike(self, state: State) -> bool | None:
+        """Strike devices out on which an op, or one of its group, is too late; None where an op has none left."""
+        changed = False
+        for group in self.groups:
+            left = [
+                i
+                for i in state.devices[group[0]]
+                if all(
+                    i in state.devices[v] and state.head[v][i] + self.time[v][i] + state.tail[v][i] <= self.most
+                    for v in group
+                )
+            ]
+            if not left:
+                return None
+            for v in group:
+                changed |= left != state.devices[v]
+                state.devices[v] = left
+        return changed
+
+    def fits(self, state: State) -> bool:
+        """Return whether no device has more to do than there is time between the least head and tail, nor all have."""
+        fixed: list[list[Any]] = [[] for _ in range(self.d)]
+        held, every = [0] * self.d, []
+        for v, mine in enumerate(state.devices):
+            head, tail, time = state.head[v], state.tail[v], self.time[v]
+            if len(mine) == 1:
+                fixed[mine[0]].append((tail[mine[0]], head[mine[0]], time[mine[0]]))
+                held[mine[0]] += self.held[v]
+            every.append((min(tail[i] for i in mine), min(head[i] for i in mine), min(time[i] for i in mine)))
+        rooms = zip(held, self.room, strict=True)
+        return all(bytes_held <= room for bytes_held, room in rooms) and all(
+            load + count * (head + tail) <= count * self.most
+            for jobs, count in [*((jobs, 1) for jobs in fixed), (every, self.d)]
+            for head, tail, load in crowded(jobs)
+        )
+
+    def floor(self, state: State) -> Any:
+        """Return the makespan that the ops' heads and tails ask for."""
+        return max(
+            min(state.head[v][i] + self.time[v][i] + state.tail[v][i] for i in mine)
+            for v, mine in enumerate(state.devices)
+        )
+
+    def orders(self, state: State) -> bool | None:
+        """Order ops of one device of which one cannot be first; None where neither can, or an op has no device left."""
+        changed = False
+        for i in range(self.d):
+            fixed = [v for v, mine in enumerate(state.devices) if mine == [i]]
+            for at, u in enumerate(fixed):
+                first, last = state.head[u][i] + self.time[u][i], self.time[u][i] + state.tail[u][i]
+                for v, mine in enumerate(state.devices):
+                    if i not in mine or v == u or (v in fixed[:at]) or (state.later[u] >> v | state.later[v] >> u) & 1:
+                        continue
+                    forth = first + self.time[v][i] + state.tail[v][i] <= self.most
+                    back = state.head[v][i] + self.time[v][i] + last <= self.most
+                    if not forth and not back:
+                        if len(mine) == 1:
+                            return None
+                        for w in next(group for group in self.groups if v in group):
+                            state.devices[w] = [j for j in mine if j != i]
+                        changed = True
+                    elif len(mine) == 1 and forth != back:
+                        put(state, *((u, v) if forth else (v, u)))
+                        changed = True
+        return changed
+
+
+def put(state: State, u: int, v: int) -> None:
+    """Let op u run before op v, which is on the same device."""
+    state.pairs.append((u, v))
+    further = state.later[v] | 1 << v
+    state.later = [each | further if w == u or each >> u & 1 else each for w, each in enumerate(state.later)]
+
+
+def crowded(jobs: list[Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield heads, tails, and the times of the jobs (tail, head, time) of at least these."""
+    jobs = sorted(jobs, reverse=True)
+    heads = sorted({head for _, head, _ in jobs})
+    for least in heads[:: 1 + len(heads) // MOST_HEADS]:
+        load = 0
+        for tail, head, time in jobs:
+            if head >= least:
+                load += time
+                yield least, tail, load
+
+
+Row = tuple[dict[tuple[int, int], Any], dict[int, int], int, Any]
+
+ROW_LENGTHS = {"before": 2, "head": 1, "tail": 1, "memory": 1, "between": 3, "interval": 3}
+"""Arguments of each kind of row but ``move``, which names as many devices as it likes, each once."""
+
+
+def row_of(windows: Windows, state: State, kind: str, args: list[Any]) -> Row:
+    """Return what a row says of every schedule: shares of ops on devices, starts, the end, and a number.
+
+    ``sum share[v, i] x[v, i] + sum start[v] t[v] - end C + number <= 0``, where x[v, i] is 1 where op v is on device i
+    and else 0, t[v] is its start and C the makespan.
+
+    before u v      op u ends before op v starts
+    move u v i ...  and where u is on one of these devices and v is not, the least transfer out of them lies between
+    head v, tail v  an op starts no earlier than its head, and ends no later than its tail before C
+    memory i        the ops of a device take no more bytes than it has
+    between i a b   the ops of a device that run after a and before b run between these; -1 is the start, or the end
+    interval i h q  those with heads and tails of at least h and q run between these
+    """
+    share, start = defaultdict[tuple[int, int], Any](int), defaultdict[int, int](int)
+    devices, n = state.devices, len(state.devices)
+
+    def add(v: int, amounts: Any, on: Any, sign: int = 1) -> None:
+        for i in on:
+            if i in devices[v]:
+                share[v, i] += sign * amounts[i]
+
+    def ends(v: int) -> None:
+        start[v] += 1
+        add(v, windows.time[v], devices[v])
+
+    need(kind == "move" or len(args) == ROW_LENGTHS.get(kind), "a row is unknown, or has another number of arguments")
+    if kind in ("before", "move", "head", "tail"):
+        need(all(0 <= v < n for v in args[:2]), "a row is about no op")
+        need(len(set(args[2:])) == len(args[2:]), "a row names a device twice")
+        u, v = args[0], args[min(1, len(args) - 1)]
+        if kind != "head":
+            ends(u)
+        if kind in ("head", "tail"):
+            add(u, state.head[u] if kind == "head" else state.tail[u], devices[u])
+        else:
+            need(state.later[u] >> v & 1, "the ops of a row are in no order")
+        if kind == "move":
+            move = next(move for w, move in windows.before[v] if w == u)
+            cost = min(move[i][j] for i in args[2:] for j in range(windows.d) if j not in args[2:])
+            add(u, [cost] * windows.d, args[2:])
+            add(v, [cost] * windows.d, args[2:], -1)
+        if kind != "tail":
+            start[v] -= 1
+        return share, start, int(kind == "tail"), 0
+    i = args[0]
+    need(0 <= i < windows.d, "a row is about no device")
+    if kind == "memory":
+        need(windows.room[i] != INF, "a row is about memory without end")
+        for v in range(n):
+            add(v, [windows.held[v]] * windows.d, [i])
+        return share, start, 0, -windows.room[i]
+    _, a, b = args
+    if kind == "between":
+        need(min(a, b) >= -1 and max(a, b) < n and (min(a, b) < 0 or state.later[a] >> b & 1), "ops are in no order")
+        inside = [v for v in range(n) if (a < 0 or state.later[a] >> v & 1) and (b < 0 or state.later[v] >> b & 1)]
+        if a >= 0:
+            ends(a)
+        start[b] -= b >= 0
+    else:
+        need(a + b <= windows.floor(state), "a row is about too much time")
+        inside = [v for v in range(n) if state.head[v][i] >= a and state.tail[v][i] >= b]
+    for v in inside:
+        add(v, windows.time[v], [i])
+    return share, start, int(kind == "interval" or b < 0), a + b if kind == "interval" else 0
+
+
+def refuted(windows: Windows, state: State, rows: Any) -> bool:
+    """Return whether rows, each with a multiplier >= 0 at its end, contradict each other (Farkas).
+
+    The sum of the rows is at most 0 in every schedule; it is refuted if its least value is not, with every group of ops
+    on one device, every start within its head and tail, and the makespan at most what is below the threshold.
+    """
+    shares, starts, end, total = defaultdict[Any, Any](int), defaultdict[int, Any](int), ZERO, ZERO
+    for kind, *args in rows:
+        *args, weight = (int(each) for each in args)
+        need(weight >= 0, "a multiplier is negative")
+        share, start, ends, const = row_of(windows, state, kind, args)
+        for key, amount in share.items():
+            shares[key] += weight * amount
+        for v, amount in start.items():
+            starts[v] += weight * amount
+        end, total = end + weight * ends, total + weight * const
+    for v, amount in starts.items():
+        mine = state.devices[v]
+        if amount > 0:
+            total += amount * min(state.head[v][i] for i in mine)
+        elif amount < 0:
+            total += amount * (windows.most - min(windows.time[v][i] + state.tail[v][i] for i in mine))
+    for group in windows.groups:
+        total += min(sum(shares.get((v, i), 0) for v in group) for i in state.devices[group[0]])
+    return bool(total > end * windows.most)
+
+
+def branches(windows: Windows, state: State, node: Any) -> Iterator[State]:
+    """Yield the cases that a node splits into: the devices of an op, or which of two ops of one device is first.
+
+    Of devices that nothing was decided about and that can change places, one stands for all.
+    """
+    if "pair" in node:
+        u, v = (int(each) for each in node["pair"])
+        need(min(u, v) >= 0, "a node is about no op")
+        mine = state.devices[u]
+        need(u != v and len(mine) == 1 and mine == state.devices[v], "a pair is not on one device")
+        for first, second in ((u, v), (v, u)):
+            case = state.copy()
+            case.used |= {mine[0]}
+            put(case, first, second)
+            yield case
+        return
+    v = int(node["op"])
+    need(0 <= v < len(state.devices), "a node is about no op")
+    fresh = set(range(windows.d)) - state.used
+    for i in state.devices[v]:
+        if i in fresh and any(j in fresh and windows.alike[j] == windows.alike[i] for j in range(i)):
+            continue
+        case = state.copy()
+        case.used |= {i}
+        for w in next(group for group in windows.groups if v in group):
+            case.devices[w] = [i]
+        yield case
+
+
+def close(windows: Windows, state: State, nodes: Any) -> None:
+    """Refute a case by the nodes of a tree, in the order of a search."""
+    rows, stack = iter(nodes), [state]
+    while stack:
+        state = stack.pop()
+        if windows.settle(state):
+            node: Any = next(rows, None)
+            need(node is not None, "the tree leaves a case open")
+            if "rows" in node:
+                need(refuted(windows, state, node["rows"]), "the rows of a leaf do not refute it")
+            else:
+                stack += reversed(list(branches(windows, state, node)))
+    need(next(rows, None) is None, "the tree has too many nodes")
+
+
+def learn_lags(windows: Windows, lags: Any) -> None:
+    """Add what each lag says, once it is proven: by trees for pairs of devices, or as a copy of an earlier one.
+
+    Between the end of op a and the start of op b run all ops that are after a and before b. So what is proven of these
+    alone holds in every schedule, whatever else there is; and what is added may be used by the lags behind it.
+    """
+    proven: list[Any] = []
+    for lag in lags:
+        a, b = (whole(lag[key], "an op of a lag") for key in ("from", "to"))
+        need(max(a, b) < len(windows.time) and windows.root.later[a] >> b & 1, "the ops of a lag are in no order")
+        part = windows.between(a, b)
+        if "same" in lag:
+            earlier = whole(lag["same"], "the number of a lag")
+            need(earlier < len(proven) and part.data() == proven[earlier][0], "a lag is no copy of that which it names")
+            least = proven[earlier][1]
+        else:
+            least = [[whole(each, "a lag") for each in row] for row in lag["least"]]
+            need([len(row) for row in least] == [windows.d] * windows.d, "a lag is no table of devices")
+            for i, row in enumerate(least):
+                for j, each in enumerate(row):
+                    if each:
+                        close(*part.ends_on(i, j, each), lag["trees"][i][j])
+        proven.append((part.data(), least))
+        windows.add_lag(a, b, least)
+
+
+def prove_tree(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if all cases of its tree are refuted, by its lags."""
+    need(costs.objective == "latency", "trees prove bounds of latency alone")
+    threshold = ratio(proof["threshold"])
+    need(threshold > 0, "the threshold must be positive")
+    windows = Windows(costs, threshold)
+    learn_lags(windows, proof.get("lags", ()))
+    close(windows, windows.root.copy(), proof["nodes"])
+    return windows.bound
+
+
+class Lattice:
+    """The sets of ops that are closed under predecessors, as bits, with sums over each, in integers."""
+
+    def __init__(self, graph: Graph, parts: list[list[int]]) -> None:
+        self.parts = parts
+        at = {v: part for part, ops in enumerate(self.parts) for v in ops}
+        self.needs = [0] * len(self.parts)
+        self.tensors = []  # (producing part, mask of the other parts that read it, bytes)
+        for tensor, readers in graph.readers.items():
+            u, _, size = graph.tensors[tensor]
+            mask = 0
+            for v in readers:
+                if at[v] != at[u]:
+                    mask |= 1 << at[v]
+                    self.needs[at[v]] |= 1 << at[u]
+            if mask:
+                self.tensors.append((at[u], mask, size))
+        self.full = (1 << len(self.parts)) - 1
+
+    def sets(self, *weights: list[int]) -> dict[int, Any]:
+        """Return every closed set -> (sum of each of the weights over it, tensors made in it and read outside, tops).
+
+        Its tops are the parts that no other part of it needs; a closed set that has them has all of it.
+        """
+        made, read, after = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list), defaultdict(set)
+        for t, (u, mask, _) in enumerate(self.tensors):
+            made[u].append(t)
+            for part in places(mask):
+                read[part].append(t)
+                after[u].add(part)
+        ready = tuple(part for part, needed in enumerate(self.needs) if not needed)
+        found: dict[int, Any] = {0: ((0,) * len(weights), (), 0)}
+        stack = [(0, ready)]
+        while stack:
+            ideal, ready = stack.pop()
+            sums, live, tops = found[ideal]
+            for part in ready:
+                grown = ideal | 1 << part
+                if grown in found:
+                    continue
+                gone = {t for t in read[part] if not self.tensors[t][1] & ~grown}
+                kept = (*(t for t in live if t not in gone), *made[part])
+                added = tuple(a + row[part] for a, row in zip(sums, weights, strict=True))
+                found[grown] = added, kept, tops & ~self.needs[part] | 1 << part
+                freed = (v for v in after[part] if self.needs[v] & grown == self.needs[v])
+                stack.append((grown, (*(v for v in ready if v != part), *freed)))
+                if len(found) > MOST_SETS:
+                    raise TooLong(f"the proof lists more than {MOST_SETS:,} sets")
+        return found
+
+
+class Ordered:
+    """Closed sets in the order of a number each; sets of them are bits, that with the least number the lowest."""
+
+    def __init__(self, figures: dict[int, Any], numbers: list[int], parts: int) -> None:
+        self.numbers, self.sets = zip(*sorted(zip(numbers, figures, strict=True)), strict=True)
+        self.at = {ideal: at for at, ideal in enumerate(self.sets)}
+        self.all = (1 << len(self.sets)) - 1
+        columns = zip(*(f"{ideal:0{parts}b}" for ideal in reversed(self.sets)), strict=True)
+        self.having = [int("".join(column), 2) for column in columns][::-1]  # those that have each part
+
+    def bits(self, chosen: set[int]) -> int:
+        """Return some of the sets."""
+        return int("".join("01"[ideal in chosen] for ideal in reversed(self.sets)), 2)
+
+    def below(self, number: int) -> int:
+        """Return the sets whose numbers are less than one."""
+        return (1 << bisect_left(self.numbers, number)) - 1
+
+    def larger_than(self, parts: int, among: int) -> int:
+        """Return those of some sets that have all of some parts."""
+        for part in places(parts):
+            among &= self.having[part]
+        return among
+
+    def listed(self, bits: int) -> Iterator[int]:
+        """Yield sets that are given by bits."""
+        digits = f"{bits:b}"[::-1]
+        at = digits.find("1")
+        while at >= 0:
+            yield self.sets[at]
+            at = digits.find("1", at + 1)
+
+
+class Covered:
+    """The sets that are reached with no more devices of each class than some, for few enough numbers of devices."""
+
+    def __init__(self, orders: list[Ordered], count: tuple[int, ...]) -> None:
+        few = math.prod(each + 1 for each in count) <= MOST_VECTORS
+        self.orders = orders
+        self.by = {vector: [0] * len(orders) for vector in product(*(range(n + 1) for n in count) if few else [()])}
+
+    def by_all(self, vectors: set[tuple[int, ...]]) -> list[int]:
+        """Return the sets that need not be reached again by any of some numbers, in each order."""
+        found = [order.all for order in self.orders]
+        for vector in vectors:
+            found = [those & each for those, each in zip(found, self.by.get(vector, [0] * len(found)), strict=True)]
+        return found
+
+    def add(self, reached: dict[tuple[int, ...], list[int]]) -> None:
+        """Take what is reached with some numbers of devices."""
+        for vector, ideals in reached.items():
+            bits = [sum(1 << order.at[each] for each in ideals) for order in self.orders]
+            for other, by in self.by.items():
+                if all(map(le, vector, other)):
+                    by[:] = [those | each for those, each in zip(by, bits, strict=True)]
+
+
+def places(bits: int) -> Iterator[int]:
+    """Yield the places of the bits of a number."""
+    while bits:
+        yield (bits & -bits).bit_length() - 1
+        bits &= bits - 1
+
+
+def merged(graph: Graph) -> list[list[int]]:
+    """Return the ops that must share a stage, with each other: colocated ones and what lies between them."""
+    group: dict[Any, int] = {}
+    leader = [group.setdefault(("group", g) if g is not None else v, v) for v, g in enumerate(graph.group)]
+    after = defaultdict(set)
+    for u, v, _ in graph.edges:
+        after[leader[u]].add(leader[v])
+    if any(g is not None for g in graph.group):
+        reach = {v: reachable(v, after) for v in set(leader)}
+        leader = [min([at] + [w for w in reach[at] if at in reach[w]]) for at in leader]
+    parts = defaultdict(list)
+    for v in graph.order:
+        parts[leader[v]].append(v)
+    return list(parts.values())
+
+
+def absorbed(costs: Costs) -> list[list[int]]:
+    """Return the parts of the graph, where those that weigh nothing at an end of it are joined to their only neighbour.
+
+    Such a part moves no tensors then and costs its neighbour's stage nothing: some best schedule has them together.
+    """
+    graph, devices = costs.graph, range(costs.num_devices)
+    total, pipeline = sum(graph.param), costs.objective == "pipeline"
+    limits = [costs.hardware.capacity(i, key) for i in devices for key in ("memory_bytes", "cache_bytes")]
+    bare = pipeline and all(limit is None or limit >= total for limit in limits)
+    parts = dict(enumerate(merged(graph)))
+    at = {v: part for part, ops in parts.items() for v in ops}
+    after, before = ({part: set[int]() for part in parts} for _ in range(2))
+    for u, v, _ in graph.edges:
+        if at[u] != at[v]:
+            after[at[u]].add(at[v])
+            before[at[v]].add(at[u])
+    light = {v for v in parts if all(set(costs.times[w]) == {0} and (bare or not graph.param[w]) for w in parts[v])}
+    stack = sorted(light)
+    while stack:
+        v = stack.pop()
+        for here, there in ((after, before), (before, after)):
+            if v in parts and len(here[v]) == 1 and not there[v]:
+                (u,) = here[v]
+                there[u].discard(v)
+                parts[u] += parts.pop(v)
+                stack += light & {u}
+    return list(parts.values())
+
+
+def reachable(start: int, after: dict[int, set[int]]) -> set[int]:
+    """Return what can be reached from a node in one step and more."""
+    found, stack = set(), [start]
+    while stack:
+        for v in after[stack.pop()]:
+            if v not in found:
+                found.add(v)
+                stack.append(v)
+    return found
+
+
+def prove_states(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if whole stages below it do not reach the set of all ops."""
+    need(costs.objective in ("pipeline", "memory"), "states prove bounds of stages alone")
+    threshold = ratio(proof["threshold"])
+    reached = costs.reached(costs, threshold)
+    need(reached is not None, "stages below the threshold reach the set of all ops")
+    need(proof["reached"] == reached, f"the proof counts {proof['reached']} sets by stages; there are {reached}")
+    return threshold
+
+
+def reached_states(costs: Costs, threshold: Fraction) -> list[int] | None:
+    """Return how many sets 1, 2, ... whole stages below a threshold reach; None if the set of all ops is one."""
+    search = PipelineStates if costs.objective == "pipeline" else MemoryStates
+    return search(Lattice(costs.graph, absorbed(costs)), costs, threshold).reach()
+
+
+class Shared:
+    """The parameters that ops of several parts of a graph share, of which each part counts its share of readers."""
+
+    def __init__(self, graph: Graph, parts: list[list[int]]) -> None:
+        self.rows: list[tuple[int, Any, list[Any]]] = []  # (mask of the parts that read it, bytes, what each counts)
+        for size, readers in graph.shared:
+            counts = [size * len(readers.intersection(ops)) / len(readers) for ops in parts]
+            self.rows.append((sum(1 << p for p, count in enumerate(counts) if count), size, counts))
+
+    def numbers(self) -> list[Any]:
+        """Return all bytes that are counted."""
+        return [x for _, size, counts in self.rows for x in (size, *counts)]
+
+    def scale(self, factor: int) -> None:
+        """Count in other units, in which all bytes are whole."""
+        self.rows = [(mask, int(size * factor), [int(x * factor) for x in counts]) for mask, size, counts in self.rows]
+
+    def beyond(self, inside: int) -> Any:
+        """Return the bytes that a stage of some parts holds beyond what these count."""
+        return sum(
+            size - sum(counts[part] for part in places(inside & mask))
+            for mask, size, counts in self.rows
+            if inside & mask
+        )
+
+
+class PipelineStates:
+    """What a number of stages of cost below a threshold can reach, in any order of the devices."""
+
+    def __init__(self, lattice: Lattice, costs: Costs, threshold: Fraction) -> None:
+        self.lattice, hardware, parts = lattice, costs.hardware, lattice.parts
+        self.expired, self.most_pairs = costs.expired, costs.most_pairs
+        rows: list[Any] = []
+        for i in range(costs.num_devices):
+            rate_in, rate_out, delay_in, delay_out = hardware.io(i)
+            times = [costs.times[v][i] for v in range(len(costs.times))]
+            works = [None if None in (part := [times[v] for v in ops]) else sum(part) for ops in parts]
+            enter = [over(size, rate_in) + delay_in for _, _, size in lattice.tensors]
+            leave = [over(size, rate_out) + delay_out for _, _, size in lattice.tensors]
+            cache, memory = hardware.capacity(i, "cache_bytes"), hardware.capacity(i, "memory_bytes")
+            spill = None if cache is None or rate_in == INF else (cache, over(Fraction(1), rate_in))
+            rows.append((works, enter, leave, spill, None if memory is None else memory * CAPACITY))
+        self.classes = [row for i, row in enumerate(rows) if rows.index(row) == i]
+        self.count = tuple(rows.count(row) for row in self.classes)
+        self.param: list[Any] = [sum((costs.graph.part[v] for v in ops), ZERO) for ops in parts]
+        self.shared = Shared(costs.graph, parts)
+        self.banned = [sum(1 << p for p, work in enumerate(row[0]) if work is None) for row in self.classes]
+        self.to_whole_numbers(threshold)
+
+    def to_whole_numbers(self, threshold: Fraction) -> None:
+        """Scale all seconds, and all bytes, to whole numbers; None stays."""
+        seconds = [threshold] + [x for row in self.classes for part in row[:3] for x in part if x is not None]
+        byte_counts = self.param + self.shared.numbers()
+        for _, _, _, spill, memory in self.classes:
+            byte_counts += ([] if spill is None else [spill[0]]) + ([] if memory is None else [memory])
+        bytes_scale = math.lcm(*(x.denominator for x in byte_counts))
+        seconds += [row[3][1] / bytes_scale for row in self.classes if row[3] is not None]
+        scale = common_multiple(seconds, MOST_BITS // len(seconds))
+        if not scale:
+            raise TooLong("the times have too many digits")
+
+        def whole(values: Any) -> list[Any]:
+            return [None if x is None else int(x * scale) for x in values]
+
+        self.threshold = int(threshold * scale)
+        self.param = [int(x * bytes_scale) for x in self.param]
+        self.shared.scale(bytes_scale)
+        self.classes = [
+            (
+                *map(whole, row[:3]),
+                None if row[3] is None else (int(row[3][0] * bytes_scale), int(row[3][1] / bytes_scale * scale)),
+                None if row[4] is None else math.floor(row[4] * bytes_scale),
+            )
+            for row in self.classes
+        ]
+
+    def reach(self) -> list[int] | None:
+        """Return how many sets are first reached with 1, 2, ... stages; None if the set of all ops is one of them."""
+        lattice, k = self.lattice, sum(self.count)
+        works = [[each or 0 for each in row[0]] for row in self.classes]
+        least = [
+            min(each for each in column if each is not None)
+            for column in zip(*(row[0] for row in self.classes), strict=True)
+        ]
+        figures = lattice.sets(least, self.param, *works)
+        enter, leave = (
+            [min(each) for each in zip(*(row[side] for row in self.classes), strict=True)] for side in (1, 2)
+        )
+        rows = figures.values()
+        numbers = [[row[0][0] + sum(leave[t] for t in row[1]) for row in rows], [row[0][1] for row in rows]]
+        orders = [Ordered(figures, each, len(lattice.parts)) for each in numbers]
+        tensors = [
+            (enter[t], leave[t], orders[0].having[made] & ~orders[0].larger_than(readers, orders[0].all))
+            for t, (made, readers, _) in enumerate(lattice.tensors)
+        ]
+        start, covered, most_bytes = (0,) * len(self.count), Covered(orders, self.count), self.most_bytes()
+        used, seen, counts, pairs = {0: {start}}, defaultdict(set, {0: {start}}), [], 0
+        for stage in range(1, k + 1):
+            left = self.left(k - stage, *figures[lattice.full][0][:2])
+            fits = {at for at, row in figures.items() if left(*row[0][:2])}
+            among, following = [order.bits(fits) for order in orders], defaultdict(set)
+            for ideal, vectors in used.items():
+                need(not self.expired(), "the search has no time left")
+                done, held = figures[ideal][0][:2]
+                found = [
+                    order.larger_than(figures[ideal][2], those) for order, those in zip(orders, among, strict=True)
+                ]
+                costly = sorted((tensors[t] for t in figures[ideal][1]), reverse=True)
+                found[0] = self.affordable(orders[0], costly, found[0], done + self.threshold)
+                found[1] &= orders[1].below(held + most_bytes + 1)
+                reached = defaultdict(list)
+                for c, most in enumerate(self.count):
+                    longer = {(*v[:c], v[c] + 1, *v[c + 1 :]) for v in vectors if v[c] < most}
+                    left_over = [those & ~again for those, again in zip(found, covered.by_all(longer), strict=True)]
+                    key = min((0, 1), key=lambda key: left_over[key].bit_count())
+                    pairs += left_over[key].bit_count()
+                    if pairs > self.most_pairs:
+                        raise TooLong(f"the proof compares more than {self.most_pairs:,} pairs of sets")
+                    for grown in orders[key].listed(left_over[key]):
+                        if grown != ideal and self.is_below(ideal, grown, c, figures):
+                            for vector in longer:
+                                if not any(all(map(le, other, vector)) for other in seen[grown]):
+                                    seen[grown].add(vector)
+                                    following[grown].add(vector)
+                                    reached[vector].append(grown)
+                covered.add(reached)
+            if lattice.full in following:
+                return None
+            counts.append(len(following))
+            used = following
+        return counts
+
+    def affordable(self, order: Ordered, tensors: list[Any], among: int, end: int, split: int = 16) -> int:
+        """Return the sets that a stage below the threshold may reach, and some more; `tensors` are live before it.
+
+        Work and what is live after it are below the threshold and the work before it. Of what is live before it, the
+        stage gets what is live no more, and does not send again what still is; so many tensors are told apart.
+        """
+        among &= order.below(end + sum(each[1] for each in tensors))
+        if not tensors or not split or among.bit_count() < FEW:
+            return among
+        (enter, leave, live), *rest = tensors
+        gone = self.affordable(order, rest, among & ~live, end - enter, split - 1)
+        return gone | self.affordable(order, rest, among & live, end + leave, split - 1)
+
+    def most_bytes(self) -> int:
+        """Return the most bytes of parameters that a stage below the threshold may hold."""
+        limits = []
+        for _, _, _, spill, memory in self.classes:
+            streamed = INF if spill is None else spill[0] + self.threshold // spill[1]
+            limits.append(streamed if memory is None else min(streamed, memory))
+        return int(max(limits)) if max(limits) != INF else int(sum(self.param))
+
+    def left(self, stages: int, work: int, param: int) -> Any:
+        """Return whether what a closed set leaves, of (least work, bytes), may fit into a number of stages.
+
+        Each costs less than the threshold, so all together do; what exceeds their caches overflows at the best rate.
+        """
+        spills = [row[3] for row in self.classes]
+        rate = 0 if None in spills else min(spill[1] for spill in spills)
+        caches = (
+            sorted((s[0] for s, n in zip(spills, self.count, strict=True) for _ in range(n)), reverse=True)
+            if rate
+            else []
+        )
+        cache, room = sum(caches[:stages]), stages * self.threshold
+
+        def fits(done: int, held: int) -> bool:
+            if stages == 0:
+                return (done, held) == (work, param)
+            return bool(work - done + rate * max(0, param - held - cache) < room)
+
+        return fits
+
+    def is_below(self, ideal: int, grown: int, c: int, figures: Any) -> bool:
+        """Return whether a stage from one closed set to another is below the threshold on a class of devices."""
+        (_, param_before, *before), live_before, _ = figures[ideal]
+        (_, param_after, *after), live_after, _ = figures[grown]
+        _, enter, leave, spill, memory = self.classes[c]
+        inside, tensors = grown & ~ideal, self.lattice.tensors
+        param = param_after - param_before + self.shared.beyond(inside)
+        cost = after[c] - before[c]
+        if spill is not None and param > spill[0]:
+            cost += (param - spill[0]) * spill[1]
+        if cost >= self.threshold or (memory is not None and param > memory):
+            return False
+        cost += sum(enter[t] for t in live_before if tensors[t][1] & inside)
+        cost += sum(leave[t] for t in live_after if inside >> tensors[t][0] & 1)
+        return not (cost >= self.threshold or inside & self.banned[c])
+
+
+class MemoryStates:
+    """What the first stages of a `memory` problem can reach within the values of the levels before."""
+
+    def __init__(self, lattice: Lattice, costs: Costs, threshold: Fraction) -> None:
+        self.lattice, self.level, hardware, graph = lattice, costs.level, costs.hardware, costs.graph
+        self.expired, self.most_pairs = costs.expired, costs.most_pairs
+        param = [sum((graph.part[v] for v in ops), ZERO) for ops in lattice.parts]
+        self.shared = Shared(graph, lattice.parts)
+        peak = [threshold, *costs.values][0 if costs.level == 0 else 1]
+        limits = [hardware.capacity(i, "memory_bytes") for i in range(costs.num_devices)]
+        caches = [hardware.capacity(i, "cache_bytes") for i in range(costs.num_devices)]
+        total = threshold if costs.level == 1 else costs.values[1]
+        sizes = [size for _, _, size in lattice.tensors]
+        known = [
+            x
+            for x in (*param, *self.shared.numbers(), *limits, *caches, *sizes, peak, total, threshold)
+            if x is not None
+        ]
+        scale = math.lcm(*(Fraction(x).denominator for x in known))
+        self.param = [int(x * scale) for x in param]
+        self.shared.scale(scale)
+        self.sizes = [int(x * scale) for x in sizes]
+        self.caches: list[Any] = [None if x is None else int(x * scale) for x in caches]
+        # The most bytes that a stage may hold, that all may stream, and that one may send, all inclusive.
+        top = int(peak * scale) - (costs.level == 0)
+        self.most = [top if x is None else min(top, math.floor(x * CAPACITY * scale)) for x in limits]
+        self.streamed = int(total * scale) - (costs.level == 1) if costs.level else None
+        self.sent = int(threshold * scale) - 1 if costs.level == 2 else None
+        self.banned = [
+            sum(1 << p for p, ops in enumerate(lattice.parts) if any(costs.times[v][i] is None for v in ops))
+            for i in range(costs.num_devices)
+        ]
+
+    def reach(self) -> list[int] | None:
+        """Return how many sets 1, 2, ... stages can reach; None if the set of all ops is one after the last."""
+        lattice, k = self.lattice, len(self.most)
+        figures = lattice.sets(self.param)
+        order = Ordered(figures, [row[0][0] for row in figures.values()], len(lattice.parts))
+        whole = order.numbers[-1]
+        reached, counts, pairs = {0: 0}, [], 0
+        for i in range(k):
+            following: dict[int, int] = {}
+            among = order.all & ~order.below(whole - sum(self.most[i + 1 :]))
+            free = None if None in self.caches[i + 1 :] else sum(self.caches[i + 1 :])
+            for ideal, streamed in reached.items():
+                need(not self.expired(), "the search has no time left")
+                held = figures[ideal][0][0]
+                found = order.larger_than(figures[ideal][2], among & order.below(held + self.most[i] + 1))
+                pairs += found.bit_count()
+                if pairs > self.most_pairs:
+                    raise TooLong(f"the proof compares more than {self.most_pairs:,} pairs of sets")
+                for grown in order.listed(found):
+                    total = figures[grown][0][0]
+                    if grown & ~ideal & self.banned[i]:
+                        continue
+                    holds = total - held + self.shared.beyond(grown & ~ideal)
+                    if holds > self.most[i]:
+                        continue
+                    spare = 0 if self.caches[i] is None else max(0, holds - self.caches[i])
+                    later = 0 if free is None else max(0, whole - total - free)
+                    if self.streamed is not None and streamed + spare + later > self.streamed:
+                        continue
+                    if self.sent is not None and self.sends(ideal, figures[grown][1]) > self.sent:
+                        continue
+                    if grown not in following or following[grown] > streamed + spare:
+                        following[grown] = streamed + spare
+            reached = following
+            counts.append(len(reached))
+        return None if lattice.full in reached else counts
+
+    def sends(self, ideal: int, live: Any) -> int:
+        """Return the bytes that a stage sends: what is live after it and was not made before it."""
+        return sum(self.sizes[t] for t in live if not ideal >> self.lattice.tensors[t][0] & 1)
+
+
+def prove_zero(proof: Any, costs: Costs) -> Fraction:
+    """Return 0: no value is below it."""
+    return ZERO
+
+
+PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
+    "zero": prove_zero,
+    "op": prove_op,
+    "load": prove_load,
+    "packing": prove_packing,
+    "quantum": prove_quantum,
+    "states": prove_states,
+    "tree": prove_tree,
+}
+
+
+def prove(proof: Any, costs: Costs) -> Fraction:
+    """Return the bound that a proof proves."""
+    need(isinstance(proof, dict) and proof.get("kind") in PROOFS, f"unknown proof {str(proof)[:60]}")
+    need(
+        costs.objective != "throughput" or proof["kind"] in ("zero", "load"),
+        f"{proof['kind']} proves no bounds of throughput: shards of an op may run at once",
+    )
+    need(
+        costs.level == 0 or proof["kind"] in ("zero", "states"),
+        f"{proof['kind']} proves bounds on the first level alone",
+    )
+    return PROOFS[proof["kind"]](proof, costs)
+
+
+def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact values of the plan's schedule, after checking that it is feasible and has the plan's values."""
+    known(plan, PLAN_KEYS, "the plan")
+    need(plan["assignment"] is not None, "the plan has no schedule")
+    need(plan["status"] in ("optimal", "feasible"), f"the plan calls its schedule {plan['status']!r}")
+    need(plan["objective"] in ("pipeline", "memory", "latency", "throughput"), "unknown objective")
+    stages = plan["objective"] in ("pipeline", "memory")
+    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
+    need(not plan.get("training"), "training pipelines are not checked here")
+    need(not plan.get("stage_orders"), "peaks of activation memory are not checked here")
+    need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
+    counts = plan.get("inputs", 1), plan.get("shard_inputs", 1)
+    need(plan["objective"] == "throughput" or counts == (1, 1), "only throughput is of several inputs")
+    need(plan.get("resident", "peak") in ("peak", "tensors", "weights"), "unknown rule of what memory holds")
+    values = (check_stages if stages else check_placement)(plan, graph, hardware)
+    need(len(values) == len(plan["values"]), "the plan has not as many values as its objective")
+    for level, (said, true) in enumerate(zip(plan["values"], values, strict=True)):
+        near(said, true, f"the value on level {level}")
+    return values
+
+
+def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached: Any = None) -> str:
+    """Return the line that says what is verified; `reached` may stand in for `reached_states`."""
+    values = exact_values(plan, graph, hardware)
+    bounds, closed = [ZERO] * len(values) if plan["bounds"] is None else plan["bounds"], True
+    for said, value in zip(bounds, values, strict=True):
+        need(not closed or said <= value * (1 + ROUNDING), f"the bound {float(said)} exceeds the value {float(value)}")
+        closed = closed and value - said <= OPTIMAL * value
+    need(closed == (plan["status"] == "optimal"), f"the plan calls itself {plan['status']!r}")
+    shown = f"{question(plan)}: value {', '.join(f'{float(value):.12g}' for value in values)}"
+    if certificate is None:
+        return f"VERIFIED (value only) {shown}; no certificate"
+    known(certificate, CERTIFICATE_KEYS, "the certificate")
+    for what in ("graph_fingerprint", "hardware_fingerprint"):
+        need(certificate[what] == plan[what], f"the certificate is for another {what.partition('_')[0]}")
+    need(len(certificate["levels"]) == len(values), "the certificate has not as many levels as the plan")
+    proven: list[Fraction] = []
+    for level, (row, said) in enumerate(zip(certificate["levels"], bounds, strict=True)):
+        if row is None:
+            return f"VERIFIED (value only) {shown}; the bound rests on {', '.join(certificate['trusted'])}"
+        costs = Costs(plan, graph, hardware, level, values)
+        costs.reached = reached or costs.reached
+        try:
+            proven.append(prove(row, costs))
+        except TooLong as problem:
+            return f"VERIFIED (value only) {shown}; the bound is not checked: {problem}"
+        need(proven[-1] <= values[level], f"the proof on level {level} contradicts the value")
+        need(proven[-1] >= said * (1 - ROUNDING), f"level {level} is proven to {float(proven[-1])}, not {float(said)}")
+        if values[level] - proven[-1] > OPTIMAL * values[level]:  # the levels behind speak of schedules optimal here
+            need(plan["status"] != "optimal", "the plan calls itself optimal; the proof leaves a gap")
+            break
+    told = ", ".join(f"{float(bound):.12g}" for bound in proven)
+    return f"VERIFIED (exact) {shown}; bound {told}{'; optimal' * (plan['status'] == 'optimal')}"
+
+
+def question(plan: Any) -> str:
+    """Return what of the problem the plan alone says."""
+    objective, inputs = plan["objective"], whole(plan.get("inputs", ONE), "inputs", 1)
+    if objective in ("pipeline", "memory"):
+        return str(objective)
+    rules = f"{plan.get('transfer_rule', 'parallel')} transfers, {plan.get('resident', 'tensors')} in memory"
+    return f"{objective} of {inputs} input{'s' * (inputs > 1)}, {rules}"
+
+
+def answer(read: Callable[[], tuple[Any, Any, Any, Any]], reached: Any = None) -> str:
+    """Return the one line that is said of a plan, a graph, hardware and a certificate or None, as they are read."""
+    try:
+        plan, graph, hardware, certificate = read()
+        line = check(plan, Graph(graph), Hardware(hardware), certificate, reached)
+    except Refuted as problem:
+        line = f"REFUTED: {problem}"
+    except MALFORMED as problem:
+        line = f"REFUTED: malformed file ({type(problem).__name__}: {problem})"
+    return "".join(each if each.isprintable() else "?" for each in line)
+
+
+def main(arguments: list[str]) -> int:
+    """Check the files named on the command line; return the exit code."""
+    if len(arguments) not in (3, 4):
+        print(__doc__)
+        return 2
+    forms = ("rlinit-plan", "rlinit-graph", "rlinit-hardware", "rlinit-certificate")
+    line = answer(lambda: tuple([*map(read, arguments, forms), None][:4]))
+    print(line)
+    return int(line.startswith("REFUTED"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
