@@ -98,6 +98,15 @@ def test_files_of_papers_are_there(page: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_files_of_the_architecture_are_in_the_tree() -> None:
+    """Every file that the page names is there, and it names every folder."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for name in set(re.findall(r"[\w/]+\.py", text)):
+        assert (ROOT / "rlinit" / name).is_file() if "/" in name else [*(ROOT / "rlinit").rglob(name)], name
+    folders = {path.name for path in (ROOT / "rlinit").iterdir() if (path / "__init__.py").is_file()}
+    assert [name for name in sorted(folders) if not re.search(rf"\b{name}\b", text)] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_is_of_a_kind_that_can_be_run(page: Path) -> None:
     """Code stands in blocks that say what they are, and what is not run says why."""
