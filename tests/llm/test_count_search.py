@@ -20,6 +20,7 @@ from rlinit.llm.count_search import prove_walk
 from rlinit.llm.lowering import lower_chain, lower_places, streams_of
 from rlinit.llm.packing import Packing
 from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
+from tests.draws import draws
 from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, random_hardware
 
 
@@ -42,7 +43,7 @@ def random_places(rng: np.random.Generator) -> Places:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("start", range(0, 400, 100))
+@pytest.mark.parametrize("start", range(0, draws(400), 100))
 def test_proofs_against_brute_force(start: int) -> None:
     """Without a walk to begin with the search ends at the optimum, or proves that nothing fits."""
     for seed in range(start, start + 100):

@@ -75,7 +75,7 @@ def test_ops_that_do_not_pay_for_themselves_are_not_taken_for_granted(monkeypatc
     assert wrong
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(draws(20)))
 def test_the_method_proves(seed: int) -> None:
     """By name, the method ends with value and bound at the optimum; on other objectives it is refused."""
     rng = np.random.default_rng(seed)

@@ -18,6 +18,7 @@ from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import JoinedBound
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.exact.placements.split.cases import make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
@@ -63,7 +64,7 @@ def test_copies_of_a_segment_are_searched_once(transfers: Transfers) -> None:
 @pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
 def test_continued_bounds_stay_below_the_optimum(transfers: Transfers) -> None:
     """Turns of the relaxation and the chain never prove more than brute force finds, and never less than before."""
-    for seed in range(25):
+    for seed in range(draws(25)):
         problem = random_placement_problem(
             seed,
             4 + seed % 2,
@@ -134,7 +135,7 @@ def _least_times(problem: PlacementProblem, chain: list[int], a: int, b: int) ->
     return least
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", range(0, draws(60), 20))
 def test_no_segment_takes_less_than_its_bound(first: int) -> None:
     """Tables of single and of longer segments stay below brute force, and a level proves no less than the one below."""
     levels = 0
