@@ -13,7 +13,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
@@ -26,6 +26,7 @@ from benchmarks.provenance import COMMIT
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 from rlinit.budget import Budget
 from rlinit.solving import placement_phases, placement_proofs, stage_phases
+from rlinit.solving.activations import INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
 from rlinit.solving.stages import STAGE_METHODS
@@ -33,11 +34,12 @@ from rlinit.solving.stages import STAGE_METHODS
 LEAST = 1e-4
 """Integrals and gaps below this count as this: a problem that both sides close at once says nothing."""
 
-_METHODS: dict[str, dict[str, Any]] = {
-    "stages": STAGE_METHODS,
-    "training": STAGE_METHODS,
-    "placements": PLACEMENT_METHODS,
+_METHODS: dict[str, tuple[dict[str, Any], ...]] = {
+    "stages": (STAGE_METHODS,),
+    "training": (TRAINING_METHODS, INTERLEAVED_METHODS, STAGE_METHODS),
+    "placements": (PLACEMENT_METHODS,),
 }
+"""Tables of phases: for training, its own and those of what it is without activations."""
 
 Earned = dict[str, dict[str, float]]
 """By phase: its seconds, what value and bound gained in it relatively, and 1 where it closed the gap."""
@@ -74,8 +76,9 @@ _AROUND = {
 @contextmanager
 def _strategy(problem: str, change: Callable[[Sequence[Phase[Any]]], Sequence[Phase[Any]]]) -> Iterator[None]:
     """Exchange the phases of `auto`."""
-    methods = _METHODS[problem]
-    with patch.dict(methods, {"auto": tuple(change(methods["auto"]))}):
+    with ExitStack() as changed:
+        for methods in _METHODS[problem]:
+            changed.enter_context(patch.dict(methods, {"auto": tuple(change(methods["auto"]))}))
         yield
 
 

@@ -75,7 +75,7 @@ def compare_methods(command: Bench, notes: Console) -> int:
     hardware = load_hardware(command.hw)
     methods = command.methods or (_PLACEMENT_METHODS if places_ops(objective) else _STAGE_METHODS)
     for method in methods:
-        solving.api.check_method(SolveOptions(**dataclasses.asdict(command.problem), method=method))
+        solving.phases.check_method(SolveOptions(**dataclasses.asdict(command.problem), method=method))
     graph = load_model(command.model, command.reading, hardware)
     if command.workers in (None, 1) and command.dask is None:
         plans = _in_turn(command, methods, graph, hardware, notes)

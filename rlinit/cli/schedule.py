@@ -118,7 +118,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
     check_endings(command.plot, "--plot", *PICTURES)
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
-    solving.api.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
+    solving.phases.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
     graph = load_model(command.model, command.reading, hardware)
     if command.explain:
         rows = solving.api.explain(graph, hardware, options, start)
@@ -201,16 +201,13 @@ def prove_bound(command: Bound, notes: Console) -> int:
     """
     objective = command.problem.objective
     hardware = load_hardware(command.hw)
-    settings = dataclasses.asdict(command.problem)
-    if settings["training"] is not None:
-        raise RlinitError("bounds of training pipelines come with their plans: use rlinit schedule --training")
-    for name in ("training", "microbatches", "recompute", "optimizer"):
-        del settings[name]
-    settings |= {"method": command.method, "time_limit_s": command.time_limit_s}
-    solving.api.check_method(SolveOptions(**settings), bounds=True)
+    options = SolveOptions(
+        **dataclasses.asdict(command.problem), method=command.method, time_limit_s=command.time_limit_s
+    )
+    solving.phases.check_method(options, bounds=True)
     graph = load_model(command.model, command.reading, hardware)
     with live_line(notes, objective) as line:
-        proven = rlinit.bound(graph, hardware, **settings, progress=line)
+        proven = solving.api.prove(graph, hardware, options, line)
     code = EXIT_INTERRUPTED if proven.interrupted else 0
     if command.json:
         json.dump(dataclasses.asdict(proven), sys.stdout)

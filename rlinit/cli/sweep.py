@@ -89,7 +89,7 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
     """
     check_targets(command.out, command.plot)
     check_endings(command.plot, "--plot", *PICTURES)
-    solving.api.check_method(SolveOptions(objective=command.objective, inputs=command.inputs, method=command.method))
+    solving.phases.check_method(SolveOptions(objective=command.objective, inputs=command.inputs, method=command.method))
     hardware = _hardware(command)
     # A model's default dtype may go by the hardware (INT8 on Edge TPUs): what reads all models alike is swept together.
     groups: dict[tuple[str | None, ...], list[int]] = {}

@@ -8,6 +8,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,35 +18,37 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.comparison.baselines import cut_order
-from rlinit.exact.stages.bounds.simple import simple_bound
+from rlinit.comparison.stages import stage_baselines
+from rlinit.errors import RlinitError
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 from rlinit.exact.stages.ideals.training import slice_training_order, slicing_entries, solve_training_ideals
+from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
 from rlinit.heuristics.stages.orders import staged_order
 from rlinit.kernels.orders import kahn
-from rlinit.plan import HistoryEntry, Plan
-from rlinit.solving.incumbent import ActivationIncumbent, Incumbent, Progress, TrainingIncumbent, for_stages
+from rlinit.plan import HistoryEntry
+from rlinit.solving.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.phases import Strategy, follow
-from rlinit.solving.splits import SPLIT_METHODS, Chunks, SplitSearch
-from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase
+from rlinit.solving.phases import Form, Kind, Phase, Strategy, follow
+from rlinit.solving.plans import Request
+from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, Chunks, SplitSearch
+from rlinit.solving.stage_bounds import NOTHING_FITS
 from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch
-from rlinit.stages.activation_problem import StageActivations
+from rlinit.solving.stages import CLOSING, METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
+from rlinit.stages.activation_problem import StageActivations, activation_value, with_activations
+from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment
-from rlinit.stages.training.problem import StageTraining, training_shortfall
+from rlinit.stages.splits.chunks import ChunkAssignment
+from rlinit.stages.training.lowering import lower_training
+from rlinit.stages.training.plan_fields import training_parts
+from rlinit.stages.training.problem import StageTraining, training_shortfall, training_value
 from rlinit.units import format_bytes
-
-_BASE_SHARE = 0.6
-"""Of the time left, what the problem without activations may take."""
 
 _ROUNDS = 8
 """Slicings of orders that the slicing before made better, at most."""
 
 _SLICE_S = 0.2
 """Seconds that one slicing may take however little time is left."""
-
-_RELAXED_SHARE = 0.4
-"""Of the time left, what the problem without the memory of activations may take where there are many ideals."""
 
 _CUT_ROUNDS = 4
 """Slicings of the order of the schedule that the slicing before found, at most."""
@@ -61,67 +66,142 @@ _MISSING_STEPS = 12
 """Halvings of the interval in which the bytes that are missing lie."""
 
 
-def solve_activations(incumbent: ActivationIncumbent, search: StageSearch, strategy: Strategy[StageSearch]) -> None:
-    """Improve value and bound of a problem with activations, from the schedule that `search` starts from.
-
-    1. The relaxed problem without activations, whose cache is smaller by what every stage needs at least, is solved by
-       `strategy`. Its bounds are bounds here, and its schedules are priced with activations.
-    2. Orders are sliced with their peaks, each time after putting the ops of each stage in the best order found.
-    3. The dynamic program over ideals prices stages exactly, where the graph has few ideals.
+@dataclass(slots=True)
+class RelaxedSearch:
+    """What the phases share of a problem that has a relaxation with a strategy of its own.
 
     Parameters
     ----------
     incumbent
-        What is known of the problem with activations.
-    search
-        How the relaxed problem is searched, and the schedule to start from.
+        The best schedule and bound so far.
+    options
+        What was asked for.
+    start
+        The schedule of a plan to refine, or None.
+    relaxed
+        The search of the problem without activations, whose bounds are bounds here.
     strategy
         Its phases.
+    origin
+        Where the first schedule came from; "none" while only the relaxation knows.
     """
-    incumbent.offer(search.start, "plan")
-    with (
-        incumbent.part("the problem without activations"),
-        incumbent.in_phase("without activations"),
-        incumbent.within(_BASE_SHARE),
-    ):
-        _solve_relaxed(incumbent, search, strategy)
-    if not incumbent.finished:
-        with incumbent.part("slices with peaks"), incumbent.in_phase("slices with peaks"):
-            _slice(incumbent)
-    if not incumbent.finished:
-        with incumbent.part("ideals with peaks"), incumbent.in_phase("ideals with peaks"):
-            _solve_ideals(incumbent)
+
+    incumbent: Incumbent[Any, StageAssignment]
+    options: SolveOptions
+    start: StageAssignment | None
+    relaxed: StageSearch | SplitSearch
+    strategy: Strategy[Any]
+    origin: str = "none"
 
 
-def _solve_relaxed(incumbent: ActivationIncumbent, search: StageSearch, strategy: Strategy[StageSearch]) -> None:
-    """Solve the problem without activations; take its bounds, and its schedule at its price with them."""
-    problem = incumbent.problem
-    search.incumbent = base = for_stages(
-        problem.relaxed, incumbent.budget, incumbent.target_gap, _bounds_only(incumbent.progress)
-    )
-    base.offer(search.start, "plan")
-    follow(strategy, search)
-    incumbent.notes += base.notes
+def _take(search: RelaxedSearch) -> None:
+    """Take what the relaxation proved, and its schedule at its price here."""
+    incumbent, base = search.incumbent, search.relaxed.incumbent
+    incumbent.notes += [note for note in base.notes if note not in incumbent.notes]
     if base.infeasible:
         incumbent.prove_infeasible(base.infeasible, base.refuter)
         return
     if base.bounds is not None:
         incumbent.raise_bound(base.bounds, base.bound_source)
-    incumbent.raise_bound((_alone(problem),), "op with its tensors")
-    incumbent.offer(base.assignment, base.method)
+    found: StageAssignment | ChunkAssignment | None = base.assignment
+    incumbent.offer(None if found is None else StageAssignment(found.stage, found.classes), base.method)
 
 
-def _solve_ideals(incumbent: ActivationIncumbent) -> None:
-    """Price stages exactly by dynamic programming over ideals, where the graph has few."""
-    upper = incumbent.values[0] if incumbent.values else np.inf
-    found = solve_activation_ideals(incumbent.problem, upper=upper, budget=incumbent.budget)
-    if found is None:
+def _solve_relaxed(search: RelaxedSearch) -> None:
+    """Solve the problem without activations; take its bounds, and its schedule at its price with them."""
+    incumbent, relaxed = search.incumbent, search.relaxed
+    if incumbent.ended(late=incumbent.values is None):
         return
-    incumbent.offer(found.assignment, "ideals with peaks")
-    if np.isfinite(found.bound[0]):
-        incumbent.raise_bound(found.bound, "ideals with peaks")
-    elif incumbent.values is None:
-        incumbent.prove_infeasible(NOTHING_FITS, "ideals with peaks")
+    with incumbent.in_phase("without activations"):
+        relaxed.incumbent.budget = incumbent.budget
+        relaxed.incumbent.offer(relaxed.start, "plan")
+        follow(search.strategy, relaxed)
+        search.origin = relaxed.origin if search.origin == "none" else search.origin
+        _take(search)
+
+
+def _without(share: float, because: str) -> Phase[RelaxedSearch]:
+    """Return the phase that solves the relaxation in a share of the time left."""
+    name = "the problem without activations"
+    return Phase(name, _solve_relaxed, share, (), because, lambda search: (search.strategy, search.relaxed))
+
+
+def _bound_relaxed(search: RelaxedSearch, name: str, phases: Strategy[Any]) -> None:
+    """Take what phases prove of the relaxation."""
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    with incumbent.in_phase(f"bound: {name}"):
+        search.relaxed.incumbent.budget = incumbent.budget
+        follow(phases, search.relaxed)
+        _take(search)
+
+
+def _bounding(
+    bounds: Mapping[str, Strategy[Any]], own: Mapping[str, Phase[RelaxedSearch]]
+) -> dict[str, Strategy[RelaxedSearch]]:
+    """Return the phases of each bound by name: those of the relaxation, and those of the problem itself."""
+    lifted = {
+        name: (Phase(f"bound {name}", partial(_bound_relaxed, name=name, phases=phases)),)
+        for name, phases in bounds.items()
+    }
+    return {**lifted, **{name: (phase,) for name, phase in own.items()}, "auto": (*lifted["auto"], *own.values())}
+
+
+def _between(incumbent: Incumbent[Any, StageAssignment]) -> tuple[float, float]:
+    """Return the bound and the value so far: 0 and inf where there are none."""
+    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
+    return lower, incumbent.values[0] if incumbent.values else np.inf
+
+
+# -- activations that overflow -------------------------------------------------------------------------------------
+
+
+def activation_form(request: Request) -> Form[RelaxedSearch]:
+    """Return pipelines whose stages hold activations beside their parameters, as the driver takes them.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    """
+    graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
+    began = budget.elapsed_s
+    lowered, start = lowered_stages(request)
+    problem = with_activations(lowered.problem, lowered.node_of_op, graph)
+    base = for_stages(problem.relaxed, budget, options.gap, _bounds_only(request.progress))
+    relaxed = StageSearch.of(base, options, start)
+    incumbent = Incumbent(problem, activation_value, budget, options.gap, request.progress)
+    value_of = partial(activation_value, problem)
+
+    def strategy(search: RelaxedSearch) -> Strategy[RelaxedSearch]:
+        search.strategy = checked_strategy(relaxed)
+        return ACTIVATION_METHODS["auto"]
+
+    return Form(
+        RelaxedSearch(incumbent, options, start, relaxed, (), origin=relaxed.origin),
+        lowered.infeasible,
+        strategy,
+        lambda known: stage_parts(known.assignment, known.problem, lowered, graph, hardware),
+        lambda search: stage_baselines(lowered, graph, hardware, value_of, search.incumbent.budget),
+        CLOSING * (budget.elapsed_s - began),
+    )
+
+
+def _solve_ideals(search: RelaxedSearch) -> None:
+    """Price stages exactly by dynamic programming over ideals, where the graph has few."""
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    with incumbent.in_phase("ideals with peaks"):
+        found = solve_activation_ideals(incumbent.problem, upper=_between(incumbent)[1], budget=incumbent.budget)
+        if found is None:
+            return
+        incumbent.offer(found.assignment, "ideals with peaks")
+        if np.isfinite(found.bound[0]):
+            incumbent.raise_bound(found.bound, "ideals with peaks")
+        elif incumbent.values is None:
+            incumbent.prove_infeasible(NOTHING_FITS, "ideals with peaks")
 
 
 def _bounds_only(progress: Progress | None) -> Progress | None:
@@ -135,35 +215,38 @@ def _bounds_only(progress: Progress | None) -> Progress | None:
     return tell
 
 
-def _alone(problem: StageActivations) -> float:
-    """Return a bound: the stage of any node holds at least its parameters and tensors, and does its work."""
+def _bound_alone(search: RelaxedSearch) -> None:
+    """Raise the bound: the stage of any node holds at least its parameters and tensors, and does its work."""
+    problem: StageActivations = search.incumbent.problem
     base = problem.problem
     over = np.maximum(base.param_bytes + problem.floor_bytes - base.cache_bytes[:, None], 0.0)
     rate = base.overflow_s_per_byte[:, None]
     with np.errstate(invalid="ignore"):
         seconds: FloatArray = base.work_s + np.where(over > 0, over * rate, 0.0)
     seconds[~(base.class_count > 0)] = np.inf
-    return float(seconds.min(axis=0).max()) * (1.0 - 1e-9)
+    search.incumbent.raise_bound((float(seconds.min(axis=0).max()) * (1.0 - 1e-9),), "op with its tensors")
 
 
-def _slice(incumbent: ActivationIncumbent) -> None:
+def _slice(search: RelaxedSearch) -> None:
     """Slice the natural order and those of the best schedule, as long as that helps."""
-    problem = incumbent.problem
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    problem: StageActivations = incumbent.problem
     orders = [problem.ops_of(problem.problem.order)]
     if incumbent.assignment is not None:
         orders.append(_order_of(problem, incumbent.assignment))
-    for order in orders:
-        improved = True
-        for _ in range(_ROUNDS):
-            if not improved or incumbent.finished:
-                break
-            upper = incumbent.values[0] if incumbent.values else np.inf
-            found = slice_with_peaks(
-                problem, np.array(order, np.int64), upper, max(_SLICE_S, incumbent.budget.remaining_s)
-            )
-            improved = incumbent.offer(found, "slices with peaks")
-            if improved and incumbent.assignment is not None:
-                order = _order_of(problem, incumbent.assignment)
+    with incumbent.in_phase("slices with peaks"):
+        for order in orders:
+            improved = True
+            for _ in range(_ROUNDS):
+                if not improved or incumbent.finished:
+                    break
+                ops, seconds = np.array(order, np.int64), max(_SLICE_S, incumbent.budget.remaining_s)
+                found = slice_with_peaks(problem, ops, _between(incumbent)[1], seconds)
+                improved = incumbent.offer(found, "slices with peaks")
+                if improved and incumbent.assignment is not None:
+                    order = _order_of(problem, incumbent.assignment)
 
 
 def _order_of(problem: StageActivations, assignment: StageAssignment) -> list[int]:
@@ -184,117 +267,114 @@ def _node_order(problem: StageActivations, place: IntArray) -> IntArray:
     return kahn(priority, base.succ_indptr, base.succ, base.pred_indptr)
 
 
+_ALONE = Phase("bound op with its tensors", _bound_alone, because="linear time; decides where one op overflows a cache")
+_PRICED_IDEALS = Phase("ideals with peaks", _solve_ideals, because="exact, where the graph has few")
+
+ACTIVATION_METHODS: dict[str, Strategy[RelaxedSearch]] = {
+    "auto": (
+        _without(0.6, "its cache is smaller by what each stage needs at least: bounds hold, schedules are priced anew"),
+        _ALONE,
+        Phase("slices with peaks", _slice, because="orders cut with their peaks, ops of a stage in their best order"),
+        _PRICED_IDEALS,
+    )
+}
+"""Phases around those of any method, which solves the relaxation."""
+
+
 # -- training ------------------------------------------------------------------------------------------------------
 
 
-def solve_training(incumbent: TrainingIncumbent, search: StageSearch, strategy: Strategy[StageSearch]) -> None:
-    """Improve value and bound of a training pipeline, from the schedule that `search` starts from.
-
-    1. The natural order is sliced exactly; the cheapest bound is that of the relaxation without activations.
-    2. Where ideals are few, the dynamic program over them proves the optimum.
-    3. Else the relaxation is solved by `strategy` for its bound, and orders of its schedules are sliced; then the
-       ideals again, as many as fit into memory.
+def training_form(request: Request) -> Form[RelaxedSearch]:
+    """Return training pipelines, of contiguous or interleaved stages, as the driver takes them.
 
     Parameters
     ----------
-    incumbent
-        What is known of the training pipeline.
-    search
-        How the relaxation is searched, and the schedule to start from.
-    strategy
-        Its phases.
+    request
+        What is asked for, with the rules of training.
+
+    Raises
+    ------
+    RlinitError
+        No rules of training, or activations beside them.
     """
-    incumbent.offer(search.start, "plan")
-    base = search.incumbent = for_stages(
-        incumbent.problem.problem, incumbent.budget, incumbent.target_gap, _bounds_only(incumbent.progress)
+    graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
+    rules = options.training_rules
+    if rules is None or options.activations:
+        raise RlinitError("training pipelines count activations as they are; leave activations out (--activations)")
+    lowered = lower_training(graph, hardware, rules)
+    obstacle, training = lowered.stages.infeasible, lowered.training
+    plan = None if obstacle else request.plan
+    incumbent = Incumbent(training, training_value, budget, options.gap, request.progress)
+    value_of = partial(training_value, training)
+    if rules.chunks > 1:
+        problem = Chunks(lowered.stages, graph, hardware, options)
+        split = SplitSearch(problem.incumbent(budget, options, None), options, problem, None)
+        given = None if plan is None else problem.from_plan(plan)
+        start = None if given is None else StageAssignment(given.stage, given.classes)
+        origin = "equal chunks" if plan is None else "plan"
+        search = RelaxedSearch(incumbent, options, start, split, SPLIT_METHODS["auto"], origin)
+        methods = INTERLEAVED_METHODS
+    else:
+        start = None if plan is None else stages_from_plan(plan, lowered.stages, graph, hardware)
+        base = for_stages(training.problem, budget, options.gap, _bounds_only(request.progress))
+        relaxed = StageSearch.of(base, options, start)
+        search = RelaxedSearch(incumbent, options, start, relaxed, stage_strategy("auto"), relaxed.origin)
+        methods = TRAINING_METHODS
+
+    def strategy(search: RelaxedSearch) -> Strategy[RelaxedSearch]:
+        if options.method not in methods:
+            raise RlinitError("training pipelines take method='auto' and count activations as they are (--method)")
+        return methods[options.method]
+
+    return Form(
+        search,
+        obstacle,
+        strategy,
+        lambda known: training_parts(known.assignment, lowered, graph, hardware),
+        lambda search: stage_baselines(lowered.stages, graph, hardware, value_of, search.incumbent.budget),
     )
-    with incumbent.part("bound simple"), incumbent.in_phase("bound: simple"):
-        bound_phase(base, "simple")
-        _take_bound(incumbent, base)
-    if not incumbent.finished:
-        with incumbent.part("slices"), incumbent.in_phase("slices"):
-            _cut(incumbent, incumbent.problem.problem.order, search.options)
-    if not incumbent.finished:
-        with incumbent.part("ideals"), incumbent.in_phase("ideals"):
-            _solve_training_ideals(incumbent, FEW_IDEALS)
-    if not incumbent.finished:
-        with (
-            incumbent.part("the problem without activations"),
-            incumbent.in_phase("without activations"),
-            incumbent.within(_RELAXED_SHARE),
-        ):
-            base.budget = incumbent.budget
-            base.offer(search.start, "plan")
-            follow(strategy, search)
-            _take_bound(incumbent, base)
-            incumbent.offer(base.assignment, base.method)
-    if not incumbent.finished and base.assignment is not None:
-        with incumbent.part("slices"), incumbent.in_phase("slices"):
-            _cut_again(incumbent, base.assignment, search.options)
-    if not incumbent.finished:
-        with incumbent.part("ideals"), incumbent.in_phase("all ideals"):
-            _solve_training_ideals(incumbent, search.limits.ideal_cap)
 
 
-def solve_interleaved(incumbent: TrainingIncumbent, form: Chunks, search: StageSearch, plan: Plan | None) -> None:
-    """Improve value and bound of a training pipeline with interleaved stages.
-
-    1. The problem without the memory of activations is one of chunks, whose bounds are bounds here; its best schedule
-       is priced with that memory.
-    2. Cuts of orders are moved, first until all fits, then for the value.
-    3. Small problems are searched split by split: what fits may be far from what is best without that memory.
-
-    Parameters
-    ----------
-    incumbent
-        What is known of the training pipeline.
-    form
-        The relaxation.
-    search
-        How to solve it; told where the first schedule came from.
-    plan
-        A plan to refine, or None.
-    """
-    if plan is not None:
-        start = form.from_plan(plan)
-        incumbent.offer(StageAssignment(start.stage, start.classes), "plan")
-    options, search.origin = search.options, "equal chunks" if plan is None else "plan"
-    simple = form.simple_start()
-    with incumbent.part("cuts"), incumbent.in_phase("cuts"):
-        incumbent.raise_bound((simple_bound(incumbent.problem.problem, incumbent.budget)[0],), "simple")
-        incumbent.offer(StageAssignment(simple.stage, simple.classes), "equal chunks")
-        incumbent.offer(_moved_cuts(incumbent, StageAssignment(simple.stage, simple.classes), options), "cuts")
-    if incumbent.finished:
+def _cut_equal(search: RelaxedSearch) -> None:
+    """Move the cuts of the order into chunks of equal work."""
+    incumbent, relaxed = search.incumbent, search.relaxed
+    simple = relaxed.form.simple_start() if isinstance(relaxed, SplitSearch) else None
+    if simple is None or incumbent.finished:
         return
-    with incumbent.part("the problem without activations"), incumbent.in_phase("without activations"):
-        base = form.incumbent(incumbent.budget.share(0.8 * incumbent.budget.remaining_s), options, None)
-        follow(SPLIT_METHODS["auto"], SplitSearch(base, options, form, None))
-        _take_bound(incumbent, base)
-    if base.assignment is not None and not incumbent.finished:
-        with incumbent.part("cuts"), incumbent.in_phase("cuts"):
-            found = StageAssignment(base.assignment.stage, base.assignment.classes)
-            incumbent.offer(found, base.method)
-            incumbent.offer(_moved_cuts(incumbent, found, options), "cuts")
-    if not incumbent.finished:
-        with incumbent.part("every split"), incumbent.in_phase("every split"):
-            _every_split(incumbent)
+    with incumbent.in_phase("cuts"):
+        equal = StageAssignment(simple.stage, simple.classes)
+        incumbent.offer(equal, "equal chunks")
+        incumbent.offer(_moved_cuts(incumbent, equal, search.options), "cuts")
 
 
-def _every_split(incumbent: TrainingIncumbent) -> None:
+def _cut_relaxed(search: RelaxedSearch) -> None:
+    """Move the cuts of the order of the relaxation's best schedule."""
+    incumbent, found = search.incumbent, search.relaxed.incumbent.assignment
+    if found is None or incumbent.finished:
+        return
+    with incumbent.in_phase("cuts"):
+        moved = _moved_cuts(incumbent, StageAssignment(found.stage, found.classes), search.options)
+        incumbent.offer(moved, "cuts")
+
+
+def _every_split(search: RelaxedSearch) -> None:
     """Try all splits of a small problem into interleaved stages, and all orders of its devices.
 
     Infeasibility is proven, and the optimum where blocks leave no choice: that of several stages is a greedy one, which
     fits where any does.
     """
-    training, problem = incumbent.problem, incumbent.problem.problem
+    incumbent = search.incumbent
+    training: StageTraining = incumbent.problem
+    problem = training.problem
     n, k, count = problem.num_nodes, problem.num_stages, training.num_stages
     if n * math.log(count) + math.lgamma(k + 1) > math.log(_FEW_SPLITS):
         return
     splits = np.indices((count,) * n).reshape(n, -1)
     after = np.repeat(np.arange(n), np.diff(problem.pred_indptr))
     splits = splits[:, (splits[problem.pred] <= splits[after]).all(axis=0)].T
-    for classes in sorted(set(itertools.permutations(problem.stage_class.tolist()))):
-        for stage in splits:
+    orders = sorted(set(itertools.permutations(problem.stage_class.tolist())))
+    with incumbent.in_phase("every split"):
+        for classes, stage in itertools.product(orders, splits):
             if incumbent.finished:
                 return
             incumbent.offer(StageAssignment(stage, np.array(classes, np.int64)), "every split")
@@ -304,7 +384,9 @@ def _every_split(incumbent: TrainingIncumbent) -> None:
         incumbent.raise_bound(incumbent.values, "every split")
 
 
-def _moved_cuts(incumbent: TrainingIncumbent, assignment: StageAssignment, options: SolveOptions) -> StageAssignment:
+def _moved_cuts(
+    incumbent: Incumbent[StageTraining, StageAssignment], assignment: StageAssignment, options: SolveOptions
+) -> StageAssignment:
     """Return the best cuts of the order of an assignment, each moved as long as that helps: first memory, then time.
 
     Again from cuts at random around the best ones, a few times.
@@ -344,16 +426,7 @@ def _moved_cuts(incumbent: TrainingIncumbent, assignment: StageAssignment, optio
     return cut(best)
 
 
-def _take_bound(incumbent: TrainingIncumbent, base: Incumbent[Any, Any]) -> None:
-    """Take what the relaxation proved."""
-    incumbent.notes += [note for note in base.notes if note not in incumbent.notes]
-    if base.infeasible:
-        incumbent.prove_infeasible(base.infeasible, base.refuter)
-    elif base.bounds is not None:
-        incumbent.raise_bound(base.bounds, base.bound_source)
-
-
-def _cut(incumbent: TrainingIncumbent, order: IntArray, options: SolveOptions) -> bool:
+def _cut(incumbent: Incumbent[StageTraining, StageAssignment], order: IntArray, options: SolveOptions) -> bool:
     """Cut an order exactly, or move cuts where there is no time for its tables; return whether that was better."""
     training = incumbent.problem
     if slicing_entries(training, order) > _ENTRIES_A_S * incumbent.budget.remaining_s:
@@ -367,37 +440,48 @@ def _cut(incumbent: TrainingIncumbent, order: IntArray, options: SolveOptions) -
     return incumbent.offer(found, "slices")
 
 
-def _cut_again(incumbent: TrainingIncumbent, assignment: StageAssignment, options: SolveOptions) -> None:
+def _slice_natural(search: RelaxedSearch) -> None:
+    """Cut the natural order."""
+    incumbent = search.incumbent
+    if not incumbent.finished:
+        with incumbent.in_phase("slices"):
+            _cut(incumbent, incumbent.problem.problem.order, search.options)
+
+
+def _slice_relaxed(search: RelaxedSearch) -> None:
     """Cut the orders in which the ops of one stage after the other come, as long as that helps."""
-    for _ in range(_CUT_ROUNDS):
-        order = staged_order(incumbent.problem.problem, assignment.stage)
-        if incumbent.finished or not _cut(incumbent, order, options) or incumbent.assignment is None:
-            return
-        assignment = incumbent.assignment
+    incumbent, found = search.incumbent, search.relaxed.incumbent.assignment
+    if found is None or incumbent.finished:
+        return
+    with incumbent.in_phase("slices"):
+        for _ in range(_CUT_ROUNDS):
+            order = staged_order(incumbent.problem.problem, found.stage)
+            if incumbent.finished or not _cut(incumbent, order, search.options) or incumbent.assignment is None:
+                return
+            found = incumbent.assignment
 
 
-def _between(incumbent: TrainingIncumbent) -> tuple[float, float]:
-    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
-    return lower, incumbent.values[0] if incumbent.values else np.inf
-
-
-def _solve_training_ideals(incumbent: TrainingIncumbent, cap: int) -> None:
+def _solve_training_ideals(search: RelaxedSearch, name: str, most: int | None = None) -> None:
     """Solve exactly by dynamic programming over ideals, where there are not too many."""
+    incumbent, relaxed = search.incumbent, search.relaxed
+    if incumbent.finished or not isinstance(relaxed, StageSearch):
+        return
+    cap, (lower, upper), budget = most or relaxed.limits.ideal_cap, _between(incumbent), incumbent.budget
 
     def on_bound(proven: float) -> None:
         incumbent.raise_bound((proven,), "ideals")
 
-    lower, upper = _between(incumbent)
-    result = solve_training_ideals(
-        incumbent.problem, cap, lower=lower, upper=upper, budget=incumbent.budget, on_bound=on_bound
-    )
-    if result is None:
-        return
-    incumbent.offer(result.assignment, "ideals")
-    if np.isfinite(result.bound[0]):
-        incumbent.raise_bound(result.bound, "ideals")
-    elif result.status == "infeasible" and incumbent.values is None:
-        incumbent.prove_infeasible(_why_infeasible(incumbent.problem, cap, incumbent.budget), "ideals")
+    with incumbent.in_phase(name):
+        result = solve_training_ideals(
+            incumbent.problem, cap, lower=lower, upper=upper, budget=budget, on_bound=on_bound
+        )
+        if result is None:
+            return
+        incumbent.offer(result.assignment, "ideals")
+        if np.isfinite(result.bound[0]):
+            incumbent.raise_bound(result.bound, "ideals")
+        elif result.status == "infeasible" and incumbent.values is None:
+            incumbent.prove_infeasible(_why_infeasible(incumbent.problem, cap, budget), "ideals")
 
 
 def _why_infeasible(training: StageTraining, cap: int, budget: Budget) -> str:
@@ -429,3 +513,57 @@ def _why_infeasible(training: StageTraining, cap: int, budget: Budget) -> str:
 
 def _recomputing(recompute: str) -> str:
     return ", with any recomputation" if recompute == "auto" else f" with recompute={recompute!r}"
+
+
+def _simple(phases: Strategy[Any]) -> Phase[RelaxedSearch]:
+    """Return the phase of the cheapest bound on the relaxation."""
+    run = partial(_bound_relaxed, name="simple", phases=phases)
+    return Phase("bound simple", run, because="linear time; closes the gap where one op or the total decides")
+
+
+_ALL_IDEALS: Phase[RelaxedSearch] = Phase(
+    "all ideals",
+    partial(_solve_training_ideals, name="all ideals"),
+    because="with a good schedule and bound, most ideals are left out",
+)
+
+TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
+    "auto": (
+        _simple(bounding_phases("pipeline")["simple"]),
+        Phase("slices", _slice_natural, because="the natural order is cut exactly, and gives a start"),
+        Phase(
+            "few ideals",
+            partial(_solve_training_ideals, name="ideals", most=FEW_IDEALS),
+            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments",
+        ),
+        _without(0.4, "where ideals are many, bounds come from it, and orders to cut"),
+        Phase("slices of the best order", _slice_relaxed, because="what is best without activations may not fit"),
+        _ALL_IDEALS,
+    )
+}
+"""Training of one stage a device."""
+
+INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
+    "auto": (
+        _simple(SPLIT_BOUNDING["simple"]),
+        Phase("cuts", _cut_equal, because="chunks of equal work, cuts moved first until all fits, then for the value"),
+        _without(0.8, "one of chunks, whose bounds are bounds here"),
+        Phase("cuts of the best order", _cut_relaxed, because="what is best without activations may not fit"),
+        Phase("every split", _every_split, because="few: what fits may be far from what is best without activations"),
+    )
+}
+"""Training of several chunks a device."""
+
+
+def _kind(
+    form: Callable[[Request], Form[RelaxedSearch]], bounds: Mapping[str, Strategy[RelaxedSearch]]
+) -> Kind[RelaxedSearch]:
+    return Kind(form, METHODS, STAGE_HEURISTICS, "stages", bounds)
+
+
+ACTIVATIONS = _kind(
+    activation_form,
+    _bounding(bounding_phases("pipeline"), {"op with its tensors": _ALONE, "ideals with peaks": _PRICED_IDEALS}),
+)
+TRAINING = _kind(training_form, _bounding(bounding_phases("pipeline"), {"ideals": _ALL_IDEALS}))
+INTERLEAVED = _kind(training_form, _bounding(SPLIT_BOUNDING, {}))

@@ -5,25 +5,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from rlinit import solving
 from rlinit.budget import Budget, limited_memory
-from rlinit.coarsening.tied_parameters import arranged, has_tied
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.kernels.interruption import compiling_paused, interruptible
 from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
-from rlinit.solving.incumbent import Incumbent, Progress
-from rlinit.solving.options import SolveOptions, Window, places_ops, shares
-from rlinit.solving.phases import PlannedPhase
-from rlinit.solving.plans import Request, Solved, checked_plan, saved_plan
+from rlinit.solving import phases
+from rlinit.solving.incumbent import Progress
+from rlinit.solving.options import SolveOptions, Window
+from rlinit.solving.phases import PlannedPhase, check_method
+from rlinit.solving.plans import Request
+from rlinit.solving.sharing import bound_of, largest_case, plan_of
 from rlinit.stages.training.rules import Recompute, Training
-from rlinit.units import format_bytes, format_seconds
-
-_WHOLE_SHARE = 0.3
-"""Of a time limit, for the plan with layers whole: it has a tenth of the ops or less, and mostly ends sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +202,9 @@ def schedule(
     )
     plan = agent if isinstance(agent, Plan) else None
     _check_kinds(graph, hardware)
-    hardware = _prepared(hardware, options, plan)
-    return _planned(Request(graph, hardware, options, plan, _search_budget(graph, options), progress))
+    hardware, budget = _prepared(hardware, options, plan), _search_budget(graph, options)
+    with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
+        return plan_of(Request(graph, hardware, options, plan, budget, progress))
 
 
 _CHECK_S, _CHECK_TRAINING_S = 1e-5, 3e-5
@@ -217,29 +214,6 @@ _CHECK_S, _CHECK_TRAINING_S = 1e-5, 3e-5
 def _search_budget(graph: Graph, options: SolveOptions) -> Budget:
     limit_s, each = options.time_limit_s, _CHECK_S if options.training is None else _CHECK_TRAINING_S
     return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - each * graph.num_ops))
-
-
-def _planned(request: Request) -> Plan:
-    """Return the plan of a problem, checked."""
-    budget, options = request.budget, request.options
-    with (
-        interruptible(budget),
-        compiling_paused(budget, request.progress),
-        limited_memory(options.memory_limit),
-    ):
-        if has_tied(request.graph):
-            return solving.sharing.schedule_tied(request, _of_one_problem)
-        return _of_one_problem(request)
-
-
-def _of_one_problem(request: Request) -> Plan:
-    """Return the plan of a problem without shared parameters, checked."""
-    if shares(request.hardware, request.options):
-        return solving.sharing.schedule_shared(request)
-    saved = saved_plan(request)
-    if saved is not None and saved.assignment is not None:
-        request = replace(request, plan=saved)
-    return checked_plan((_solved if request.options.refine is None else _refined)(request), request)
 
 
 def _check_kinds(graph: object, hardware: object) -> None:
@@ -255,53 +229,10 @@ def _check_kinds(graph: object, hardware: object) -> None:
         )
 
 
-def _solved(request: Request) -> Solved:
-    if places_ops(request.options.objective):
-        return solving.placements.solve_placement(request)
-    return solving.stages.solve_stages(request)
-
-
-def _refined(request: Request) -> Solved:
-    """Solve with layers or modules whole, then from there without; the first plan is one of the second problem too."""
-    graph, options, budget = request.graph, request.options, request.budget
-    share = budget.share(_WHOLE_SHARE * budget.remaining_s)
-    whole = replace(request, graph=graph.group(options.refine or "layer"), budget=share)
-    first = checked_plan(_solved(whole), whole)
-    spent = budget.elapsed_s
-    start = None if first.assignment is None else replace(first, graph_fingerprint=graph.fingerprint())
-    solved = _solved(replace(request, plan=start))
-    show = format_bytes if options.objective == "memory" else format_seconds
-    found = "" if first.values is None else f", {show(first.values[0])} before going on inside them"
-    solved.incumbent.notes.append(f"with {options.refine}s whole: {first.status}{found}")
-    solved.incumbent.phase_s[f"{options.refine}s whole"] = spent
-    return solved if start is None else solved._replace(origin=f"the plan with {options.refine}s whole")
-
-
 def _prepared(hardware: Hardware, options: SolveOptions, plan: Plan | None) -> Hardware:
     """Refuse unknown methods and agents before any work is done; return the hardware with its stages."""
     check_method(options if plan is None else replace(options, agent="auto"))
     return hardware if options.stages is None else hardware.with_stages(options.stages)
-
-
-def check_method(options: SolveOptions, *, bounds: bool = False) -> None:
-    """Refuse a method or an agent that does not exist for an objective.
-
-    Parameters
-    ----------
-    options
-        The objective, and the names.
-    bounds
-        Whether the method is one of `bound`, rather than of `schedule`.
-
-    Raises
-    ------
-    RlinitError
-        It is unknown; the message lists those that there are.
-    """
-    if places_ops(options.objective):
-        (solving.placements.check_bound if bounds else solving.placements.check_method)(options)
-    else:
-        (solving.stages.check_bound if bounds else solving.stages.check_method)(options)
 
 
 def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None = None) -> list[PlannedPhase]:
@@ -322,15 +253,7 @@ def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan 
         As `schedule` raises for wrong inputs; also for a problem that is infeasible by its data alone.
     """
     hardware = _prepared(hardware, options, plan)
-    if shares(hardware, options):
-        hardware = hardware.crowded([device.name for device in hardware.devices])
-    if has_tied(graph):
-        graph = arranged(graph, ())
-        plan = None if plan is None else replace(plan, graph_fingerprint=graph.fingerprint())
-    request = Request(graph, hardware, options, plan)
-    if places_ops(options.objective):
-        return solving.placements.explain_placement(request)
-    return solving.stages.explain_stages(request)
+    return phases.explain(largest_case(Request(graph, hardware, options, plan)))
 
 
 def bound(
@@ -385,23 +308,33 @@ def bound(
         contiguous=contiguous,
         time_limit_s=time_limit_s,
     )
+    return prove(graph, hardware, options, progress)
+
+
+def prove(graph: Graph, hardware: Hardware, options: SolveOptions, progress: Progress | None = None) -> ProvenBound:
+    """Prove a lower bound on the full problem, of any kind: as `bound`, and with training and activations.
+
+    Parameters
+    ----------
+    graph, hardware
+        The model and the devices.
+    options
+        The problem; the method is the name of a bound, or ``auto``.
+    progress
+        Called with every improvement.
+
+    Raises
+    ------
+    InvalidGraph, InvalidHardware
+        The inputs do not fit together.
+    RlinitError
+        An unknown bound, or a problem that is infeasible by its data alone.
+    """
     _check_kinds(graph, hardware)
     check_method(options, bounds=True)
-    started = time.monotonic()
-    budget = Budget(options.time_limit_s)
-    hardware = hardware if stages is None else hardware.with_stages(stages)
-    request = Request(graph, hardware, options, None, budget, progress)
-    if has_tied(graph):
-        request = replace(request, graph=solving.sharing.untied(request))
-    with interruptible(budget), compiling_paused(budget, progress), limited_memory():
-        if shares(hardware, options):
-            low, source, notes = solving.sharing.bound_shared(request)
-            return ProvenBound((low,), source or "nothing", time.monotonic() - started, notes, budget.cancelled)
-        incumbent: Incumbent[Any, Any]
-        if places_ops(objective):
-            incumbent = solving.placements.bound_placement(request)
-        else:
-            incumbent = solving.stages.bound_stages(request)
-    bounds = incumbent.bounds or (0.0,) * (3 if objective == "memory" else 1)
-    seconds = time.monotonic() - started
-    return ProvenBound(bounds, incumbent.bound_source or "nothing", seconds, tuple(incumbent.notes), budget.cancelled)
+    started, budget = time.monotonic(), Budget(options.time_limit_s)
+    hardware = hardware if options.stages is None else hardware.with_stages(options.stages)
+    with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
+        bounds, source, notes = bound_of(Request(graph, hardware, options, None, budget, progress))
+    bounds = bounds or (0.0,) * (3 if options.objective == "memory" else 1)
+    return ProvenBound(bounds, source or "nothing", time.monotonic() - started, tuple(notes), budget.cancelled)

@@ -22,12 +22,11 @@ from rlinit.budget import Budget, memory_watched
 from rlinit.errors import InvalidPlan, OutOfMemory, RlinitError, SolverFailure
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
+from rlinit.heuristics.placements.peak_memory import PeakMemory
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.plan import HistoryEntry, relative_gap
-from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, sums_exactly
-from rlinit.stages.training.problem import StageTraining
 
 _ROUNDING = 1e-12
 """Relative difference of two sums of seconds that is put down to the order of their terms."""
@@ -421,8 +420,6 @@ class Incumbent(Generic[ProblemT, ScheduleT]):
 
 StageIncumbent = Incumbent[StageProblem, StageAssignment]
 PlacementIncumbent = Incumbent[PlacementProblem, Placement]
-ActivationIncumbent = Incumbent[StageActivations, StageAssignment]
-TrainingIncumbent = Incumbent[StageTraining, StageAssignment]
 
 
 def for_stages(
@@ -453,7 +450,11 @@ def _monotone_value(problem: StageProblem, assignment: StageAssignment) -> Value
 
 
 def for_placement(
-    problem: PlacementProblem, budget: Budget, target_gap: float, progress: Progress | None
+    problem: PlacementProblem,
+    budget: Budget,
+    target_gap: float,
+    progress: Progress | None,
+    peak: PeakMemory | None = None,
 ) -> PlacementIncumbent:
     """Return what is known at first about a placement problem: nothing.
 
@@ -463,12 +464,16 @@ def for_placement(
         The problem.
     budget, target_gap, progress
         See `Incumbent`.
+    peak
+        Where the peak of live tensors counts against memory: it then gives values, and repairs what does not fit.
     """
 
     def value_of(problem: PlacementProblem, placement: Placement) -> Value:
         return (makespan(problem, placement),)
 
-    return Incumbent(problem, value_of, budget, target_gap, progress, quantum=makespan_quantum(problem))
+    values, repair = (value_of, None) if peak is None else (peak.value_of, peak.repaired)
+    quantum = makespan_quantum(problem)
+    return Incumbent(problem, values, budget, target_gap, progress, quantum=quantum, repair=repair)
 
 
 def _byte_equality(problem: StageProblem) -> Equality:

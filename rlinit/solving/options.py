@@ -25,6 +25,11 @@ def places_ops(objective: Objective) -> bool:
     return objective in ("latency", "throughput")
 
 
+def splits_devices(options: SolveOptions) -> bool:
+    """Return whether devices run several chunks, or hold loose ops, and nothing is trained."""
+    return options.training is None and (options.chunks > 1 or not options.contiguous)
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
     """Which problem to solve.
@@ -287,11 +292,11 @@ def unknown_bound(method: str, names: Iterable[str], problem: str) -> RlinitErro
     method
         What was asked for.
     names
-        The bounds there are, next to ``auto``.
+        The bounds there are, ``auto`` among them.
     problem
         The problem, as the message calls it.
     """
-    known = ("auto", *names)
+    known = tuple(names)
     near = closest(method, known)
     return RlinitError(f"unknown bound {method!r} for {problem}{near} (expected {', '.join(known)}; {_flag('method')})")
 

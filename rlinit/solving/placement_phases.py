@@ -25,7 +25,6 @@ from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search import earliest_finish_start, memory_binds, sweep_placements
 from rlinit.heuristics.placements.peak_memory import SHARES, PeakMemory
 from rlinit.heuristics.placements.peak_relief import best_of_all
-from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.shards import in_larger_shards, in_smaller_shards
 from rlinit.solving.incumbent import PlacementIncumbent
@@ -129,7 +128,7 @@ class PlacementSearch:
         incumbent: PlacementIncumbent,
         options: SolveOptions,
         start: Placement | None,
-        live: LiveTensors | None = None,
+        peak: PeakMemory | None = None,
     ) -> PlacementSearch:
         """Return a search that has only `start`, with limits of work where no clock ends it.
 
@@ -141,12 +140,9 @@ class PlacementSearch:
             What was asked for.
         start
             The schedule of a plan to refine, or None.
-        live
-            The problem's tensors, where their peak counts against memory.
+        peak
+            Where the peak of live tensors counts against memory, how the search keeps to it: that of the incumbent.
         """
-        peak = None if live is None else PeakMemory(incumbent.problem, live)
-        if peak is not None:
-            incumbent.value_of, incumbent.repair = peak.value_of, peak.repaired
         timed = PlacementLimits(
             full_nodes=None, multiplier_rounds=1 << 30, split_work=_UNLIMITED, trial_choices=_UNLIMITED, rounds=1 << 30
         )
@@ -177,6 +173,14 @@ class PlacementSearch:
             blocks = channel_cuts(induced(self.problem, without_side_outputs(self.problem)), 1) if searched else []
             self._largest = max(map(len, blocks)) if searched else np.inf
         return self._largest
+
+
+def relieve_memory(search: PlacementSearch) -> None:
+    """Make a schedule that fits, however late, by moving ops off devices that are too full."""
+    if search.peak is not None:
+        search.incumbent.offer(
+            search.peak.last_resort(search.options.seed, search.incumbent.budget), "relief of memory"
+        )
 
 
 # -- coarse schedules ------------------------------------------------------------------------------------------

@@ -5,32 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from rlinit.agent.selection import check_names
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
-from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.placements import placement_baselines
-from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.heuristics.placements.peak_memory import PeakMemory
 from rlinit.heuristics.placements.peak_relief import has_few_schedules
-from rlinit.placements.lowering import LoweredPlacement, lower_placement
+from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
-from rlinit.placements.problem import Placement
 from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.incumbent import PlacementIncumbent, for_placement
-from rlinit.solving.options import SolveOptions, unknown_bound
-from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
+from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, WINDOW_PROGRAM_OPS, bound_phase, has_constraints
-from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
+from rlinit.solving.plans import Request
 
 _PROGRAM_OPS = 60
 """Ops (times shards) up to which the full program is worth its time, unless it is asked for by name."""
@@ -44,9 +40,8 @@ _SMALL_CONSTRAINT_OPS = 60
 _CONSTRAINT_PAIRS = 3_000
 """Pairs of an op and a device that may run it up to which CP-SAT is tried: more take seconds to write down alone."""
 
-_CLOSING_S, _MOST_CLOSING = 2e-5, 0.3
-"""Seconds that making and checking the plan takes for each batch there may be, and the share of the time left that is
-kept for it at most (`benchmarks.components.time_limits`)."""
+_CLOSING_S = 2e-5
+"""Seconds that making and checking the plan takes for each batch there may be (`benchmarks.components.time_limits`)."""
 
 _PATH_SHARE = 0.25
 """Of the mean load of devices, the longest path up to which loads decide, and precedence hardly."""
@@ -96,6 +91,9 @@ _BINDS_OR_QUEUES: Condition[PlacementSearch] = Condition(
 _FEW_SCHEDULES: Condition[PlacementSearch] = Condition(
     "live tensors fill a device, few ops and choices of devices",
     lambda search: search.peak is not None and search.peak.binds and has_few_schedules(search.problem),
+)
+_FULL: Condition[PlacementSearch] = Condition(
+    "live tensors fill a device", lambda search: search.peak is not None and search.peak.binds
 )
 _EASY: Condition[PlacementSearch] = Condition(
     f"blocks of at most {_EASY_BLOCK_OPS} ops, memory that does not bind, no queues", _easy
@@ -360,6 +358,22 @@ PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
 }
 """Methods of several phases by name."""
 
+_RELIEF = Phase(
+    "relief of memory",
+    phases.relieve_memory,
+    when=(_NOTHING_YET, _FULL),
+    because="moving ops off overfull devices finds a schedule where no method did",
+)
+"""What every method ends with."""
+
+_BOUNDING = {name: (Phase(f"bound {name}", _bound(name)),) for name in PLACEMENT_BOUNDS}
+
+PLACEMENT_BOUNDING: dict[str, Strategy[PlacementSearch]] = {
+    "auto": tuple(phase for strategy in _BOUNDING.values() for phase in strategy),
+    **_BOUNDING,
+}
+"""Phases of each bound by name."""
+
 
 def placement_strategy(method: str) -> Strategy[PlacementSearch]:
     """Return the phases of a method: one of `PLACEMENT_METHODS`, or a heuristic alone, after the cheapest bounds."""
@@ -367,69 +381,47 @@ def placement_strategy(method: str) -> Strategy[PlacementSearch]:
     return (_PATH, *PLACEMENT_METHODS.get(method, (_LOAD, heuristic)))
 
 
-def solve_placement(request: Request) -> Solved:
-    """Lower a placement problem and follow the strategy of a method, from the schedule of `plan` if there is one.
+def placement_form(request: Request) -> Form[PlacementSearch]:
+    """Return placements, for latency and throughput, as the driver takes them.
 
     Parameters
     ----------
     request
         What is asked for.
-
-    Raises
-    ------
-    RlinitError
-        Branch and bound was asked for by name, and does not take the problem.
     """
-    graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
-    lowered, start = _lowered(request)
-    problem = lowered.problem
-    batches = graph.num_ops * min(problem.num_shards, problem.num_devices)
-    budget = budget.share(budget.remaining_s - min(_CLOSING_S * batches, _MOST_CLOSING * budget.remaining_s))
-    search = PlacementSearch.of(
-        for_placement(problem, budget, options.gap, request.progress), options, start, lowered.live
-    )
-    incumbent = search.incumbent
-    baselines: list[Baseline[Placement]] = []
-
-    def solved(known: PlacementIncumbent) -> Solved:
-        parts: dict[str, Any] = {
-            "inputs": options.inputs or 1,
-            "shard_inputs": problem.shard_inputs,
-            "transfer_rule": options.transfers,
-            "resident": options.resident,
-        }
-        if known.assignment is not None:
-            parts |= placement_parts(problem, known.assignment, graph, hardware, lowered.live)
-        return Solved(known, parts, search.origin, baselines)
-
-    with checkpointed(incumbent, solved, request):
-        if lowered.infeasible:
-            incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
-            return solved(incumbent)
-        _check_method(search)
-        baselines = placement_baselines(problem, graph, hardware, budget, lowered.live)
-        incumbent.offer(start, "plan")
-        follow(_strategy(graph, options), search)
-        offer_baselines(incumbent, baselines, options)
-        if search.peak is not None and search.peak.binds and incumbent.values is None and not incumbent.closed:
-            incumbent.offer(search.peak.last_resort(options.seed, budget), "relief of memory")
-    return solved(incumbent)
-
-
-def _lowered(request: Request) -> tuple[LoweredPlacement, Placement | None]:
-    """Return the problem as arrays, and the schedule of a plan to refine."""
-    options, plan = request.options, request.plan
+    graph, hardware, options, plan = request.graph, request.hardware, request.options, request.plan
+    objective: Literal["latency", "throughput"] = "throughput" if options.objective == "throughput" else "latency"
     lowered = lower_placement(
-        request.graph,
-        request.hardware,
-        "throughput" if options.objective == "throughput" else "latency",
-        inputs=options.inputs,
-        transfers=options.transfers,
-        resident=options.resident,
+        graph, hardware, objective, inputs=options.inputs, transfers=options.transfers, resident=options.resident
     )
-    if plan is None or lowered.infeasible:
-        return lowered, None
-    return lowered, placement_from_plan(plan, lowered.problem, request.graph, request.hardware)
+    problem = lowered.problem
+    refined = None if lowered.infeasible else plan
+    start = None if refined is None else placement_from_plan(refined, problem, graph, hardware)
+    peak = None if lowered.live is None else PeakMemory(problem, lowered.live)
+    incumbent = for_placement(problem, request.budget, options.gap, request.progress, peak)
+
+    def parts(known: PlacementIncumbent) -> dict[str, Any]:
+        said: dict[str, Any] = {"inputs": options.inputs or 1, "shard_inputs": problem.shard_inputs}
+        said |= {"transfer_rule": options.transfers, "resident": options.resident}
+        if known.assignment is not None:
+            said |= placement_parts(problem, known.assignment, graph, hardware, lowered.live)
+        return said
+
+    return Form(
+        PlacementSearch.of(incumbent, options, start, peak),
+        lowered.infeasible,
+        partial(_checked_strategy, graph),
+        parts,
+        lambda search: placement_baselines(problem, graph, hardware, search.incumbent.budget, lowered.live),
+        _CLOSING_S * graph.num_ops * min(problem.num_shards, problem.num_devices),
+    )
+
+
+def _checked_strategy(graph: Graph, search: PlacementSearch) -> Strategy[PlacementSearch]:
+    """Return the phases of the method that was asked for, which takes the problem."""
+    _check_method(search)
+    options = search.options
+    return (*(_coarse_strategy(graph) if options.coarsen else placement_strategy(options.method)), _RELIEF)
 
 
 def _check_method(search: PlacementSearch) -> None:
@@ -437,10 +429,6 @@ def _check_method(search: PlacementSearch) -> None:
         proofs.check_branching(search.problem)
     if search.options.method == "cp-sat":
         proofs.check_constraints(search)
-
-
-def _strategy(graph: Graph, options: SolveOptions) -> Strategy[PlacementSearch]:
-    return _coarse_strategy(graph) if options.coarsen else placement_strategy(options.method)
 
 
 def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
@@ -480,70 +468,6 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
     )
 
 
-def explain_placement(request: Request) -> list[PlannedPhase]:
-    """Return what `solve_placement` would do, phase by phase.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-
-    Raises
-    ------
-    RlinitError
-        The problem is infeasible by its data alone, or the method does not take it.
-    """
-    options, (lowered, start) = request.options, _lowered(request)
-    if lowered.infeasible:
-        raise RlinitError(f"nothing to solve: {lowered.infeasible}")
-    search = PlacementSearch.of(for_placement(lowered.problem, request.budget, options.gap, None), options, start)
-    _check_method(search)
-    return planned(_strategy(request.graph, options), search)
-
-
-def check_method(options: SolveOptions) -> None:
-    """Refuse a method or an agent that placements do not have.
-
-    Raises
-    ------
-    RlinitError
-        It is unknown.
-    """
-    methods = (*PLACEMENT_METHODS, *PLACEMENT_HEURISTICS)
-    check_names(options.method, options.agent, methods, PLACEMENT_HEURISTICS, "latency")
-
-
-def check_bound(options: SolveOptions) -> None:
-    """Refuse a bound that placements do not have.
-
-    Raises
-    ------
-    RlinitError
-        It is unknown.
-    """
-    if options.method not in ("auto", *PLACEMENT_BOUNDS):
-        raise unknown_bound(options.method, PLACEMENT_BOUNDS, options.objective)
-
-
-def bound_placement(request: Request) -> PlacementIncumbent:
-    """Bound a placement problem by one of `PLACEMENT_BOUNDS`, or by all of them (``auto``).
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-
-    Raises
-    ------
-    RlinitError
-        The problem is infeasible by its data alone.
-    """
-    options = request.options
-    lowered, _ = _lowered(request)
-    if lowered.infeasible:
-        raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-    incumbent = for_placement(lowered.problem, request.budget, 0.0, request.progress)
-    for name in PLACEMENT_BOUNDS if options.method == "auto" else (options.method,):
-        with incumbent.part(f"bound {name}"):
-            bound_phase(incumbent, name)
-    return incumbent
+PLACEMENTS = Kind(
+    placement_form, (*PLACEMENT_METHODS, *PLACEMENT_HEURISTICS), PLACEMENT_HEURISTICS, "latency", PLACEMENT_BOUNDING
+)

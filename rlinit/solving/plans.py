@@ -25,29 +25,12 @@ from rlinit.hardware import Hardware
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.importers.common.precision import chosen_dtype, precision_of
 from rlinit.plan import Plan, Status, is_closed
-from rlinit.solving.incumbent import (
-    ActivationIncumbent,
-    Incumbent,
-    PlacementIncumbent,
-    Progress,
-    StageIncumbent,
-    TrainingIncumbent,
-    strict,
-)
+from rlinit.solving.incumbent import Incumbent, Progress, strict
 from rlinit.solving.options import SolveOptions, places_ops
-from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 
 _CHECKPOINT_S, _LOOK_S, _AGAIN_S = 10.0, 0.1, 1.0
 """Seconds between two writings of a checkpoint at least, between two looks whether there is something new, and after a
 writing that failed."""
-
-AnyIncumbent = (
-    StageIncumbent
-    | PlacementIncumbent
-    | ActivationIncumbent
-    | TrainingIncumbent
-    | Incumbent[ChunkedStages, ChunkAssignment]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +65,10 @@ class Solved(NamedTuple):
     The incumbent, the fields of its plan, where its coarse schedule came from, and what simple rules give.
     """
 
-    incumbent: AnyIncumbent
+    incumbent: Incumbent[Any, Any]
     parts: dict[str, Any]
     origin: str
     baselines: Sequence[Baseline[Any]] = ()
-
-
-def offer_baselines(incumbent: Incumbent[Any, Any], baselines: Sequence[Baseline[Any]], options: SolveOptions) -> None:
-    """Let the plan be a simple rule's, where that is better and the method is not asked for by name.
-
-    Parameters
-    ----------
-    incumbent
-        Takes the schedules.
-    baselines
-        What simple rules give on the same problem.
-    options
-        What was asked for.
-    """
-    if options.keeps_best:
-        for one in baselines:
-            incumbent.offer(one.schedule, one.name)
 
 
 def checked_plan(solved: Solved, request: Request) -> Plan:
@@ -286,7 +252,7 @@ def _advice(solved: Solved, request: Request) -> list[str]:
     return notes
 
 
-def _status(incumbent: AnyIncumbent, bounds: tuple[float, ...] | None) -> tuple[Status, str]:
+def _status(incumbent: Incumbent[Any, Any], bounds: tuple[float, ...] | None) -> tuple[Status, str]:
     """Return how the search ended, and what is to be said about it."""
     if incumbent.infeasible:
         return "infeasible", incumbent.infeasible

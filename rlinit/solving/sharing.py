@@ -1,4 +1,4 @@
-"""Problems that are settled in cases: devices that share something, and ops that share parameters.
+"""The plan of a problem, and what is settled in cases: devices that share something, and ops that share parameters.
 
 Pipelines on devices that share a processor, a bus or a socket: where a plan uses u devices that share, each is slower
 by the factor of u (`Hardware.sharing`). With the set fixed the factor is, so that every set is a problem of its own,
@@ -20,7 +20,7 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, product
 
 import numpy as np
@@ -28,7 +28,7 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
-from rlinit.coarsening.tied_parameters import Together, arranged, cases_of, joined, relaxed
+from rlinit.coarsening.tied_parameters import Together, arranged, cases_of, has_tied, joined, relaxed
 from rlinit.comparison.baselines import BEST_DEVICE
 from rlinit.costs.roofline import held_tensors, known_bytes, op_times
 from rlinit.errors import InvalidHardware, RlinitError
@@ -36,30 +36,110 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import DeviceUse, HistoryEntry, Plan, Status, is_closed
 from rlinit.solving.incumbent import Progress
-from rlinit.solving.options import places_ops
-from rlinit.solving.plans import Request, Solved, checked_plan
-from rlinit.solving.stages import bound_stages, solve_stages
+from rlinit.solving.options import places_ops, shares
+from rlinit.solving.phases import bound, solve
+from rlinit.solving.plans import Request, Solved, checked_plan, saved_plan
 from rlinit.stages.lowering import lower_stages
+from rlinit.stages.problem import Value
 from rlinit.tensors import repeated_bytes
+from rlinit.units import format_bytes, format_seconds
 
 _MOST_SETS = 64
 
+_WHOLE_SHARE = 0.3
+"""Of a time limit, for the plan with layers whole: it has a tenth of the ops or less, and mostly ends sooner."""
 
-def schedule_shared(request: Request) -> Plan:
-    """Return the best plan over all sets of devices at work.
+
+def plan_of(request: Request) -> Plan:
+    """Return the plan of a problem, checked; where it has cases, the best of theirs.
 
     Parameters
     ----------
     request
-        What is asked for; a plan to refine is refused.
+        What is asked for.
 
     Raises
     ------
     InvalidHardware
-        More than 64 sets.
+        Devices that share, in more than 64 sets.
     RlinitError
-        A plan to refine.
+        The options do not fit the problem, or the checkpoint is of another one.
     """
+    options = request.options
+    if has_tied(request.graph):
+        return _schedule_tied(request)
+    if shares(request.hardware, options):
+        return _schedule_shared(request)
+    saved = saved_plan(request)
+    if saved is not None and saved.assignment is not None:
+        request = dataclasses.replace(request, plan=saved)
+    solved = solve(request) if options.refine is None else _refined(request)
+    return checked_plan(solved, request)
+
+
+def _refined(request: Request) -> Solved:
+    """Solve with layers or modules whole, then from there without; the first plan is one of the second problem too."""
+    graph, options, budget = request.graph, request.options, request.budget
+    share = budget.share(_WHOLE_SHARE * budget.remaining_s)
+    whole = dataclasses.replace(request, graph=graph.group(options.refine or "layer"), budget=share)
+    first = checked_plan(solve(whole), whole)
+    spent = budget.elapsed_s
+    start = None if first.assignment is None else dataclasses.replace(first, graph_fingerprint=graph.fingerprint())
+    request = dataclasses.replace(request, plan=start)
+    solved = solve(request)
+    show = format_bytes if options.objective == "memory" else format_seconds
+    found = "" if first.values is None else f", {show(first.values[0])} before going on inside them"
+    solved.incumbent.notes.append(f"with {options.refine}s whole: {first.status}{found}")
+    solved.incumbent.phase_s[f"{options.refine}s whole"] = spent
+    return solved if start is None else solved._replace(origin=f"the plan with {options.refine}s whole")
+
+
+def bound_of(request: Request) -> tuple[Value | None, str, Sequence[str]]:
+    """Return what a bound proves of a problem, or of the least of its cases, what proved it, and notes.
+
+    Parameters
+    ----------
+    request
+        What is asked for; its method is the name of a bound, or ``auto``.
+
+    Raises
+    ------
+    InvalidHardware
+        Devices that share, in more than 64 sets.
+    RlinitError
+        An unknown bound, or a problem that is infeasible by its data alone.
+    """
+    if has_tied(request.graph):
+        graph = relaxed(request.graph) if _may_fill(request) else arranged(request.graph, ())
+        request = dataclasses.replace(request, graph=graph)
+    if shares(request.hardware, request.options):
+        return _bound_shared(request)
+    known = bound(request)
+    return known.bounds, known.bound_source, known.notes
+
+
+def largest_case(request: Request) -> Request:
+    """Return a problem without cases whose strategy is that of the largest: copies of all, and all devices at work.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    """
+    hardware, graph, plan = request.hardware, request.graph, request.plan
+    if shares(hardware, request.options):
+        hardware = hardware.crowded([device.name for device in hardware.devices])
+    if has_tied(graph):
+        graph = arranged(graph, ())
+        plan = None if plan is None else dataclasses.replace(plan, graph_fingerprint=graph.fingerprint())
+    return dataclasses.replace(request, hardware=hardware, graph=graph, plan=plan)
+
+
+# -- devices that share --------------------------------------------------------------------------------------------
+
+
+def _schedule_shared(request: Request) -> Plan:
+    """Return the best plan over all sets of devices at work; a plan to refine is refused."""
     graph, hardware, budget = request.graph, request.hardware, request.budget
     if request.plan is not None:
         raise RlinitError("a plan cannot be refined on devices that share; schedule anew")
@@ -75,7 +155,7 @@ def schedule_shared(request: Request) -> Plan:
             continue
         share, told = budget.share(budget.remaining_s / (len(cases) - at)), _told(request.progress, value, began)
         part = Request(restricted, crowded, request.options, None, share, told)
-        last = solve_stages(part)
+        last = solve(part)
         ended = last.incumbent
         proven = math.inf if ended.infeasible else (ended.reported_bounds or (0.0,))[0]
         bounds[-1] = max(low, proven)
@@ -89,15 +169,14 @@ def schedule_shared(request: Request) -> Plan:
             start = dataclasses.replace(found, **prints)  # type: ignore[arg-type]  # both are text
             share = budget.share(budget.remaining_s / 2)
             part = Request(restricted, crowded, request.options, start, share, told)
-            last = solve_stages(part)
+            last = solve(part)
             ended = last.incumbent
         if ended.values is not None and _is_set(last, hardware, crowded) and ended.values[0] < value:
             best, value = last, ended.values[0]
     if best is None:
         assert last is not None  # the set of all devices was tried last; where nothing fits it, nothing does
-        last.incumbent.history.clear()  # its bounds are those of this set alone
-        last.incumbent.bounds, last.incumbent.bound_source = None, ""
-        return checked_plan(last, request)
+        nothing = checked_plan(last, request)  # its bounds are those of this set alone
+        return dataclasses.replace(nothing, history=(), bounds=None, bound_source="")
     found = checked_plan(best, request)
     proven = min(min(bounds), value)
     kept = {name: one for name, one in found.baselines.items() if name != BEST_DEVICE}
@@ -126,21 +205,8 @@ def _told(progress: Progress | None, value: float, began: float) -> Progress | N
     return tell
 
 
-def bound_shared(request: Request) -> tuple[float, str, tuple[str, ...]]:
-    """Return the least bound over all sets of devices at work, what proved it, and the notes of all.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-
-    Raises
-    ------
-    InvalidHardware
-        More than 64 sets.
-    RlinitError
-        An unknown bound, or a problem that is infeasible by its data alone.
-    """
+def _bound_shared(request: Request) -> tuple[Value, str, tuple[str, ...]]:
+    """Return the least bound over all sets of devices at work, what proved it, and the notes of all."""
     graph, hardware, budget = request.graph, request.hardware, request.budget
     cases = list(_sets(graph, hardware))
     found: list[tuple[float, str]] = []
@@ -150,11 +216,13 @@ def bound_shared(request: Request) -> tuple[float, str, tuple[str, ...]]:
         if at < len(cases) - 1 and lower_stages(restricted, crowded, "pipeline").infeasible:
             continue  # no plan belongs to this set; what does not fit all devices is refused below
         share = budget.share(budget.remaining_s / (len(cases) - at))
-        incumbent = bound_stages(Request(restricted, crowded, request.options, None, share))
+        part = Request(restricted, crowded, request.options, None, share)
+        incumbent = bound(part)
         low = math.inf if incumbent.infeasible else (incumbent.bounds or (0.0,))[0]
         found.append((low, incumbent.bound_source))
         notes += incumbent.notes
-    return *min(found), tuple(dict.fromkeys(notes))
+    low, source = min(found)
+    return (low,), source, tuple(dict.fromkeys(notes))
 
 
 def _sets(graph: Graph, hardware: Hardware) -> Iterator[frozenset[str]]:
@@ -237,32 +305,8 @@ def _single(solved: Solved, hardware: Hardware, crowded: Hardware) -> list[float
 # -- shared parameters ---------------------------------------------------------------------------------------------
 
 
-def untied(request: Request) -> Graph:
-    """Return a graph without shared parameters whose bounds hold: with copies where they fit, else the relaxation.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-    """
-    return relaxed(request.graph) if _may_fill(request) else arranged(request.graph, ())
-
-
-def schedule_tied(request: Request, planned: Callable[[Request], Plan]) -> Plan:
-    """Return the best plan over the cases of readers that are together.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-    planned
-        Plans a problem without shared parameters.
-
-    Raises
-    ------
-    RlinitError
-        A checkpoint where there are several cases.
-    """
+def _schedule_tied(request: Request) -> Plan:
+    """Return the best plan over the cases of readers that are together; checkpoints are refused."""
     graph, options, given = request.graph, request.options, request.plan
     if options.checkpoint is not None:
         raise RlinitError(
@@ -270,7 +314,7 @@ def schedule_tied(request: Request, planned: Callable[[Request], Plan]) -> Plan:
             "leave it out, or import with sharing='copy' or 'colocate' (--checkpoint)"
         )
     if not _may_fill(request):
-        plan = _planned_case(request, arranged(graph, ()), given, planned, 1)
+        plan = _planned_case(request, arranged(graph, ()), given, 1)
         return _renamed(_truly(plan, (), request), request)
     own = None if given is None or given.assignment is None else _together(given, graph)
     cases = cases_of(graph)
@@ -279,10 +323,10 @@ def schedule_tied(request: Request, planned: Callable[[Request], Plan]) -> Plan:
     tried += [] if own is None or own in tried else [own]
     plans: list[tuple[Plan, Together | None]] = []
     if not complete:
-        plans.append((_planned_case(request, relaxed(graph), None, planned, len(tried) + 1), None))
+        plans.append((_planned_case(request, relaxed(graph), None, len(tried) + 1), None))
     for at, together in enumerate(tried):
         start = given if own == together else None
-        plan = _planned_case(request, arranged(graph, together), start, planned, len(tried) - at)
+        plan = _planned_case(request, arranged(graph, together), start, len(tried) - at)
         plans.append((plan, together))
     bounding = [plan for plan, together in plans if complete or together is None]
     told = [_truly(plan, together, request) for plan, together in plans if plan.assignment is not None]
@@ -292,9 +336,7 @@ def schedule_tied(request: Request, planned: Callable[[Request], Plan]) -> Plan:
     )
 
 
-def _planned_case(
-    request: Request, graph: Graph, start: Plan | None, planned: Callable[[Request], Plan], left: int
-) -> Plan:
+def _planned_case(request: Request, graph: Graph, start: Plan | None, left: int) -> Plan:
     """Return the plan of a case, which has a part of the time left, of `left` cases to come."""
     options, budget = request.options, request.budget
     if left > 1:
@@ -305,7 +347,7 @@ def _planned_case(
         start = dataclasses.replace(start, graph_fingerprint=graph.fingerprint())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*go to one stage")  # in this case alone
-        return planned(dataclasses.replace(request, graph=graph, options=options, plan=start, budget=budget))
+        return plan_of(dataclasses.replace(request, graph=graph, options=options, plan=start, budget=budget))
 
 
 def _truly(plan: Plan, together: Together | None, request: Request) -> Plan:
@@ -356,7 +398,8 @@ def _valued(plan: Plan, graph: Graph, request: Request) -> Plan:
     options = dataclasses.replace(request.options, agent="plan", method=method, refine=None)
     start, budget = dataclasses.replace(plan, graph_fingerprint=graph.fingerprint()), Budget()
     budget.cancel()  # nothing is searched
-    solved = solve_stages(Request(graph, hardware, options, start, budget))
+    part = Request(graph, hardware, options, start, budget)
+    solved = solve(part)
     return dataclasses.replace(plan, values=solved.incumbent.values, **solved.parts)
 
 

@@ -7,7 +7,7 @@ one stage of all its ops would. So no bound here supposes that a device's ops ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.comparison.baselines import Baseline, cut_order
 from rlinit.comparison.stages import stage_baselines
-from rlinit.errors import RlinitError
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
 from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
@@ -29,13 +28,14 @@ from rlinit.exact.stages.loose_milp import loose_program
 from rlinit.exact.stages.split_run import SplitResult
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.heuristics.stages.slot_annealing import anneal_chunks, anneal_loose, packed
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.options import SolveOptions
-from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
-from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
+from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
+from rlinit.solving.plans import Request
 from rlinit.solving.stage_phases import StageSearch
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
@@ -83,11 +83,6 @@ SPLIT_BOUNDS: Mapping[str, BoundOf] = {
     "spectral": partial(_cut, spectral_bound),
 }
 """Bounds by name, cheapest first: name -> call(problem, upper, budget). None supposes that devices hold convex sets."""
-
-
-def splits_devices(options: SolveOptions) -> bool:
-    """Return whether a problem is one of this module: with several chunks a device, or loose ops, and no training."""
-    return options.training is None and (options.chunks > 1 or not options.contiguous)
 
 
 class Loose:
@@ -198,8 +193,8 @@ class SplitSearch:
         The schedule of a plan to refine, or None.
     origin
         Where the first schedule came from.
-    contiguous
-        The contiguous schedule, its value, and whether it is proven best, once it was looked for.
+    baselines
+        What the schedule is compared with; the best contiguous one among them once it was looked for.
     """
 
     incumbent: Incumbent[Any, Any]
@@ -207,7 +202,7 @@ class SplitSearch:
     form: Loose | Chunks
     start: Any
     origin: str = "none"
-    contiguous: Baseline[Any] | None = None
+    baselines: list[Baseline[Any]] = field(default_factory=list)
 
 
 def _contiguous_start(search: SplitSearch) -> None:
@@ -223,7 +218,7 @@ def _contiguous_start(search: SplitSearch) -> None:
         if base.values is not None and base.assignment is not None:
             proven = "proven optimal" if base.gap == 0.0 else f"gap {base.gap:.2%}"
             schedule = search.form.from_contiguous(base.assignment)
-            search.contiguous = Baseline(CONTIGUOUS, schedule, base.values[0], proven)
+            search.baselines.append(Baseline(CONTIGUOUS, schedule, base.values[0], proven))
             incumbent.offer(schedule, CONTIGUOUS)
 
 
@@ -329,86 +324,58 @@ SPLIT_METHODS: Mapping[str, Strategy[SplitSearch]] = {
 }
 """Phases by method."""
 
+_BOUNDING = {name: (_bound_phase(name, 1.0, ""),) for name in SPLIT_BOUNDS}
 
-def _search(request: Request) -> SplitSearch:
-    """Return the problem with nothing but the schedule of a plan to refine."""
-    graph, hardware, options, plan = request.graph, request.hardware, request.options, request.plan
+SPLIT_BOUNDING: Mapping[str, Strategy[SplitSearch]] = {
+    "auto": tuple(phase for strategy in _BOUNDING.values() for phase in strategy),
+    **_BOUNDING,
+}
+"""Phases of each bound by name."""
+
+
+def split_problem(request: Request) -> Loose | Chunks:
+    """Return the problem as arrays.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    """
+    graph, hardware, options = request.graph, request.hardware, request.options
     contiguous = lower_stages(graph, hardware, "pipeline")
-    form = Chunks(contiguous, graph, hardware, options) if options.contiguous else Loose(contiguous, graph, hardware)
-    incumbent = form.incumbent(request.budget, options, request.progress)
-    if form.lowered.infeasible:
-        incumbent.prove_infeasible(form.lowered.infeasible, "the problem's data")
-    start = None if plan is None or incumbent.infeasible else form.from_plan(plan)
-    return SplitSearch(incumbent, options, form, start, "none" if plan is None else "plan")
+    return Chunks(contiguous, graph, hardware, options) if options.contiguous else Loose(contiguous, graph, hardware)
 
 
-def solve_split(request: Request) -> Solved:
-    """Solve a pipeline with several chunks a device, or with loose ops.
+def split_form(request: Request) -> Form[SplitSearch]:
+    """Return pipelines with several chunks a device, or with loose ops, as the driver takes them.
 
     Parameters
     ----------
     request
         What is asked for.
     """
-    search = _search(request)
-    incumbent, form, options = search.incumbent, search.form, request.options
-    baselines: list[Baseline[Any]] = []
-
-    def solved(known: Incumbent[Any, Any]) -> Solved:
-        return Solved(known, form.parts(known.assignment), search.origin, baselines)
-
-    if incumbent.infeasible:
-        return solved(incumbent)
-    with checkpointed(incumbent, solved, request):
-        incumbent.offer(search.start, "plan")
-        if not form.contiguous.infeasible:
-            value_of = partial(evaluate, form.contiguous.problem)
-            for one in stage_baselines(form.contiguous, request.graph, request.hardware, value_of, request.budget):
-                schedule = None if one.schedule is None else form.from_contiguous(one.schedule)
-                baselines.append(Baseline(one.name, schedule, one.value, one.note))
-        follow(SPLIT_METHODS[options.method], search)
-        baselines += [] if search.contiguous is None else [search.contiguous]
-        offer_baselines(incumbent, baselines, options)
-    return solved(incumbent)
+    options, plan, problem = request.options, request.plan, split_problem(request)
+    incumbent = problem.incumbent(request.budget, options, request.progress)
+    start = None if plan is None or problem.lowered.infeasible else problem.from_plan(plan)
+    return Form(
+        SplitSearch(incumbent, options, problem, start, "none" if plan is None else "plan"),
+        problem.lowered.infeasible,
+        lambda search: SPLIT_METHODS[options.method],
+        lambda known: problem.parts(known.assignment),
+        partial(_baselines, request),
+    )
 
 
-def explain_split(request: Request) -> list[PlannedPhase]:
-    """Return what `solve_split` would do, phase by phase.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-
-    Raises
-    ------
-    RlinitError
-        The problem is infeasible by its data alone.
-    """
-    search = _search(request)
-    if search.incumbent.infeasible:
-        raise RlinitError(f"nothing to solve: {search.incumbent.infeasible}")
-    return planned(SPLIT_METHODS[request.options.method], search)
+def _baselines(request: Request, search: SplitSearch) -> list[Baseline[Any]]:
+    """Return what simple rules reach with one contiguous stage a device; a phase adds the best of those."""
+    contiguous = search.form.contiguous
+    if not contiguous.infeasible:
+        value_of = partial(evaluate, contiguous.problem)
+        budget = search.incumbent.budget
+        for one in stage_baselines(contiguous, request.graph, request.hardware, value_of, budget):
+            schedule = None if one.schedule is None else search.form.from_contiguous(one.schedule)
+            search.baselines.append(Baseline(one.name, schedule, one.value, one.note))
+    return search.baselines
 
 
-def bound_split(request: Request) -> Incumbent[Any, Any]:
-    """Bound a pipeline with several chunks a device, or with loose ops, by one of `SPLIT_BOUNDS` or by all.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-
-    Raises
-    ------
-    RlinitError
-        The problem is infeasible by its data alone.
-    """
-    method = request.options.method
-    search = _search(request)
-    if search.incumbent.infeasible:
-        raise RlinitError(f"nothing to bound: {search.incumbent.infeasible}")
-    for name in SPLIT_BOUNDS if method == "auto" else (method,):
-        with search.incumbent.part(f"bound {name}"):
-            _bound(search, name)
-    return search.incumbent
+SPLITS = Kind(split_form, SPLIT_METHODS, STAGE_HEURISTICS, "stages", SPLIT_BOUNDING)

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
-from rlinit.agent.selection import check_names
-from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
-from rlinit.solving.activations import solve_activations, solve_interleaved, solve_training
-from rlinit.solving.incumbent import (
-    ActivationIncumbent,
-    Incumbent,
-    StageIncumbent,
-    TrainingIncumbent,
-    for_stages,
-)
-from rlinit.solving.options import SolveOptions, unknown_bound
-from rlinit.solving.phases import Condition, Phase, PlannedPhase, Strategy, follow, planned
-from rlinit.solving.plans import Request, Solved, checkpointed, offer_baselines
-from rlinit.solving.splits import (
-    SPLIT_BOUNDS,
-    SPLIT_METHODS,
-    Chunks,
-    bound_split,
-    explain_split,
-    solve_split,
-    splits_devices,
-)
-from rlinit.solving.stage_bounds import BOUNDS, bound_phase, stage_bounds
+from rlinit.solving.incumbent import for_stages
+from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy
+from rlinit.solving.plans import Request
+from rlinit.solving.stage_bounds import bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, StageSearch, exact_ideals
-from rlinit.stages.activation_problem import activation_value, with_activations
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, evaluate
-from rlinit.stages.training.lowering import has_backward, lower_training
-from rlinit.stages.training.plan_fields import training_parts
-from rlinit.stages.training.problem import training_value
-from rlinit.stages.training.rules import TrainingRules
+from rlinit.stages.training.lowering import has_backward
 
-_CLOSING, _MOST_CLOSING = 2.0, 0.3
-"""Making and checking the plan takes so many times as long as lowering did; of the time left it is given this share at
-most."""
+CLOSING = 2.0
+"""Making and checking the plan takes so many times as long as lowering did."""
 
 _FEW_STAGES = 4
 """Stages up to which bounds of blocks of stages, and the full program, often close the gap."""
@@ -336,8 +313,8 @@ def stage_strategy(method: str) -> Strategy[StageSearch]:
     return (*_OPENING, *STAGE_METHODS.get(method, (heuristic,)))
 
 
-def solve_stages(request: Request) -> Solved:
-    """Lower a stage problem and follow the strategy of a method, from the schedule of `plan` if there is one.
+def lowered_stages(request: Request) -> tuple[LoweredStages, StageAssignment | None]:
+    """Return a stage problem as arrays, and the schedule of a plan to refine.
 
     Parameters
     ----------
@@ -346,88 +323,9 @@ def solve_stages(request: Request) -> Solved:
 
     Raises
     ------
-    RlinitError
-        The method does not take the objective.
+    InvalidGraph
+        The graph has backward ops, and the request is not one of training.
     """
-    graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
-    if splits_devices(options):
-        return solve_split(request)
-    if options.training_rules is not None:
-        return _solve_training(request, options.training_rules)
-    began = budget.elapsed_s
-    lowered, start = _lowered(request)
-    closing_s = min(_CLOSING * (budget.elapsed_s - began), _MOST_CLOSING * budget.remaining_s)
-    budget = budget.share(budget.remaining_s - closing_s)
-    search = StageSearch.of(for_stages(lowered.problem, budget, options.gap, request.progress), options, start)
-    if options.method == "cp-sat":
-        stage_phases.check_stage_constraints(search)
-    if options.method == "remember" and options.objective != "pipeline":
-        raise RlinitError("method 'remember' is for pipeline; use 'auto', 'ideals' or 'milp' for memory (--method)")
-    strategy = stage_strategy(options.method)
-    baselines: list[Baseline[StageAssignment]] = []
-
-    def solved(known: StageIncumbent | ActivationIncumbent) -> Solved:
-        return Solved(
-            known, stage_parts(known.assignment, known.problem, lowered, graph, hardware), search.origin, baselines
-        )
-
-    if lowered.infeasible:
-        search.incumbent.prove_infeasible(lowered.infeasible, "the problem's data")
-        return solved(search.incumbent)
-    if options.activations:
-        problem = with_activations(lowered.problem, lowered.node_of_op, graph)
-        priced = Incumbent(problem, activation_value, budget, options.gap, request.progress)
-        with checkpointed(priced, solved, request):
-            baselines = stage_baselines(lowered, graph, hardware, partial(activation_value, problem), budget)
-            solve_activations(priced, search, strategy)
-            offer_baselines(priced, baselines, options)
-        return solved(priced)
-    incumbent = search.incumbent
-    with checkpointed(incumbent, solved, request):
-        baselines = stage_baselines(lowered, graph, hardware, partial(evaluate, lowered.problem), budget)
-        incumbent.offer(start, "plan")
-        follow(strategy, search)
-        offer_baselines(incumbent, baselines, options)
-    return solved(incumbent)
-
-
-def _solve_training(request: Request, rules: TrainingRules) -> Solved:
-    """Lower a training pipeline and solve it."""
-    graph, hardware, options, plan, budget = (
-        request.graph,
-        request.hardware,
-        request.options,
-        request.plan,
-        request.budget,
-    )
-    if options.method != "auto" or options.activations:
-        raise RlinitError("training pipelines take method='auto' and count activations as they are (--method)")
-    lowered = lower_training(graph, hardware, rules)
-    obstacle, training = lowered.stages.infeasible, lowered.training
-    chunked = rules.chunks > 1
-    start = None if plan is None or obstacle or chunked else stages_from_plan(plan, lowered.stages, graph, hardware)
-    incumbent = Incumbent(training, training_value, budget, options.gap, request.progress)
-    search = StageSearch.of(for_stages(training.problem, budget, options.gap, None), options, start)
-    baselines: list[Baseline[StageAssignment]] = []
-
-    def solved(known: TrainingIncumbent) -> Solved:
-        return Solved(known, training_parts(known.assignment, lowered, graph, hardware), search.origin, baselines)
-
-    if obstacle:
-        incumbent.prove_infeasible(obstacle, "the problem's data")
-        return solved(incumbent)
-    with checkpointed(incumbent, solved, request):
-        baselines = stage_baselines(lowered.stages, graph, hardware, partial(training_value, training), budget)
-        if chunked:
-            solve_interleaved(incumbent, Chunks(lowered.stages, graph, hardware, options), search, plan)
-        else:
-            solve_training(incumbent, search, stage_strategy(options.method))
-        offer_baselines(incumbent, baselines, options)
-    return solved(incumbent)
-
-
-def _lowered(request: Request) -> tuple[LoweredStages, StageAssignment | None]:
-    """Return the problem as arrays, and the schedule of a plan to refine."""
     graph, hardware, plan = request.graph, request.hardware, request.plan
     if has_backward(graph):
         raise InvalidGraph(
@@ -439,89 +337,64 @@ def _lowered(request: Request) -> tuple[LoweredStages, StageAssignment | None]:
     return lowered, stages_from_plan(plan, lowered, graph, hardware)
 
 
-def explain_stages(request: Request) -> list[PlannedPhase]:
-    """Return what `solve_stages` would do, phase by phase.
+def stage_form(request: Request) -> Form[StageSearch]:
+    """Return pipelines and the memory objective, one contiguous stage a device, as the driver takes them.
 
     Parameters
     ----------
     request
         What is asked for.
-
-    Raises
-    ------
-    RlinitError
-        The problem is infeasible by its data alone, or the method does not take it.
     """
-    options = request.options
-    if splits_devices(options):
-        return explain_split(request)
-    if options.training_rules is not None:
-        raise RlinitError("training pipelines have no phases to explain: slices, ideals, then what pipeline does")
-    lowered, start = _lowered(request)
-    if lowered.infeasible:
-        raise RlinitError(f"nothing to solve: {lowered.infeasible}")
-    search = StageSearch.of(for_stages(lowered.problem, request.budget, options.gap, None), options, start)
-    return planned(stage_strategy(options.method), search)
-
-
-def check_method(options: SolveOptions) -> None:
-    """Refuse a method or an agent that stages do not have.
-
-    Raises
-    ------
-    RlinitError
-        It is unknown.
-    """
-    methods = tuple(SPLIT_METHODS) if splits_devices(options) else (*STAGE_METHODS, *STAGE_HEURISTICS)
-    check_names(options.method, options.agent, methods, STAGE_HEURISTICS, "stages")
-
-
-def check_bound(options: SolveOptions) -> None:
-    """Refuse a bound that stages do not have.
-
-    Raises
-    ------
-    RlinitError
-        It is unknown.
-    """
-    split = splits_devices(options)
-    names = (
-        tuple(SPLIT_BOUNDS)
-        if split
-        else (*stage_bounds("memory" if options.objective == "memory" else "pipeline"), "ideals")
+    graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
+    began = budget.elapsed_s
+    lowered, start = lowered_stages(request)
+    problem = lowered.problem
+    return Form(
+        StageSearch.of(for_stages(problem, budget, options.gap, request.progress), options, start),
+        lowered.infeasible,
+        checked_strategy,
+        lambda known: stage_parts(known.assignment, problem, lowered, graph, hardware),
+        lambda search: stage_baselines(lowered, graph, hardware, partial(evaluate, problem), search.incumbent.budget),
+        CLOSING * (budget.elapsed_s - began),
     )
-    if options.method not in ("auto", *names):
-        raise unknown_bound(options.method, names, "such a pipeline" if split else options.objective)
 
 
-def bound_stages(request: Request) -> StageIncumbent:
-    """Bound a stage problem by one of `stage_bounds`, by ``ideals``, or by all that are affordable (``auto``).
+def checked_strategy(search: StageSearch) -> Strategy[StageSearch]:
+    """Return the phases of the method that was asked for.
 
     Parameters
     ----------
-    request
-        What is asked for.
+    search
+        The search, with the options.
 
     Raises
     ------
     RlinitError
-        The problem is infeasible by its data alone, or one of training, whose bounds come with plans.
+        The method does not take the problem.
     """
-    options = request.options
-    if splits_devices(options):
-        return bound_split(request)
-    if options.training_rules is not None:
-        raise RlinitError("bounds of training pipelines come with their plans; use schedule")
-    lowered, _ = _lowered(request)
-    method = options.method
-    if lowered.infeasible:
-        raise RlinitError(f"nothing to bound: {lowered.infeasible}")
-    search = StageSearch.of(for_stages(lowered.problem, request.budget, 0.0, request.progress), options, None)
-    incumbent = search.incumbent
-    with incumbent.part(f"bound {method}"):
-        bound_phase(incumbent, method if method in BOUNDS else "simple")
-        if method == "ideals" or (method == "auto" and not exact_ideals(search, FEW_IDEALS)):
-            exact_ideals(search)
-    if method == "auto":
-        stage_phases.all_bounds(search)
-    return incumbent
+    method = search.options.method
+    if method == "cp-sat":
+        stage_phases.check_stage_constraints(search)
+    if method == "remember" and search.options.objective != "pipeline":
+        raise RlinitError("method 'remember' is for pipeline; use 'auto', 'ideals' or 'milp' for memory (--method)")
+    return stage_strategy(method)
+
+
+def bounding_phases(objective: Literal["pipeline", "memory"]) -> dict[str, Strategy[StageSearch]]:
+    """Return the phases that prove each bound on an objective by name, and all that are affordable under ``auto``.
+
+    Parameters
+    ----------
+    objective
+        Of the stage problem.
+    """
+    few = Phase("bound ideals", partial(exact_ideals, most=FEW_IDEALS))
+    ideals = (*_OPENING, Phase("bound ideals", exact_ideals))
+    named = {name: (Phase(f"bound {name}", _bound(name)),) for name in stage_bounds(objective)}
+    every = Phase("bounds", stage_phases.all_bounds)
+    return {"auto": (*_OPENING, few, *ideals[1:], every), **named, "ideals": ideals}
+
+
+METHODS = (*STAGE_METHODS, *STAGE_HEURISTICS)
+PIPELINES = Kind(stage_form, METHODS, STAGE_HEURISTICS, "stages", bounding_phases("pipeline"))
+MEMORY = Kind(stage_form, METHODS, STAGE_HEURISTICS, "stages", bounding_phases("memory"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import rlinit
@@ -11,9 +13,10 @@ from rlinit.datasets.zoo import imagenet
 from rlinit.errors import RlinitError
 from rlinit.placements.lowering import lower_placement
 from rlinit.solving import placements, stages
-from rlinit.solving.api import explain
+from rlinit.solving.api import explain, prove
 from rlinit.solving.incumbent import for_placement
 from rlinit.solving.options import SolveOptions
+from rlinit.solving.phases import kind_of
 from rlinit.solving.placement_phases import PlacementSearch, auto_agent
 
 
@@ -83,3 +86,29 @@ def test_a_refined_plan_needs_no_coarse_schedule() -> None:
     row = next(row for row in rows if row.name == "coarse schedule")
     assert not row.runs
     assert ("no plan to refine was given", False) in row.conditions
+
+
+@pytest.mark.parametrize("kind", ["training", "interleaved", "activations"])
+def test_training_and_activations_are_explained_and_bounded(kind: str) -> None:
+    """Their phases are listed with those of the relaxation, and no bound is above the optimum of a small problem."""
+    ops: list[tuple[str, dict[str, object]]] = [
+        (f"op{v}", {"time_s": 1.0 + v % 3, "param_bytes": 4.0, "out_bytes": 2.0}) for v in range(6)
+    ]
+    graph = rlinit.Graph.build(ops, [(f"op{v}", f"op{v + 1}") for v in range(5)])
+    devices = [rlinit.Device(f"d{i}", "any", memory_bytes=1e4, cache_bytes=9.0) for i in range(2)]
+    hardware = rlinit.Hardware.mesh(devices, 10.0)
+    options = SolveOptions(
+        activations=kind == "activations",
+        training=None if kind == "activations" else "interleaved" if kind == "interleaved" else "1f1b",
+        microbatches=None if kind == "activations" else 4,
+        chunks=2 if kind == "interleaved" else 1,
+    )
+    rows = explain(graph, hardware, options)
+    assert all(row.because for row in rows if ": " not in row.name)
+    assert any(row.name.startswith("the problem without activations: ") for row in rows)
+    settings = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
+    plan = rlinit.schedule(graph, hardware, **settings)
+    proven = prove(graph, hardware, options)
+    assert 0.0 < proven.value <= plan.value * (1 + 1e-9)
+    for name in kind_of(options).bounds:
+        assert prove(graph, hardware, dataclasses.replace(options, method=name)).value <= plan.value * (1 + 1e-9)
