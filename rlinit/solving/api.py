@@ -201,8 +201,7 @@ def schedule(
         optimizer=str(optimizer),
     )
     plan = agent if isinstance(agent, Plan) else None
-    _check_kinds(graph, hardware)
-    hardware, budget = _prepared(hardware, options, plan), _search_budget(graph, options)
+    hardware, budget = _prepared(graph, hardware, options, plan), _search_budget(graph, options)
     with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
         return plan_of(Request(graph, hardware, options, plan, budget, progress))
 
@@ -229,8 +228,9 @@ def _check_kinds(graph: object, hardware: object) -> None:
         )
 
 
-def _prepared(hardware: Hardware, options: SolveOptions, plan: Plan | None) -> Hardware:
-    """Refuse unknown methods and agents before any work is done; return the hardware with its stages."""
+def _prepared(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan | None) -> Hardware:
+    """Refuse wrong kinds, unknown methods and agents before any work is done; return the hardware with its stages."""
+    _check_kinds(graph, hardware)
     check_method(options if plan is None else replace(options, agent="auto"))
     return hardware if options.stages is None else hardware.with_stages(options.stages)
 
@@ -252,7 +252,7 @@ def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan 
     RlinitError
         As `schedule` raises for wrong inputs; also for a problem that is infeasible by its data alone.
     """
-    hardware = _prepared(hardware, options, plan)
+    hardware = _prepared(graph, hardware, options, plan)
     return phases.explain(largest_case(Request(graph, hardware, options, plan)))
 
 
