@@ -11,13 +11,14 @@ from __future__ import annotations
 from rlinit.llm.exports import DeviceMap, to_device_map, to_llama_cpp, to_vllm
 from rlinit.llm.model import LanguageModel, Workload, load
 from rlinit.llm.planning import Limit, max_batch, max_context, plan
-from rlinit.llm.result import DeviceMemory, LlmPlan, Span
+from rlinit.llm.result import DeviceMemory, Level, LlmPlan, Span
 from rlinit.llm.verification import verify
 
 __all__ = [
     "DeviceMap",
     "DeviceMemory",
     "LanguageModel",
+    "Level",
     "Limit",
     "LlmPlan",
     "Span",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -14,12 +14,12 @@ import numpy as np
 from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import SolverFailure
 from rlinit.hardware import Hardware
-from rlinit.llm.contiguous import ChainProblem, ChainSolution, Places, solve_chain
+from rlinit.llm.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
 from rlinit.llm.lowering import Granularity, Objective, Settings, device_sets, lower_chain, lower_places
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.simple_splits import compare_splits
-from rlinit.llm.verification import evaluate, memory_of, value_of, verify
+from rlinit.llm.verification import evaluate, levels_of, memory_of, value_of, verify
 from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
 
@@ -101,7 +101,10 @@ def _planned(model: LanguageModel, devices: Hardware, settings: Settings) -> Llm
     memory, baselines = memory_of(model, devices, settings, spans), compare_splits(model, devices, settings, problem)
     bound = min(proven, value)
     status: Literal["optimal", "feasible"] = "optimal" if bound >= value * (1 - OPTIMALITY_TOLERANCE) else "feasible"
-    made = LlmPlan(model, devices.name, settings, status, value, bound, spans, memory, "", baselines, solved, source)
+    levels = levels_of(spans, memory, (solution.headroom_bytes, solution.squared_units))
+    made = LlmPlan(
+        model, devices.name, settings, status, value, bound, spans, memory, "", baselines, solved, source, levels
+    )
     verify(made, devices)
     if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
         raise SolverFailure(f"the cost that was minimised is {solution.cost}, not that of the spans, {value}")
@@ -117,27 +120,38 @@ def _solve(
     of all sets is the best plan. A pipeline of k devices has k batches under way: the best for each k with the caches
     of k batches is at most k devices long, and the best of all k is the best pipeline.
     """
-    whole = lower_chain(model, hardware, settings)
-    best, bound, source = ChainSolution(np.inf, ()), np.inf, "dynamic program over sets of devices"
+    whole, pipeline = lower_chain(model, hardware, settings), settings.objective == "pipeline"
+    found: list[ChainSolution] = []
+    bound, source = np.inf, "dynamic program over sets of devices"
     for ids, most, far_head in device_sets(hardware, settings):
         most = min(most, whole.num_units)
-        for k in range(1, most + 1) if settings.objective == "pipeline" else (most,):
-            batches = k if settings.objective == "pipeline" else 1
-            problem = lower_chain(model, hardware, settings, batches, k, ids, far_head)
-            if settings.contiguous or (most == 1 and not settings.stream):
-                solution = solve_chain(problem)
-                proven = solution.cost
-            else:
-                places, experts = lower_places(model, hardware, settings, problem), _experts_apart(model, settings)
-                solution, proven, source = _on_any_device(problem, places, experts)
-            named = tuple((ids[at] if at < len(ids) else at, start, end) for at, start, end in solution.spans)
-            best = min(best, ChainSolution(solution.cost, named), key=lambda one: one.cost)
-            bound = min(bound, proven)
+        problems = [
+            lower_chain(model, hardware, settings, k if pipeline else 1, k, ids, far_head)
+            for k in (range(1, most + 1) if pipeline else (most,))
+        ]
+        if settings.contiguous or (most == 1 and not settings.stream):
+            solution = solve_chain(problems)
+            proven = solution.least_cost
+        else:
+            places, experts = lower_places(model, hardware, settings, problems[0]), _experts_apart(model, settings)
+            solution, proven, source = _on_any_device(problems[0], places, experts)
+        named = tuple((ids[at] if at < len(ids) else at, start, end) for at, start, end in solution.spans)
+        found.append(replace(solution, spans=named))
+        bound = min(bound, proven)
+    best = _best_of(found)
     if not best.spans and bound < np.inf:
         raise SolverFailure(
             "the program ended without a placement, and no contiguous split fits; try granularity='part'"
         )
     return whole, best, bound, source
+
+
+def _best_of(found: Sequence[ChainSolution]) -> ChainSolution:
+    """Return the best spans of several problems, with what is proven of all: costs, then headroom, then evenness."""
+    least = min(one.cost for one in found)
+    near = [one for one in found if one.cost <= least * (1.0 + EQUAL_COSTS)]
+    best = max(near, key=lambda one: (one.headroom_bytes, -one.squared_units))
+    return replace(best, least_cost=min(one.least_cost for one in near))
 
 
 def _experts_apart(model: LanguageModel, settings: Settings) -> list[int]:
@@ -184,7 +198,8 @@ def _on_any_device(problem: ChainProblem, places: Places, experts: Sequence[int]
         cuts = [places.transfer_s[one, other] for (one, _, _), (other, _, _) in pairwise(spans)]
         solution = ChainSolution(math.fsum([*units, *cuts]), spans)
     if found.bound < solution.cost * (1 - OPTIMALITY_TOLERANCE):
-        solution = min(solution, solve_chain(problem), key=lambda one: one.cost)
+        whole = solve_chain([problem])
+        solution = min(solution, ChainSolution(whole.cost, whole.spans), key=lambda one: one.cost)
     return solution, found.bound, source
 
 
@@ -303,7 +318,7 @@ def _largest(
         model = resized(size)
         if not settings.contiguous and not settings.stream:
             chain = lower_chain(model, devices, settings)
-            if solve_chain(chain).spans:  # which is quicker to say, and enough
+            if solve_chain([chain]).spans:  # which is quicker to say, and enough
                 return True
         return bool(_solve(model, devices, settings)[1].spans)
 

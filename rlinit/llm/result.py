@@ -77,6 +77,24 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """What plans of equal value, and equal in the levels before, are compared by.
+
+    Parameters
+    ----------
+    name
+        ``headroom_bytes``: what the tightest of the used memories has left, the more the better; ``squared_units``: sum
+        over devices of the squared number of units between embedding and head, least where these are shared out evenly.
+    value, bound
+        Of the plan, and what was proven that no such plan is better than; inf or 0 where nothing was.
+    """
+
+    name: Literal["headroom_bytes", "squared_units"]
+    value: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
 class LlmPlan:
     """A split of a language model.
 
@@ -102,6 +120,8 @@ class LlmPlan:
         Seconds that the proof took.
     bound_source
         What proved the bound, which holds but for the rounding of sums, or with it taken off.
+    levels
+        What it is chosen by among plans of equal value, to 1e-9 of it; none where nothing fits.
     """
 
     model: LanguageModel
@@ -116,6 +136,7 @@ class LlmPlan:
     baselines: Mapping[str, float | str] = field(default_factory=dict)
     solve_s: float = 0.0
     bound_source: str = ""
+    levels: tuple[Level, ...] = ()
 
     @property
     def assignment(self) -> dict[str, str]:
@@ -145,12 +166,22 @@ class LlmPlan:
             "workload": dataclasses.asdict(work),
             "settings": dataclasses.asdict(self.settings),
             "status": self.status,
-            "value": self.value if math.isfinite(self.value) else None,
-            "bound": self.bound if math.isfinite(self.bound) else None,
+            "value": _finite(self.value),
+            "bound": _finite(self.bound),
             "bound_source": self.bound_source,
+            "levels": [
+                {"name": level.name, "value": _finite(level.value), "bound": _finite(level.bound)}
+                for level in self.levels
+            ],
             "message": self.message,
             "spans": [dataclasses.asdict(span) for span in self.spans],
-            "memory": [_finite(dataclasses.asdict(one) | {"free_bytes": one.free_bytes}) for one in self.memory],
+            "memory": [
+                {
+                    name: amount if isinstance(amount, str) else _finite(amount)
+                    for name, amount in (dataclasses.asdict(one) | {"free_bytes": one.free_bytes}).items()
+                }
+                for one in self.memory
+            ],
             "baselines": dict(self.baselines),
             "solve_s": self.solve_s,
         }
@@ -160,5 +191,5 @@ class LlmPlan:
         write_json(path, self.to_dict())
 
 
-def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: None if value == math.inf else value for key, value in row.items()}
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

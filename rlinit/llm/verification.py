@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from rlinit.errors import InvalidPlan
@@ -18,7 +19,7 @@ from rlinit.llm.lowering import (
     streams_of,
 )  # fmt: skip
 from rlinit.llm.model import LanguageModel
-from rlinit.llm.result import DeviceMemory, LlmPlan, Span
+from rlinit.llm.result import DeviceMemory, Level, LlmPlan, Span
 from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
 
@@ -133,6 +134,27 @@ def overfull(memory: Sequence[DeviceMemory]) -> str:
     return ""
 
 
+def levels_of(spans: Sequence[Span], memory: Sequence[DeviceMemory], bounds: tuple[float, float]) -> tuple[Level, ...]:
+    """Return what spans are chosen by among those of equal value.
+
+    Parameters
+    ----------
+    spans
+        Of a plan.
+    memory
+        From `memory_of`.
+    bounds
+        What was proven that no headroom is above, and no sum of squares below.
+    """
+    headroom = min(one.free_bytes for one in memory)
+    units = Counter([span.device for span in spans for _ in span.units][1:-1])
+    squares = float(sum(count * count for count in units.values()))
+    return (
+        Level("headroom_bytes", headroom, max(bounds[0], headroom)),
+        Level("squared_units", squares, min(bounds[1], squares)),
+    )
+
+
 def verify(plan: LlmPlan, hardware: Hardware) -> None:
     """Check that a plan covers the model in order, fits, costs what it says, and is as good as its bound proves.
 
@@ -149,7 +171,7 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
         It does not.
     """
     if plan.status == "infeasible":
-        if plan.spans or not plan.value == plan.bound == math.inf:
+        if plan.spans or plan.levels or not plan.value == plan.bound == math.inf:
             raise InvalidPlan(f"the plan says that nothing fits, but gives {len(plan.spans)} spans and {plan.value} s")
         return
     index = {device.name: at for at, device in enumerate(hardware.devices)}
@@ -183,6 +205,11 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
     value = value_of(found, plan.settings)
     if not (math.isclose(value, plan.value, rel_tol=_ROUNDING) and plan.bound <= plan.value * (1 + _ROUNDING)):
         raise InvalidPlan(f"the plan says {plan.value} s, at least {plan.bound} s; recomputed {value} s")
+    levels = levels_of(found, memory, (math.inf, -math.inf))
+    if [(level.name, level.value) for level in plan.levels] != [(level.name, level.value) for level in levels] or not (
+        plan.levels[0].bound >= levels[0].value and plan.levels[1].bound <= levels[1].value
+    ):
+        raise InvalidPlan(f"the plan says {plan.levels} of plans of equal value; recomputed {levels}")
     proven = "optimal" if plan.bound >= plan.value * (1 - OPTIMALITY_TOLERANCE) else "feasible"
     if plan.status != proven:
         raise InvalidPlan(
