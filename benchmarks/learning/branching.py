@@ -1,22 +1,20 @@
 """How much the order of branching matters: what is explored to a proof, by several orders over that set by hand.
 
-A learned order could gain no more than the best of them in hindsight. Three searches branch: depth first over
-placements (children by start and path that is left), SCIP on the program of stages (its own rule; here ops by a given
-order instead), and the search that remembers states of a line (the end that it begins from). Only problems on which all
-orders end with a proof count. Run as ``python -m benchmarks.learning.branching [--count N]``.
+A learned order could gain no more than the best of them in hindsight. Two searches branch: SCIP on the program of
+stages (its own rule; here ops by a given order instead), and the search that remembers states of a line (the end that
+it begins from). Only problems on which all orders end with a proof count.
+Run as ``python -m benchmarks.learning.branching [--count N]``.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from numba import njit
 
 from benchmarks.components.time_limits import devices, wide_graph
 from benchmarks.learning.potentials import line
@@ -24,13 +22,10 @@ from benchmarks.learning.protocol import Comparison, compare, print_comparisons
 from benchmarks.record import count_processor_time, save
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements import branch_and_bound as depth_first
 from rlinit.exact.stages import pipeline_milp
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.exact.stages.remember.search import _Side
 from rlinit.heuristics.stages import anneal
-from rlinit.placements.lowering import lower_placement
-from rlinit.placements.problem import PlacementProblem
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import for_stages
 from rlinit.solving.options import SolveOptions
@@ -48,68 +43,6 @@ _BELOW = 1e-6
 
 Work = dict[str, float]
 """What is explored to a proof by order, at least 1; the first order is that of the library."""
-
-
-@contextmanager
-def ordered(mode: int) -> Iterator[None]:
-    """Let branch and bound over placements try children by hand (0), reversed (1) or at random (2)."""
-    found = depth_first._children
-
-    @njit
-    def children(data: Any, node: Any, done: int, value: float, choice: Any) -> int:
-        count: int = found(data, node, done, value, choice)
-        for at in range(count):
-            node.score[at] = -node.score[at] if mode == 1 else np.random.random()  # noqa: NPY002  (the kernel's own generator)
-        return count
-
-    def again(kernel: Any) -> Any:
-        return njit(kernel.py_func)  # compiled by what its module names now
-
-    with (
-        patch.object(depth_first, "_children", children if mode else found),
-        patch.object(depth_first, "_open_node", again(depth_first._open_node)),
-        patch.object(depth_first, "_search", again(depth_first._search)),
-    ):
-        yield
-
-
-@njit
-def _reseed(seed: int) -> None:
-    np.random.seed(seed)  # noqa: NPY002
-
-
-def placements(count: int) -> Iterator[tuple[str, Work]]:
-    """Yield nodes of branch and bound over placements of 9 to 11 ops on three devices of two or three kinds."""
-    problems = []
-    for seed in range(count):
-        graph = wide_graph(9 + seed % 3, 2 + seed % 2, seed=seed)
-        problems.append(lower_placement(graph, devices(3, 2 + seed % 2), "latency").problem)
-    found: list[Work] = [{} for _ in problems]
-
-    def explored(problem: PlacementProblem, seed: int = 0, below: float = np.inf) -> tuple[float, float]:
-        _reseed(seed)  # type: ignore[type-var]
-        opened = depth_first._open_tree
-
-        def open_tree(n: int, d: int) -> Any:
-            tree = opened(n, d)
-            tree.value[0] = below
-            return tree
-
-        with patch.object(depth_first, "_open_tree", open_tree):
-            result = depth_first.branch_and_bound(problem, budget=Budget(_MOST_S))
-        proven = result.status in ("optimal", "infeasible")
-        return float(result.work) if proven else np.inf, result.value or np.inf
-
-    for mode, name in enumerate(("by hand", "reversed", "at random")):
-        with ordered(mode):
-            for problem, row in zip(problems, found, strict=True):
-                if mode == 2:
-                    row |= {f"{name} {seed}": explored(problem, seed)[0] for seed in _SEEDS}
-                    continue
-                row[name], value = explored(problem)
-                if mode == 0:
-                    row["optimum known"] = explored(problem, below=value * (1 - _BELOW))[0]
-    yield from (("placements, depth first", row) for row in found)
 
 
 def programs(count: int) -> Iterator[tuple[str, Work]]:
@@ -190,7 +123,7 @@ def judge(rows: list[tuple[str, Work]]) -> list[Comparison]:
         if drawn:
             sides["at random"] = [float(np.exp(np.log(each).mean())) for each in drawn]
             sides["best of those at random"] = [min(each) for each in drawn]
-        sides["best in hindsight"] = [min(v for k, v in work.items() if k != "optimum known") for work in ended]
+        sides["best in hindsight"] = [min(v for k, v in work.items()) for work in ended]
         found += [compare(family, f"{name} / by hand", ours, by_hand) for name, ours in sides.items()][1:]
     return found
 
@@ -202,7 +135,7 @@ def main() -> None:
     count = parser.parse_args().count
     count_processor_time()
     rows: list[tuple[str, Work]] = []
-    searches: tuple[Callable[[int], Iterator[tuple[str, Work]]], ...] = (placements, programs, lines)
+    searches: tuple[Callable[[int], Iterator[tuple[str, Work]]], ...] = (programs, lines)
     for search in searches:
         for row in search(count):
             print(*row, flush=True)

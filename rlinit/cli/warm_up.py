@@ -135,11 +135,10 @@ def _placement_steps() -> dict[str, list[_Call]]:
         for method in (*PLACEMENT_HEURISTICS, "sweep", "split")
     ]
     blocks = _layers(levels=9, waist=4)
-    steps["blocks, windows and branch and bound"] = [
+    steps["blocks and windows"] = [
         _Call(blocks, ample, {"objective": "latency", "method": "split"}),
         _Call(blocks, ample, {"objective": "latency", "method": "warm"}),
         _Call(blocks, ample, {"objective": "throughput", "inputs": 2, "method": "warm"}),
-        _Call(_layers(levels=3), ample, {"objective": "latency", "method": "branch-and-bound"}),
     ]
     steps["bounds of placements"] = [
         _Call(graph, ample, {"objective": objective, "method": method, "inputs": inputs}, True)

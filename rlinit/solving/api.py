@@ -99,7 +99,7 @@ def schedule(
         the full program on SCIP from nothing. ``agent``: the learned agent alone. A heuristic's name: that alone, with
         the cheapest bounds. For stages also ``ideals``: dynamic programming over ideals; ``cp-sat``;
         ``remember``: branch, bound and remember. For placements also ``sweep``: local search; ``split``: module
-        by module; ``cp-sat``; ``branch-and-bound``.
+        by module; ``cp-sat``.
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s

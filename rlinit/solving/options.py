@@ -158,7 +158,7 @@ class SolveOptions(ProblemOptions):
     method: str = "auto"
     """auto, or one way alone: warm (a start, then windows by SCIP), milp (all by SCIP), agent, or a heuristic.
     For pipeline and memory also ideals, cp-sat and remember.
-    For latency and throughput also sweep, split, cp-sat and branch-and-bound.
+    For latency and throughput also sweep, split and cp-sat.
     An unknown name lists them all."""
     agent: str = "auto"
     """Where a first schedule comes from: auto, a heuristic, a learned agent (.safetensors), a saved plan (.json)."""

@@ -1,4 +1,4 @@
-"""The phases of a placement problem that prove: trials, branching, programs, windows, bounds, and turns with search."""
+"""The phases of a placement problem that prove: trials, programs, windows, bounds, and turns with search."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from rlinit.budget import WorkShares
 from rlinit.errors import RlinitError
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, JoinedBound
-from rlinit.exact.placements.branch_and_bound import MAX_OPS, branch_and_bound
 from rlinit.exact.placements.constraint.solve import solve_constraints
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
-from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
+from rlinit.placements.problem import Placement, PlacementResult
 from rlinit.placements.timeline import placement_of
 from rlinit.placements.window import placement_windows
 from rlinit.solving.incumbent import PlacementIncumbent
@@ -54,29 +53,6 @@ _CATCHING_SHARE = 0.5
 
 _TRIAL_CHOICES = 500
 """Choices of devices and orders between two looks at what trials found."""
-
-
-def check_branching(problem: PlacementProblem) -> None:
-    """Refuse a problem that branch and bound does not take, saying why.
-
-    Raises
-    ------
-    RlinitError
-        Several shards, queues of transfers, or too many ops.
-    """
-    if problem.num_shards != 1 or problem.transfers != "parallel":
-        raise RlinitError("method 'branch-and-bound' is for latency with parallel transfers; use 'auto' or 'milp'")
-    if problem.num_ops > MAX_OPS:
-        raise RlinitError(f"method 'branch-and-bound' takes up to {MAX_OPS} ops, not {problem.num_ops}; use 'auto'")
-
-
-def branch(search: PlacementSearch) -> None:
-    """Branch and bound over all schedules."""
-    incumbent = search.incumbent
-    if incumbent.finished:
-        return
-    with incumbent.in_phase("branch and bound"):
-        _take(incumbent, branch_and_bound(incumbent.problem, budget=incumbent.budget), "branch-and-bound")
 
 
 def trials(search: PlacementSearch) -> None:

@@ -46,9 +46,6 @@ _CLOSING_S = 2e-5
 _PATH_SHARE = 0.25
 """Of the mean load of devices, the longest path up to which loads decide, and precedence hardly."""
 
-_BRANCHING_OPS = 12
-"""Ops up to which branch and bound over all schedules comes first."""
-
 
 def _ops_up_to(count: int) -> Condition[PlacementSearch]:
     return Condition(f"at most {count:,} ops", lambda search: search.problem.num_ops <= count)
@@ -82,9 +79,6 @@ _MANY_SHARDS: Condition[PlacementSearch] = Condition(
     lambda search: search.problem.num_shards > phases.FEW_SHARDS,
 )
 _BINDS: Condition[PlacementSearch] = Condition("memory binds", lambda search: search.memory_binds)
-_PARALLEL: Condition[PlacementSearch] = Condition(
-    "transfers do not queue", lambda search: search.problem.transfers == "parallel"
-)
 _BINDS_OR_QUEUES: Condition[PlacementSearch] = Condition(
     "memory binds or transfers queue", lambda search: search.memory_binds or search.problem.transfers != "parallel"
 )
@@ -229,19 +223,11 @@ _AUTO: Strategy[PlacementSearch] = (
         "(benchmarks.families.task_graphs communication)",
     ),
     Phase(
-        "branch and bound",
-        proofs.branch,
-        0.2,
-        (_ops_up_to(_BRANCHING_OPS), _ONE_SHARD, _PARALLEL),
-        "ends in a fraction of a second on so few ops",
-    ),
-    Phase(
         "constraint program",
         proofs.constraint_program,
         0.5,
         (_FEW, _CONSTRAINTS),
-        "proves graphs of 10 to 30 tasks on 2 to 16 processors in 0.02 s, where branch and bound needs seconds "
-        "(benchmarks.families.task_graphs)",
+        "proves graphs of 10 to 30 tasks on 2 to 16 processors in 0.02 s (benchmarks.families.task_graphs)",
     ),
     Phase(
         "bound flow",
@@ -354,7 +340,6 @@ PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
         Phase("blocks", phases.split_blocks, because="it was asked for by name"),
     ),
     "cp-sat": (_LOAD, Phase("constraint program", proofs.constraint_program, because="it was asked for by name")),
-    "branch-and-bound": (_LOAD, Phase("branch and bound", proofs.branch, because="it was asked for by name")),
 }
 """Methods of several phases by name."""
 
@@ -425,8 +410,6 @@ def _checked_strategy(graph: Graph, search: PlacementSearch) -> Strategy[Placeme
 
 
 def _check_method(search: PlacementSearch) -> None:
-    if search.options.method == "branch-and-bound":
-        proofs.check_branching(search.problem)
     if search.options.method == "cp-sat":
         proofs.check_constraints(search)
 

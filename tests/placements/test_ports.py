@@ -114,7 +114,7 @@ def test_bounds_and_values_enclose_the_optimum(seed: int, transfers: Transfers) 
         assert plan.status == "optimal"
 
 
-@pytest.mark.parametrize("method", ["milp", "branch-and-bound", "cp-sat", "split"])
+@pytest.mark.parametrize("method", ["milp", "cp-sat", "split"])
 @pytest.mark.parametrize("seed", [11, 12])
 def test_every_exact_method_agrees(seed: int, method: str) -> None:
     """Each program proves the brute force's optimum."""

@@ -48,10 +48,10 @@ Edge = tuple[str, str] | tuple[str, str, float | str]
 TOLERANCE = 1e-8
 """Relative difference that is put down to rounding."""
 
-COMPLETE = ("auto", "warm", "milp", "ideals", "split", "sweep", "cp-sat", "branch-and-bound")
+COMPLETE = ("auto", "warm", "milp", "ideals", "split", "sweep", "cp-sat")
 """Methods that find a schedule of a small problem where there is one."""
 
-LIMITED = ("branch-and-bound", "cp-sat", "ideals", "split", "beam", "remember")
+LIMITED = ("cp-sat", "ideals", "split", "beam", "remember")
 """Methods that say that they are not for some problems."""
 
 LATE_S = 2.0

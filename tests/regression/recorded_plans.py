@@ -278,7 +278,7 @@ def placement_programs() -> Iterator[Case]:
     for n in (8, 12, 16, 20):
         yield case(f"dag-{n} latency auto", partial(dag, 11, n), three, "latency")
         yield case(f"dag-{n} ties latency auto", partial(dag, 12, n, ties=True), three, "latency")
-    for method in ("milp", "warm", "split", "branch-and-bound"):
+    for method in ("milp", "warm", "split"):
         yield case(f"dag-10 latency {method}", dag10, three, "latency", method=method)
     for method in ("warm", "split", "auto"):
         yield case(f"er-2x8 latency {method}", er2x8, server, "latency", method=method)

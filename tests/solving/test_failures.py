@@ -91,7 +91,7 @@ def test_a_placement_survives_every_exact_part(
     """The heuristics' schedule is returned, and the notes say what failed."""
     for name in ("solve_split", "sweep_placements", "memory_chain"):
         monkeypatch.setattr(placement_phases, name, failing(error))
-    for name in ("solve_placement_milp", "branch_and_bound", "solve_constraints", "DestructiveSearch"):
+    for name in ("solve_placement_milp", "solve_constraints", "DestructiveSearch"):
         monkeypatch.setattr(placement_proofs, name, failing(error))
     bounds = dict.fromkeys(PLACEMENT_BOUNDS, failing(error))
     monkeypatch.setattr(placement_proofs, "PLACEMENT_BOUNDS", bounds)

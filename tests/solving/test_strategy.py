@@ -74,8 +74,9 @@ def test_explaining_refuses_what_solving_refuses() -> None:
     graph, hardware = rwnn("er", seed=0, num_modules=2, nodes_per_module=10), rlinit.Hardware.preset("cpu-t4-a100")
     with pytest.raises(RlinitError, match="unknown method 'magic'"):
         explain(graph, hardware, SolveOptions(objective="latency", method="magic"))
-    with pytest.raises(RlinitError, match="parallel transfers"):
-        explain(graph, hardware, SolveOptions(objective="latency", method="branch-and-bound", transfers="exclusive"))
+    graph, hardware = imagenet.load("ResNet50"), rlinit.Hardware.pipeline(2, bandwidth=1e9, flops_per_s=1e12)
+    with pytest.raises(RlinitError, match="no op is split"):
+        explain(graph, hardware, SolveOptions(objective="throughput", inputs=4, method="cp-sat"))
 
 
 def test_a_refined_plan_needs_no_coarse_schedule() -> None:

@@ -23,6 +23,7 @@ from rlinit.agent.placements.features import (
     observe,
 )
 from rlinit.arrays import FloatArray
+from rlinit.budget import Budget
 from rlinit.datasets.random.placement_problems import (
     ProblemMix,
     layered_problem,
@@ -30,7 +31,7 @@ from rlinit.datasets.random.placement_problems import (
     real_problems,
     whole_network,
 )
-from rlinit.exact.placements.branch_and_bound import branch_and_bound
+from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import join_problems
@@ -53,7 +54,7 @@ _VALIDATION_SEED = 1_000
 """Networks of validation have seeds from here on, far below those of training."""
 
 _TINY = 8
-"""Ops of validation problems whose optimum branch and bound proves, in milliseconds."""
+"""Ops of validation problems whose optimum the full program proves, in tenths of a second."""
 
 _REAL_MODELS = ("MobileNetV2", "InceptionV3", "ResNet50", "EfficientNetB0", "DenseNet121")
 """Networks for ImageNet that validation looks at."""
@@ -170,7 +171,7 @@ class PlacementTask:
             "imagenet": PlacementBatch.of(real_problems(_REAL_MODELS[: 1 if small else None])),
         }
         tiny = [layered_problem(rng, _TINY) for _ in range(4 if small else 16)]
-        proven = np.array([branch_and_bound(problem).value for problem in tiny], np.float64)
+        proven = np.array([solve_placement_milp(problem, budget=Budget()).value for problem in tiny], np.float64)
         sets["layered-8"] = dataclasses.replace(PlacementBatch.of(tiny), optimum=proven, bound=proven)
         if not small:
             larger = [whole_network("ws", _VALIDATION_SEED, 2, "weak", modules=30)]

@@ -298,3 +298,31 @@ def test_alike_devices_and_nodes() -> None:
     problem.capacity_bytes[3] = 1.0
     assert alike_devices(problem) == [[[0], [1], [2]]]
     assert alike_nodes(problem, nodes) == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds)
+def test_order_of_alike_devices_keeps_the_best(seed: int) -> None:
+    """Every order of alike devices and of alike nodes leaves a best placement in the program."""
+    rng = np.random.default_rng(seed)
+    problem = random_placement_problem(
+        seed,
+        int(rng.integers(3, 7)),
+        4,
+        memory_fraction=float(rng.choice([np.inf, 0.5])),
+        integer=bool(rng.random() < 0.5),
+        identical=True,
+        forbidden_fraction=0.0,
+    )
+    nodes = np.array([0, 1, 0, 1])
+    problem.s_per_byte[nodes[:, None] != nodes] *= 3.0
+    free = PlacementMilpSettings(intra_symmetry="none", inter_symmetry="none")
+    best = solve_placement_milp(problem, budget=Budget(60), settings=free).value
+    form = PlacementMilpSettings(
+        variables=str(rng.choice(["ops", "batches"])),  # type: ignore[arg-type]
+        intra_symmetry=str(rng.choice(_ORDERS)),  # type: ignore[arg-type]
+        inter_symmetry=str(rng.choice(_ORDERS)),  # type: ignore[arg-type]
+        node_of_device=nodes,
+    )
+    result = solve_placement_milp(problem, budget=Budget(60), settings=form)
+    check(problem, result, np.inf if best is None else best)
