@@ -14,8 +14,6 @@ import numpy as np
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.agent import decode_placement
 from rlinit.arrays import IntArray
-from rlinit.exact.placements.bounds.lagrangian_primal import assemble
-from rlinit.exact.placements.bounds.registry import memory_chain
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
 from rlinit.exact.placements.split.load_splits import load_placement
@@ -68,8 +66,6 @@ class PlacementLimits:
     ----------
     window_nodes, full_nodes
         Branch-and-bound nodes of the program of a window, and of the full one.
-    multiplier_nodes, multiplier_rounds
-        Ops placed in partial choices of devices in a round with multipliers on memory, and such rounds.
     split_work
         Partial schedules extended in blocks.
     trial_choices
@@ -79,8 +75,6 @@ class PlacementLimits:
     """
 
     window_nodes: int | None = 500
-    multiplier_nodes: int = 1_000_000
-    multiplier_rounds: int = 5
     full_nodes: int | None = 20_000
     split_work: int = 3_000_000
     trial_choices: int = 20_000
@@ -105,8 +99,6 @@ class PlacementSearch:
         Where the peak of live tensors counts against memory, how the search keeps to it.
     origin
         Where the coarse schedule came from.
-    assembled
-        What was put together from memory multipliers, worth a search of its own even where it is worse.
     opened
         Whether earliest finish was tried, where a heuristic found nothing.
     """
@@ -117,7 +109,6 @@ class PlacementSearch:
     limits: PlacementLimits
     peak: PeakMemory | None = None
     origin: str = "none"
-    assembled: Placement | None = None
     opened: bool = False
     _largest: float = -1.0
     _binds: bool | None = None
@@ -143,9 +134,7 @@ class PlacementSearch:
         peak
             Where the peak of live tensors counts against memory, how the search keeps to it: that of the incumbent.
         """
-        timed = PlacementLimits(
-            full_nodes=None, multiplier_rounds=1 << 30, split_work=_UNLIMITED, trial_choices=_UNLIMITED, rounds=1 << 30
-        )
+        timed = PlacementLimits(full_nodes=None, split_work=_UNLIMITED, trial_choices=_UNLIMITED, rounds=1 << 30)
         limits = timed if options.timed else PlacementLimits()
         return cls(incumbent, options, start, limits, peak, "none" if start is None else "plan")
 
@@ -403,27 +392,6 @@ def search_in_larger_shards(search: PlacementSearch) -> None:
         )
         if found is not None:
             incumbent.offer(in_smaller_shards(found, factor), "sweep in larger shards")
-
-
-def memory_multipliers(search: PlacementSearch) -> None:
-    """Bound by a chain of segments with multipliers on memory; keep what was cheapest for them, put together."""
-    incumbent, limits = search.incumbent, search.limits
-    if incumbent.finished or incumbent.values is None:
-        return
-    with incumbent.in_phase("memory multipliers"):
-        chain = memory_chain(incumbent.problem, incumbent.values[0], incumbent.budget)
-        rounds = limits.multiplier_rounds
-        while chain is not None and rounds > 0 and not incumbent.finished:
-            chain.upper = min(chain.upper, incumbent.values[0])
-            incumbent.raise_bound((chain.run(limits.multiplier_nodes, incumbent.budget),), "memory")
-            search.assembled = assemble(chain) or search.assembled
-            incumbent.offer(search.assembled, "memory multipliers")
-            rounds = 0 if chain.exhausted else rounds - 1
-
-
-def search_from_assembled(search: PlacementSearch) -> None:
-    """Search from what memory multipliers put together, whose order is poor, or else from the incumbent."""
-    local_search(search, 3, search.assembled)
 
 
 def split_blocks(search: PlacementSearch) -> None:

@@ -79,9 +79,6 @@ _MANY_SHARDS: Condition[PlacementSearch] = Condition(
     lambda search: search.problem.num_shards > phases.FEW_SHARDS,
 )
 _BINDS: Condition[PlacementSearch] = Condition("memory binds", lambda search: search.memory_binds)
-_BINDS_OR_QUEUES: Condition[PlacementSearch] = Condition(
-    "memory binds or transfers queue", lambda search: search.memory_binds or search.problem.transfers != "parallel"
-)
 _FEW_SCHEDULES: Condition[PlacementSearch] = Condition(
     "live tensors fill a device, few ops and choices of devices",
     lambda search: search.peak is not None and search.peak.binds and has_few_schedules(search.problem),
@@ -95,10 +92,6 @@ _EASY: Condition[PlacementSearch] = Condition(
 _NOT_EASY: Condition[PlacementSearch] = Condition(f"not: {_EASY.text}", lambda search: not _easy(search))
 _TIGHT: Condition[PlacementSearch] = Condition(
     "memory binds and no op is split", lambda search: search.memory_binds and search.problem.num_shards == 1
-)
-_NOT_TIGHT: Condition[PlacementSearch] = Condition(
-    "memory does not bind or ops are split",
-    lambda search: not (search.memory_binds and search.problem.num_shards == 1),
 )
 _BLOCKS: Condition[PlacementSearch] = Condition(
     f"blocks of at most {MAX_BLOCK_OPS} ops", lambda search: search.largest_block <= MAX_BLOCK_OPS
@@ -256,15 +249,8 @@ _AUTO: Strategy[PlacementSearch] = (
     Phase(
         "local search",
         phases.local_search,
-        0.1,
-        (_NOT_EASY, _TIGHT),
-        "memory multipliers begin from it and give a better start for the next search",
-    ),
-    Phase(
-        "local search",
-        phases.local_search,
         0.2,
-        (_NOT_EASY, _NOT_TIGHT),
+        (_NOT_EASY,),
         "most of what it finds comes early (benchmarks.papers.diviml --part table1); bounds prune by its value",
     ),
     Phase(
@@ -282,22 +268,6 @@ _AUTO: Strategy[PlacementSearch] = (
         (_MIDDLING, _CONSTRAINTS),
         "from a good schedule it closes 100 tasks, and flexible job shops of 240 operations, in seconds "
         "(benchmarks.families.task_graphs)",
-    ),
-    Phase(
-        "memory multipliers",
-        phases.memory_multipliers,
-        0.4,
-        (_ONE_SHARD, _BINDS_OR_QUEUES),
-        "relaxations that mix devices leave gaps above 10% where memory is tight; multipliers of whole choices keep "
-        "what switching costs (benchmarks.papers.moirai --part instances)",
-    ),
-    Phase(
-        "local search from memory multipliers",
-        phases.search_from_assembled,
-        0.3,
-        (_TIGHT,),
-        "put together for its devices, its order is poor: GoogLeNet with 40% of the memory became 1.316 instead of "
-        "1.355 ms (benchmarks.papers.moirai --part instances)",
     ),
     Phase("blocks", phases.single_op_blocks, 0.35, (_BLOCKS, _NOT_EASY), "bounds the whole even where it is not exact"),
     Phase(

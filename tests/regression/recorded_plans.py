@@ -73,7 +73,7 @@ PIPELINE_BOUNDS = (
     "ideals",
 )
 MEMORY_BOUNDS = ("auto", "simple", "ideals")
-PLACEMENT_BOUNDS = ("auto", "path", "load", "around", "relaxation", "chain", "memory", "joined")
+PLACEMENT_BOUNDS = ("auto", "path", "load", "around", "relaxation", "chain", "joined")
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def test_a_placement_survives_every_exact_part(
     error: Exception, method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The heuristics' schedule is returned, and the notes say what failed."""
-    for name in ("solve_split", "sweep_placements", "memory_chain"):
+    for name in ("solve_split", "sweep_placements"):
         monkeypatch.setattr(placement_phases, name, failing(error))
     for name in ("solve_placement_milp", "solve_constraints", "DestructiveSearch"):
         monkeypatch.setattr(placement_proofs, name, failing(error))

@@ -12,7 +12,6 @@ around             for each op, what must run before it and what after it, each 
 flow               dual ascent on the relaxation of paths, loads between ops of a chain and transfers: `flow`
 relaxation         the linear relaxation with rows for what lies between ops: `lp_relaxation`
 chain              branch and bound over the devices of segments of the network: `chain`
-memory             devices of the segments of a chain, searched with multipliers on memory: `lagrangian_chain`
 joined             the relaxation with what the chain proves
 destructive        trial makespans refuted by propagation, and by branching over devices and orders: `destructive`
 =================  ================================================================================================
@@ -36,7 +35,6 @@ from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_e
 from rlinit.exact.placements.bounds.chain import ChainBound
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.flow import FlowBound
-from rlinit.exact.placements.bounds.lagrangian_chain import LagrangianChain, lagrangian_chain
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
 from rlinit.kernels.placements.list_scheduling import upward_rank
@@ -61,7 +59,6 @@ _TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
 """Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
 search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
 _NO_LIMIT = 1 << 40
-_MEMORY_NODES = 5_000_000
 _TRIAL_CHOICES = 20_000
 _RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
 _LAST_ROUNDS, _TURNS = 3, 3
@@ -266,44 +263,6 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
         if search is not None:
             bound = max(bound, search.run(_CHAIN_WORK if limited.remaining_s == np.inf else _NO_LIMIT, limited))
     return min(bound, upper)
-
-
-def memory_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
-    """Return the bound of a chain of segments with multipliers on memory, or of `load_bound` where that is better.
-
-    Only for problems of one shard and at most 3,000 ops of which some chain has segments that are searched with little
-    work; it is the best bound here where memory binds and most of the network lies on such a chain.
-
-    Parameters
-    ----------
-    problem, upper
-        As for `path_bound`.
-    budget
-        Ends the search; without a time limit it places some 5 million ops in partial choices of devices.
-    """
-    limited = budget or Budget()
-    start = _start(problem, upper, limited)
-    if start is None:
-        return upper
-    bound = start.bound_s
-    chain = None if bound >= upper or limited.expired else lagrangian_chain(problem, start.window, upper, limited)
-    if chain is not None:
-        bound = max(bound, chain.run(_MEMORY_NODES if limited.remaining_s == np.inf else _NO_LIMIT, limited))
-    return upper if bound > latest_end(problem, start.window.allowed) * _OUT_OF_REACH else min(bound, upper)
-
-
-def memory_chain(problem: PlacementProblem, upper: float, budget: Budget) -> LagrangianChain | None:
-    """Return the chain of `memory_bound`; None where that does not apply, or the budget ends first.
-
-    Parameters
-    ----------
-    problem, upper
-        As for `path_bound`.
-    budget
-        Ends the choice of a chain.
-    """
-    window = _windows(problem, upper)
-    return None if window is None else lagrangian_chain(problem, window, upper, budget)
 
 
 def joined_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -528,7 +487,6 @@ PLACEMENT_BOUNDS: Mapping[str, PlacementBound] = MappingProxyType(
         "flow": flow_bound,
         "relaxation": relaxation_bound,
         "chain": chain_bound,
-        "memory": memory_bound,
         "joined": joined_bound,
         "destructive": destructive_bound,
     }
