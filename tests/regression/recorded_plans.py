@@ -56,7 +56,6 @@ PLACEMENT_HEURISTICS = (
     "getf",
     "sa",
     "ea",
-    "tabu",
     "segments",
 )
 PIPELINE_BOUNDS = (

@@ -12,7 +12,7 @@ from rlinit.heuristics.placements.data_parallel import data_parallel
 from rlinit.heuristics.placements.getf import getf
 from rlinit.heuristics.placements.list_scheduling import best_device, greedy, heft, minimum_execution_time
 from rlinit.heuristics.placements.m_sct import m_sct
-from rlinit.heuristics.placements.mapping_search import anneal, evolve, tabu
+from rlinit.heuristics.placements.mapping_search import anneal, evolve
 
 __all__ = ["PLACEMENT_HEURISTICS", "PlacementHeuristic"]
 
@@ -27,7 +27,6 @@ PLACEMENT_HEURISTICS: Mapping[str, PlacementHeuristic] = {
     "getf": getf,
     "sa": anneal,
     "ea": evolve,
-    "tabu": tabu,
     "segments": segments,
     "data-parallel": data_parallel,
     "balance": balance,

@@ -1,4 +1,4 @@
-"""Searches over the mapping string: simulated annealing, the biased (1 + 1) evolutionary algorithm, tabu search.
+"""Searches over the mapping string: simulated annealing and the biased (1 + 1) evolutionary algorithm.
 
 The string has one gene for each op (or group of colocated ops), in breadth-first topological order; with several shards
 a gene is a split, how many shards each device runs. The fitness is the makespan in that order, with transfers in
@@ -22,10 +22,7 @@ from rlinit.kernels.placements.mapping_search import (
     SearchArrays,
     anneal_mapping,
     evolve_mapping,
-    finish_step,
     new_mapping,
-    new_tabu,
-    tabu_mapping,
 )
 from rlinit.placements.arrays import kernel_arrays, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -45,9 +42,6 @@ _SLICE = 400_000
 
 _HOT, _COLD = 0.3, 1e-3
 """First temperature, relative to the mean time of an op; last, relative to the first."""
-
-_SAMPLE = 64
-"""Changes that tabu search draws in a step at most."""
 
 
 def anneal(
@@ -114,45 +108,6 @@ def evolve(
         for part in slices(chunk, string.slice_moves, budget):
             evolve_mapping(rng, string.arrays, state, part)
     return string.placement(start)
-
-
-def tabu(
-    problem: PlacementProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None
-) -> Placement | None:
-    """Run tabu search over single-gene changes, from the best single device or, if better, from MET's mapping.
-
-    Each step makes the best of at most 64 drawn changes. A device is tabu for an op for 7 + sqrt(m) to twice as many
-    steps after shards of the op have left it, unless going back gives the best mapping so far (aspiration).
-    `evaluations` are changes; 50 million op placements by default, at least 1,000 and at most 200,000 changes.
-
-    For the parameters see `PlacementHeuristic.__call__`.
-
-    References
-    ----------
-    Glover: Tabu search, part I. ORSA Journal on Computing 1(3), 1989.
-    """
-    string = _String.of(problem)
-    start = string.best_of([best_device(problem), minimum_execution_time(problem)])
-    if start is None or string.fixed:
-        return string.placement(start)
-    moves, chunk = string.moves(evaluations)
-    rng = np.random.default_rng(seed)
-    genes = len(string.arrays.movable)
-    tenure = min(7 + int(np.sqrt(genes)), max(1, genes // 3))
-    sample = min(_SAMPLE, 2 * genes * problem.num_devices)
-    memory = new_tabu(start.shape)
-    found, value = start.copy(), (np.inf, np.inf)
-    for _ in range(0, moves, chunk):
-        if budget is not None and budget.expired:
-            break
-        state = new_mapping(string.arrays, start)
-        for part in slices(chunk, string.slice_moves, budget):
-            tabu_mapping(rng, string.arrays, state, memory, part, sample, tenure)
-        if memory.at[1]:
-            finish_step(rng, string.arrays, state, memory, tenure)
-        if tuple(state.value[1]) < value:
-            value, found = tuple(state.value[1]), state.best
-    return string.placement(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

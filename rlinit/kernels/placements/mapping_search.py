@@ -1,4 +1,4 @@
-"""Compiled searches over mappings of ops to devices in a fixed order: annealing, evolution, tabu search.
+"""Compiled searches over mappings of ops to devices in a fixed order: annealing and evolution.
 
 Ops are numbered by their place in the order. A *gene* is a group of colocated ops (most often one op), and its value
 the shards each device runs, ``count[gene, device]``; device 0 has the first shards, device 1 the next, and so on.
@@ -66,19 +66,6 @@ class MappingState(NamedTuple):
     free: FloatArray
     trial_end: FloatArray
     trial_free: FloatArray
-    value: FloatArray
-
-
-class TabuState(NamedTuple):
-    """What tabu search remembers: `until` (m, d), the step until which a device is forbidden, and the step it is in.
-
-    `at` (3,) holds the number of the step, the changes drawn in it, and the gene of the best of them (-1: none yet);
-    `chosen` (d,) that change, `value` (2,) its bytes too many and its makespan.
-    """
-
-    until: IntArray
-    at: IntArray
-    chosen: IntArray
     value: FloatArray
 
 
@@ -253,11 +240,6 @@ def new_mapping(p: SearchArrays, count: IntArray) -> MappingState:
     return MappingState(count, count.copy(), device, mask, held, end, free, end.copy(), free.copy(), value)
 
 
-def new_tabu(shape: tuple[int, int]) -> TabuState:
-    """Return the memory of a tabu search over (m, d) mappings that has made no step."""
-    return TabuState(np.zeros(shape, np.int64), np.array([0, 0, -1]), np.zeros(shape[1], np.int64), np.full(2, np.inf))
-
-
 @njit(cache=True, nogil=True)
 def _keep_better(value: FloatArray, excess: float, makespan: float, count: IntArray, best: IntArray) -> None:
     """Note what the mapping is worth now, and the mapping if it is the best."""
@@ -367,108 +349,3 @@ def evolve_mapping(rng: np.random.Generator, p: SearchArrays, state: MappingStat
             excess, makespan = after, value
     best[:] = count
     values[:, 0], values[:, 1] = excess, makespan
-
-
-@njit(cache=True, nogil=True)
-def tabu_mapping(
-    rng: np.random.Generator,
-    p: SearchArrays,
-    state: MappingState,
-    tabu: TabuState,
-    moves: int,
-    sample: int,
-    tenure: int,
-) -> None:
-    """Run tabu search over single-gene changes. Calls that follow each other are as one.
-
-    In each step the best of `sample` drawn changes is made, whether or not it is better. A gene may not return to a
-    device that shards of it left within the last `tenure` to 2 `tenure` steps, unless that gives the best so far.
-
-    Parameters
-    ----------
-    rng
-        Source of randomness.
-    p
-        The problem.
-    state
-        The mapping, replaced by the last, and the best.
-    tabu
-        What is forbidden, and the step that the search is in.
-    moves
-        Changes to try.
-    sample, tenure
-        Changes drawn in each step, and how long devices are forbidden.
-    """
-    d = len(p.capacity)
-    new, old = np.zeros(d, np.int64), np.zeros(d, np.int64)
-    for _ in range(moves):
-        g = p.movable[rng.integers(0, len(p.movable))]
-        old[:] = state.mapping[g]
-        if _propose(rng, p, g, old, new):
-            forbidden = False
-            for i in range(d):
-                if new[i] > old[i] and tabu.until[g, i] > tabu.at[0]:
-                    forbidden = True
-            excess, makespan = _try_change(p, state, g, old, new, tabu.value, forbidden)
-            if makespan < np.inf:
-                tabu.at[2], tabu.value[0], tabu.value[1] = g, excess, makespan
-                tabu.chosen[:] = new
-        tabu.at[1] += 1
-        if tabu.at[1] == sample:
-            finish_step(rng, p, state, tabu, tenure)
-
-
-@njit(cache=True, nogil=True)
-def _try_change(
-    p: SearchArrays, state: MappingState, g: int, old: IntArray, new: IntArray, to_beat: FloatArray, forbidden: bool
-) -> tuple[float, float]:
-    """Return bytes too many and makespan with gene g changed; ``inf`` if that is no better than what it has to beat.
-
-    That is the best change of the step so far (`to_beat`), and for a forbidden change also the best mapping of all.
-    """
-    count, _, device, mask, held, end, free, trial_end, trial_free, values = state
-    least_excess, least = to_beat[0], to_beat[1]
-    if forbidden and (values[1, 0] < least_excess or (values[1, 0] == least_excess and values[1, 1] <= least)):
-        least_excess, least = values[1, 0], values[1, 1]
-    _set(p, g, new, count, device, mask, held)
-    excess = _excess(p, held)
-    _set(p, g, old, count, device, mask, held)
-    if excess > least_excess:
-        return excess, np.inf
-    _set(p, g, new, count, device, mask, held)
-    block = p.member[p.member_indptr[g]] // _BLOCK
-    limit = np.inf if excess < least_excess else least
-    value, stop = _run(p, device, mask, trial_end, trial_free, block, limit)
-    _set(p, g, old, count, device, mask, held)
-    _copy(end, free, trial_end, trial_free, block, stop)
-    return excess, value if value < limit else np.inf
-
-
-@njit(cache=True, nogil=True)
-def finish_step(rng: np.random.Generator, p: SearchArrays, state: MappingState, tabu: TabuState, tenure: int) -> None:
-    """Make the best change drawn in a step of tabu search, if there is one, and begin the next step.
-
-    Parameters
-    ----------
-    rng
-        Source of randomness.
-    p
-        The problem.
-    state, tabu
-        The mapping and what tabu search remembers, changed in place.
-    tenure
-        Steps for which the devices that shards leave are forbidden, at least.
-    """
-    count, best, device, mask, held, end, free, trial_end, trial_free, values = state
-    g, step = tabu.at[2], tabu.at[0] + 1
-    if g >= 0:
-        for i in range(len(held)):
-            if tabu.chosen[i] < count[g, i]:
-                tabu.until[g, i] = step + tenure + int(rng.integers(0, tenure + 1))
-        _set(p, g, tabu.chosen, count, device, mask, held)
-        block = p.member[p.member_indptr[g]] // _BLOCK
-        makespan, _ = _run(p, device, mask, end, free, block, np.inf)
-        _copy(end, free, trial_end, trial_free, block, len(p.tensor))
-        _keep_better(values, tabu.value[0], makespan, count, best)
-    tabu.at[0], tabu.at[1], tabu.at[2] = step, 0, -1
-    tabu.value[:] = np.inf

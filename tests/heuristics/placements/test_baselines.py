@@ -23,8 +23,6 @@ from rlinit.kernels.placements.mapping_search import (
     anneal_mapping,
     evolve_mapping,
     new_mapping,
-    new_tabu,
-    tabu_mapping,
 )
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -33,7 +31,7 @@ from rlinit.plan import Transfers
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 NAMES = sorted(PLACEMENT_HEURISTICS)
-SEARCHES = ("sa", "ea", "tabu")
+SEARCHES = ("sa", "ea")
 EVALUATIONS = 60
 
 
@@ -475,10 +473,9 @@ def test_searches_evaluate_truly(shards: int, memory: float) -> None:
         string = _String.of(problem)
         start = string.fastest()
         assert start is not None
-        rng, states = np.random.default_rng(seed), [new_mapping(string.arrays, start.copy()) for _ in range(3)]
+        rng, states = np.random.default_rng(seed), [new_mapping(string.arrays, start.copy()) for _ in range(2)]
         anneal_mapping(rng, string.arrays, states[0], 2000, 0.5, 0.998)
         evolve_mapping(rng, string.arrays, states[1], 2000)
-        tabu_mapping(rng, string.arrays, states[2], new_tabu(start.shape), 2000, 32, 10)
         results = [(state.best, *state.value[1]) for state in states]
         for count, excess, run in results:
             found = string.placement(count)

@@ -27,15 +27,7 @@ def evolve(rng: np.random.Generator, p: Any, state: Any, parts: list[int]) -> No
         kernels.evolve_mapping(rng, p, state, part)
 
 
-def tabu(rng: np.random.Generator, p: Any, state: Any, parts: list[int]) -> None:
-    """Run tabu search in some slices, which end within its steps."""
-    memory = kernels.new_tabu(state.mapping.shape)
-    for part in parts:
-        kernels.tabu_mapping(rng, p, state, memory, part, 32, 5)
-    kernels.finish_step(rng, p, state, memory, 5)
-
-
-@pytest.mark.parametrize("search", [anneal, evolve, tabu])
+@pytest.mark.parametrize("search", [anneal, evolve])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_slices_are_as_one(search: Callable[..., None], shards: int) -> None:
     """Where the clock is looked at changes nothing, and the best mapping is worth what is noted for it."""
