@@ -96,16 +96,6 @@ def full_program(search: PlacementSearch) -> None:
             _take(incumbent, result, "milp")
 
 
-def unordered_program(search: PlacementSearch) -> None:
-    """Solve the program without the order of ops on a device: who holds what, paths and loads, as memory asks for."""
-    incumbent = search.incumbent
-    if incumbent.finished:
-        return
-    with incumbent.in_phase("milp without orders"):
-        settings = PlacementMilpSettings(disjunction="none", served=False)
-        _take(incumbent, _program(search, settings, "milp without orders"), "milp without orders")
-
-
 def _program(
     search: PlacementSearch, settings: PlacementMilpSettings, source: str, *, bounds: bool = True
 ) -> PlacementResult:

@@ -90,9 +90,6 @@ _EASY: Condition[PlacementSearch] = Condition(
     f"blocks of at most {_EASY_BLOCK_OPS} ops, memory that does not bind, no queues", _easy
 )
 _NOT_EASY: Condition[PlacementSearch] = Condition(f"not: {_EASY.text}", lambda search: not _easy(search))
-_TIGHT: Condition[PlacementSearch] = Condition(
-    "memory binds and no op is split", lambda search: search.memory_binds and search.problem.num_shards == 1
-)
 _BLOCKS: Condition[PlacementSearch] = Condition(
     f"blocks of at most {MAX_BLOCK_OPS} ops", lambda search: search.largest_block <= MAX_BLOCK_OPS
 )
@@ -270,13 +267,6 @@ _AUTO: Strategy[PlacementSearch] = (
         "(benchmarks.families.task_graphs)",
     ),
     Phase("blocks", phases.single_op_blocks, 0.35, (_BLOCKS, _NOT_EASY), "bounds the whole even where it is not exact"),
-    Phase(
-        "program without orders",
-        proofs.unordered_program,
-        0.4,
-        (_TIGHT, _ops_up_to(WINDOW_PROGRAM_OPS)),
-        "where memory decides, who holds what matters more than the order",
-    ),
     Phase("bounds around and joined", proofs.closing_bounds, 0.45, (_UNTIMED_OR_SMALL,), "they hold all others"),
     Phase("full program", proofs.full_program, when=(_SMALL_PROGRAM,), because="closes only on few ops"),
     Phase(

@@ -33,10 +33,6 @@ class PlacementMilpSettings:
     variables
         ``ops``: one start for each op (``latency`` with parallel transfers only); ``batches``: one for each op and
         device, as DIVIML's s[i, u]; ``auto``: the first where it applies.
-    disjunction
-        ``directed``: ops on one device are ordered (DIVIML condition 7, Moirai equation 6) by a variable in each
-        direction; ``none`` leaves free ops unordered and transfers parallel: a relaxation, whose bound holds and whose
-        placements are put in order afterwards.
     served
         Transfers share links first come, first served, as list scheduling does; False lets them go in any order
         (Moirai equation 8), whose bound holds for both.
@@ -55,7 +51,6 @@ class PlacementMilpSettings:
     """
 
     variables: Literal["auto", "ops", "batches"] = "auto"
-    disjunction: Literal["directed", "none"] = "directed"
     served: bool = True
     intra_symmetry: Symmetry = "tasks"
     inter_symmetry: Symmetry = "none"
@@ -65,7 +60,6 @@ class PlacementMilpSettings:
     def __post_init__(self) -> None:
         for name, options in (
             ("variables", ("auto", "ops", "batches")),
-            ("disjunction", ("directed", "none")),
             ("intra_symmetry", ("none", "batches", "tasks", "time")),
             ("inter_symmetry", ("none", "batches", "tasks", "time")),
         ):

@@ -33,7 +33,7 @@ class BatchModel(PlacementModel):
         self._starts()
         for i in range(problem.num_devices):
             self._device(i)
-        if problem.transfers == "parallel" or settings.disjunction == "none":
+        if problem.transfers == "parallel":
             for u, w in problem.edges.tolist():
                 self._edge(u, w)
         else:
@@ -181,8 +181,6 @@ class BatchModel(PlacementModel):
         for a, b in itertools.combinations(chain, 2):
             self._precedence[a, b, i], self._precedence[b, a, i] = Affine(constant=1.0), Affine()
         free = [v for v in here if windows.free[v]]
-        if self.settings.disjunction == "none":
-            return
         for f, g in itertools.combinations(free, 2):
             self._pair(f, g, i)
         early = [k for k in chain if windows.early[k, i]]

@@ -134,8 +134,7 @@ class OpModel(PlacementModel):
     def _disjunctions(self) -> None:
         windows = self.windows
         free = np.flatnonzero(windows.free).tolist()
-        if self.settings.disjunction != "none":
-            self._free_pairs(free)
+        self._free_pairs(free)
         if len(free) < self.problem.num_ops:
             chains = [windows.fixed_order(i) for i in range(self.problem.num_devices)]
             for f in free:

@@ -18,11 +18,7 @@ from rlinit.placements.problem import PlacementProblem
 from tests.exact.placements.split.cases import brute_force, make_problem
 
 CLOSE = 1.0 + 1e-9
-FORMS = (
-    PlacementMilpSettings(),
-    PlacementMilpSettings("batches"),
-    PlacementMilpSettings(disjunction="none", served=False),
-)
+FORMS = (PlacementMilpSettings(), PlacementMilpSettings("batches"))
 
 
 def slow_one_way(largest_bytes: float) -> PlacementProblem:
