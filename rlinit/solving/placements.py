@@ -1,4 +1,7 @@
-"""Strategies of placement problems: what each method does, its phases, their shares of the time left, and when."""
+"""Strategies of placement problems: what each method does, its phases, their shares of the time left, and when.
+
+*Ledger* beside a phase: the gap with it over without it, after 1 s (``benchmarks.ledger --problem placements``).
+"""
 
 from __future__ import annotations
 
@@ -157,7 +160,8 @@ _PATH = Phase("bound path", _bound("path", late=True), because="linear time; run
 _LOAD = Phase(
     "bound load",
     _bound("load", late=True),
-    because="closes the gap where devices are busy all the time; where the limit is over, by the first weights",
+    because="closes the gap where devices are busy all the time; where the limit is over, by the first weights; "
+    "ledger: 0.96 (0.92 to 0.99) on 26 problems",
 )
 
 _OPENING: Strategy[PlacementSearch] = (
@@ -165,14 +169,14 @@ _OPENING: Strategy[PlacementSearch] = (
         "coarse schedule",
         phases.named_start,
         when=(_NO_PLAN,),
-        because="the best of six quick heuristics, a few milliseconds",
+        because="the best of six quick heuristics, a few milliseconds; ledger: 0.90 (0.76 to 1.00) on 30 problems",
     ),
     Phase(
         "learned agent",
         phases.auto_agent,
         when=(_NO_PLAN, _FREE_AGENT),
         because="over 1 s the primal integral is 35% smaller, the value 1% better; it takes 50 ms, and with 0.1 s it "
-        "is behind (benchmarks.learning.strategy latency-agent)",
+        "is behind (benchmarks.learning.strategy latency-agent); ledger: 0.75 (0.71 to 0.78) on LU, Gauss and FFT",
     ),
 )
 
@@ -186,7 +190,7 @@ _AUTO: Strategy[PlacementSearch] = (
         0.5,
         (_TIMED, _ONE_SHARD),
         "over 1 s the primal integral is 21% smaller than with the loads first, which take as long "
-        "(benchmarks.learning.strategy first-search)",
+        "(benchmarks.learning.strategy first-search); ledger: 0.96 (0.92 to 0.99) on DIVIML's networks",
     ),
     _LOAD,
     Phase(
@@ -217,7 +221,8 @@ _AUTO: Strategy[PlacementSearch] = (
         proofs.constraint_program,
         0.5,
         (_FEW, _CONSTRAINTS),
-        "proves graphs of 10 to 30 tasks on 2 to 16 processors in 0.02 s (benchmarks.families.task_graphs)",
+        "proves graphs of 10 to 30 tasks on 2 to 16 processors in 0.02 s "
+        "(benchmarks.families.task_graphs); ledger: a proof on job shops that nothing else makes",
     ),
     Phase(
         "bound flow",
@@ -225,7 +230,7 @@ _AUTO: Strategy[PlacementSearch] = (
         0.1,
         (_ONE_SHARD,),
         "dual ascent: after 0.1 s 1.4% above what the linear program proves in as long, and about where that is after "
-        "1 s (benchmarks.learning.multipliers)",
+        "1 s (benchmarks.learning.multipliers); ledger: 0.93 (0.87 to 0.98) on 23 problems",
     ),
     Phase(
         "splits by loads",
@@ -248,7 +253,8 @@ _AUTO: Strategy[PlacementSearch] = (
         phases.local_search,
         0.2,
         (_NOT_EASY,),
-        "most of what it finds comes early (benchmarks.papers.diviml --part table1); bounds prune by its value",
+        "most of what it finds comes early (benchmarks.papers.diviml --part table1); bounds prune by its value; "
+        "ledger: 0.73 (0.41 to 0.99) on 26 problems, and a proof",
     ),
     Phase(
         "blocks",
@@ -266,7 +272,13 @@ _AUTO: Strategy[PlacementSearch] = (
         "from a good schedule it closes 100 tasks, and flexible job shops of 240 operations, in seconds "
         "(benchmarks.families.task_graphs)",
     ),
-    Phase("blocks", phases.single_op_blocks, 0.35, (_BLOCKS, _NOT_EASY), "bounds the whole even where it is not exact"),
+    Phase(
+        "blocks",
+        phases.single_op_blocks,
+        0.35,
+        (_BLOCKS, _NOT_EASY),
+        "bounds the whole even where it is not exact; ledger, all blocks: 0.90 (0.81 to 0.99) on 13 problems",
+    ),
     Phase("bounds around and joined", proofs.closing_bounds, 0.45, (_UNTIMED_OR_SMALL,), "they hold all others"),
     Phase("full program", proofs.full_program, when=(_SMALL_PROGRAM,), because="closes only on few ops"),
     Phase(
@@ -274,7 +286,8 @@ _AUTO: Strategy[PlacementSearch] = (
         proofs.by_turns,
         when=(_TIMED,),
         because="which of value and bound is weak depends on the graph: networks with cells of two inputs, and "
-        "randomly wired ones, need most of the time for the bound (benchmarks.families.placements imported)",
+        "randomly wired ones, need most of the time for the bound (benchmarks.families.placements imported); "
+        "ledger: 0.91 (0.91 to 0.92) on several inputs, 0.90 (0.73 to 1.00) on language models",
     ),
     Phase(
         "windows",
