@@ -56,7 +56,6 @@ def _start(name: str) -> Callable[[], AbstractContextManager[object]]:
 _PARTS: dict[str, dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "stages": {
         "plain annealing between others": lambda: patch.object(stage_phases, "_annealing", _nothing),
-        "neighbouring stages": lambda: patch.object(stage_phases, "neighbours", _nothing),
     },
     "training": {},
     "placements": {
@@ -67,8 +66,7 @@ _PARTS: dict[str, dict[str, Callable[[], AbstractContextManager[object]]]] = {
 """Mechanisms inside phases, which are left out wherever the phase around them runs."""
 
 _AROUND = {
-    "plain annealing between others": "annealing and neighbouring stages",
-    "neighbouring stages": "annealing and neighbouring stages",
+    "plain annealing between others": "annealing",
     "windows between searches": "search and bounds by turns",
 }
 

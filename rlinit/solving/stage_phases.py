@@ -24,7 +24,6 @@ from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.intervals.pool import IdealPool
 from rlinit.exact.stages.memory_milp import solve_memory_milp
-from rlinit.exact.stages.neighbourhoods import improve_by_segments
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
 from rlinit.exact.stages.remember.search import improve_and_prove
 from rlinit.heuristics.stages import STAGE_HEURISTICS
@@ -54,20 +53,17 @@ _SEED_STRIDE = 1_000_003
 _LONG_EVALUATIONS = 2_000_000
 """Moves of each further annealing where there is time; as many of excess follow, which gain more."""
 
-_FIRST_EXCESS, _EXCESS_SHARE = 0.1, 0.9
-"""Shares of the time left that annealing of excess gets before a bound, and then before neighbours."""
+_FIRST_EXCESS = 0.1
+"""Share of the time left that annealing of excess gets before a bound."""
 
 _LONGEST_TURN, _TINY_S = 0.2, 1e-3
-"""Share of the time left that neighbours, or annealing of excess, get at once, and the least that a turn counts."""
+"""Share of the time left that annealing of excess gets at once, and the least that a turn counts."""
 
 _FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
 """Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
 
 _OPENING_LOADS = 200
 """Loads of the first beam for each op and class: three attempts from either end."""
-
-_SEGMENT_IDEALS = 100_000
-"""Ideals of a few neighbouring stages at most: a second of dynamic programming."""
 
 MAX_CLAUSES = 20_000
 """Clauses up to which `auto` tries it on pipelines: lines of 28 tasks have 1,000 to 3,000 and are closed, those of 70
@@ -264,8 +260,8 @@ def anneal(search: StageSearch) -> None:
         _annealing(search, turn)
 
 
-def anneal_and_neighbours(search: StageSearch) -> None:
-    """Anneal, then solve neighbours; with a time limit, go on with what has been fruitless for the least time.
+def anneal_by_turns(search: StageSearch) -> None:
+    """Anneal; with a time limit, go on with what has been fruitless for the least time.
 
     Where tensors cost something, and there is a time limit, excess alone is annealed, in two goes: moves by the largest
     cost lead to schedules that it does not get away from (a NASNet mobile in 16 stages: 7% above others).
@@ -275,25 +271,19 @@ def anneal_and_neighbours(search: StageSearch) -> None:
         with incumbent.within(_FIRST_EXCESS):
             anneal_excess(search)
         bound_phase(incumbent, "anchored-cut")  # with a good value it often closes the gap
-        with incumbent.within(_EXCESS_SHARE):
-            anneal_excess(search, 1)
-        neighbours(search)
+        anneal_excess(search, 1)
         return
     _first_annealing(search)
     if not search.options.timed:
-        neighbours(search)
         return
-    turn, methods, fruitless_s = 0, (anneal_excess, neighbours, _annealing), [0.0, 0.0, 0.0]
-    at_neighbours = methods.index(neighbours)
+    turn, methods, fruitless_s = 0, (anneal_excess, _annealing), [0.0, 0.0]
     while not incumbent.finished:
         turn += 1
         which, before, began = int(np.argmin(fruitless_s)), incumbent.values, incumbent.budget.elapsed_s
         with incumbent.within(1.0 if methods[which] is _annealing else _LONGEST_TURN):
             methods[which](search, turn)
         if incumbent.values != before:
-            fruitless_s[which] = fruitless_s[at_neighbours] = 0.0
-        elif which == at_neighbours:
-            fruitless_s[which] = math.inf  # until there is another schedule to begin from
+            fruitless_s[which] = 0.0
         else:
             fruitless_s[which] += incumbent.budget.elapsed_s - began + _TINY_S
 
@@ -362,29 +352,6 @@ def _fill_by(
             budget=incumbent.budget,
             on_solution=incumbent.listeners(name)[0],
         )
-
-
-def neighbours(search: StageSearch, _turn: int = 0) -> None:
-    """Solve a few stages around the bottleneck again exactly.
-
-    Parameters
-    ----------
-    search
-        Takes what is found.
-    """
-    incumbent = search.incumbent
-    if incumbent.finished or incumbent.assignment is None:
-        return
-    lower = incumbent.bounds[0] if incumbent.bounds else 0.0
-    with incumbent.in_phase("neighbours"):
-        found, _ = improve_by_segments(
-            incumbent.problem,
-            incumbent.assignment,
-            lower=lower,
-            ideal_cap=_SEGMENT_IDEALS,
-            budget=incumbent.budget,
-        )
-        incumbent.offer(found, "neighbours")
 
 
 def remembering(search: StageSearch, most_gap: float = math.inf) -> None:

@@ -228,19 +228,19 @@ _AUTO: Strategy[StageSearch] = (
         "with many stages no bound closes soon, and a better schedule is worth more",
     ),
     Phase(
-        "annealing and neighbouring stages",
-        stage_phases.anneal_and_neighbours,
+        "annealing",
+        stage_phases.anneal_by_turns,
         0.45,
         (_PIPELINE, _UP_TO_FEW),
         "with few stages bounds close soon",
     ),
     Phase(
-        "annealing and neighbouring stages",
-        stage_phases.anneal_and_neighbours,
+        "annealing",
+        stage_phases.anneal_by_turns,
         0.65,
         (_PIPELINE, _stages_over(_FEW_STAGES)),
         "random wide graphs get better by annealing (benchmarks.papers.mtpp --dataset regal), searched cells by what "
-        "stages cost beyond a trial, by stages of different runs put together, and by few stages at once "
+        "stages cost beyond a trial, and by stages of different runs put together "
         "(benchmarks.families.pipelines searched)",
     ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),

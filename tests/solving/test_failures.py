@@ -74,7 +74,7 @@ def test_a_stage_plan_survives_every_exact_part(error: Exception, monkeypatch: p
     assert plan.method in ("anneal", "fill", "agent", "natural")
     for part in (
         "few ideals",
-        "annealing and neighbouring stages",
+        "annealing",
         "bound spectral",
         "window of 1 levels",
         "full program",
