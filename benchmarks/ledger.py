@@ -25,7 +25,7 @@ from benchmarks.portfolio import PORTFOLIO, Case
 from benchmarks.provenance import COMMIT
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 from rlinit.budget import Budget
-from rlinit.solving import placement_phases, placement_proofs, stage_phases
+from rlinit.solving import placement_phases, placement_proofs
 from rlinit.solving.activations import INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
@@ -54,9 +54,7 @@ def _start(name: str) -> Callable[[], AbstractContextManager[object]]:
 
 
 _PARTS: dict[str, dict[str, Callable[[], AbstractContextManager[object]]]] = {
-    "stages": {
-        "plain annealing between others": lambda: patch.object(stage_phases, "_annealing", _nothing),
-    },
+    "stages": {},
     "training": {},
     "placements": {
         **{f"start {name}": _start(name) for name in placement_phases._STARTS},
@@ -66,7 +64,6 @@ _PARTS: dict[str, dict[str, Callable[[], AbstractContextManager[object]]]] = {
 """Mechanisms inside phases, which are left out wherever the phase around them runs."""
 
 _AROUND = {
-    "plain annealing between others": "annealing",
     "windows between searches": "search and bounds by turns",
 }
 

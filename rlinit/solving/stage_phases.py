@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -49,15 +49,6 @@ _IDEALS_PER_S = 200_000
 
 _SEED_STRIDE = 1_000_003
 """Between the seeds of runs side by side, so that they do not meet those of later rounds."""
-
-_LONG_EVALUATIONS = 2_000_000
-"""Moves of each further annealing where there is time; as many of excess follow, which gain more."""
-
-_FIRST_EXCESS = 0.1
-"""Share of the time left that annealing of excess gets before a bound."""
-
-_LONGEST_TURN, _TINY_S = 0.2, 1e-3
-"""Share of the time left that annealing of excess gets at once, and the least that a turn counts."""
 
 _FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
 """Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
@@ -251,62 +242,8 @@ def _decode(search: StageSearch, agent: OrderProposer, decoding: Decoding) -> Fl
         return found.entropy
 
 
-def anneal(search: StageSearch) -> None:
-    """Anneal once; with a time limit, again from other seeds and four times as long, until the share is spent."""
-    _first_annealing(search)
-    turn = 0
-    while search.options.timed and not search.incumbent.finished:
-        turn += 1
-        _annealing(search, turn)
-
-
-def anneal_by_turns(search: StageSearch) -> None:
-    """Anneal; with a time limit, go on with what has been fruitless for the least time.
-
-    Where tensors cost something, and there is a time limit, excess alone is annealed, in two goes: moves by the largest
-    cost lead to schedules that it does not get away from (a NASNet mobile in 16 stages: 7% above others).
-    """
-    incumbent = search.incumbent
-    if search.options.timed and incumbent.problem.has_transfers:
-        with incumbent.within(_FIRST_EXCESS):
-            anneal_excess(search)
-        bound_phase(incumbent, "anchored-cut")  # with a good value it often closes the gap
-        anneal_excess(search, 1)
-        return
-    _first_annealing(search)
-    if not search.options.timed:
-        return
-    turn, methods, fruitless_s = 0, (anneal_excess, _annealing), [0.0, 0.0]
-    while not incumbent.finished:
-        turn += 1
-        which, before, began = int(np.argmin(fruitless_s)), incumbent.values, incumbent.budget.elapsed_s
-        with incumbent.within(1.0 if methods[which] is _annealing else _LONGEST_TURN):
-            methods[which](search, turn)
-        if incumbent.values != before:
-            fruitless_s[which] = 0.0
-        else:
-            fruitless_s[which] += incumbent.budget.elapsed_s - began + _TINY_S
-
-
-def _first_annealing(search: StageSearch) -> None:
-    coarse(search, "anneal", search.options.seed, search.limits)
-    if search.incumbent.problem.objective == "pipeline":
-        bound_phase(search.incumbent, "anchored-cut")
-
-
-def _annealing(search: StageSearch, turn: int) -> None:
-    coarse(search, "anneal", search.options.seed + turn, replace(search.limits, evaluations=_LONG_EVALUATIONS))
-
-
-def fill(search: StageSearch) -> None:
-    """Fill stages from both ends under a bisected bottleneck, from the bound up and the incumbent down."""
-    _fill_by(search, "fill", Filler)
-
-
-def anneal_excess(search: StageSearch, turn: int = 0) -> None:
-    """Anneal what stages cost beyond thresholds below the incumbent.
-
-    For as long as a million loads take at most; where tensors cost something, as long as a time limit allows.
+def anneal(search: StageSearch, turn: int = 0) -> None:
+    """Anneal what stages cost beyond thresholds below the incumbent: with a time limit, as long as it allows.
 
     Parameters
     ----------
@@ -316,10 +253,17 @@ def anneal_excess(search: StageSearch, turn: int = 0) -> None:
         Which of several times this is; moves differ.
     """
     problem, seed = search.incumbent.problem, search.options.seed + turn * _SEED_STRIDE
-    if problem.has_transfers:
-        _fill_by(search, "excess", partial(ExcessAnnealing, pool=IdealPool(problem)), seed)
-    else:
-        _fill_by(search, "excess", ExcessAnnealing, seed, _FILL_LOADS)
+    for_good = search.options.timed and problem.objective == "pipeline"
+    if not for_good or search.options.jobs > 1:
+        coarse(search, "anneal", seed, search.limits)
+    if for_good:
+        pool = IdealPool(problem) if problem.has_transfers else None
+        _fill_by(search, "anneal", partial(ExcessAnnealing, pool=pool), seed)
+
+
+def fill(search: StageSearch) -> None:
+    """Fill stages from both ends under a bisected bottleneck, from the bound up and the incumbent down."""
+    _fill_by(search, "fill", Filler)
 
 
 def opening_beam(search: StageSearch) -> None:

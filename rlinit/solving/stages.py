@@ -130,14 +130,6 @@ _AUTO: Strategy[StageSearch] = (
         "fraction of a second, sooner than any bound",
     ),
     Phase(
-        "annealing of excess",
-        stage_phases.anneal_excess,
-        0.05,
-        (_PIPELINE, _UNLIKE, _NO_TRANSFERS),
-        "a start for the beam, which then takes turns with it: lines of 70 and 75 tasks with 10 to 19 workers end "
-        "lower (benchmarks.papers.alwabp)",
-    ),
-    Phase(
         "first beam",
         stage_phases.opening_beam,
         0.4,
@@ -219,28 +211,21 @@ _AUTO: Strategy[StageSearch] = (
         (_PIPELINE, _UNLIKE, _UP_TO_REMEMBERED),
         "on a line of 70 tasks with 17 unlike workers all below the best known value is refuted in half a minute",
     ),
-    Phase("annealing", stage_phases.anneal, 0.25, (_UP_TO_FEW, _MEMORY), "with few stages bounds close soon"),
     Phase(
         "annealing",
         stage_phases.anneal,
+        0.1,
+        (_PIPELINE,),
+        "a good value for the bounds; drawn shapes and wide graphs end 34 to 51% closer with annealing than without "
+        "(benchmarks.ledger --problem stages --only annealing)",
+    ),
+    Phase("bound anchored-cut", _bound("anchored-cut"), 0.3, (_PIPELINE,), "with a good value it often closes the gap"),
+    Phase(
+        "annealing",
+        partial(stage_phases.anneal, turn=1),
         0.6,
-        (_stages_over(_FEW_STAGES), _MEMORY),
-        "with many stages no bound closes soon, and a better schedule is worth more",
-    ),
-    Phase(
-        "annealing",
-        stage_phases.anneal_by_turns,
-        0.45,
-        (_PIPELINE, _UP_TO_FEW),
-        "with few stages bounds close soon",
-    ),
-    Phase(
-        "annealing",
-        stage_phases.anneal_by_turns,
-        0.65,
-        (_PIPELINE, _stages_over(_FEW_STAGES)),
-        "random wide graphs get better by annealing (benchmarks.papers.mtpp --dataset regal), searched cells by what "
-        "stages cost beyond a trial, and by stages of different runs put together "
+        (_PIPELINE, _TIMED),
+        "searched cells get better by what stages cost beyond a trial, and by stages of different runs put together "
         "(benchmarks.families.pipelines searched)",
     ),
     Phase("bound parametric-cut", _bound("parametric-cut"), 0.3, (_PIPELINE,), "the best bound that needs no program"),
@@ -257,6 +242,7 @@ _AUTO: Strategy[StageSearch] = (
         exact_ideals,
         because="with a good schedule and bound, most ideals are left out; 2 million fit into memory",
     ),
+    Phase("annealing", stage_phases.anneal, when=(_MEMORY,), because="where ideals are too many, all else is slices"),
     Phase("windows", stage_phases.small_windows, 0.1, because="few nodes are free, so each is solved in moments"),
     Phase(
         "bound merged-2",

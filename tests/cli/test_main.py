@@ -182,7 +182,7 @@ def test_explain_prints_the_strategy_and_solves_nothing(model: str, capsys: pyte
     code, out, _ = run(capsys, "schedule", model, "--explain", "--json", "--objective", "memory")
     rows = json.loads(out)
     assert rows[0]["name"] == "bound simple"
-    assert {row["share"] for row in rows if row["name"] == "annealing" and row["runs"]} == {0.25}
+    assert {row["share"] for row in rows if row["name"] == "annealing" and row["runs"]} == {1.0}
 
 
 def test_many_empty_stages_are_counted_and_not_listed(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.heuristics.stages import STAGE_HEURISTICS, reslice
-from rlinit.heuristics.stages.annealing import anneal_from
+from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.heuristics.stages.orders import allowed_stages
-from rlinit.kernels.stages.annealing import anneal_moves, annealing_state
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.slicing import slice_order
@@ -57,50 +55,13 @@ def test_same_seed_same_result(name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problem=small_problems(), seed=st.integers(0, 1000))
-def test_annealing_and_reslicing_never_lose(problem: StageProblem, seed: int) -> None:
-    """Neither returns anything worse than what it was given."""
+def test_annealing_never_loses(problem: StageProblem, seed: int) -> None:
+    """Nothing is worse than the natural order sliced, for either objective."""
     found = slice_order(problem, problem.order)
-    if found is None:
-        return
-    better = anneal_from(problem, found[0], seed=seed, moves=300)
-    check_monotone(problem, better[0])
-    assert better[1] <= found[1]
-    assert evaluate(problem, better[0]) == better[1]
-    assert reslice(problem, found[0])[1] <= found[1]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_kept_costs_equal_recomputed_ones(seed: int) -> None:
-    """At temperature zero, each kept move lowers the true bottleneck or its 12-norm: the final stage is a local best.
-
-    If the incremental costs drifted from the truth, some single move would still improve the 12-norm of true costs.
-    """
-    problem = random_problem(seed, 14, 3, density=0.2, num_classes=2, tensors_per_node=2, cache_fraction=0.7)
-    start = slice_order(problem, problem.order)
-    assert start is not None
-    classes = start[0].classes
-
-    def norm(stage: np.ndarray) -> float:
-        from rlinit.stages.problem import stage_cost
-
-        return float(sum(stage_cost(problem, stage == j, int(classes[j])) ** 12 for j in range(3)))
-
-    costs, tensors = problem.cost_arrays, problem.tensor_arrays
-    state = annealing_state(start[0].stage, classes, 1e-9, costs, tensors)
-    anneal_moves(
-        np.random.default_rng(seed), 0, 20_000, 1e-3 ** (1 / 20_000), costs, tensors, problem.precedence, False, state
-    )
-    best = state.best
-    reached = max(evaluate(problem, StageAssignment(best, classes)))
-    assert reached <= start[1][0]
-    for v in range(problem.num_nodes):
-        before = best[problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]]
-        after = best[problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]]
-        for target in range(max(before, default=0), min(after, default=2) + 1):
-            other = best.copy()
-            other[v] = target
-            bottleneck = evaluate(problem, StageAssignment(other, classes))[0]
-            assert bottleneck >= reached * (1 - 1e-9) or norm(other) >= norm(best) * (1 - 1e-9)
+    better = STAGE_HEURISTICS["anneal"](problem, seed=seed, evaluations=300)
+    if found is not None:
+        assert better is not None
+        assert better[1] <= found[1]
 
 
 def test_annealing_comes_close_to_small_optima() -> None:

@@ -22,7 +22,7 @@ from rlinit.checker.stages import stage_uses
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Hardware
-from rlinit.heuristics.stages.annealing import anneal_from
+from rlinit.heuristics.stages.annealing import anneal
 from rlinit.heuristics.stages.orders import natural
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
@@ -210,7 +210,7 @@ class StageTask:
             problem = batch.problems.problem(g)
             best, moves = natural(problem), _FIRST_MOVES
             while best is not None and not budget.expired:
-                best = min(best, anneal_from(problem, best[0], seed=moves, moves=moves), key=lambda one: one[1])
+                best = min(best, anneal(problem, seed=moves, evaluations=moves) or best, key=lambda one: one[1])
                 moves *= 2
             if best is not None:
                 found[g] = best[1][0]

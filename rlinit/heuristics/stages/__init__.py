@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlinit.heuristics.stages.annealing import anneal, reslice
+from rlinit.heuristics.stages.annealing import anneal
 from rlinit.heuristics.stages.beam import beam
 from rlinit.heuristics.stages.filling import fill
 from rlinit.heuristics.stages.orders import Found, StageHeuristic, brkga, mla, mla_weighted, natural, random_orders
 
-__all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "beam", "fill", "reslice"]
+__all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "beam", "fill"]
 
 STAGE_HEURISTICS: Mapping[str, StageHeuristic] = {
     "natural": natural,

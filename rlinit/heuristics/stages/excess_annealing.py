@@ -76,9 +76,18 @@ class ExcessAnnealing:
         When to stop.
     pool
         Combines parts of what moves come by; None without.
+    effort_loads
+        Time of an attempt of effort 1, in loads.
     """
 
-    def __init__(self, settings: FillSettings, seed: int, budget: Budget, pool: Pool | None = None) -> None:
+    def __init__(
+        self,
+        settings: FillSettings,
+        seed: int,
+        budget: Budget,
+        pool: Pool | None = None,
+        effort_loads: int = EFFORT_LOADS,
+    ) -> None:
         self.problem = settings.problem
         self.budget = budget
         self.rng = np.random.default_rng(seed)
@@ -86,6 +95,7 @@ class ExcessAnnealing:
         self.tensors = counted_tensors(settings.problem)
         self.chunk = _CHUNK
         self.pool = pool
+        self.effort_moves = effort_loads * MOVES_PER_LOAD
 
     def __call__(
         self, threshold: float, effort: int, best: StageAssignment | None
@@ -103,7 +113,7 @@ class ExcessAnnealing:
         mildest, hottest, cold = _CHARGED if self.problem.has_transfers else _FREE
         hot = mildest * (hottest / mildest) ** self.rng.random()
         state = excess_state(start.stage, start.classes, threshold, hot * threshold, costs, tensors)
-        moves = effort * EFFORT_LOADS * MOVES_PER_LOAD
+        moves = effort * self.effort_moves
         cooling = (cold / hot) ** (1.0 / moves)
         met, tried = False, 0
         while not met and tried < moves and not self.budget.expired:

@@ -1,4 +1,4 @@
-"""Compiled simulated annealing over the stage vector, with stage costs kept up to date by tensor counts."""
+"""What compiled annealings share: stage costs kept up to date by tensor counts, moves, and a 12-norm as the energy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
+from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 
 _POWER = 12.0
 """Stages weigh in by this power of their cost: near the bottleneck, but not blind to the stages just below it."""
-
-_EXCHANGES, _EXCHANGE_WORK = 0.2, 40.0
-"""Share of moves in which two stages exchange devices, and nodes and tensors beyond which they are fewer."""
 
 _ENERGY, _TEMPERATURE, _BEST, _REFERENCE = range(4)
 """Places in `AnnealingState.now`."""
@@ -28,16 +25,14 @@ Csr = tuple[IntArray, IntArray]
 class AnnealingState(NamedTuple):
     """Where annealing is: all that a later call needs to go on as if there had been one.
 
-    The current assignment `stage` and the `best` one (n,), the class of each stage `classes` (k,) and the
-    `best_classes`, `inside` (m, k) how many consumers of each tensor a stage holds, `tensor_stage` (m,) where it is
-    made, parameter bytes `held` and `cost` (k,) of each stage, and `now` (4,): energy, temperature, best value, and the
-    cost that energies are relative to.
+    The current assignment `stage` and the `best` one (n,), the class of each stage `classes` (k,), `inside` (m, k) how
+    many consumers of each tensor a stage holds, `tensor_stage` (m,) where it is made, parameter bytes `held` and `cost`
+    (k,) of each stage, and `now` (4,): energy, temperature, best value, and the cost that energies are relative to.
     """
 
     stage: IntArray
     best: IntArray
     classes: IntArray
-    best_classes: IntArray
     inside: NDArray[np.int32]
     tensor_stage: IntArray
     held: FloatArray
@@ -266,7 +261,6 @@ def annealing_state(
         start.copy(),
         start.copy(),
         classes.copy(),
-        classes.copy(),
         np.zeros((m, k), np.int32),
         start[tensors.src],
         np.zeros(k),
@@ -380,94 +374,3 @@ def accepts_energy(rng: np.random.Generator, tried: float, now: FloatArray) -> b
         now[_ENERGY] = tried
         return True
     return False
-
-
-@njit(cache=True, nogil=True)
-def _exchange(rng: np.random.Generator, costs: CostArrays, tensors: TensorArrays, state: AnnealingState) -> bool:
-    """Let two random stages of unlike classes exchange devices, half the time neighbours; return whether they did."""
-    classes, cost, k = state.classes, state.cost, len(state.classes)
-    i = int(rng.integers(0, k))
-    j = (i + 1) % k if rng.random() < 0.5 else int(rng.integers(0, k))
-    if classes[i] == classes[j]:
-        return False
-    if state.held[i] > costs.memory[classes[j]] or state.held[j] > costs.memory[classes[i]]:
-        return False
-    first, second = _cost_on(i, classes[j], costs, tensors, state), _cost_on(j, classes[i], costs, tensors, state)
-    if first == np.inf or second == np.inf:
-        return False
-    before = cost[i], cost[j]
-    cost[i], cost[j] = first, second
-    if accepts_energy(rng, energy(cost, state.now[_REFERENCE]), state.now):
-        classes[i], classes[j] = classes[j], classes[i]
-        return True
-    cost[i], cost[j] = before
-    return False
-
-
-@njit(cache=True, nogil=True)
-def anneal_moves(
-    rng: np.random.Generator,
-    first: int,
-    last: int,
-    cooling: float,
-    costs: CostArrays,
-    tensors: TensorArrays,
-    order: Precedence,
-    exchange: bool,
-    state: AnnealingState,
-) -> None:
-    """Try the moves first..last-1, each at a temperature lower by the factor `cooling`; bring the state up to date.
-
-    A node moves to a random other stage between its latest producer's and its earliest consumer's, so assignments stay
-    monotone. The energy is the 12-norm of the stage costs, and temperatures are relative to it. Every other move tries
-    a node of the costliest stage. Where asked to `exchange`, some moves let two stages exchange their devices.
-
-    Parameters
-    ----------
-    rng
-        Draws the moves.
-    first, last
-        Numbers of the first move, and of the one after the last.
-    cooling
-        Factor of the temperature from move to move.
-    costs
-        Costs by class and node, and capacities by class.
-    tensors
-        Tensors: makers, consumers, and the tensors each node reads.
-    order
-        Successors and predecessors.
-    exchange
-        Whether stages may exchange devices.
-    state
-        The assignment with its costs, changed in place.
-    """
-    now, reference = state.now, state.now[_REFERENCE]
-    stage, best, classes, cost, held = state.stage, state.best, state.classes, state.cost, state.held
-    work, param, memory = costs.work, costs.param, costs.memory
-    succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
-    if reference <= 0.0 or len(classes) == 1:
-        return
-    itself = np.arange(len(classes))
-    exchanges = min(_EXCHANGES, _EXCHANGE_WORK / (len(stage) + len(tensors.src))) if exchange else 0.0
-    for step in range(first, last):
-        now[_TEMPERATURE] *= cooling
-        if exchanges > 0.0 and rng.random() < exchanges:
-            if _exchange(rng, costs, tensors, state) and cost.max() < now[_BEST]:
-                now[_BEST] = cost.max()
-                best[:] = stage
-                state.best_classes[:] = classes
-            continue
-        v = draw_node(rng, stage, itself, int(np.argmax(cost)) if step & 1 == 1 else -1)
-        target = draw_stage_between(rng, v, len(classes), stage, succ_indptr, succ, pred_indptr, pred)
-        if target < 0 or held[target] + param[v] > memory[classes[target]] or work[classes[target], v] == np.inf:
-            continue
-        origin = int(stage[v])
-        move_node(v, target, costs, tensors, state)
-        if accepts_energy(rng, energy(cost, reference), now):
-            value = cost.max()
-            if value < now[_BEST]:
-                now[_BEST] = value
-                best[:] = stage
-                state.best_classes[:] = classes
-        else:
-            move_node(v, origin, costs, tensors, state)
