@@ -1,8 +1,7 @@
 """How much the order of branching matters: what is explored to a proof, by several orders over that set by hand.
 
-A learned order could gain no more than the best of them in hindsight. Two searches branch: SCIP on the program of
-stages (its own rule; here ops by a given order instead), and the search that remembers states of a line (the end that
-it begins from). Only problems on which all orders end with a proof count.
+A learned order could gain no more than the best of them in hindsight. SCIP branches on the program of stages (its own
+rule; here ops by a given order instead). Only problems on which all orders end with a proof count.
 Run as ``python -m benchmarks.learning.branching [--count N]``.
 """
 
@@ -17,20 +16,12 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.components.time_limits import devices, wide_graph
-from benchmarks.learning.potentials import line
 from benchmarks.learning.protocol import Comparison, compare, print_comparisons
 from benchmarks.record import count_processor_time, save
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.stages import pipeline_milp
-from rlinit.exact.stages.bounds.convex_cover import ConvexCover
-from rlinit.exact.stages.remember.search import _Side
 from rlinit.heuristics.stages import anneal
-from rlinit.solving import stage_phases
-from rlinit.solving.incumbent import for_stages
-from rlinit.solving.options import SolveOptions
-from rlinit.solving.phases import follow
-from rlinit.solving.stages import stage_strategy
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem
 
@@ -78,38 +69,6 @@ def programs(count: int) -> Iterator[tuple[str, Work]]:
         yield "stages, SCIP", row
 
 
-def lines(count: int) -> Iterator[tuple[str, Work]]:
-    """Yield states remembered below the optimum of a line of up to 40 ops, from either end."""
-    close = _Side._close
-    for problem in (line(seed, 40) for seed in range(2 * count)):
-        options = SolveOptions(time_limit_s=_MOST_S)
-        search = stage_phases.StageSearch.of(for_stages(problem, Budget(_MOST_S), 0.0, None), options, None)
-        follow(stage_strategy("auto"), search)
-        if not search.incumbent.closed or search.incumbent.values is None:
-            continue
-        trial, states, first = search.incumbent.values[0] * (1 - _BELOW), [], []
-        for forward in (True, False):
-            budget, levels = Budget(_MOST_S), [1]
-            cover = ConvexCover(problem, budget)
-            if cover.held(trial) < 1.0:
-                break
-            side, outcome = _Side(problem, forward, cover, trial, budget), "on"
-
-            def priced(side: _Side, made: Any, before: Any, levels: list[int] = levels) -> Any:
-                levels.append(int(made.now[0]))
-                return close(side, made, before)
-
-            with patch.object(_Side, "_close", priced):
-                while outcome == "on":
-                    outcome = side.advance()
-            states.append(float(sum(levels)) if outcome == "refuted" else np.inf)
-            first.append(levels[1] if len(levels) > 1 else 0)
-        if len(states) < 2:
-            continue  # refuted before anything is explored
-        by_hand = int(np.argmin(first))
-        yield "lines, remembered", {"by hand": states[by_hand], "from the other end": states[1 - by_hand]}
-
-
 def judge(rows: list[tuple[str, Work]]) -> list[Comparison]:
     """Return each order over that by hand, orders at random by their mean and by the best, and the best of all."""
     found = []
@@ -135,7 +94,7 @@ def main() -> None:
     count = parser.parse_args().count
     count_processor_time()
     rows: list[tuple[str, Work]] = []
-    searches: tuple[Callable[[int], Iterator[tuple[str, Work]]], ...] = (programs, lines)
+    searches: tuple[Callable[[int], Iterator[tuple[str, Work]]], ...] = (programs,)
     for search in searches:
         for row in search(count):
             print(*row, flush=True)

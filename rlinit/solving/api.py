@@ -97,9 +97,8 @@ def schedule(
     method
         ``auto``: whatever proves the optimum soonest. ``warm``: coarse schedule, windows on SCIP, bounds. ``milp``:
         the full program on SCIP from nothing. ``agent``: the learned agent alone. A heuristic's name: that alone, with
-        the cheapest bounds. For stages also ``ideals``: dynamic programming over ideals; ``cp-sat``;
-        ``remember``: branch, bound and remember. For placements also ``sweep``: local search; ``split``: module
-        by module; ``cp-sat``.
+        the cheapest bounds. For stages also ``ideals``: dynamic programming over ideals; ``cp-sat``. For
+        placements also ``sweep``: local search; ``split``: module by module; ``cp-sat``.
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s

@@ -157,7 +157,7 @@ class SolveOptions(ProblemOptions):
 
     method: str = "auto"
     """auto, or one way alone: warm (a start, then windows by SCIP), milp (all by SCIP), agent, or a heuristic.
-    For pipeline and memory also ideals, cp-sat and remember.
+    For pipeline and memory also ideals and cp-sat.
     For latency and throughput also sweep, split and cp-sat.
     An unknown name lists them all."""
     agent: str = "auto"

@@ -6,7 +6,6 @@ closed or when the budget is spent. Phases know nothing of graphs, files or plan
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +18,11 @@ from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
 from rlinit.errors import RlinitError
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
-from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.intervals.pool import IdealPool
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
-from rlinit.exact.stages.remember.search import improve_and_prove
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.heuristics.stages.beam import Beam
 from rlinit.heuristics.stages.excess_annealing import ExcessAnnealing
@@ -295,33 +292,6 @@ def _fill_by(
             quantum=incumbent.quantum,
             budget=incumbent.budget,
             on_solution=incumbent.listeners(name)[0],
-        )
-
-
-def remembering(search: StageSearch, most_gap: float = math.inf) -> None:
-    """Branch, bound and remember below the incumbent, and between it and the bound.
-
-    Parameters
-    ----------
-    search
-        Takes what is found and proven.
-    most_gap
-        Nothing is done where value and bound are further apart.
-    """
-    incumbent = search.incumbent
-    if incumbent.assignment is None:
-        natural(search)
-    if incumbent.finished or incumbent.values is None or incumbent.gap > most_gap:
-        return
-    on_solution, on_bound = incumbent.listeners("remember")
-    with incumbent.in_phase("remember"):
-        improve_and_prove(
-            shared_cover(incumbent) or ConvexCover(incumbent.problem, incumbent.budget),
-            incumbent.bounds[0] if incumbent.bounds else 0.0,
-            incumbent.values[0],
-            quantum=incumbent.quantum,
-            on_solution=on_solution,
-            on_bound=on_bound,
         )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Literal
 
 from rlinit.comparison.stages import stage_baselines
-from rlinit.errors import InvalidGraph, RlinitError
+from rlinit.errors import InvalidGraph
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
@@ -65,12 +65,6 @@ _UP_TO_FEW: Condition[StageSearch] = Condition(
     f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
 )
 
-_MOST_REMEMBERED = 200
-"""Ops of a problem up to which states of ops and devices are remembered, far beyond the lines they close."""
-
-_REMEMBERED_GAP = 0.2
-"""Gap beyond which too many states lie between bound and value: nothing is gained there in 10 s."""
-
 _MOST_OPENED = 5_000
 """Ops times classes up to which the first beam ends within a few seconds where nothing else ends it."""
 
@@ -87,9 +81,6 @@ _OPENED: Condition[StageSearch] = Condition(
 _TIMED: Condition[StageSearch] = Condition("there is a time limit", lambda search: search.options.timed)
 _OTHERWISE: Condition[StageSearch] = Condition("otherwise", lambda search: not _OPENED.holds(search))
 
-_UP_TO_REMEMBERED: Condition[StageSearch] = Condition(
-    f"at most {_MOST_REMEMBERED} ops", lambda search: search.incumbent.problem.num_nodes <= _MOST_REMEMBERED
-)
 _FEW_CLAUSES: Condition[StageSearch] = Condition(
     f"CP-SAT is installed and needs at most {stage_phases.MAX_CLAUSES:,} clauses", stage_phases.has_stage_constraints
 )
@@ -205,13 +196,6 @@ _AUTO: Strategy[StageSearch] = (
         "time with prices of the cover in every search than with times",
     ),
     Phase(
-        "branch, bound and remember",
-        partial(stage_phases.remembering, most_gap=_REMEMBERED_GAP),
-        0.85,
-        (_PIPELINE, _UNLIKE, _UP_TO_REMEMBERED),
-        "on a line of 70 tasks with 17 unlike workers all below the best known value is refuted in half a minute",
-    ),
-    Phase(
         "annealing",
         stage_phases.anneal,
         0.1,
@@ -277,12 +261,6 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
         Phase("natural order", stage_phases.natural, when=(_NO_SCHEDULE,), because="the program improves a schedule"),
         Phase("filling", stage_phases.fill, 0.2, (_NO_SCHEDULE,), "memory leaves no stretch of that order to a device"),
         Phase("constraint program", stage_phases.stage_constraint_program, because="it was asked for by name"),
-    ),
-    "remember": (
-        _COARSE,
-        Phase("bound convex-cover", _bound("convex-cover"), 0.5, because="no trial below it needs to be refuted"),
-        Phase("beam", stage_phases.beam, 0.2, (_UNLIKE,), "the closer the value, the fewer states are below it"),
-        Phase("branch, bound and remember", stage_phases.remembering, because="it was asked for by name"),
     ),
     "agent": (Phase("learned agent", stage_phases.agent_alone, because="it was asked for by name"),),
 }
@@ -361,8 +339,6 @@ def checked_strategy(search: StageSearch) -> Strategy[StageSearch]:
     method = search.options.method
     if method == "cp-sat":
         stage_phases.check_stage_constraints(search)
-    if method == "remember" and search.options.objective != "pipeline":
-        raise RlinitError("method 'remember' is for pipeline; use 'auto', 'ideals' or 'milp' for memory (--method)")
     return stage_strategy(method)
 
 

@@ -51,7 +51,7 @@ TOLERANCE = 1e-8
 COMPLETE = ("auto", "warm", "milp", "ideals", "split", "sweep", "cp-sat")
 """Methods that find a schedule of a small problem where there is one."""
 
-LIMITED = ("cp-sat", "ideals", "split", "beam", "remember")
+LIMITED = ("cp-sat", "ideals", "split", "beam")
 """Methods that say that they are not for some problems."""
 
 LATE_S = 2.0

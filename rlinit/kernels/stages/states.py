@@ -136,23 +136,3 @@ def remember(
     states.last[i] = last
     states.now[0] += 1
     return int(i)
-
-
-@njit(cache=True, nogil=True)
-def rehash(states: States, kept: IntArray, into: States) -> None:
-    """Put some states alone into a level.
-
-    Parameters
-    ----------
-    states
-        Where they are.
-    kept
-        Which; their order is given up.
-    into
-        Where they go, which may be where they are.
-    """
-    into.table[:] = -1
-    into.now[0] = 0
-    for j in np.sort(kept):
-        bits, used = states.bits[j].copy(), states.used[j].copy()
-        remember(into, states.sign[j], bits, used, states.parent[j], states.last[j])

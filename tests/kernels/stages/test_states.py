@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.kernels.stages.states import chosen_states, new_states, rehash, remember
+from rlinit.kernels.stages.states import chosen_states, new_states, remember
 
 
 def test_a_state_is_remembered_once() -> None:
-    """States of one hash are told apart by their ops and devices; chosen or rehashed ones stay what they are."""
+    """States of one hash are told apart by their ops and devices; chosen ones stay what they are."""
     rng = np.random.default_rng(0)
     states = new_states(50, 70, 3)
     known: list[tuple[bytes, bytes]] = []
@@ -22,8 +22,5 @@ def test_a_state_is_remembered_once() -> None:
             known.append(state)
     assert len(known) == states.now[0] == 32
     rows = np.array([5, 2, 9])
-    few, again = chosen_states(states, rows), new_states(8, 70, 3)
+    few = chosen_states(states, rows)
     assert [(few.bits[i].tobytes(), few.used[i].tobytes()) for i in range(3)] == [known[i] for i in rows.tolist()]
-    rehash(states, rows, again)
-    assert again.now[0] == 3
-    assert remember(again, np.uint64(7), states.bits[5].copy(), states.used[5].copy(), 3, 1) == -1
