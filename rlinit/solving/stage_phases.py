@@ -57,9 +57,6 @@ MAX_CLAUSES = 20_000
 """Clauses up to which `auto` tries it on pipelines: lines of 28 tasks have 1,000 to 3,000 and are closed, those of 70
 have 80,000 and more and are hopeless."""
 
-_SMALL_WINDOWS = (1.0, 2.0, 4.0)
-"""Levels around the boundaries that are tried before the full program."""
-
 
 @dataclass(frozen=True, slots=True)
 class PhaseLimits:
@@ -386,15 +383,19 @@ def stage_constraint_program(search: StageSearch) -> None:
         )
 
 
-def small_windows(search: StageSearch) -> None:
-    """Free the nodes 1, 2 and 4 levels around the boundaries."""
-    _windows(search, _SMALL_WINDOWS)
-
-
-def chosen_windows(search: StageSearch) -> None:
-    """Free the nodes as far around the boundaries as the window option says."""
-    depth = int(search.incumbent.problem.level.max()) + 1
-    _windows(search, _gammas(search.options.window, depth))
+def windows(search: StageSearch) -> None:
+    """Free the nodes around the incumbent's boundaries, as far as the window option says, solve, accept, widen."""
+    incumbent = search.incumbent
+    if not fits_scip(incumbent):
+        return
+    depth = int(incumbent.problem.level.max()) + 1
+    for gamma in _gammas(search.options.window, depth):
+        if incumbent.finished or incumbent.assignment is None:
+            return
+        free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, search.doubt)
+        with incumbent.part(f"window of {gamma:g} levels"), incumbent.in_phase(f"window: gamma {gamma:g}"):
+            result = _milp(incumbent, free, search.limits.window_nodes)
+            _take(incumbent, result, "window", full=bool(free.all()))
 
 
 def _gammas(window: Window, depth: int) -> tuple[float, ...]:
@@ -404,20 +405,6 @@ def _gammas(window: Window, depth: int) -> tuple[float, ...]:
     if isinstance(window, int):
         return (float(window),)
     return (*(float(2**i) for i in range(max(depth - 1, 1).bit_length() + 1) if 2**i < depth), np.inf)
-
-
-def _windows(search: StageSearch, gammas: tuple[float, ...]) -> None:
-    """Phases 2 and 3: free the nodes around the incumbent's boundaries, solve, accept, widen."""
-    incumbent = search.incumbent
-    if not fits_scip(incumbent):
-        return
-    for gamma in gammas:
-        if incumbent.finished or incumbent.assignment is None:
-            return
-        free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, search.doubt)
-        with incumbent.part(f"window of {gamma:g} levels"), incumbent.in_phase(f"window: gamma {gamma:g}"):
-            result = _milp(incumbent, free, search.limits.window_nodes)
-            _take(incumbent, result, "window", full=bool(free.all()))
 
 
 def full_program(search: StageSearch) -> None:
