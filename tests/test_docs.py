@@ -205,11 +205,8 @@ def unrun_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", unrun_commands())
-def test_commands_not_run_have_these_options(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_not_run_have_these_options(line: str) -> None:
     """A command that is shown and not run is taken by the command line as it is written, up to reading its files."""
-    monkeypatch.chdir(tmp_path)
-    for costs in re.findall(r"--costs (\S+)", line):  # refused at once where it is not there
-        Path(costs).touch()
     assert parse(shlex.split(line)) is not None
 
 

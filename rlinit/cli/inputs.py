@@ -67,7 +67,7 @@ class ReadingOptions:
     keep: tuple[str, ...] = ()
     """Modules to keep whole, as patterns of their paths or classes, such as '*Attention'."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse a cost table that is not there before anything is read or imported.
 
         Raises

@@ -156,6 +156,8 @@ def _run(arguments: list[str], notes: Console) -> int:
     _refuse_unknown_command(arguments)
     arguments = _to_language_models(arguments, notes)
     command = parse(arguments)
+    if hasattr(command, "reading"):
+        command.reading.check()
     entry = COMMANDS[arguments[0]]
     if entry.ends_by_itself and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -78,7 +78,7 @@ class Storage:
         if not tensor.is_matrix:
             return ceil(tensor.size * self.bits / 8)
         rows, columns = tensor.shape
-        groups = prod(-(-whole // (part or whole)) for whole, part in zip(tensor.shape, self.group, strict=True))
+        groups = prod(-(-whole // (part or whole or 1)) for whole, part in zip(tensor.shape, self.group, strict=True))
         bits = rows * columns * self.bits + groups * self.group_bits + columns * self.column_bits
         return tensor.copies * (ceil(bits / 8) + self.tensor_bytes)
 
