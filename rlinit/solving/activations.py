@@ -556,14 +556,16 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
 
 
 def _kind(
-    form: Callable[[Request], Form[RelaxedSearch]], bounds: Mapping[str, Strategy[RelaxedSearch]]
+    form: Callable[[Request], Form[RelaxedSearch]], bounds: Callable[[], Mapping[str, Strategy[RelaxedSearch]]]
 ) -> Kind[RelaxedSearch]:
     return Kind(form, METHODS, STAGE_HEURISTICS, "stages", bounds)
 
 
 ACTIVATIONS = _kind(
     activation_form,
-    _bounding(bounding_phases("pipeline"), {"op with its tensors": _ALONE, "ideals with peaks": _PRICED_IDEALS}),
+    lambda: _bounding(
+        bounding_phases("pipeline"), {"op with its tensors": _ALONE, "ideals with peaks": _PRICED_IDEALS}
+    ),
 )
-TRAINING = _kind(training_form, _bounding(bounding_phases("pipeline"), {"ideals": _ALL_IDEALS}))
-INTERLEAVED = _kind(training_form, _bounding(SPLIT_BOUNDING, {}))
+TRAINING = _kind(training_form, lambda: _bounding(bounding_phases("pipeline"), {"ideals": _ALL_IDEALS}))
+INTERLEAVED = _kind(training_form, lambda: _bounding(SPLIT_BOUNDING, {}))

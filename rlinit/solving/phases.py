@@ -182,14 +182,14 @@ class Kind(Generic[SearchT]):
     agents
         Which learned agents there are.
     bounds
-        By name, and under ``auto``, the phases that do nothing but prove a bound.
+        Gives by name, and under ``auto``, the phases that do nothing but prove a bound: of the tables as they are then.
     """
 
     form: Callable[[Request], Form[SearchT]]
     methods: Collection[str]
     heuristics: Collection[str]
     agents: Literal["stages", "latency"]
-    bounds: Mapping[str, Strategy[SearchT]]
+    bounds: Callable[[], Mapping[str, Strategy[SearchT]]]
 
 
 def kind_of(options: SolveOptions) -> Kind[Any]:
@@ -229,8 +229,8 @@ def check_method(options: SolveOptions, *, bounds: bool = False) -> None:
     kind = kind_of(options)
     if not bounds:
         check_names(options.method, options.agent, kind.methods, kind.heuristics, kind.agents)
-    elif options.method not in kind.bounds:
-        raise unknown_bound(options.method, kind.bounds, options.objective)
+    elif options.method not in (known := kind.bounds()):
+        raise unknown_bound(options.method, known, options.objective)
 
 
 def solve(request: Request) -> Solved:
@@ -305,5 +305,5 @@ def bound(request: Request) -> Incumbent[Any, Any]:
     incumbent: Incumbent[Any, Any] = form.search.incumbent
     if form.obstacle:
         raise RlinitError(f"nothing to bound: {form.obstacle}")
-    follow(kind.bounds[request.options.method], form.search)
+    follow(kind.bounds()[request.options.method], form.search)
     return incumbent

@@ -324,13 +324,11 @@ _RELIEF = Phase(
 )
 """What every method ends with."""
 
-_BOUNDING = {name: (Phase(f"bound {name}", _bound(name)),) for name in PLACEMENT_BOUNDS}
 
-PLACEMENT_BOUNDING: dict[str, Strategy[PlacementSearch]] = {
-    "auto": tuple(phase for strategy in _BOUNDING.values() for phase in strategy),
-    **_BOUNDING,
-}
-"""Phases of each bound by name."""
+def _bounding() -> dict[str, Strategy[PlacementSearch]]:
+    """Return the phases of each bound by name."""
+    named = {name: (Phase(f"bound {name}", _bound(name)),) for name in PLACEMENT_BOUNDS}
+    return {"auto": tuple(phase for (phase,) in named.values()), **named}
 
 
 def placement_strategy(method: str) -> Strategy[PlacementSearch]:
@@ -425,5 +423,5 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
 
 
 PLACEMENTS = Kind(
-    placement_form, (*PLACEMENT_METHODS, *PLACEMENT_HEURISTICS), PLACEMENT_HEURISTICS, "latency", PLACEMENT_BOUNDING
+    placement_form, (*PLACEMENT_METHODS, *PLACEMENT_HEURISTICS), PLACEMENT_HEURISTICS, "latency", _bounding
 )

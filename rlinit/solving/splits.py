@@ -378,4 +378,4 @@ def _baselines(request: Request, search: SplitSearch) -> list[Baseline[Any]]:
     return search.baselines
 
 
-SPLITS = Kind(split_form, SPLIT_METHODS, STAGE_HEURISTICS, "stages", SPLIT_BOUNDING)
+SPLITS = Kind(split_form, SPLIT_METHODS, STAGE_HEURISTICS, "stages", lambda: SPLIT_BOUNDING)

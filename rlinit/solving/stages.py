@@ -184,7 +184,7 @@ _AUTO: Strategy[StageSearch] = (
         (_PIPELINE, _UNLIKE, _NO_TRANSFERS),
         "lines of 75 tasks end with gaps of 10 to 16% after 10 s, of 14 to 19% without "
         "(benchmarks.ledger --problem stages --seconds 10 --only beam); wired networks and wide graphs, where tensors "
-        "cost something, do better without at 1, 3 and 10 s",
+        "cost something, do better without at 1 and 3 s",
     ),
     Phase(
         "annealing",
@@ -361,5 +361,5 @@ def bounding_phases(objective: Literal["pipeline", "memory"]) -> dict[str, Strat
 
 
 METHODS = (*STAGE_METHODS, *STAGE_HEURISTICS)
-PIPELINES = Kind(stage_form, METHODS, STAGE_HEURISTICS, "stages", bounding_phases("pipeline"))
-MEMORY = Kind(stage_form, METHODS, STAGE_HEURISTICS, "stages", bounding_phases("memory"))
+PIPELINES = Kind(stage_form, METHODS, STAGE_HEURISTICS, "stages", partial(bounding_phases, "pipeline"))
+MEMORY = Kind(stage_form, METHODS, STAGE_HEURISTICS, "stages", partial(bounding_phases, "memory"))

@@ -111,5 +111,5 @@ def test_training_and_activations_are_explained_and_bounded(kind: str) -> None:
     plan = rlinit.schedule(graph, hardware, **settings)
     proven = prove(graph, hardware, options)
     assert 0.0 < proven.value <= plan.value * (1 + 1e-9)
-    for name in kind_of(options).bounds:
+    for name in kind_of(options).bounds():
         assert prove(graph, hardware, dataclasses.replace(options, method=name)).value <= plan.value * (1 + 1e-9)
