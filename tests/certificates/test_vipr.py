@@ -115,16 +115,17 @@ def test_lies_planted_by_hand_are_refused() -> None:
     """Bounds raised, assumptions left open, gaps in a split, wrong signs and fractions rounded prove nothing."""
     head = "VER 1.0 VAR 2 x y INT 1 0 OBJ min 1 0 1 CON 2 1 low G 0 1 0 1 row G 1/2 1 0 1"
     cases = {
-        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 1 0 1 { lin 1 1 1 } -1": True,
-        "RTP range 1 inf SOL 0 DER 1 a G 1 1 0 1 { rnd 1 1 1 } -1": True,
-        "RTP range 1 inf SOL 0 DER 1 a G 1 1 0 1 { lin 1 1 1 } -1": False,
-        "RTP range 1 inf SOL 0 DER 1 a G 1 1 0 1 { asm } -1": False,
-        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 1 0 1 { lin 1 1 -1 } -1": False,
-        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 1 0 1 { lin 1 2 1 } -1": False,
-        "RTP range 1 inf SOL 0 DER 1 a G 1 1 0 1 { rnd 1 1 1/2 } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 1 } -1": True,
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1 } -1": True,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 1 0 1 { lin 1 1 1 } -1": False,  # as coefficients, viprchk refuses it
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { asm } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 -1 } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 2 1 } -1": False,
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1/2 } -1": False,
     }
     split = "RTP range 1 inf SOL 0 DER 4 a L {0} 1 {2} 1 {{ asm }} -1 b G 0 0 {{ lin 2 1 1 2 -1 }} -1 "
-    split += "c G {1} 1 {2} 1 {{ asm }} -1 d G 1 1 0 1 {{ uns 3 2 4 4 }} -1"
+    split += "c G {1} 1 {2} 1 {{ asm }} -1 d G 1 OBJ {{ uns 3 2 4 4 }} -1"
     cases |= {split.format(*numbers): False for numbers in ((0, 2, 0), (0, 1, 1), (1, 2, 0))}
     for tail, sound in cases.items():
         if sound:

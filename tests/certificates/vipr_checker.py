@@ -1,4 +1,9 @@
-"""A checker of VIPR's format 1.0, written from its specification in exact fractions, apart from the writer."""
+"""A checker of VIPR's format 1.0, written from its specification in exact fractions, apart from the writer.
+
+viprchk 1.1 is stricter than the specification in one point, and so is this. "Constraint format" lets a constraint of
+the objective be written by its coefficients or by the keyword OBJ, and "DER section" asks that the last derivation
+dominates OBJ >= lb. viprchk takes the last derivation for one of the objective only where it is written with OBJ.
+"""
 
 from __future__ import annotations
 
@@ -121,8 +126,9 @@ def check(text: str) -> Problem:
     reader.word("SOL")
     reader.word("0")
     reader.word("DER")
-    for _ in range(reader.whole(10**9)):
-        said = _constraint(reader, n)
+    last = reader.whole(10**9) - 1
+    for at in range(last + 1):
+        said = _constraint(reader, n, cost if at == last else None)
         rests = _derive(reader, said, known, whole)
         known.append(said._replace(rests=rests))
         reader.whole(10**9, -1)
@@ -133,9 +139,14 @@ def check(text: str) -> Problem:
     return Problem(names, whole, cost, known[:count], least)
 
 
-def _constraint(reader: Reader, n: int) -> Constraint:
+def _constraint(reader: Reader, n: int, cost: dict[int, Fraction] | None = None) -> Constraint:
+    """Return a constraint in constraint format; one that must be of the objective where `cost` is given."""
     reader.word()
-    return Constraint(SENSES[reader.word(*SENSES)], reader.value(), reader.pairs(n))
+    sense, side = SENSES[reader.word(*SENSES)], reader.value()
+    if cost is None:
+        return Constraint(sense, side, reader.pairs(n))
+    reader.word("OBJ")
+    return Constraint(sense, side, cost)
 
 
 def _derive(reader: Reader, said: Constraint, known: list[Constraint], whole: set[int]) -> frozenset[int]:
