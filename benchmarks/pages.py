@@ -281,13 +281,13 @@ def readme_with_figures(text: str) -> str:
         README as it is.
     """
     found = _found()
-    lines = ["", "| what | here | beside it | commit |", "|---|---|---|---|"]
-    for name, summarise in _SUMMARIES:
-        if name in _IN_README and name in found and is_shown(found[name]):
-            commit = found[name]["commit"][:7]
-            lines += [
-                f"| {' | '.join(line)} | {commit} |" for line in summarise(found[name]["rows"], found[name]["settings"])
-            ]
+    rows = [
+        f"| {' | '.join(line)} | {found[name]['commit'][:7]} |"
+        for name, summarise in _SUMMARIES
+        if name in _IN_README and name in found and is_shown(found[name])
+        for line in summarise(found[name]["rows"], found[name]["settings"])
+    ]
+    lines = ["", "| what | here | beside it | commit |", "|---|---|---|---|", *rows] if rows else ["", _NONE_SHOWN, ""]
     before, _, rest = text.partition(_MARKS[0])
     return "\n".join([before + _MARKS[0], *lines, _MARKS[1] + rest.partition(_MARKS[1])[2]])
 
@@ -502,6 +502,7 @@ _SUMMARIES: tuple[tuple[str, Callable[[Any, Settings], Iterator[Line]]], ...] = 
 
 
 _IN_README = ("inc_ilp", "mtpp_zoo", "diviml_table_1", "diviml_table_4", "task_graphs_stg", "startup")
+_NONE_SHOWN = "No figures stand here: none was measured on the code as it is."
 _MARKS = ("<!-- figures: python -m benchmarks.pages README.md -->", "<!-- end of figures -->")
 
 
