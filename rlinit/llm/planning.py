@@ -139,6 +139,8 @@ def _solve(
         found.append(replace(solution, spans=named))
         bound = min(bound, proven)
     best = _best_of(found)
+    if not settings.contiguous:  # what is proven of one device says nothing of plans that come back to some
+        best = replace(best, headroom_bytes=np.inf, squared_units=0.0)
     if not best.spans and bound < np.inf:
         raise SolverFailure(
             "the program ended without a placement, and no contiguous split fits; try granularity='part'"
