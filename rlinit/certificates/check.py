@@ -24,7 +24,7 @@ load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d
 packing     a dual feasible function gives the ops, on their fastest devices, more than k devices hold
 quantum     one of the above, raised to the next multiple of what divides every time exactly
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
-            and the set of all ops is not among them; what weighs nothing at an end of the graph stays with its only
+            and the set of all ops is not among them; an op without weight at an end of the graph is joined to its only
             neighbour, which some best schedule does
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
