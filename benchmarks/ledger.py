@@ -19,9 +19,8 @@ from itertools import islice
 from typing import Any
 from unittest.mock import patch
 
-import rlinit
-from benchmarks.learning.protocol import compare, primal_dual_integral
-from benchmarks.portfolio import PORTFOLIO, Case
+from benchmarks.learning.protocol import compare
+from benchmarks.portfolio import PORTFOLIO, Case, solve
 from benchmarks.provenance import COMMIT
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 from rlinit.budget import Budget
@@ -30,9 +29,6 @@ from rlinit.solving.activations import INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
 from rlinit.solving.stages import STAGE_METHODS
-
-LEAST = 1e-4
-"""Integrals and gaps below this count as this: a problem that both sides close at once says nothing."""
 
 _METHODS: dict[str, tuple[dict[str, Any], ...]] = {
     "stages": (STAGE_METHODS,),
@@ -97,22 +93,6 @@ def _noting(earned: Earned) -> Callable[[Sequence[Phase[Any]]], Sequence[Phase[A
         return replace(phase, run=run)
 
     return lambda phases: [noting(phase) for phase in phases]
-
-
-def solve(case: Case, problem: str, seconds: float) -> dict[str, float]:
-    """Return the integral, the gap and whether it was proven of one problem; failures count as no plan."""
-    options: dict[str, Any] = {"objective": "latency" if problem == "placements" else "pipeline"} | dict(case.options)
-    plan = rlinit.schedule(case.graph, case.hardware, time_limit_s=seconds, **options)
-    history = [
-        (one.time_s, one.values[0] if one.values else None, one.bounds[0] if one.bounds else None)
-        for one in plan.history
-    ]
-    gap = plan.gap if plan.status in ("optimal", "feasible") else float(plan.status == "no_solution")
-    return {
-        "integral": max(LEAST, primal_dual_integral(history, seconds)),
-        "gap": max(LEAST, min(1.0, gap)),
-        "proven": float(plan.status in ("optimal", "infeasible")),
-    }
 
 
 def judge_problem(case: Case, problem: str, seconds: float, only: Sequence[str]) -> dict[str, Any]:
