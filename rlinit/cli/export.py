@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rlinit.exporters.split_spec import Side
 
 _NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx", "onnx_stages", "openvino")
-_FORMATS = ("trace", "plot", "device_map", "tensorboard", *_NEED_GRAPH)
+_FORMATS = ("trace", "plot", "device_map", *_NEED_GRAPH)
 
 _STORES = (
     "accelerate stores the weights of 'cpu' there and brings them to the first other device at each pass; the plan "
@@ -80,8 +80,6 @@ class Export:
     """Write an ONNX file for each stage into this folder."""
     openvino: Path | None = None
     """Write affinities of OpenVINO's HETERO device here (.json, .xml)."""
-    tensorboard: Path | None = None
-    """Write a log of TensorBoard into this folder."""
     devices: tuple[str, ...] = ()
     """With --device-map, --torchrun and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
     coarsen: bool = False
@@ -167,16 +165,12 @@ def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Expo
         if plan.assignment is None:
             raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
         plan.plot(path, graph, None if command.hw is None else _hardware(command))
-    elif name == "device_map":
+    else:
         whole = graph if command.coarsen else None  # whose bytes a coarse map counts
         hardware = None if command.hw is None else _hardware(command)
         places = device_places(command.devices)
         mapped = plan.to_device_map(whole, devices=places, coarsen=command.coarsen, hardware=hardware)
         write_atomically(path, json.dumps(mapped, indent=1) + "\n")
-    else:
-        from rlinit.exporters import to_tensorboard
-
-        to_tensorboard(plan, path, graph=graph)
 
 
 def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: Export) -> None:

@@ -13,7 +13,6 @@ function                   writes
 `to_split_spec`            a split specification of `torch.distributed.pipelining`
 `to_torchrun_script`       a script that runs the stages by torchrun
 `layer_assignment`         the session option by which ONNX Runtime follows an annotated model
-`to_tensorboard`           a log folder of TensorBoard
 `to_trace`                 a trace for Perfetto or Chrome
 =========================  ======================================================================
 """
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from rlinit.exporters.perfetto import to_trace
     from rlinit.exporters.split_spec import to_split_spec
     from rlinit.exporters.torchrun import to_torchrun_script
-    from rlinit.reports import to_report, to_tensorboard
+    from rlinit.reports.html import to_report
 
 __all__ = [
     "layer_assignment",
@@ -48,7 +47,6 @@ __all__ = [
     "to_openvino_map",
     "to_report",
     "to_split_spec",
-    "to_tensorboard",
     "to_torchrun_script",
     "to_trace",
 ]
@@ -65,9 +63,8 @@ __getattr__ = late_names(
         "to_onnx_annotated": "rlinit.exporters.onnx.annotated",
         "to_onnx_stages": "rlinit.exporters.onnx.stages",
         "to_openvino_map": "rlinit.exporters.openvino",
-        "to_report": "rlinit.reports",
+        "to_report": "rlinit.reports.html",
         "to_split_spec": "rlinit.exporters.split_spec",
-        "to_tensorboard": "rlinit.reports",
         "to_torchrun_script": "rlinit.exporters.torchrun",
         "to_trace": "rlinit.exporters.perfetto",
     },
