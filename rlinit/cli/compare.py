@@ -14,7 +14,7 @@ import tyro
 import rlinit
 from rlinit import solving
 from rlinit.cli import EXIT_CODES
-from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model, on_cluster
+from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model
 from rlinit.cli.output import live_line, show_value
 from rlinit.plan import Plan, relative_gap
 from rlinit.solving.options import ProblemOptions, SolveOptions, places_ops
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from rlinit.graph import Graph
     from rlinit.hardware import Hardware
-    from rlinit.solving.incumbent import Progress
 
 _STAGE_METHODS = ("natural", "random", "brkga", "anneal", "auto")
 _PLACEMENT_METHODS = ("best-device", "met", "greedy", "heft", "m-etf", "sa", "ea", "auto")
@@ -48,10 +47,6 @@ class Bench:
     """Seconds for each method."""
     seed: int = 0
     """Seed of everything random."""
-    workers: int | None = None
-    """Methods side by side, each of which then has a part of the processor."""
-    dask: str | None = None
-    """Spread the methods over the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -77,16 +72,7 @@ def compare_methods(command: Bench, notes: Console) -> int:
     for method in methods:
         solving.phases.check_method(SolveOptions(**dataclasses.asdict(command.problem), method=method))
     graph = load_model(command.model, command.reading, hardware)
-    if command.workers in (None, 1) and command.dask is None:
-        plans = _in_turn(command, methods, graph, hardware, notes)
-    else:
-        from joblib import Parallel, delayed
-
-        with on_cluster(command.dask), notes.status(f"{len(methods)} methods"):
-            solved = Parallel(n_jobs=command.workers)(
-                delayed(_schedule)(command, method, graph, hardware) for method in methods
-            )
-        plans = dict(zip(methods, solved, strict=True))
+    plans = _in_turn(command, methods, graph, hardware, notes)
     best = _best_bound(list(plans.values()))
     rows = [_row(method, plan, best) for method, plan in plans.items()]
     if command.json:
@@ -105,22 +91,18 @@ def _in_turn(
     plans: dict[str, Plan] = {}
     for method in methods:
         with live_line(notes, command.problem.objective) as line:
-            plans[method] = _schedule(command, method, graph, hardware, line)
+            plans[method] = rlinit.schedule(
+                graph,
+                hardware,
+                **dataclasses.asdict(command.problem),
+                method=method,
+                time_limit_s=command.time_limit_s,
+                seed=command.seed,
+                progress=line,
+            )
         if plans[method].provenance["interrupted"]:
             break
     return plans
-
-
-def _schedule(command: Bench, method: str, graph: Graph, hardware: Hardware, progress: Progress | None = None) -> Plan:
-    return rlinit.schedule(
-        graph,
-        hardware,
-        **dataclasses.asdict(command.problem),
-        method=method,
-        time_limit_s=command.time_limit_s,
-        seed=command.seed,
-        progress=progress,
-    )
 
 
 def _best_bound(plans: list[Plan]) -> tuple[float, ...] | None:

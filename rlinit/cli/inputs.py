@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rlinit.errors import BackendUnavailable, RlinitError
+from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.limits import closest
@@ -202,39 +200,6 @@ def load_hardware(name: str, stages: int | None = None) -> Hardware:
     """
     hardware = Hardware.load(name) if Path(name).suffix in (".toml", ".json") else Hardware.preset(name)
     return hardware if stages is None else hardware.with_stages(stages)
-
-
-@contextlib.contextmanager
-def on_cluster(scheduler: str | None) -> Iterator[None]:
-    """Let joblib spread what runs in the body over a Dask cluster, where one is named.
-
-    Parameters
-    ----------
-    scheduler
-        The address of its scheduler.
-
-    Raises
-    ------
-    BackendUnavailable
-        Dask is not installed.
-    RlinitError
-        No scheduler answers there.
-    """
-    if scheduler is None:
-        yield
-        return
-    try:
-        distributed: Any = importlib.import_module("dask.distributed")
-    except ImportError as problem:
-        raise BackendUnavailable(f"--dask needs Dask ({problem}); pip install rlinit[dask]") from problem
-    from joblib import parallel_config
-
-    try:
-        client = distributed.Client(scheduler)
-    except (OSError, ValueError) as problem:
-        raise RlinitError(f"--dask {scheduler}: {problem}") from None
-    with client, parallel_config("dask"):
-        yield
 
 
 def dimension_sizes(entries: Sequence[str]) -> dict[str, int]:

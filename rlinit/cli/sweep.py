@@ -22,7 +22,6 @@ from rlinit.cli.inputs import (
     check_targets,
     load_hardware,
     load_model,
-    on_cluster,
 )
 from rlinit.cli.output import show_value
 from rlinit.errors import RlinitError
@@ -61,8 +60,6 @@ class Sweep:
     """Seed of everything random."""
     workers: int | None = None
     """Schedules side by side."""
-    dask: str | None = None
-    """Spread the schedules over the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786."""
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
     out: Path | None = None
     """Write rows here as they come, a line of JSON each; what is there already is not solved again."""
@@ -98,7 +95,7 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
         groups.setdefault(dtypes, []).append(at)
     total = len(command.models) * len(hardware)
     found: dict[tuple[int, int], SweepRow] = {}
-    with on_cluster(command.dask), notes.status(f"0 of {total}") as status:
+    with notes.status(f"0 of {total}") as status:
         done: list[SweepRow] = []
 
         def tell(row: SweepRow) -> None:

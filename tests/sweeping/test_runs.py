@@ -92,21 +92,14 @@ def test_backends_of_joblib_carry_it() -> None:
     assert [row.value for row in rows] == [2.0, 8.0, 4.0, 8.0]
 
 
-def test_a_dask_cluster_carries_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Pairs of models and hardware, and the methods of ``bench``, go over a local cluster of another process."""
+def test_a_dask_cluster_carries_it(tmp_path: Path) -> None:
+    """Pairs of models and hardware go over a local cluster of another process."""
     distributed = pytest.importorskip("dask.distributed", reason="Dask is not installed (extra: dask)")
     other, out = dataclasses.replace(chain(), name="other"), tmp_path / "rows.jsonl"
     hardware = [rlinit.Hardware.pipeline(k) for k in (1, 2, 4)]
     settings = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(**settings) as cluster:
-        with distributed.Client(cluster), parallel_config("dask"):
-            rows = rlinit.sweep([chain(), other], hardware, out=out)
-        chain().save(tmp_path / "chain.json")
-        hardware[1].save(tmp_path / "hw.json")
-        where = [str(tmp_path / "chain.json"), "--hw", str(tmp_path / "hw.json"), "--dask", cluster.scheduler_address]
-        capsys.readouterr()
-        assert main(["bench", *where, "--methods", "natural", "auto", "--json"]) == 0
-        assert [row["method"] for row in json.loads(capsys.readouterr().out)] == ["natural", "auto"]
+    with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster), parallel_config("dask"):
+        rows = rlinit.sweep([chain(), other], hardware, out=out)
     assert [row.value for row in rows] == [8.0, 4.0, 2.0] * 2
     assert out.read_text().count("\n") == len({row.key for row in rows})
 
