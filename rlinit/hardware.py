@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.devices.efficiency import Efficiency, efficiencies_of
-from rlinit.devices.presets import compose, kinds, nearest
+from rlinit.devices.presets import compose, kinds, nearest, papers
 from rlinit.errors import InvalidHardware
 from rlinit.files import check_schema, read_json, write_json
 from rlinit.limits import LARGEST, LARGEST_BATCH, check_device_count, check_name, check_number, closest
@@ -33,7 +33,6 @@ _SMALLEST = 1.0 / LARGEST
 """Smallest capacity or rate."""
 
 _MIB = float(2**20)
-_GIB = float(2**30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,39 +153,6 @@ def _check_positive(what: str, value: object) -> float:
     if number < _SMALLEST:
         raise InvalidHardware(f"{what} is {number}; expected a number > 0, at least {_SMALLEST:g}")
     return number
-
-
-# FP32 peaks (operations/s), memory bandwidths (bytes/s) and capacities of the vendors' data sheets. Launches, and the
-# figures of the CPU, are round numbers of ours.
-_GPUS = {
-    "t4": Device("t4", "t4", 16 * _GIB, flops_per_s=8.1e12, bytes_per_s=320e9, launch_s=5e-6),
-    "a100": Device("a100", "a100", 40 * _GIB, flops_per_s=19.5e12, bytes_per_s=1555e9, launch_s=5e-6),
-    "v100": Device("v100", "v100", 32 * _GIB, flops_per_s=15.7e12, bytes_per_s=900e9, launch_s=5e-6),
-    "p100": Device("p100", "p100", 16 * _GIB, flops_per_s=10.6e12, bytes_per_s=732e9, launch_s=5e-6),
-    "p4": Device("p4", "p4", 8 * _GIB, flops_per_s=5.5e12, bytes_per_s=192e9, launch_s=5e-6),
-    "rtx2080ti": Device("rtx2080ti", "rtx2080ti", 11 * _GIB, flops_per_s=13.4e12, bytes_per_s=616e9, launch_s=5e-6),
-    "rtx3060ti": Device("rtx3060ti", "rtx3060ti", 8 * _GIB, flops_per_s=16.2e12, bytes_per_s=448e9, launch_s=5e-6),
-}
-_CPU = Device("cpu", "cpu", math.inf, flops_per_s=2.0e12, bytes_per_s=100e9, launch_s=1e-6)
-_PCIE4 = 31.5e9  # x16, bytes/s
-_GBPS = 1e9 / 8.0
-# Moirai, table III: devices A to D and measured Gbps from row to column, without the diagonal.
-_MOIRAI = {
-    "moirai-inter": (
-        ("rtx2080ti", "t4", "p4", "rtx3060ti"),
-        ((44.26, 32.92, 44.28), (42.39, 35.32, 44.51), (33.2, 35.31, 32.95), (42.08, 43.22, 33.28)),
-    ),
-    "moirai-intra": (
-        ("v100", "v100", "p100", "p100"),
-        (
-            (1170.04, 626.10, 610.56),
-            (1148.16, 618.98, 581.09),
-            (630.43, 609.82, 571.96),
-            (622.67, 575.08, 581.35),
-        ),
-    ),
-}
-_PRESETS = "edge-tpu-K (such as edge-tpu-4), cpu-t4-a100, moirai-inter, moirai-intra, gpt3-nodes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -423,51 +389,15 @@ class Hardware:
         prefix, _, count = name.rpartition("-")
         if prefix == "edge-tpu" and count.isdecimal() and len(count) < 10:
             return cls.edge_tpus(int(count))
-        if name == "cpu-t4-a100":
-            return cls.mesh([_CPU, _GPUS["t4"], _GPUS["a100"]], _PCIE4, name=name)
-        if name in _MOIRAI:
-            return cls._moirai(name)
-        if name == "gpt3-nodes":
-            return cls._nodes(6, name)
-        composed = compose(name)
-        if composed is None:
+        found = papers().get(name) or compose(name)
+        if found is None:
             stages = name[len(name.rstrip("0123456789")) :] or "4"
-            near = closest(name, (f"edge-tpu-{stages}", "cpu-t4-a100", "gpt3-nodes", *_MOIRAI, *kinds())) or nearest(
-                name
-            )
+            near = closest(name, (f"edge-tpu-{stages}", *papers(), *kinds())) or nearest(name)
             raise InvalidHardware(
-                f"unknown preset {name!r}{near} (expected one of {_PRESETS}, or devices joined as in '2xrtx3090+cpu', "
-                f"of {', '.join(kinds())})"
+                f"unknown preset {name!r}{near} (expected edge-tpu-K such as edge-tpu-4, one of {', '.join(papers())}, "
+                f"or devices joined as in '2xrtx3090+cpu', of {', '.join(kinds())})"
             )
-        return cls.from_dict(composed)
-
-    @classmethod
-    def _moirai(cls, name: str) -> Hardware:
-        kinds, measured = _MOIRAI[name]
-        devices = [
-            dataclasses.replace(_GPUS[kind], name=letter, node=letter if name == "moirai-inter" else "")
-            for kind, letter in zip(kinds, "ABCD", strict=True)
-        ]
-        rates = np.full((4, 4), np.inf)
-        rates[~np.eye(4, dtype=bool)] = np.array(measured).ravel() * _GBPS
-        return cls(tuple(devices), rates, np.zeros((4, 4)), name)
-
-    @classmethod
-    def _nodes(cls, num_nodes: int, name: str) -> Hardware:
-        """Return hosts of one CPU, two T4 and two A100."""
-        kinds = ("cpu", "t4", "t4", "a100", "a100")
-        devices = []
-        for host in range(num_nodes):
-            for i, kind in enumerate(kinds):
-                device = _GPUS.get(kind, _CPU)
-                suffix = "" if kind == "cpu" else f"-{i - kinds.index(kind)}"
-                devices.append(dataclasses.replace(device, name=f"n{host}.{kind}{suffix}", node=f"n{host}"))
-        host_of = np.arange(len(devices)) // len(kinds)
-        rates = np.where(host_of[:, None] == host_of[None, :], _PCIE4, 0.0)
-        cpus = np.arange(num_nodes) * len(kinds)
-        rates[np.ix_(cpus, cpus)] = 100 * _GBPS
-        np.fill_diagonal(rates, np.inf)
-        return cls(tuple(devices), rates, np.zeros_like(rates), name)
+        return cls.from_dict(found)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Hardware:

@@ -45,6 +45,12 @@ def kinds() -> Mapping[str, Mapping[str, Any]]:
 
 
 @functools.cache
+def papers() -> Mapping[str, Mapping[str, Any]]:
+    """Return name -> the hardware of a paper, in the form of a hardware file."""
+    return _file("papers.toml")
+
+
+@functools.cache
 def _file(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files("rlinit.devices").joinpath(name).read_text(encoding="utf-8"))
 
