@@ -18,26 +18,18 @@ from rlinit.heuristics.placements.common import breadth_first, placed_in_order, 
 from rlinit.heuristics.placements.list_scheduling import best_device, minimum_execution_time
 from rlinit.kernels.placements.annealing import cooling_factor
 from rlinit.kernels.placements.list_scheduling import DURATION, list_schedule
-from rlinit.kernels.placements.mapping_search import (
-    SearchArrays,
-    anneal_mapping,
-    evolve_mapping,
-    new_mapping,
-)
+from rlinit.kernels.placements.mapping_search import SearchArrays, new_mapping, search_mapping
 from rlinit.placements.arrays import kernel_arrays, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, shard_masks
 
 _WORK = 50_000_000
-"""Op placements of a search where nobody says how many evaluations: one or two seconds."""
+"""Op placements of a search where nobody says how many evaluations: some seconds."""
 
 _MOST, _FEWEST = 200_000, 1_000
 """Most and fewest changes of such a search."""
 
-_ROUND = 4_000_000
-"""Op placements after which bytes and times are summed anew, so that rounding errors do not add up."""
-
-_SLICE = 400_000
+_SLICE = 100_000
 """Op placements between two looks at the clock: 5 to 20 ms."""
 
 _HOT, _COLD = 0.3, 1e-3
@@ -59,25 +51,8 @@ def anneal(
     """
     string = _String.of(problem)
     start = string.best_of([best_device(problem), minimum_execution_time(problem)])
-    if start is None or string.fixed:
-        return string.placement(start)
-    moves, chunk = string.moves(evaluations)
-    rng = np.random.default_rng(seed)
-    held, found = start, start.copy()
-    value = (np.inf, np.inf)
-    hot = _HOT * float(mean_work_s(problem).mean())
-    cooling = _COLD ** (chunk / moves)
-    for _ in range(0, moves, chunk):
-        if budget is not None and budget.expired:
-            break
-        state, temperature = new_mapping(string.arrays, held), hot
-        factor = cooling_factor(hot, hot * cooling, chunk)
-        for part in slices(chunk, string.slice_moves, budget):
-            temperature = anneal_mapping(rng, string.arrays, state, part, temperature, factor)
-        hot *= cooling
-        if tuple(state.value[1]) < value:
-            value, found = tuple(state.value[1]), state.best
-    return string.placement(found)
+    hot = _HOT * float(mean_work_s(problem).mean()) if problem.num_ops else 0.0
+    return string.searched(start, seed, evaluations, budget, hot, several=False)
 
 
 def evolve(
@@ -96,18 +71,7 @@ def evolve(
     algorithm. Theoretical Computer Science 276, 2002.
     """
     string = _String.of(problem)
-    start = string.fastest()
-    if start is None or string.fixed:
-        return string.placement(start)
-    moves, chunk = string.moves(evaluations)
-    rng = np.random.default_rng(seed)
-    for _ in range(0, moves, chunk):
-        if budget is not None and budget.expired:
-            break
-        state = new_mapping(string.arrays, start)
-        for part in slices(chunk, string.slice_moves, budget):
-            evolve_mapping(rng, string.arrays, state, part)
-    return string.placement(start)
+    return string.searched(string.fastest(), seed, evaluations, budget, 0.0, several=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,11 +97,9 @@ class _String:
         edges = edges[np.lexsort((edges[:, 0], edges[:, 1]))]
         whole = kernel_arrays(problem)
         allowed = np.ascontiguousarray(whole.allowed[leader])
-        time = np.ascontiguousarray(problem.time_s[order])
         arrays = SearchArrays(
-            time,
+            np.ascontiguousarray(problem.time_s[order]),
             problem.tensor_bytes[order],
-            _tails(time, edges),
             problem.s_per_byte,
             _finite_delay(problem),
             np.concatenate([[0], np.cumsum(np.bincount(edges[:, 1], minlength=n))]).astype(np.int64),
@@ -152,22 +114,25 @@ class _String:
         )
         return cls(problem, order, leader, arrays)
 
-    @property
-    def fixed(self) -> bool:
-        """Whether no gene has a choice."""
-        return len(self.arrays.movable) == 0
-
-    def moves(self, evaluations: int | None) -> tuple[int, int]:
-        """Return how many changes to try, and how many in a round."""
-        n = max(1, self.problem.num_ops)
+    def searched(
+        self,
+        start: IntArray | None,
+        seed: int,
+        evaluations: int | None,
+        budget: Budget | None,
+        hot: float,
+        several: bool,
+    ) -> Placement | None:
+        """Return the best placement that a search from a mapping finds, or None; see `search_mapping`."""
+        if start is None or len(self.arrays.movable) == 0:
+            return self.placement(start)
+        n = self.problem.num_ops
         moves = evaluations or int(min(_MOST, max(_FEWEST, _WORK // n)))
-        rounds = max(1, -(-moves * n // _ROUND))
-        return moves, -(-moves // rounds)
-
-    @property
-    def slice_moves(self) -> int:
-        """Changes between two looks at the clock."""
-        return max(1, _SLICE // max(1, self.problem.num_ops))
+        rng, state, temperature = np.random.default_rng(seed), new_mapping(self.arrays, start), hot
+        cooling = cooling_factor(hot, hot * _COLD, moves)
+        for part in slices(moves, max(1, _SLICE // n), budget):
+            temperature = search_mapping(rng, self.arrays, state, part, temperature, cooling, several)
+        return self.placement(state.best)
 
     def fastest(self) -> IntArray | None:
         """Return (m, d) counts where each op takes the least time, whatever memory and links; None if there is none."""
@@ -200,18 +165,6 @@ class _String:
         of_leader = np.zeros((self.problem.num_ops, self.problem.num_devices), np.int64)
         of_leader[self.leader] = ((np.int64(1) << count) - 1) << low
         return placed_in_order(self.problem, of_leader[self.problem.group], self.order)
-
-
-def _tails(time: FloatArray, edges: IntArray) -> FloatArray:
-    """Return (n,) the least time from the end of a batch of an op to the end of all, ops numbered topologically."""
-    n = len(time)
-    shortest = time[:, :, 1:].min(axis=(1, 2), initial=np.inf)
-    tail = np.zeros(n)
-    by_producer = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
-    for u, v in by_producer[::-1].tolist():
-        tail[u] = max(tail[u], shortest[v] + tail[v])
-    # Rounding must not cut off what is as good as the limit.
-    return tail * (1 - 1e-12)
 
 
 def _finite_delay(problem: PlacementProblem) -> FloatArray:

@@ -1,10 +1,9 @@
-"""Compiled searches over mappings of ops to devices in a fixed order: annealing and evolution.
+"""Compiled search over mappings of ops to devices in a fixed order: annealing, and evolution at temperature 0.
 
 Ops are numbered by their place in the order. A *gene* is a group of colocated ops (most often one op), and its value
 the shards each device runs, ``count[gene, device]``; device 0 has the first shards, device 1 the next, and so on.
 Mappings are compared by the bytes beyond the memory first, then by the makespan of running the batches in order, with
-transfers in parallel. A change is evaluated from the block of ops on where it begins, and only as far as it can still
-be accepted.
+transfers in parallel.
 """
 
 from __future__ import annotations
@@ -16,26 +15,23 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.annealing import accepted_loss
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count
-
-_BLOCK = 64
-"""Ops between two places from which a run can go on."""
 
 _TRIES = 8
 """Changes of a split that are drawn at most until one is allowed."""
 
 
 class SearchArrays(NamedTuple):
-    """A placement problem as the searches take it; n ops in order, d devices, s shards, m genes.
+    """A placement problem as the search takes it; n ops in order, d devices, s shards, m genes.
 
-    `tail` (n,) is a lower bound on the time from the end of any batch of an op to the end of all. `member` lists the
-    ops of each gene. `allowed` (m, d, s + 1), `weight` and `shard` (m,) are those of whole genes. `delay` is finite: a
-    missing link takes longer than everything else together. `movable` lists the genes that have a choice.
+    `member` lists the ops of each gene. `allowed` (m, d, s + 1), `weight` and `shard` (m,) are those of whole genes.
+    `delay` is finite: a missing link takes longer than everything else together. `movable` lists the genes that have a
+    choice.
     """
 
     time: FloatArray
     tensor: FloatArray
-    tail: FloatArray
     s_per_byte: FloatArray
     delay: FloatArray
     pred_indptr: IntArray
@@ -50,108 +46,38 @@ class SearchArrays(NamedTuple):
 
 
 class MappingState(NamedTuple):
-    """A search's mapping, its run, and the best so far; n ops, d devices, m genes.
+    """A search's mapping and the best so far; n ops, d devices, m genes.
 
-    `mapping` (m, d) is how many shards of each gene each device runs, `best` the best of those before. `device` (n,),
-    `mask` (n, d) and `held` (d,) bytes follow from it. `end` and `free` are its run, `trial_end` and `trial_free` the
-    same but for what is being tried. `value` (2, 2) holds bytes too many and makespan, of the mapping and of the best.
+    `mapping` (m, d) is how many shards of each gene each device runs, `best` the best of those before. `mask` (n, d)
+    and `held` (d,) bytes follow from it, `end` (n, d) is scratch. `value` (2, 2) holds bytes too many and makespan, of
+    the mapping and of the best.
     """
 
     mapping: IntArray
     best: IntArray
-    device: IntArray
     mask: IntArray
     held: FloatArray
     end: FloatArray
-    free: FloatArray
-    trial_end: FloatArray
-    trial_free: FloatArray
     value: FloatArray
 
 
 @njit(cache=True, nogil=True)
-def _run_whole(
-    p: SearchArrays, device: IntArray, end: FloatArray, free: FloatArray, block: int, limit: float
-) -> tuple[float, int]:
-    """Run ops of one shard from a block on; see `_run`.
-
-    Not by `ready_time`: that adds delay and bytes first and then the end, which rounds in another way, and it branches
-    on every edge.
-    """
-    n, d = len(p.tensor), len(p.capacity)
-    now = free[block].copy()
-    s_per_byte, delay = p.s_per_byte, p.delay
-    for v in range(block * _BLOCK, n):
-        if v % _BLOCK == 0:
-            free[v // _BLOCK] = now
-        i = device[v]
-        at = now[i]
-        for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
-            u = p.pred[e]
-            j = device[u]
-            there = end[u, 0] + delay[j, i] + p.tensor[u] * s_per_byte[j, i]
-            if there > at:
-                at = there
-        at += p.time[v, i, 1]
-        end[v, 0] = at
-        now[i] = at
-        if at + p.tail[v] > limit:
-            return np.inf, v + 1
-    latest = 0.0
-    for i in range(d):
-        latest = max(latest, now[i])
-    return latest, n
-
-
-@njit(cache=True, nogil=True)
-def _run_split(
-    p: SearchArrays, mask: IntArray, end: FloatArray, free: FloatArray, block: int, limit: float
-) -> tuple[float, int]:
-    """Run batches from a block of ops on; see `_run`."""
-    n, d = len(p.tensor), len(p.capacity)
-    now = free[block].copy()
-    for v in range(block * _BLOCK, n):
-        if v % _BLOCK == 0:
-            free[v // _BLOCK] = now
+def _run(p: SearchArrays, mask: IntArray, end: FloatArray, limit: float) -> float:
+    """Return the makespan of a mapping, ``inf`` where it is more than `limit`."""
+    n, d = mask.shape
+    free = np.zeros(d)
+    for v in range(n):
         for i in range(d):
-            wanted = mask[v, i]
-            if wanted == 0:
-                continue
-            at = append_start(batch_ready_time(p, v, i, wanted, mask, end), now[i])
-            at += p.time[v, i, bit_count(wanted)]
-            end[v, i] = at
-            now[i] = at
-            if at + p.tail[v] > limit:
-                return np.inf, v + 1
-    latest = 0.0
-    for i in range(d):
-        latest = max(latest, now[i])
-    return latest, n
+            if mask[v, i]:
+                at = append_start(batch_ready_time(p, v, i, mask[v, i], mask, end), free[i])
+                end[v, i] = free[i] = at + p.time[v, i, bit_count(mask[v, i])]
+                if free[i] > limit:
+                    return np.inf
+    return float(free.max())
 
 
 @njit(cache=True, nogil=True)
-def _run(
-    p: SearchArrays, device: IntArray, mask: IntArray, end: FloatArray, free: FloatArray, block: int, limit: float
-) -> tuple[float, int]:
-    """Return the makespan (``inf`` once it must exceed `limit`) and after which op the run stopped.
-
-    Ends of ops before `block` and ``free[block]``, when each device is free there, are taken as they are.
-    """
-    if p.time.shape[2] == 2:
-        return _run_whole(p, device, end, free, block, limit)
-    return _run_split(p, mask, end, free, block, limit)
-
-
-@njit(cache=True, nogil=True)
-def _copy(source: FloatArray, free_s: FloatArray, to: FloatArray, free_t: FloatArray, block: int, stop: int) -> None:
-    """Copy the ends of ops from a block to `stop`, and when devices are free, from one run to another."""
-    to[block * _BLOCK : stop] = source[block * _BLOCK : stop]
-    last = (stop - 1) // _BLOCK + 1
-    free_t[block:last] = free_s[block:last]
-
-
-@njit(cache=True, nogil=True)
-def _held(p: SearchArrays, g: int, i: int, count: int) -> float:
+def _held(p: SearchArrays, g: int, count: int) -> float:
     return float(p.weight[g] + count * p.shard[g]) if count > 0 else 0.0
 
 
@@ -160,39 +86,20 @@ def _excess(p: SearchArrays, held: FloatArray) -> float:
     """Return the bytes beyond the memory of all devices."""
     total = 0.0
     for i in range(len(held)):
-        if held[i] > p.capacity[i]:
-            total += held[i] - p.capacity[i]
+        total += max(0.0, held[i] - p.capacity[i])
     return total
 
 
 @njit(cache=True, nogil=True)
-def _set(
-    p: SearchArrays, g: int, new: IntArray, count: IntArray, device: IntArray, mask: IntArray, held: FloatArray
-) -> None:
+def _set(p: SearchArrays, s: MappingState, g: int, new: IntArray) -> None:
     """Give gene g the value `new` (d,)."""
     low = 0
     for i in range(len(new)):
-        if new[i] != count[g, i]:
-            held[i] += _held(p, g, i, new[i]) - _held(p, g, i, count[g, i])
-            count[g, i] = new[i]
-    for i in range(len(new)):
-        bits = ((1 << new[i]) - 1) << low
-        low += new[i]
+        s.held[i] += _held(p, g, new[i]) - _held(p, g, s.mapping[g, i])
+        s.mapping[g, i] = new[i]
         for k in range(p.member_indptr[g], p.member_indptr[g + 1]):
-            mask[p.member[k], i] = bits
-            if bits:
-                device[p.member[k]] = i
-
-
-@njit(cache=True, nogil=True)
-def _restart(p: SearchArrays, count: IntArray, device: IntArray, mask: IntArray, held: FloatArray) -> None:
-    """Derive everything that follows from `count`."""
-    held[:] = 0.0
-    row = np.zeros(count.shape[1], np.int64)
-    for g in range(len(count)):
-        row[:] = count[g]
-        count[g] = 0
-        _set(p, g, row, count, device, mask, held)
+            s.mask[p.member[k], i] = ((1 << new[i]) - 1) << low
+        low += new[i]
 
 
 @njit(cache=True, nogil=True)
@@ -220,40 +127,38 @@ def _propose(rng: np.random.Generator, p: SearchArrays, g: int, old: IntArray, n
 
 @njit(cache=True, nogil=True)
 def new_mapping(p: SearchArrays, count: IntArray) -> MappingState:
-    """Return the state of a search that begins at a mapping (m, d), which it changes in place.
+    """Return the state of a search that begins at a mapping.
 
     Parameters
     ----------
     p
         The problem.
     count
-        (m, d) shards of each group on each device, changed in place by the search.
+        (m, d) shards of each gene on each device.
     """
     n, d = len(p.tensor), len(p.capacity)
-    width = 1 if p.time.shape[2] == 2 else d
-    device, mask, held = np.zeros(n, np.int64), np.zeros((n, d), np.int64), np.zeros(d)
-    _restart(p, count, device, mask, held)
-    end, free = np.zeros((n, width)), np.zeros((n // _BLOCK + 1, d))
-    makespan, _ = _run(p, device, mask, end, free, 0, np.inf)
-    value = np.empty((2, 2))
-    value[:, 0], value[:, 1] = _excess(p, held), makespan
-    return MappingState(count, count.copy(), device, mask, held, end, free, end.copy(), free.copy(), value)
+    s = MappingState(
+        np.zeros_like(count), count.copy(), np.zeros((n, d), np.int64), np.zeros(d), np.zeros((n, d)), np.empty((2, 2))
+    )
+    for g in range(len(count)):
+        _set(p, s, g, count[g])
+    s.value[:, 0], s.value[:, 1] = _excess(p, s.held), _run(p, s.mask, s.end, np.inf)
+    return s
 
 
 @njit(cache=True, nogil=True)
-def _keep_better(value: FloatArray, excess: float, makespan: float, count: IntArray, best: IntArray) -> None:
-    """Note what the mapping is worth now, and the mapping if it is the best."""
-    value[0, 0], value[0, 1] = excess, makespan
-    if excess < value[1, 0] or (excess == value[1, 0] and makespan < value[1, 1]):
-        best[:] = count
-        value[1, 0], value[1, 1] = excess, makespan
-
-
-@njit(cache=True, nogil=True)
-def anneal_mapping(
-    rng: np.random.Generator, p: SearchArrays, state: MappingState, moves: int, temperature: float, cooling: float
+def search_mapping(
+    rng: np.random.Generator,
+    p: SearchArrays,
+    s: MappingState,
+    moves: int,
+    temperature: float,
+    cooling: float,
+    several: bool,
 ) -> float:
-    """Anneal single-gene changes; return the temperature after the last. Calls that follow each other are as one.
+    """Change genes again and again; return the temperature after the last. Calls that follow each other are as one.
+
+    What holds fewer bytes too many is accepted, and what holds as many where its makespan is accepted (Metropolis).
 
     Parameters
     ----------
@@ -261,91 +166,45 @@ def anneal_mapping(
         Source of randomness.
     p
         The problem.
-    state
+    s
         The mapping, replaced by the last, and the best.
     moves
         Changes to try.
     temperature, cooling
         Seconds before the first change, and what each multiplies them by.
+    several
+        Whether each of the genes that have a choice is redrawn with a probability of 1 over their number, at least one;
+        otherwise one is.
     """
-    count, best, device, mask, held, end, free, trial_end, trial_free, values = state
-    n, d = len(p.tensor), len(p.capacity)
-    excess, makespan = values[0, 0], values[0, 1]
-    new, old = np.zeros(d, np.int64), np.zeros(d, np.int64)
-    for _ in range(moves):
-        temperature *= cooling
-        g = p.movable[rng.integers(0, len(p.movable))]
-        old[:] = count[g]
-        limit = makespan - temperature * np.log(1.0 - rng.random())
-        if not _propose(rng, p, g, old, new):
-            continue
-        _set(p, g, new, count, device, mask, held)
-        after = _excess(p, held)
-        if after > excess:
-            _set(p, g, old, count, device, mask, held)
-            continue
-        block = p.member[p.member_indptr[g]] // _BLOCK
-        value, stop = _run(p, device, mask, trial_end, trial_free, block, np.inf if after < excess else limit)
-        if value == np.inf:
-            _set(p, g, old, count, device, mask, held)
-            _copy(end, free, trial_end, trial_free, block, stop)
-            continue
-        _copy(trial_end, trial_free, end, free, block, n)
-        excess, makespan = after, value
-        _keep_better(values, excess, makespan, count, best)
-    return temperature
-
-
-@njit(cache=True, nogil=True)
-def evolve_mapping(rng: np.random.Generator, p: SearchArrays, state: MappingState, moves: int) -> None:
-    """Run the (1 + 1) evolutionary algorithm; the mapping is the best. Calls that follow each other are as one.
-
-    Each gene is redrawn with probability 1/m, at least one; a mutant that is no worse replaces its parent.
-
-    Parameters
-    ----------
-    rng
-        Source of randomness.
-    p
-        The problem.
-    state
-        The parent, replaced by the last.
-    moves
-        Mutants to try.
-    """
-    count, best, device, mask, held, end, free, trial_end, trial_free, values = state
-    n, d, genes = len(p.tensor), len(p.capacity), len(p.movable)
-    excess, makespan = values[0, 0], values[0, 1]
-    new = np.zeros(d, np.int64)
-    changed, old = np.zeros(genes, np.int64), np.zeros((genes, d), np.int64)
+    d, genes = len(p.capacity), len(p.movable)
+    new, changed, old = np.zeros(d, np.int64), np.zeros(genes, np.int64), np.zeros((genes, d), np.int64)
     logarithm = np.log1p(-1.0 / genes) if genes > 1 else -1.0
     for _ in range(moves):
-        size, first = 0, n
-        at = int(np.log(1.0 - rng.random()) / logarithm) if genes > 1 else 0
+        temperature *= cooling
+        size, at = 0, genes
+        if several and genes > 1:
+            at = int(np.log(1.0 - rng.random()) / logarithm)
         if at >= genes:
             at = int(rng.integers(0, genes))
+        limit = s.value[0, 1] + accepted_loss(rng, temperature)
         while at < genes:
             g = p.movable[at]
-            if _propose(rng, p, g, count[g], new):
-                changed[size] = g
-                old[size] = count[g]
+            if _propose(rng, p, g, s.mapping[g], new):
+                changed[size], old[size] = g, s.mapping[g]
                 size += 1
-                first = min(first, p.member[p.member_indptr[g]])
-                _set(p, g, new, count, device, mask, held)
-            at += 1 + (int(np.log(1.0 - rng.random()) / logarithm) if genes > 1 else 0)
+                _set(p, s, g, new)
+            at += 1 + int(np.log(1.0 - rng.random()) / logarithm) if several and genes > 1 else genes
         if size == 0:
             continue
-        after, block = _excess(p, held), first // _BLOCK
-        value, stop = np.inf, 0
-        if after <= excess:
-            value, stop = _run(p, device, mask, trial_end, trial_free, block, np.inf if after < excess else makespan)
-        if value == np.inf:
-            for k in range(size):
-                _set(p, changed[k], old[k], count, device, mask, held)
-            if stop > 0:
-                _copy(end, free, trial_end, trial_free, block, stop)
-        else:
-            _copy(trial_end, trial_free, end, free, block, n)
-            excess, makespan = after, value
-    best[:] = count
-    values[:, 0], values[:, 1] = excess, makespan
+        excess, run = _excess(p, s.held), np.inf
+        if excess <= s.value[0, 0]:
+            run = _run(p, s.mask, s.end, np.inf if excess < s.value[0, 0] else limit)
+        if run == np.inf:
+            for k in range(size - 1, -1, -1):
+                _set(p, s, changed[k], old[k])
+            continue
+        s.value[0, 0], s.value[0, 1] = excess, run
+        if excess < s.value[1, 0] or (excess == s.value[1, 0] and run < s.value[1, 1]):
+            s.best[:] = s.mapping
+            s.value[1] = s.value[0]
+    return temperature

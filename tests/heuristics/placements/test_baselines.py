@@ -19,11 +19,7 @@ from rlinit.heuristics.placements.m_sct import favourite_children, m_sct
 from rlinit.heuristics.placements.mapping_search import _String
 from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
 from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
-from rlinit.kernels.placements.mapping_search import (
-    anneal_mapping,
-    evolve_mapping,
-    new_mapping,
-)
+from rlinit.kernels.placements.mapping_search import new_mapping, search_mapping
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, timeline
@@ -473,9 +469,9 @@ def test_searches_evaluate_truly(shards: int, memory: float) -> None:
         string = _String.of(problem)
         start = string.fastest()
         assert start is not None
-        rng, states = np.random.default_rng(seed), [new_mapping(string.arrays, start.copy()) for _ in range(2)]
-        anneal_mapping(rng, string.arrays, states[0], 2000, 0.5, 0.998)
-        evolve_mapping(rng, string.arrays, states[1], 2000)
+        rng, states = np.random.default_rng(seed), [new_mapping(string.arrays, start) for _ in range(2)]
+        search_mapping(rng, string.arrays, states[0], 2000, 0.5, 0.998, False)
+        search_mapping(rng, string.arrays, states[1], 2000, 0.0, 1.0, True)
         results = [(state.best, *state.value[1]) for state in states]
         for count, excess, run in results:
             found = string.placement(count)

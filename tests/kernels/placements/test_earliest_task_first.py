@@ -5,26 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlinit.kernels.placements import earliest_task_first
 from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
 from rlinit.kernels.placements.list_scheduling import NO_STORAGES, earliest_finish, fill_devices
 from rlinit.placements.arrays import kernel_arrays
 from rlinit.placements.problem import PlacementProblem
 from tests.placement_cases import random_placement_problem
-
-
-def test_the_heap_gives_the_smallest_first() -> None:
-    """Entries leave by key, and by item where keys are the same."""
-    rng = np.random.default_rng(0)
-    keys, items = np.empty(40), np.empty(40, np.int64)
-    entries = list(zip(rng.integers(0, 6, 40).astype(float).tolist(), rng.permutation(40).tolist(), strict=True))
-    for size, (key, item) in enumerate(entries):
-        earliest_task_first._push(keys, items, size, key, item)
-    left = []
-    for size in range(40, 0, -1):
-        left.append((float(keys[0]), int(items[0])))
-        earliest_task_first._pop(keys, items, size)
-    assert left == sorted(entries)
 
 
 def scheduled(problem: PlacementProblem, favourite: np.ndarray | None = None) -> tuple[bool, np.ndarray, np.ndarray]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,29 +11,18 @@ from rlinit.placements.timeline import makespan
 from tests.placement_cases import random_placement_problem
 
 
-def anneal(rng: np.random.Generator, p: Any, state: Any, parts: list[int]) -> None:
-    """Anneal in some slices."""
-    temperature = 0.5
-    for part in parts:
-        temperature = kernels.anneal_mapping(rng, p, state, part, temperature, 0.995)
-
-
-def evolve(rng: np.random.Generator, p: Any, state: Any, parts: list[int]) -> None:
-    """Try mutants in some slices."""
-    for part in parts:
-        kernels.evolve_mapping(rng, p, state, part)
-
-
-@pytest.mark.parametrize("search", [anneal, evolve])
+@pytest.mark.parametrize(("temperature", "several"), [(0.5, False), (0.0, True)])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_slices_are_as_one(search: Callable[..., None], shards: int) -> None:
+def test_slices_are_as_one(temperature: float, several: bool, shards: int) -> None:
     """Where the clock is looked at changes nothing, and the best mapping is worth what is noted for it."""
     string = _String.of(random_placement_problem(5, 90, 3, shards=shards, density=0.05, forbidden_fraction=0.0))
     start = string.fastest()
     assert start is not None
-    states = [kernels.new_mapping(string.arrays, start.copy()) for _ in range(2)]
+    states = [kernels.new_mapping(string.arrays, start) for _ in range(2)]
     for state, parts in zip(states, ([600], [7, 100, 1, 492]), strict=True):
-        search(np.random.default_rng(3), string.arrays, state, parts)
+        rng, now = np.random.default_rng(3), temperature
+        for part in parts:
+            now = kernels.search_mapping(rng, string.arrays, state, part, now, 0.995, several)
     for one, other in zip(*states, strict=True):
         np.testing.assert_array_equal(one, other)
     found = string.placement(states[0].best)
@@ -50,17 +36,14 @@ def test_slices_are_as_one(search: Callable[..., None], shards: int) -> None:
 def test_runs_follow_the_timeline(seed: int, shards: int) -> None:
     """In the Python form: the makespan of a mapping, and none beyond a limit that is less."""
     string = _String.of(random_placement_problem(seed, 12, 3, shards=shards, density=0.3, forbidden_fraction=0.0))
-    p, count = string.arrays, string.fastest()
+    count = string.fastest()
     assert count is not None
-    state = kernels.new_mapping(p, count)
-    run = kernels._run_whole.py_func if shards == 1 else kernels._run_split.py_func
-    mapping = state.device if shards == 1 else state.mask
-    value, stop = run(p, mapping, state.trial_end, state.trial_free, 0, np.inf)
+    state = kernels.new_mapping(string.arrays, count)
+    value = kernels._run.py_func(string.arrays, state.mask, state.end, np.inf)
     found = string.placement(count)
-    assert stop == 12
     assert found is not None
     assert value == pytest.approx(makespan(string.problem, found), rel=1e-12)
-    assert run(p, mapping, state.trial_end, state.trial_free, 0, value * 0.99)[0] == np.inf
+    assert kernels._run.py_func(string.arrays, state.mask, state.end, value * 0.99) == np.inf
 
 
 @pytest.mark.parametrize("seed", range(5))
