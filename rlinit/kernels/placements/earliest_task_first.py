@@ -121,6 +121,24 @@ def _pick(a: PlacementArrays, q: _Queue, count: int, favourite: IntArray, mask: 
 
 
 @njit(cache=True, nogil=True)
+def _place(a: PlacementArrays, q: _Queue, v: int, chosen: int, mask: IntArray, end: FloatArray) -> bool:
+    """Give op v the devices of its group, the chosen one, or where that is -1 its best split; False if none fits."""
+    leader, d = a.group[v], len(a.capacity)
+    if q.decided[leader]:
+        for i in range(d):
+            mask[v, i] = mask[leader, i]
+        return True
+    blocks, nothing, none = np.zeros(d, np.int64), np.zeros((1, 1)), np.zeros(d, np.int64)
+    if chosen >= 0:
+        blocks[chosen] = a.time.shape[2] - 1
+    elif not split_op(a, v, APPEND, mask, end, q.room, q.free, none, nothing, nothing, nothing, blocks):
+        return False
+    take_blocks(a, v, blocks, mask, q.room)
+    q.decided[leader] = True
+    return True
+
+
+@njit(cache=True, nogil=True)
 def schedule_earliest_start(
     a: PlacementArrays,
     order: IntArray,
@@ -155,7 +173,7 @@ def schedule_earliest_start(
     -----
     O(n d r) where at most r ops are ready at once.
     """
-    n, d, s = len(a.tensor), len(a.capacity), a.time.shape[2] - 1
+    n, d = len(a.tensor), len(a.capacity)
     rank = np.empty(n, np.int64)
     for k in range(n):
         rank[order[k]] = k
@@ -170,7 +188,6 @@ def schedule_earliest_start(
         np.full(d, -1, np.int64),
     )
     waiting = a.pred_indptr[1:] - a.pred_indptr[:-1]
-    blocks, nothing, none = np.zeros(d, np.int64), np.zeros((1, 1)), np.zeros(d, np.int64)
     count = 0
     for v in order:
         if waiting[v] == 0:
@@ -179,18 +196,8 @@ def schedule_earliest_start(
         v, chosen = _fits_nowhere(a, q, count, mask), -1
         if v < 0:
             v, chosen = _pick(a, q, count, favourite, mask)
-        leader = a.group[v]
-        if q.decided[leader]:
-            for i in range(d):
-                mask[v, i] = mask[leader, i]
-        else:
-            if chosen >= 0:
-                blocks[:] = 0
-                blocks[chosen] = s
-            elif not split_op(a, v, APPEND, mask, end, q.room, q.free, none, nothing, nothing, nothing, blocks):
-                return False
-            take_blocks(a, v, blocks, mask, q.room)
-            q.decided[leader] = True
+        if not _place(a, q, v, chosen, mask, end):
+            return False
         for k in range(count):
             if q.ready[k] == v:
                 q.ready[k] = q.ready[count - 1]
