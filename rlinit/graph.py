@@ -71,7 +71,6 @@ _NOTES = (
     "holds",
     "outputs",
     "tensors",
-    "tracer",
     "view",
     "precision",
     "label",
@@ -595,7 +594,7 @@ class Graph:
         granularity: Literal["op", "layer", "module"] = "op",
         sharing: Literal["hold", "colocate", "copy"] = "hold",
         name: str | None = None,
-        method: Literal["auto", "trace", "strict", "fx"] = "auto",
+        method: Literal["trace", "strict"] = "trace",
         dtype: Dtype = None,
         keep: Sequence[str] = (),
     ) -> Graph:

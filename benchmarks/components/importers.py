@@ -57,14 +57,10 @@ TITLES = {
 }
 HEADER = """# Models that import
 
-A torch module is traced by `torch.export`. Where that fails, `torch.fx` follows it with symbols, a submodule that it
-cannot follow becomes one call, and each call that only works on real values (a branch on data, NumPy, packed weights of
-quantised layers, compiled modules) becomes one op of the graph, with the parameters, bytes and operations of the call
-as it ran on the example inputs. A warning says so, the ops have the extra `tracer` with the value `torch.fx`, and
-`rlinit.importers.torch.export.tracer_of` tells it of a program. `Graph.from_torch(..., method="fx")` asks for it,
-`method="trace"` refuses it. What was traced is compared with the module on the example inputs. Executors run such ops
-as they are; one that gives another shape or number than when it was traced, or writes to what it was given, ends the
-run with its name. Such programs cannot be saved, and compiled modules and NumPy stay on the CPU.
+A torch module is traced by `torch.export`. What that cannot take (a branch on data, NumPy, packed weights of quantised
+layers, compiled modules) is refused with the line of the model: branches on tensor values need `torch.cond` or
+`torch.where`. `Graph.from_torch(..., method="strict")` traces by the module's bytecode, which gets through some models
+that the default does not.
 
 An ONNX file gives about the ops that the module it was exported from gives: what exporters take apart (attention with
 its scale and mask, layer and group norms, GELU, SiLU, Mish, linear layers with a bias) is one op again, which stands
@@ -135,7 +131,7 @@ def measure_torch(make: Callable[[str], tuple[Any, tuple[Any, ...], dict[str, An
 
     import torch
 
-    from rlinit.importers.torch.export import export_program, from_program, tracer_of
+    from rlinit.importers.torch.export import export_program, from_program
 
     with torch.device("meta"):
         (model, args, keywords), build_s = timed(functools.partial(make, name))
@@ -148,7 +144,6 @@ def measure_torch(make: Callable[[str], tuple[Any, tuple[Any, ...], dict[str, An
         "edges": graph.num_edges,
         "depth": graph.depth,
         "modules": coarse.num_ops,
-        "tracer": tracer_of(program),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "param_bytes": float(graph.param_bytes.sum()),
         "flops": float(graph.flops.sum()),
@@ -266,7 +261,7 @@ def main() -> None:
         if options.only in (None, family):
             rows.append(apart(family, name))
             print(rows[-1], flush=True)
-    columns = ["model", "ops", "edges", "modules", "tracer", "export_s", "graph_s"]
+    columns = ["model", "ops", "edges", "modules", "export_s", "graph_s"]
     imported = [row for row in rows if "failed" not in row]
     print_table("models imported", columns, ([row.get(key, "") for key in columns] for row in imported))
     print(f"{len(imported)} of {len(rows)} models are imported")

@@ -50,7 +50,7 @@ graph           ops edges  asked
                 name int_names  unread
 op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision  asked
                 backward_of  fixed for stages: none
-                backward_time_s node nodes module scopes holds tensors tracer label note  unread
+                backward_time_s node nodes module scopes holds tensors label note  unread
 hardware        device link bandwidth latency_s  asked
                 sharing  fixed for pipelines: none
                 format  fixed: this one
@@ -132,7 +132,7 @@ MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 
 OP_KEYS = frozenset(
     ("name", "op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
-    + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "tracer", "view")
+    + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "view")
     + ("precision", "label", "note")
 )
 DEVICE_KEYS = frozenset(

@@ -141,7 +141,7 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("op", "backward_of"): [(PIPELINE, "b")],
     **{("op", field): [(LATENCY, value), (PIPELINE, value)] for field, value in (
         ("backward_time_s", 1.0), ("node", "n"), ("nodes", ["n"]), ("module", "m"), ("scopes", [["m"]]),
-        ("holds", ["w"]), ("tensors", ["t"]), ("tracer", "fx"), ("label", "l"), ("note", {"cost": 1.0}))},
+        ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
     ("hardware", "format"): [(LATENCY, "rlinit-plan")],
     ("hardware", "name"): [(LATENCY, "h")],
     ("hardware", "device"): [(LATENCY, []), (PIPELINE, [])],

@@ -206,7 +206,7 @@ def _with_variable_batch(
         if kwargs:
             names = list(inspect.signature(model.forward).parameters)[: len(inputs)]
             shapes = dict(zip(names, shapes, strict=True)) | pytree.tree_map(shape_of, kwargs)
-        return exported_for(model, inputs, kwargs, "auto", shapes)
+        return exported_for(model, inputs, kwargs, "trace", shapes)
     except InvalidGraph as problem:
         raise InvalidPlan(f"the model cannot be exported with a variable batch size: {problem}") from problem
 

@@ -1,4 +1,4 @@
-"""PyTorch modules as computation graphs, by way of `torch.export`, or of `torch.fx` where that fails.
+"""PyTorch modules as computation graphs, by way of `torch.export`.
 
 A module is exported to a program of ATen ops with known shapes (`export_program`), and the program becomes a graph
 (`from_program`); `from_torch` does both. Nothing is computed, so modules on the ``meta`` device need no memory.
@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import sysconfig
 import traceback
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 Granularity = Literal["op", "layer", "module"]
-Method = Literal["auto", "trace", "strict", "fx"]
+Method = Literal["trace", "strict"]
 """How a module is traced; see `export_program`."""
-_TRACER = "rlinit_tracer"
-"""Where a program keeps what traced it."""
+_OTHER: Mapping[Method, Method] = {"trace": "strict", "strict": "trace"}
 
 
 def import_torch() -> Any:
@@ -58,7 +56,7 @@ def from_torch(
     granularity: Granularity = "op",
     sharing: Sharing = "hold",
     name: str | None = None,
-    method: Method = "auto",
+    method: Method = "trace",
     dtype: Dtype = None,
     keep: Sequence[str] = (),
 ) -> Graph:
@@ -92,7 +90,7 @@ def export_program(
     kwargs: Mapping[str, Any] | None = None,
     *,
     batch: int | None = None,
-    method: Method = "auto",
+    method: Method = "trace",
 ) -> ExportedProgram:
     """Return the module's forward as a program of ATen ops without in-place writes, for inference.
 
@@ -112,10 +110,7 @@ def export_program(
         whose first dimension is as large gets this one instead. None: the arguments as they are.
     method
         "trace" runs forward on tensors without data (`torch.export`, ``strict=False``). "strict" reads its bytecode
-        by TorchDynamo, slower, and can trace what calls out of Python less often. "fx" follows it with symbols
-        (`torch.fx`), makes one op of each call that only works on real values, and hands the result to `torch.export`;
-        it runs the module, on arguments whose values have to make sense. "auto" is "trace" and, where that fails,
-        "fx", of which a warning tells. `tracer_of` says which one it was.
+        by TorchDynamo, slower, and can trace what calls out of Python less often.
 
     Raises
     ------
@@ -145,52 +140,33 @@ def exported(
     args, kwargs
         Example arguments of a call of it.
     method
-        "auto" tries "trace", then "fx"; "strict" is asked for only by name.
+        "trace" or "strict".
     dynamic_shapes
         As for `torch.export.export`; None makes every dimension static.
 
     Raises
     ------
     InvalidGraph
-        An unknown method, or no tracer gets through the module; the message says why and what to change.
+        An unknown method, or a module that cannot be traced; the message says why and what to change.
     """
-    if method not in get_args(Method):
-        raise InvalidGraph(f"method is {method!r}; expected one of {', '.join(map(repr, get_args(Method)))}")
-    failures: dict[str, Exception] = {}
-    for tracer in ("trace", "fx") if method == "auto" else (method,):
-        try:
-            program = _traced(module, args, kwargs, tracer, dynamic_shapes)
-        except Exception as problem:  # torch raises its own, TypeError for wrong arguments, and whatever forward raises
-            failures[tracer] = problem
-            continue
-        if failures:
-            warnings.warn(
-                f"{_why_untraceable(module, failures)}; torch.fx traced it instead, see tracer_of", stacklevel=3
-            )
-        return program
-    first = next(iter(failures.values()))
-    raise InvalidGraph(f"{_why_untraceable(module, failures)}. {_advice(failures)}") from first
-
-
-def _traced(
-    module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], tracer: str, dynamic_shapes: Any
-) -> ExportedProgram:
     import torch
 
     from rlinit.importers.torch.functionalise import without_writes
 
-    if tracer == "fx":
-        from rlinit.importers.torch.fx_fallback import fx_module
-
-        with _without_cache(module, kwargs):
-            module = fx_module(module, args, kwargs)
-    with torch.no_grad(), _without_cache(module, kwargs), without_known_warnings():
-        program = torch.export.export(
-            module, args, dict(kwargs), strict=tracer == "strict", dynamic_shapes=dynamic_shapes
-        )
-        program = without_writes(program)
-    program.graph_module.meta[_TRACER] = tracer
-    return program
+    if method not in get_args(Method):
+        raise InvalidGraph(f"method is {method!r}; expected one of {', '.join(map(repr, get_args(Method)))}")
+    try:
+        with torch.no_grad(), _without_cache(module, kwargs), without_known_warnings():
+            program = torch.export.export(
+                module, args, dict(kwargs), strict=method == "strict", dynamic_shapes=dynamic_shapes
+            )
+            return without_writes(program)
+    except Exception as problem:  # torch raises its own, TypeError for wrong arguments, and whatever forward raises
+        reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+        raise InvalidGraph(
+            f"{type(module).__name__} cannot be traced{_place(problem)}: {reason}. Check that the call runs; branches "
+            f"on tensor values need torch.cond or torch.where. Or try method={_OTHER[method]!r}, or export to ONNX"
+        ) from problem
 
 
 @contextlib.contextmanager
@@ -210,14 +186,6 @@ def _without_cache(module: Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
     finally:
         for config in changed:
             config.use_cache = True
-
-
-def tracer_of(program: ExportedProgram) -> str:
-    """Return what traced a program: "torch.fx", or "torch.export" for all others.
-
-    The ops of a program that torch.fx traced have the extra ``tracer`` with the same value.
-    """
-    return "torch.fx" if program.graph_module.meta.get(_TRACER) == "fx" else "torch.export"
 
 
 def from_program(
@@ -248,9 +216,8 @@ def from_program(
 
     Extras of an op: ``node`` (name of its node in ``program.graph``, or of its module), ``nodes`` (all of its nodes
     in order), ``module`` (path of the module it belongs to), ``outputs`` (a list of [dtype, dimension, ...]),
-    ``scopes`` ([path, class] of the modules around it), ``holds`` (other modules whose folded weights it has),
-    ``view`` (True where the output shares its input's storage), and ``tracer`` ("torch.fx" where that traced the
-    program, see `tracer_of`).
+    ``scopes`` ([path, class] of the modules around it), ``holds`` (other modules whose folded weights it has) and
+    ``view`` (True where the output shares its input's storage).
 
     Parameters
     ----------
@@ -317,16 +284,6 @@ def _with_batch(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> tu
     return changed
 
 
-def _why_untraceable(module: Module, failures: Mapping[str, Exception]) -> str:
-    """Say what failed and at which line of the model, for each tracer that was tried."""
-    reasons = []
-    for tracer, problem in failures.items():
-        how = "torch.fx" if tracer == "fx" else "torch.export"
-        reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
-        reasons.append(f"by {how}{_place(problem)}: {reason}")
-    return f"{type(module).__name__} cannot be traced {'; nor '.join(reasons)}"
-
-
 def _place(problem: Exception) -> str:
     """Return the innermost line that is not torch's, Python's or this package's, as " at file:line (text)"."""
     import torch
@@ -334,11 +291,3 @@ def _place(problem: Exception) -> str:
     homes = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "<")
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(homes)]
     return f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
-
-
-def _advice(failures: Mapping[str, Exception]) -> str:
-    others = [repr(method) for method in ("trace", "fx", "strict") if method not in failures]
-    return (
-        "Check that the call runs; branches on tensor values need torch.cond or torch.where, or a submodule of their "
-        f"own, which torch.fx takes as one op. Or try method={' or '.join(others)}, or export to ONNX"
-    )

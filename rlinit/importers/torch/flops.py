@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch.utils.flop_counter import FlopCounterMode
+from typing import Any
 
 _COUNTED = frozenset(
     {
@@ -127,18 +124,12 @@ def _signature(value: Any) -> object:
     return repr(value)
 
 
-def flop_counter() -> FlopCounterMode:
-    """Return a context that counts the operations of what runs in it."""
+def _count(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     aten = torch.ops.aten
-    return FlopCounterMode(display=False, custom_mapping={aten.dot: _dot, aten.mv: _mv, aten.addmv: _addmv})
-
-
-def _count(target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    import torch
-
-    with torch.no_grad(), flop_counter() as counter:
+    own = {aten.dot: _dot, aten.mv: _mv, aten.addmv: _addmv}
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=own) as counter:
         target(*args, **kwargs)
     return float(counter.get_total_flops())

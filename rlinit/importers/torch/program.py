@@ -15,9 +15,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Holdings, Sharing
 from rlinit.importers.common.precision import Precision
-from rlinit.importers.torch.export import tracer_of
 from rlinit.importers.torch.flops import FlopTable
-from rlinit.importers.torch.opaque_ops import opaque_call
 from rlinit.importers.torch.symbolic_sizes import SizeTable, dense_shape, tensors_of
 
 if TYPE_CHECKING:
@@ -74,7 +72,6 @@ class ProgramReader:
         self.sharing: Sharing = sharing
         self.precision = precision
         self.flop_table = FlopTable()
-        self.tracer = tracer_of(program)
         self.inputs: dict[str, InputKind] = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
         self.sizes = SizeTable(program, batch, dims)
         self.nodes = [node for node in program.graph.nodes if node.op != "output"]
@@ -124,9 +121,7 @@ class ProgramReader:
         elif not (tensors_of(value) or _is_control_flow(node) or self.sizes.depends_on_data(value)):
             return  # a check, or arithmetic on sizes
         elif self._is_random(node) or any(source in self.owner for source in node.all_input_nodes):
-            opaque = opaque_call(node)
-            name = str(node.target).removesuffix(".default").removeprefix("aten.")
-            self._open(node, name if opaque is None else opaque.kind)
+            self._open(node, str(node.target).removesuffix(".default").removeprefix("aten."))
         else:
             self.roots[node] = self._root(node)
             self.folded[node] = self._modules_in(node)
@@ -213,9 +208,6 @@ class ProgramReader:
             for node in op.nodes:
                 for source in node.all_input_nodes:
                     self._read(op, node, source, holdings, edges)
-                opaque = opaque_call(node)
-                if opaque is not None and opaque.hidden_bytes:
-                    holdings.add(op.name, opaque.label, opaque.hidden_bytes, is_parameter=True)
         held = holdings.attributes()
         rows = []
         for op in self.ops:
@@ -255,8 +247,6 @@ class ProgramReader:
         holds = {path for node in op.nodes for u in node.all_input_nodes for path in self.folded.get(u, ())}
         if holds - {op.module}:
             row["holds"] = sorted(holds - {op.module})
-        if self.tracer != "torch.export":
-            row["tracer"] = self.tracer
         return row | self.precision.noted()
 
     def _bytes(self, tensor: torch.Tensor, label: str, *, is_weight: bool) -> int:
@@ -308,9 +298,6 @@ class ProgramReader:
             found = [getattr(within, str(source.target)) for source in node.all_input_nodes if source.op == "get_attr"]
             bodies = [body for body in found if isinstance(body, torch.fx.GraphModule)]
             return max((sum(self._flops(inner, body) for inner in body.graph.nodes) for body in bodies), default=0.0)
-        opaque = opaque_call(node)
-        if opaque is not None:
-            return opaque.flops
         if not self.flop_table.counts(node.target):
             return 0.0
         args = [self._meta(argument, node.name) for argument in node.args]

@@ -193,11 +193,6 @@ def _check_operator(name: str, node: str, source: str) -> None:
                 raise InvalidGraph(
                     f"{source}: operator {name}{where} is not registered; import the package that defines it first"
                 ) from None
-        if name.startswith("torch.ops.rlinit."):
-            raise InvalidGraph(
-                f"{source}: operator {name}{where} calls a module of the process that saved it (torch.fx traced it as "
-                "one op); files cannot hold such calls, so import and run the module itself"
-            )
         if not isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
             raise InvalidGraph(f"{source}: {name!r}{where} is not an operator")
 

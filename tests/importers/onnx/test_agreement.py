@@ -36,7 +36,6 @@ def seconds(graph: Graph) -> Any:
     return found[found > 0]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.fx traced it instead")
 @pytest.mark.parametrize("case", CASES)
 def test_torch_and_onnx_agree(case: str, tmp_path: Path) -> None:
     """Ops that cost something, their seconds on one GPU, and the plan's value differ by less than a tenth."""

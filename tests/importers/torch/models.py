@@ -4,50 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
-
-
-class Choice(nn.Module):
-    """A branch on data: one of two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.yes, self.no = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, shift: float = 0.0) -> torch.Tensor:
-        """Transform and shift."""
-        y: torch.Tensor = self.yes(x) if x.sum() > 0 else self.no(x)
-        return y + shift
-
-
-class Sorting(nn.Module):
-    """Work done by NumPy."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Sort."""
-        return torch.from_numpy(np.sort(x.detach().numpy(), 0))
-
-
-class Block(nn.Module):
-    """A layer, twice a branch on data, an activation in place, a view, and normal modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
-        self.choice, self.norm = Choice(), nn.BatchNorm1d(4)
-
-    def forward(
-        self, x: torch.Tensor, mask: torch.Tensor | None = None, *, scale: float = 2.0
-    ) -> dict[str, torch.Tensor | tuple[torch.Tensor, float]]:
-        """Return nested outputs."""
-        y = self.inner(x)
-        z = self.choice(y)
-        if mask is not None:
-            z = z * mask
-        z = self.choice(z - 1, 0.5) * scale + self.norm(y.view(-1, 2, 2).flatten(1))
-        return {"z": z, "rest": (x, scale)}
 
 
 class Net(torch.nn.Module):

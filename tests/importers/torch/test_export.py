@@ -346,6 +346,8 @@ def test_what_cannot_be_traced_is_told_with_its_line(
     told = capfd.readouterr()
     assert not told.out + told.err, "torch.export prints the program that it has half made"
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    with pytest.raises(InvalidGraph, match="expected one of 'trace', 'strict'"):
+        from_torch(module_of(lambda _, x: x + 1), (ones(4),), method="jit")  # type: ignore[arg-type]
     with pytest.raises(InvalidGraph, match="Made cannot be traced"):
         from_torch(module_of(lambda _, x: x @ ones(7, 7)), (ones(4, 4),))
     with pytest.raises(InvalidGraph, match=r"expected a torch\.nn\.Module"):
