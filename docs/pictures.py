@@ -57,7 +57,7 @@ PLACES = {
     "out": (7.0, 0.0),
 }
 
-BOUNDS = ("simple", "bin-packing", "anchored-cut", "spectral", "parametric-cut", "ideals")
+BOUNDS = ("simple", "anchored-cut", "spectral", "ideals")
 
 COLOURS = ("#4c9be8", "#f0a04b", "#7bc47f")
 

@@ -32,7 +32,6 @@ PAPER_ORDERS = {
 }
 BOUND_NAMES = (
     "simple",
-    "parametric-cut",
     "anchored-cut",
     "spectral",
     "lp-root",

@@ -19,8 +19,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
+from rlinit.exact.stages.program import StageProgram
 from rlinit.exact.stages.scaled_costs import ScaledCosts
-from rlinit.exact.stages.split_run import SplitProgram
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, whole_cost
 
 _ORDERED = 3
@@ -155,10 +155,10 @@ class LooseModel:
         return StageAssignment(stage, self.problem.stage_class)
 
 
-def loose_program(problem: StageProblem) -> SplitProgram[StageAssignment]:
+def loose_program(problem: StageProblem) -> StageProgram[StageAssignment]:
     """Return the program over all assignments of nodes to devices of a `pipeline` problem."""
 
     def write(lower: float, upper: float, budget: Budget) -> LooseModel:
         return LooseModel(problem, ScaledCosts.of(problem, upper), lower=lower, upper=upper, budget=budget)
 
-    return SplitProgram(write, lambda assignment: evaluate(problem, assignment)[0], whole_cost(problem))
+    return StageProgram(write, lambda assignment: evaluate(problem, assignment)[0], whole_cost(problem))

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
+from rlinit.exact.solvers.quantum import exact_quantum
 from rlinit.exact.solvers.scip import Run, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, bypass_edges, cover_edges, window_domains
-from rlinit.exact.stages.pipeline_milp import OPTIMAL_GAP
+from rlinit.exact.stages.program import OPTIMAL_GAP
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import (
     MemoryValue,
@@ -27,7 +28,6 @@ from rlinit.stages.problem import (
     StageResult,
     Value,
     memory_value,
-    sums_exactly,
 )
 
 _SLACK = 1e-9
@@ -171,31 +171,15 @@ class MemoryModel:
         return StageAssignment(stage, problem.stage_class)
 
 
-def _quantum(values: FloatArray) -> float:
-    """Return the largest number that all `values` are multiples of, or 0 where their sums may be rounded.
-
-    Every float is a whole multiple of a power of two; where sums of the values are exact, what can be reached is a
-    multiple of their greatest common divisor.
-    """
-    values = values[values > 0]
-    if not len(values) or not np.isfinite(values).all() or not sums_exactly(values):
-        return 0.0
-    mantissa, exponent = np.frexp(values)
-    whole = np.ldexp(mantissa, 53).astype(np.int64)
-    lowest = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
-    step = float(np.ldexp(1.0, int((exponent - 53 + lowest).min())))
-    return float(np.gcd.reduce((values / step).astype(np.int64))) * step
-
-
 def _level_quantum(problem: StageProblem, level: int) -> float:
     """Return what every value of the level is a multiple of, or 0 where nothing is known."""
     if level == 2:
-        return _quantum(problem.tensor_bytes)
+        return exact_quantum(problem.tensor_bytes)
     if level == 0:
-        return _quantum(problem.param_bytes)
+        return exact_quantum(problem.param_bytes)
     # A cache that holds everything hides everything.
     cache = problem.cache_bytes[problem.cache_bytes < problem.param_bytes.sum()]
-    return _quantum(np.concatenate([problem.param_bytes, cache]))
+    return exact_quantum(np.concatenate([problem.param_bytes, cache]))
 
 
 def _round_up(bound: float, quantum: float, unit: float = 0.0) -> float:
@@ -224,7 +208,7 @@ class _Search:
         self,
         problem: StageProblem,
         start: StageAssignment | None,
-        on_solution: Callable[[StageAssignment, Value], None] | None,
+        on_solution: Callable[[StageAssignment], object] | None,
     ) -> None:
         self.problem = problem
         self.on_solution = on_solution
@@ -237,7 +221,7 @@ class _Search:
         if value < self.value:
             self.assignment, self.value = assignment, value
             if self.on_solution is not None:
-                self.on_solution(assignment, value)
+                self.on_solution(assignment)
 
 
 def solve_memory_milp(
@@ -247,9 +231,9 @@ def solve_memory_milp(
     start: StageAssignment | None = None,
     free: NDArray[np.bool_] | None = None,
     node_limit: int | None = None,
-    on_solution: Callable[[StageAssignment, Value], None] | None = None,
+    on_solution: Callable[[StageAssignment], object] | None = None,
     on_bound: Callable[[Value], None] | None = None,
-) -> StageResult:
+) -> StageResult[StageAssignment]:
     """Minimise the memory objective lexicographically, over all assignments or over a window around one.
 
     WITH `free` THE BOUND IS OF THE WINDOW, NOT OF THE PROBLEM: it says nothing about assignments that move a

@@ -17,15 +17,11 @@ from rlinit.budget import Budget
 from rlinit.comparison.baselines import Baseline, cut_order
 from rlinit.comparison.stages import stage_baselines
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
-from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
-from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
 from rlinit.exact.stages.bounds.rounding import value_quantum
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
-from rlinit.exact.stages.bounds.trial_load import trial_load_bound
-from rlinit.exact.stages.chunk_milp import chunk_program
 from rlinit.exact.stages.loose_milp import loose_program
-from rlinit.exact.stages.split_run import SplitResult
+from rlinit.exact.stages.pipeline_milp import chunk_program
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import STAGE_HEURISTICS
@@ -36,10 +32,10 @@ from rlinit.solving.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.options import SolveOptions
 from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
-from rlinit.solving.stage_phases import StageSearch
+from rlinit.solving.stage_phases import StageSearch, take_result
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
-from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, evaluate
 from rlinit.stages.splits.chunks import (
     ChunkAssignment,
     ChunkedStages,
@@ -76,9 +72,6 @@ def _cut(bound: Callable[..., float], problem: StageProblem, upper: float, budge
 
 SPLIT_BOUNDS: Mapping[str, BoundOf] = {
     "simple": lambda problem, upper, budget: simple_bound(problem, budget)[0],
-    "bin-packing": lambda problem, upper, budget: bin_packing_bound(problem, upper, budget),
-    "trial-load": lambda problem, upper, budget: trial_load_bound(problem, upper=upper, budget=budget),
-    "parametric-cut": partial(_cut, parametric_cut_bound),
     "anchored-cut": partial(_cut, anchored_cut_bound),
     "spectral": partial(_cut, spectral_bound),
 }
@@ -265,22 +258,17 @@ def _program(search: SplitSearch) -> None:
         incumbent.note = f"the program on SCIP was left out: more than {_MOST_PLACES:,} ops times stages"
         return
     with incumbent.in_phase("milp"):
-        result: SplitResult[Any] = search.form.solve(
+        result: StageResult[Any] = search.form.solve(
             budget=incumbent.budget,
             start=incumbent.assignment,
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
             node_limit=None if search.options.timed else _PROGRAM_NODES,
             on_solution=lambda found: incumbent.offer(found, "milp"),
-            on_bound=lambda bound: incumbent.raise_bound((bound,), "milp"),
+            on_bound=lambda bounds: incumbent.raise_bound(bounds, "milp"),
         )
-        incumbent.offer(result.assignment, "milp")
-        if result.status == "infeasible":
-            incumbent.prove_infeasible(_NOTHING_FITS, "milp")
-        else:
-            incumbent.raise_bound((result.bound,), "milp")
+        take_result(incumbent, result, "milp", why=_NOTHING_FITS)
 
 
-_UNLIKE: Condition[SplitSearch] = Condition("devices differ", lambda search: search.form.base.num_classes > 1)
 _NO_PLAN: Condition[SplitSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
 
 _CONTIGUOUS: Strategy[StageSearch] = (
@@ -291,8 +279,8 @@ _CONTIGUOUS: Strategy[StageSearch] = (
 """What makes the contiguous start."""
 
 
-def _bound_phase(name: str, share: float, because: str, *when: Condition[SplitSearch]) -> Phase[SplitSearch]:
-    return Phase(f"bound {name}", partial(_bound, name=name), share, when, because)
+def _bound_phase(name: str, share: float, because: str) -> Phase[SplitSearch]:
+    return Phase(f"bound {name}", partial(_bound, name=name), share, because=because)
 
 
 _SIMPLE = _bound_phase("simple", 1.0, "linear time; closes the gap where one op or the total decides")
@@ -312,11 +300,8 @@ SPLIT_METHODS: Mapping[str, Strategy[SplitSearch]] = {
         _SIMPLE,
         _START,
         _PACK,
-        _bound_phase("bin-packing", 0.1, "milliseconds; closes the gap where few ops fit a device"),
-        _bound_phase("trial-load", 0.1, "forbids ops the devices that are too slow for them", _UNLIKE),
-        _ANNEAL,
         _bound_phase("anchored-cut", 0.2, "the cheapest set around each op: decides where transfers do"),
-        _bound_phase("parametric-cut", 0.4, "the average over all devices with the cuts that none avoids"),
+        _ANNEAL,
         _PROGRAM,
     ),
     "anneal": (_SIMPLE, _START, _PACK, replace(_ANNEAL, share=1.0)),

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
-from rlinit.exact.stages.bounds.bin_packing import bin_packing_bound
+from rlinit.exact.stages.bounds.blocks import guess_bound, merged_bound
 from rlinit.exact.stages.bounds.convex_cover import MOST_COVERED, ConvexCover, convex_cover_bound
-from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
-from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
-from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
-from rlinit.exact.stages.bounds.trial_load import trial_load_bound
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.intervals.search import interval_bound
 from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
@@ -77,14 +73,6 @@ def _simple(incumbent: StageIncumbent) -> Value:
     return simple_bound(incumbent.problem, incumbent.budget)
 
 
-def _bin_packing(incumbent: StageIncumbent) -> Value:
-    return (bin_packing_bound(incumbent.problem, _upper(incumbent), incumbent.budget),)
-
-
-def _trial_load(incumbent: StageIncumbent) -> Value:
-    return (trial_load_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
-
-
 def _chain_order(incumbent: StageIncumbent) -> Value:
     budget, upper = incumbent.budget, _upper(incumbent)
     proven, order = simple_bound(incumbent.problem, budget)[0], ChainOrder.of(incumbent.problem, upper)
@@ -116,10 +104,6 @@ def _convex_cover(incumbent: StageIncumbent) -> Value:
     return (bound if bound > lower else 0.0,)
 
 
-def _parametric(incumbent: StageIncumbent) -> Value:
-    return (parametric_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
-
-
 def _anchored(incumbent: StageIncumbent) -> Value:
     return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
@@ -145,54 +129,36 @@ def _spectral(incumbent: StageIncumbent) -> Value:
     return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
-def _merged(incumbent: StageIncumbent, num_groups: int) -> Value:
+def _program(incumbent: StageIncumbent, bound: Callable[..., float], **options: Any) -> Value:
+    """Run a bound that is a program of its own."""
     if not fits_scip(incumbent):
         return (0.0,)
-    problem = incumbent.problem
-    proven = merged_bound(
-        problem,
-        even_groups(problem.num_stages, min(num_groups, problem.num_stages)),
-        budget=incumbent.budget,
-        start=incumbent.assignment,
-        upper=incumbent.values[0] if incumbent.values else None,
-        node_limit=None if incumbent.budget.remaining_s < np.inf else _BOUND_NODES,
-    )
-    return (proven,)
+    return (bound(incumbent.problem, budget=incumbent.budget, **options),)
 
 
-def _superblock(incumbent: StageIncumbent) -> Value:
-    if not fits_scip(incumbent):
-        return (0.0,)
+def _merged(incumbent: StageIncumbent, num_blocks: int) -> Value:
+    nodes = None if incumbent.budget.remaining_s < np.inf else _BOUND_NODES
+    blocks, upper = min(num_blocks, incumbent.problem.num_stages), _upper(incumbent)
+    start = incumbent.assignment
+    return _program(incumbent, merged_bound, num_blocks=blocks, start=start, upper=upper, node_limit=nodes)
+
+
+def _guess(incumbent: StageIncumbent, only_heavy: bool) -> Value:
     upper = _upper(incumbent)
-    return (three_superblock_bound(incumbent.problem, budget=incumbent.budget, upper=upper, node_limit=_BOUND_NODES),)
-
-
-def _guess(incumbent: StageIncumbent) -> Value:
-    if not fits_scip(incumbent):
-        return (0.0,)
-    return (guess_bound(incumbent.problem, budget=incumbent.budget, upper=_upper(incumbent), node_limit=_BOUND_NODES),)
-
-
-def _lp_root(incumbent: StageIncumbent) -> Value:
-    if not fits_scip(incumbent):
-        return (0.0,)
-    return (pipeline_lp_bound(incumbent.problem, budget=incumbent.budget),)
+    return _program(incumbent, guess_bound, upper=upper, node_limit=_BOUND_NODES, only_heavy=only_heavy)
 
 
 BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
     "simple": _simple,
-    "bin-packing": _bin_packing,
-    "trial-load": _trial_load,
     "chain-order": _chain_order,
     "convex-cover": _convex_cover,
     "intervals": _intervals,
-    "parametric-cut": _parametric,
     "anchored-cut": _anchored,
     "spectral": _spectral,
-    "lp-root": _lp_root,
-    "merged-2": partial(_merged, num_groups=2),
-    "merged-4": partial(_merged, num_groups=4),
-    "three-superblock": _superblock,
-    "guess": _guess,
+    "lp-root": partial(_program, bound=pipeline_lp_bound),
+    "merged-2": partial(_merged, num_blocks=2),
+    "merged-4": partial(_merged, num_blocks=4),
+    "three-superblock": partial(_guess, only_heavy=True),
+    "guess": partial(_guess, only_heavy=False),
 }
 """Bounds on the full problem by name, cheapest first. All but `simple` are for `pipeline` only."""

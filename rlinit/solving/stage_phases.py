@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from rlinit.heuristics.stages.beam import Beam
 from rlinit.heuristics.stages.excess_annealing import ExcessAnnealing
 from rlinit.heuristics.stages.filling import Filler, bisect_from
 from rlinit.heuristics.stages.threshold_search import Attempt
-from rlinit.solving.incumbent import StageIncumbent
+from rlinit.solving.incumbent import Incumbent, StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, shared_cover, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
@@ -338,7 +339,7 @@ def exact_ideals(search: StageSearch, most: int | None = None, most_labels: int 
         )
         if result is None:
             return False
-        _take(incumbent, result, "ideals", full=True)
+        take_result(incumbent, result, "ideals")
     return incumbent.closed
 
 
@@ -395,7 +396,7 @@ def windows(search: StageSearch) -> None:
         free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, search.doubt)
         with incumbent.part(f"window of {gamma:g} levels"), incumbent.in_phase(f"window: gamma {gamma:g}"):
             result = _milp(incumbent, free, search.limits.window_nodes)
-            _take(incumbent, result, "window", full=bool(free.all()))
+            take_result(incumbent, result, "window", full=bool(free.all()))
 
 
 def _gammas(window: Window, depth: int) -> tuple[float, ...]:
@@ -413,15 +414,17 @@ def full_program(search: StageSearch) -> None:
     if incumbent.finished or not fits_scip(incumbent):
         return
     with incumbent.in_phase("milp"):
-        _take(incumbent, _milp(incumbent, None, search.limits.full_nodes), "milp", full=True)
+        take_result(incumbent, _milp(incumbent, None, search.limits.full_nodes), "milp")
 
 
-def _milp(incumbent: StageIncumbent, free: NDArray[np.bool_] | None, node_limit: int | None) -> StageResult:
+def _milp(
+    incumbent: StageIncumbent, free: NDArray[np.bool_] | None, node_limit: int | None
+) -> StageResult[StageAssignment]:
     """Run the objective's program, telling the incumbent of solutions, and of bounds where they are for the whole."""
     method = "milp" if free is None else "window"
     whole = free is None or bool(free.all())
 
-    def on_solution(assignment: StageAssignment, _value: Value) -> None:
+    def on_solution(assignment: StageAssignment) -> None:
         incumbent.offer(assignment, method)
 
     def on_bound(bounds: Value) -> None:
@@ -450,13 +453,29 @@ def _milp(incumbent: StageIncumbent, free: NDArray[np.bool_] | None, node_limit:
     )
 
 
-def _take(incumbent: StageIncumbent, result: StageResult, source: str, *, full: bool) -> None:
-    """Accept what a solver found; its bound and its infeasibility count only where it solved the full problem."""
+def take_result(
+    incumbent: Incumbent[Any, Any], result: StageResult[Any], source: str, *, full: bool = True, why: str = NOTHING_FITS
+) -> None:
+    """Accept what a solver found; its bound and its infeasibility count only where it solved the full problem.
+
+    Parameters
+    ----------
+    incumbent
+        Takes it.
+    result
+        What was found, and is proven of the problem that was solved.
+    source
+        Who found it.
+    full
+        Whether it solved the full problem.
+    why
+        What is said where nothing fits.
+    """
     incumbent.offer(result.assignment, source)
     if not full:
         return
     if result.status == "infeasible" and incumbent.values is None:
-        incumbent.prove_infeasible(NOTHING_FITS, source)
+        incumbent.prove_infeasible(why, source)
     elif np.isfinite(result.bound[0]):
         incumbent.raise_bound(result.bound, source if source != "window" else "milp")
     elif incumbent.values is not None:

@@ -91,13 +91,6 @@ _COARSE = Phase("coarse schedule", stage_phases.named_start, when=(_NO_PLAN,), b
 
 _AUTO: Strategy[StageSearch] = (
     Phase(
-        "bound chain-order",
-        _bound("chain-order"),
-        0.1,
-        (_PIPELINE, _UNLIKE),
-        "50,000 ops on eight unlike devices: 0.90 of the value within 2 s, where balancing alone proves 0.54",
-    ),
-    Phase(
         "coarse schedule",
         stage_phases.first_schedule,
         0.03,
@@ -126,11 +119,12 @@ _AUTO: Strategy[StageSearch] = (
         "(benchmarks.learning.strategy first-beam)",
     ),
     Phase(
-        "bound trial-load",
-        _bound("trial-load"),
+        "bound chain-order",
+        _bound("chain-order"),
         0.1,
         (_PIPELINE, _UNLIKE),
-        "some twenty balancing programs; forbids ops the devices that are too slow for them",
+        "50,000 ops on eight unlike devices: 0.90 of the value within 2 s, where balancing alone proves 0.54; lines of "
+        "70 tasks have better values sooner where a schedule comes first",
     ),
     Phase(
         "bound convex-cover",
@@ -153,14 +147,6 @@ _AUTO: Strategy[StageSearch] = (
         0.25,
         (_PIPELINE, _ALIKE, _NO_TRANSFERS),
         "lines of 100 and 1,000 tasks: mostly optimal within 3 s, where annealing is 0.5 to 3% above",
-    ),
-    Phase("filling", stage_phases.fill, 0.1, (_PIPELINE, _UNLIKE, _TRANSFERS), "a start for the beam"),
-    Phase(
-        "filling",
-        stage_phases.fill,
-        0.03,
-        (_PIPELINE, _ALIKE, _TRANSFERS),
-        "where tensors cost something, annealing is ahead of it in less time: a NASNet mobile in 16 stages",
     ),
     Phase(
         "ideals of many states",
@@ -189,27 +175,10 @@ _AUTO: Strategy[StageSearch] = (
     Phase(
         "annealing",
         stage_phases.anneal,
-        0.1,
-        (_PIPELINE,),
-        "a good value for the bounds; drawn shapes and wide graphs end 34 to 51% closer with annealing than without "
-        "(benchmarks.ledger --problem stages --only annealing)",
-    ),
-    Phase("bound anchored-cut", _bound("anchored-cut"), 0.3, (_PIPELINE,), "with a good value it often closes the gap"),
-    Phase(
-        "annealing",
-        partial(stage_phases.anneal, turn=1),
         0.6,
-        (_PIPELINE, _TIMED),
-        "searched cells get better by what stages cost beyond a trial, and by stages of different runs put together "
-        "(benchmarks.families.pipelines searched)",
-    ),
-    Phase(
-        "bound parametric-cut",
-        _bound("parametric-cut"),
-        0.3,
         (_PIPELINE,),
-        "wired networks: integral 0.90 (0.78 to 0.99) of that without it "
-        "(benchmarks.ledger --problem stages --only 'bound parametric-cut')",
+        "drawn shapes and wide graphs end 17 to 57% closer with annealing than without "
+        "(benchmarks.ledger --problem stages --only annealing)",
     ),
     Phase(
         "bound spectral",
@@ -241,7 +210,7 @@ _AUTO: Strategy[StageSearch] = (
     ),
     Phase(
         "annealing",
-        partial(stage_phases.anneal, turn=2),
+        partial(stage_phases.anneal, turn=1),
         when=(_PIPELINE, _TIMED),
         because="the last resort has all the time that is left",
     ),

@@ -19,7 +19,7 @@ topological order of the quotient graph, so assignments are *monotone*: stage(u)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,8 +200,11 @@ class StageAssignment:
     classes: IntArray
 
 
+ScheduleT = TypeVar("ScheduleT")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class StageResult:
+class StageResult(Generic[ScheduleT]):
     """What a solver found and proved about the problem it was given.
 
     Parameters
@@ -217,7 +220,7 @@ class StageResult:
         Deterministic count of the effort spent: branch-and-bound nodes, evaluations or transitions.
     """
 
-    assignment: StageAssignment | None
+    assignment: ScheduleT | None
     value: Value | None
     bound: Value
     status: Literal["optimal", "feasible", "infeasible", "no_solution"]

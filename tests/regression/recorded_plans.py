@@ -61,7 +61,6 @@ PLACEMENT_HEURISTICS = (
 PIPELINE_BOUNDS = (
     "auto",
     "simple",
-    "parametric-cut",
     "anchored-cut",
     "spectral",
     "lp-root",

@@ -65,11 +65,11 @@ def test_a_stage_plan_survives_every_exact_part(error: Exception, monkeypatch: p
     """Programs, ideals and bounds that fail are notes in a plan that is whole, saved and loaded again."""
     for name in ("solve_ideals", "solve_pipeline_milp"):
         monkeypatch.setattr(stage_phases, name, failing(error))
-    for name in ("interval_bound", "parametric_cut_bound", "anchored_cut_bound", "spectral_bound", "merged_bound"):
+    for name in ("interval_bound", "anchored_cut_bound", "spectral_bound", "merged_bound"):
         monkeypatch.setattr(stage_bounds, name, failing(error))
     graph, hardware = layers(), rlinit.Hardware.pipeline(4, bandwidth=2.0)
     for method, parts in (
-        ("auto", ("few ideals", "bound anchored-cut", "bound parametric-cut", "all ideals")),
+        ("auto", ("few ideals", "bound intervals", "bound spectral", "all ideals")),
         ("warm", ("window of 1 levels", "bound spectral", "bound merged-2")),
     ):
         plan = rlinit.schedule(graph, hardware, method=method)
@@ -111,11 +111,11 @@ def many_ideals(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("production", "many_ideals")
 def test_a_false_bound_is_dropped_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound above the value does not close the gap, lose the plan, or stay in it; the others do."""
-    monkeypatch.setattr(stage_bounds, "parametric_cut_bound", lambda *_, **__: 1e9)
+    monkeypatch.setattr(stage_bounds, "spectral_bound", lambda *_, **__: 1e9)
     graph, hardware = layers(), rlinit.Hardware.pipeline(4, bandwidth=2.0)
     plan = rlinit.schedule(graph, hardware)
     assert 0.0 < plan.bound <= plan.value
-    assert any("1000000000.0" in note and "parametric-cut" in note for note in plan.notes)
+    assert any("1000000000.0" in note and "spectral" in note for note in plan.notes)
     rlinit.verify(plan, graph, hardware)
 
 
@@ -136,15 +136,15 @@ def test_a_false_bound_is_dropped_when_a_schedule_refutes_it() -> None:
 @pytest.mark.usefixtures("many_ideals")
 def test_in_tests_a_false_bound_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strict mode, which the tests run in, hides nothing."""
-    monkeypatch.setattr(stage_bounds, "parametric_cut_bound", lambda *_, **__: 1e9)
-    with pytest.raises(SolverFailure, match="parametric-cut"):
+    monkeypatch.setattr(stage_bounds, "spectral_bound", lambda *_, **__: 1e9)
+    with pytest.raises(SolverFailure, match="spectral"):
         rlinit.schedule(layers(), rlinit.Hardware.pipeline(4, bandwidth=2.0))
 
 
 @pytest.mark.usefixtures("production", "many_ideals")
 def test_a_proof_that_nothing_fits_is_refuted_by_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of infinity with a schedule at hand is a failure of that bound, not of the plan."""
-    monkeypatch.setattr(stage_bounds, "parametric_cut_bound", lambda *_, **__: np.inf)
+    monkeypatch.setattr(stage_bounds, "spectral_bound", lambda *_, **__: np.inf)
     plan = rlinit.schedule(layers(), rlinit.Hardware.pipeline(4, bandwidth=2.0))
     assert plan.status in ("feasible", "optimal")
     assert any("nothing fits" in note for note in plan.notes)

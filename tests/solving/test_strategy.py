@@ -36,7 +36,7 @@ def test_a_plan_followed_what_explain_says() -> None:
     graph, hardware = imagenet.load("ResNet50"), rlinit.Hardware.pipeline(6, bandwidth=1e9)
     rows = explain(graph, hardware, SolveOptions(objective="memory"))
     assert [row.name for row in rows if row.runs][:3] == ["bound simple", "coarse schedule", "few ideals"]
-    assert not any(row.runs for row in rows if row.name == "bound parametric-cut")
+    assert not any(row.runs for row in rows if row.name == "bound spectral")
     plan = rlinit.schedule(graph, hardware, objective="memory")
     assert list(plan.phase_s) == ["bound: simple", "coarse", "ideals"]
 

@@ -1,4 +1,11 @@
-"""The anchored cut bound: some stage holds the costliest node, and costs at least a minimum cut around it."""
+"""The anchored cut bound: some stage holds the costliest node, and costs at least a minimum cut around it.
+
+The cost of a stage S, overflow apart, is a cut function of S: a tensor made in S is paid for when some consumer is
+outside, one made outside when some consumer is inside. In the network the source's side is S, and a tensor of several
+consumers is paid once through two auxiliary nodes. Convexity is no closure in general, but with an anchor v in S part
+of it is: each ancestor of v in S brings its successors among v's ancestors, each descendant its predecessors among v's
+descendants. Paths through nodes unrelated to v may leave S and come back: a relaxation.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +15,89 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.cut_network import SAFETY, CutArrays, CutNetwork, cut_room, pinned_cut
+from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 from rlinit.exact.stages.bounds.simple import allowed_classes, simple_bound
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.problem import StageProblem
 
+_SAFETY = 1e-9
+"""Relative discount that covers the rounding of flows."""
+
 _ANCHORS_PER_CHECK = 32
 """Nodes between looks at the budget."""
 
 
-class StageCuts(NamedTuple):
+class _CutNetwork(NamedTuple):
+    """The network in which cuts are stages: ops first, then two nodes a shared tensor, then source and sink.
+
+    Parameters
+    ----------
+    first, head, twin
+        Its arcs, as `FlowNetwork` has them; they are the same for every class.
+    capacity
+        (c, 2P) seconds of each arc for a stage of each class.
+    edge_tail, edge_head, edge_arc
+        (e,) the precedence edges u -> v and the arc from u to v of each.
+    source_arc, sink_arc
+        (n,) the arcs from the source to each node and from each node to the sink, of capacity 0.
+    """
+
+    first: IntArray
+    head: IntArray
+    twin: IntArray
+    capacity: FloatArray
+    edge_tail: IntArray
+    edge_head: IntArray
+    edge_arc: IntArray
+    source_arc: IntArray
+    sink_arc: IntArray
+
+
+def _network(problem: StageProblem) -> _CutNetwork:
+    """Return the network of a problem."""
+    n, m, num_classes = problem.num_nodes, problem.num_tensors, problem.num_classes
+    edge_tail = np.repeat(np.arange(n, dtype=np.int64), np.diff(problem.succ_indptr))
+    edge_head, num_edges = problem.succ, len(problem.succ)
+    consumers = np.diff(problem.tensor_indptr)
+    lone, shared = np.flatnonzero(consumers == 1), np.flatnonzero(consumers > 1)
+    # A tensor with one consumer needs no node: its costs are the two directions of its edge.
+    key = problem.tensor_src[lone] * n + problem.tensor_dst[problem.tensor_indptr[lone]]
+    edge = np.searchsorted(edge_tail * n + edge_head, key)
+    sends = n + np.arange(len(shared), dtype=np.int64)
+    receives = sends + len(shared)
+    slot_of_tensor = np.zeros(m, np.int64)
+    slot_of_tensor[shared] = np.arange(len(shared))
+    tensor_of = np.repeat(np.arange(m), consumers)
+    use = consumers[tensor_of] > 1
+    user, slot = problem.tensor_dst[use], slot_of_tensor[tensor_of[use]]
+    source, sink = n + 2 * len(shared), n + 2 * len(shared) + 1
+    nodes = np.arange(n, dtype=np.int64)
+    # made in S -> sends -> all consumers in S, or out_s is cut;
+    # some consumer in S -> receives -> made in S, or in_s is cut
+    maker = problem.tensor_src[shared]
+    tail = np.concatenate([edge_tail, maker, receives, sends[slot], user, np.full(n, source), nodes])
+    head = np.concatenate([edge_head, sends, maker, user, receives[slot], nodes, np.full(n, sink)])
+    network = FlowNetwork.from_pairs(sink + 1, tail, head)
+    forced, none = np.full(2 * len(user), np.inf), np.zeros(2 * len(user) + 2 * n)
+    capacity = np.empty((num_classes, 2 * len(tail)))
+    for c in range(num_classes):
+        forward = np.bincount(edge, problem.out_s[c, lone], num_edges)
+        backward = np.bincount(edge, problem.in_s[c, lone], num_edges)
+        ahead = [forward, problem.out_s[c, shared], problem.in_s[c, shared], forced, np.zeros(2 * n)]
+        behind = [backward, np.zeros(2 * len(shared)), none]
+        capacity[c] = network.capacities(np.concatenate(ahead), np.concatenate(behind))
+    arcs, structure = network.arc_of_pair, (network.first, network.head, network.twin)
+    ends = arcs[-2 * n : -n], arcs[len(arcs) - n :]
+    return _CutNetwork(*structure, capacity, edge_tail, edge_head, arcs[:num_edges], *ends)
+
+
+class _StageCosts(NamedTuple):
     """What a stage costs, by cuts: f_c(S) >= cut_c(S) + charge_j(S) - rebate_j for every variant j of class c.
 
     Parameters
     ----------
-    capacity
-        (c, 2P) of each arc.
     variant_class
         (j,) class of each variant.
     charge, rebate
@@ -34,7 +106,6 @@ class StageCuts(NamedTuple):
         (c, n) 1 where a node may not run.
     """
 
-    capacity: FloatArray
     variant_class: IntArray
     charge: FloatArray
     rebate: FloatArray
@@ -56,9 +127,40 @@ def _mark_relatives(order: IntArray, indptr: IntArray, neighbour: IntArray, v: i
 
 
 @njit(cache=True, nogil=True)
+def _pinned_cut(
+    network: _CutNetwork,
+    residual: FloatArray,
+    room: IntArray,
+    charge: FloatArray,
+    outside: IntArray,
+    v: int,
+    ancestor: IntArray,
+    descendant: IntArray,
+) -> float:
+    """Return a lower bound on min over S with v in S of cut(S) + charge(S), tight up to rounding.
+
+    `residual` (2P,) holds the capacities and is changed, `room` (3, N) is scratch. `ancestor` and `descendant` (n,)
+    are 1 at v and its ancestors, and at v and its descendants; `outside` (n,) is 1 where a node stays out.
+    """
+    for u in range(len(charge)):
+        residual[network.sink_arc[u]] = np.inf if outside[u] == 1 else charge[u]
+    residual[network.source_arc[v]] = np.inf
+    for i in range(len(network.edge_arc)):
+        if ancestor[network.edge_head[i]] == 1:
+            residual[network.edge_arc[i]] = np.inf
+        if descendant[network.edge_tail[i]] == 1:
+            residual[network.twin[network.edge_arc[i]]] = np.inf
+    sink = len(network.first) - 2
+    cut = max_flow(
+        network.first, network.head, network.twin, residual, sink - 1, sink, np.inf, room[0], room[1], room[2]
+    )
+    return cut * (1.0 - _SAFETY) if cut < np.inf else np.inf
+
+
+@njit(cache=True, nogil=True)
 def _anchored_cuts(
-    arcs: CutArrays,
-    stages: StageCuts,
+    network: _CutNetwork,
+    stages: _StageCosts,
     order: IntArray,
     precedence: Precedence,
     anchors: IntArray,
@@ -66,9 +168,9 @@ def _anchored_cuts(
     best: float,
 ) -> float:
     """Return the larger of `best` and, over `anchors`, the min over classes of the max over a class's variants."""
-    capacity, forbidden = stages.capacity, stages.forbidden
+    capacity, forbidden = network.capacity, stages.forbidden
     n = len(lone)
-    room = cut_room(arcs)
+    residual, room = np.empty(capacity.shape[1]), np.zeros((3, len(network.first) - 1), np.int64)
     ancestor, descendant = np.zeros(n, np.int64), np.zeros(n, np.int64)
     backwards = order[::-1].copy()
     for v in anchors:
@@ -83,8 +185,9 @@ def _anchored_cuts(
             value = 0.0
             for j in range(len(stages.variant_class)):
                 if stages.variant_class[j] == c:
+                    residual[:] = capacity[c]
                     charge = stages.charge[j]
-                    cut = pinned_cut(arcs, room, capacity[c], 1.0, charge, forbidden[c], v, ancestor, descendant)
+                    cut = _pinned_cut(network, residual, room, charge, forbidden[c], v, ancestor, descendant)
                     value = max(value, cut - stages.rebate[j])
             least = min(least, value)
             if least <= best:
@@ -93,17 +196,15 @@ def _anchored_cuts(
     return best
 
 
-def _variants(problem: StageProblem) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return (j,) classes, (j, n) charges, (j,) rebates: f_c(S) >= cut(S) + charge(S) - rebate for every variant.
-
-    The second variant of a class takes overflow >= rate * (param(S) - cache).
-    """
+def _stage_costs(problem: StageProblem) -> _StageCosts:
+    """Return the variants; the second one of a class takes overflow >= rate * (param(S) - cache)."""
     spills = np.flatnonzero(np.isfinite(problem.cache_bytes) & (problem.overflow_s_per_byte > 0))
     work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
     rate = problem.overflow_s_per_byte[spills]
     charge = np.concatenate([work, work[spills] + rate[:, None] * problem.param_bytes])
-    rebate = np.concatenate([np.zeros(len(work)), rate * problem.cache_bytes[spills] * (1 + SAFETY)])
-    return np.concatenate([np.arange(len(work)), spills]).astype(np.int64), charge, rebate
+    rebate = np.concatenate([np.zeros(len(work)), rate * problem.cache_bytes[spills] * (1 + _SAFETY)])
+    variant_class = np.concatenate([np.arange(len(work)), spills]).astype(np.int64)
+    return _StageCosts(variant_class, charge, rebate, (~allowed_classes(problem)).astype(np.int64))
 
 
 def _lone_costs(problem: StageProblem) -> FloatArray:
@@ -123,12 +224,7 @@ def _lone_costs(problem: StageProblem) -> FloatArray:
 
 
 def anchored_cut_bound(
-    problem: StageProblem,
-    *,
-    upper: float = np.inf,
-    budget: Budget | None = None,
-    max_anchors: int | None = None,
-    contiguous: bool = True,
+    problem: StageProblem, *, upper: float = np.inf, budget: Budget | None = None, contiguous: bool = True
 ) -> float:
     """Return the anchored cut bound: the costliest node's cheapest stage.
 
@@ -144,8 +240,6 @@ def anchored_cut_bound(
         Seconds; the search ends when the bound reaches it.
     budget
         When it ends, the best bound so far is returned.
-    max_anchors
-        Number of nodes to try at most, costliest first; None: all that can raise the bound.
     contiguous
         Whether stages are convex. Where a device may hold any nodes, S is any set that contains v.
 
@@ -161,15 +255,12 @@ def anchored_cut_bound(
     best = simple_bound(problem, budget)[0]
     if problem.num_nodes == 0 or problem.num_tensors == 0 or not np.isfinite(best):
         return best
-    cuts, lone = CutNetwork.build(problem), _lone_costs(problem)
-    variant_class, charge, rebate = _variants(problem)
-    forbidden = (~allowed_classes(problem)).astype(np.int64)
-    anchors = np.argsort(-lone, kind="stable")[:max_anchors]
+    network, stages, lone = _network(problem), _stage_costs(problem), _lone_costs(problem)
+    anchors = np.argsort(-lone, kind="stable")
     order = problem.order if contiguous else problem.order[:0]  # without an order v has no relatives to bring along
     for start in range(0, len(anchors), _ANCHORS_PER_CHECK):
         part = anchors[start : start + _ANCHORS_PER_CHECK]
         if best >= upper or lone[part[0]] <= best or (budget is not None and budget.expired):
             break
-        stages = StageCuts(cuts.capacity, variant_class, charge, rebate, forbidden)
-        best = float(_anchored_cuts(cuts.arrays, stages, order, problem.precedence, part, lone, best))
+        best = float(_anchored_cuts(network, stages, order, problem.precedence, part, lone, best))
     return best

@@ -25,8 +25,7 @@ from scipy.linalg import eigh, eigvalsh
 from threadpoolctl import threadpool_limits
 
 from rlinit.arrays import FloatArray
-from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.parametric_cut import reachability
+from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance, simple_bound
 from rlinit.stages.problem import StageProblem
 
@@ -165,6 +164,17 @@ def spectral_bound(
             best = max(best, dual.threshold(multipliers, best))
             ceiling = min(upper, best * (1.5 if best >= ceiling else 1.01))
         return best
+
+
+def reachability(problem: StageProblem) -> FloatArray:
+    """Return (n, n) 0/1: whether node v is u or a descendant of u."""
+    reserve(9.0 * problem.num_nodes**2, f"which of {problem.num_nodes:,} ops lead to which")
+    reach = np.zeros((problem.num_nodes, problem.num_nodes), np.bool_)
+    for v in problem.order[::-1]:
+        after = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
+        reach[v] = reach[after].any(axis=0)
+        reach[v, v] = True
+    return reach.astype(np.float64)
 
 
 class _SpectralDual:

@@ -29,7 +29,9 @@ _SAFETY = 1.0 - 1e-9
 """Discount of a proven bound for the rounding of sums."""
 
 
-def solve_activation_ideals(problem: StageActivations, *, upper: float, budget: Budget) -> StageResult | None:
+def solve_activation_ideals(
+    problem: StageActivations, *, upper: float, budget: Budget
+) -> StageResult[StageAssignment] | None:
     """Solve a problem with activations by dynamic programming over its ideals.
 
     Every pair of nested ideals is a stage, unless its work, its transfers and the overflow of what it surely holds cost
@@ -136,7 +138,7 @@ class _Program:
         self.memory = (base.memory_bytes * CAPACITY_SLACK).tolist()
         self.num_stages = 0
 
-    def solve(self) -> StageResult | None:
+    def solve(self) -> StageResult[StageAssignment] | None:
         """Return the result as `solve_activation_ideals` describes it."""
         states = StageStates.counted(self.base.class_count, min(self.base.num_stages, self.base.num_nodes))
         step = states.step

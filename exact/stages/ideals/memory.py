@@ -44,7 +44,7 @@ def solve_memory_ideals(
     lower: float = 0.0,
     upper: MemoryValue | None = None,
     on_bound: Callable[[Value], None] | None = None,
-) -> StageResult | None:
+) -> StageResult[StageAssignment] | None:
     """Return the assignment of the lexicographically smallest (peak, off-cache, traffic), exact over all monotone ones.
 
     Parameters

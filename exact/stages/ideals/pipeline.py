@@ -27,7 +27,7 @@ def solve_pipeline_ideals(
     lower: float = 0.0,
     upper: float | None = None,
     on_bound: Callable[[Value], None] | None = None,
-) -> StageResult | None:
+) -> StageResult[StageAssignment] | None:
     """Return the assignment of the smallest bottleneck, exact over all monotone assignments and orders of classes.
 
     Parameters

@@ -8,7 +8,7 @@ from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.enumeration import enumerate_ideals
 from rlinit.exact.stages.ideals.memory import solve_memory_ideals
 from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
-from rlinit.stages.problem import StageProblem, StageResult, Value
+from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value
 
 _MOST_BITS = 4_000_000_000
 """Ideals times nodes to enumerate at most: half a gigabyte while they are told apart."""
@@ -22,7 +22,7 @@ def solve_ideals(
     upper: Value | None = None,
     budget: Budget | None = None,
     on_bound: Callable[[Value], None] | None = None,
-) -> StageResult | None:
+) -> StageResult[StageAssignment] | None:
     """Solve the whole problem exactly by dynamic programming over its ideals.
 
     Parameters

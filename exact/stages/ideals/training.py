@@ -50,7 +50,7 @@ def solve_training_ideals(
     upper: float,
     budget: Budget,
     on_bound: Callable[[float], None] | None = None,
-) -> StageResult | None:
+) -> StageResult[StageAssignment] | None:
     """Return the assignment of the smallest bottleneck, exact over monotone assignments, classes and recomputation.
 
     Parameters
@@ -136,7 +136,7 @@ def _solve(
     upper: float,
     budget: Budget,
     on_bound: Callable[[float], None] | None,
-) -> StageResult | None:
+) -> StageResult[StageAssignment] | None:
     problem = training.problem
     most = min(problem.num_stages, problem.num_nodes)
     num_states = num_counted(problem.class_count, most)

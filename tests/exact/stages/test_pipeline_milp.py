@@ -15,6 +15,7 @@ from rlinit.exact.stages.domains import StageDomains, window_domains
 from rlinit.exact.stages.pipeline_milp import PipelineModel, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.exact.stages.scaled_costs import ScaledCosts
 from rlinit.stages.problem import StageAssignment, Value, evaluate, stage_value
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages
 from tests.draws import draws
 from tests.exact.stages.cases import all_in_stage, any_problem, at_most, best_pipeline_in_window
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
@@ -105,13 +106,13 @@ def test_every_assignment_is_a_point_of_the_model(seed: int) -> None:
     problem = any_problem(seed, "pipeline", max_nodes=5)
     n, k = problem.num_nodes, problem.num_stages
     domains = StageDomains(problem, np.zeros(n, np.int64), np.full(n, k - 1, np.int64))
-    model = PipelineModel(problem, domains, ScaledCosts.of(problem, np.inf), lower=0.0, upper=np.inf)
+    model = PipelineModel(ChunkedStages(problem, 1), domains, ScaledCosts.of(problem, np.inf), lower=0.0, upper=np.inf)
     matrix, lhs, rhs = model.linear.matrix()
     for stage in monotone_assignments(problem):
         value = stage_value(problem, stage, problem.stage_class)
         if value == np.inf:
             continue
-        assignment = StageAssignment(stage, problem.stage_class)
+        assignment = ChunkAssignment(stage, np.arange(k), problem.stage_class)
         point = model.encode(assignment)
         activity = matrix @ point
         slack = 1e-9 + 1e-12 * (abs(matrix) @ np.abs(point))
@@ -200,7 +201,7 @@ def test_callbacks_report_better_values_and_valid_bounds() -> None:
     solve_pipeline_milp(
         problem,
         budget=Budget(60),
-        on_solution=lambda assignment, value: values.append(value),
+        on_solution=lambda assignment: values.append(evaluate(problem, assignment)),
         on_bound=bounds.append,
     )
     assert values
@@ -221,9 +222,8 @@ def test_small_window_is_a_small_model() -> None:
     start = StageAssignment(np.arange(200) * 4 // 200, problem.stage_class)
     free = np.zeros(200, np.bool_)
     free[98:102] = True
-    model = PipelineModel(
-        problem, window_domains(problem, start, free), ScaledCosts.of(problem, 1e6), lower=0.0, upper=1e6
-    )
+    domains, costs = window_domains(problem, start, free), ScaledCosts.of(problem, 1e6)
+    model = PipelineModel(ChunkedStages(problem, 1), domains, costs, lower=0.0, upper=1e6)
     assert sum(model.linear.is_binary) <= 4 * 3
     assert model.linear.num_variables < 100
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.convex_cover import ConvexCover, convex_cover_bound
 from rlinit.exact.stages.bounds.convex_load import StageRoom, best_load, reach_bits
-from rlinit.exact.stages.bounds.trial_load import trial_load_bound
+from rlinit.exact.stages.bounds.simple import load_balance
 from rlinit.stages.problem import StageProblem
 from tests.draws import draws
 from tests.exact.stages.cases import small_problems
@@ -111,4 +111,4 @@ def test_it_knows_of_what_lies_between() -> None:
     optimum = brute_force_pipeline(problem)
     bound = convex_cover_bound(ConvexCover(problem, Budget()), lower=0.0, upper=optimum)
     assert optimum == 10.0
-    assert trial_load_bound(problem, upper=optimum) < 7.0 < 8.9 < bound <= optimum
+    assert load_balance(problem).bound < 7.0 < 8.9 < bound <= optimum

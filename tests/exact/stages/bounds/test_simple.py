@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
-from rlinit.exact.stages.bounds.parametric_cut import parametric_cut_bound
 from rlinit.exact.stages.bounds.simple import load_balance, simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.stages.problem import StageProblem
@@ -151,5 +150,4 @@ def test_a_node_that_fills_a_memory_up_to_rounding_may_run_there(share: float) -
     assert best == 1.0
     assert simple_bound(problem)[0] <= best
     assert anchored_cut_bound(problem, budget=Budget(10)) <= best
-    assert parametric_cut_bound(problem, budget=Budget(10)) <= best
     assert spectral_bound(problem, budget=Budget(10)) <= best

@@ -1,8 +1,11 @@
-"""The superblock bounds against enumeration."""
+"""Bounds from blocks of stages against enumeration."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.merged_stages import even_groups, merged_bound
-from rlinit.exact.stages.bounds.superblock import guess_bound, three_superblock_bound
+from rlinit.exact.stages.bounds.blocks import guess_bound, merged_bound
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import average_work, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.stages.problem import StageProblem, stage_cost
@@ -20,6 +22,7 @@ from tests.exact.stages.cases import all_in_stage, any_problem, with_magnitudes
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
 seeds = st.integers(0, 2**32 - 1)
+three_superblock_bound = partial(guess_bound, only_heavy=True)
 
 
 def _cheapest_heavy_convex_set(problem: StageProblem) -> float:
@@ -125,12 +128,11 @@ def test_no_bound_by_a_program_is_false_where_magnitudes_differ(seed: int) -> No
     best = brute_force_pipeline(problem)
     if not np.isfinite(best):
         return
-    groups = even_groups(problem.num_stages, min(2, problem.num_stages))
-    for upper in (None, best, 3.0 * best):
+    for upper in (np.inf, best, 3.0 * best):
         for proven in (
             three_superblock_bound(problem, budget=Budget(30), upper=upper),
             guess_bound(problem, budget=Budget(30), upper=upper),
-            merged_bound(problem, groups, budget=Budget(30), upper=upper),
+            merged_bound(problem, min(2, problem.num_stages), budget=Budget(30), upper=upper),
         ):
             assert proven <= best * (1 + 1e-12)
     assert pipeline_lp_bound(problem, budget=Budget(30)) <= best * (1 + 1e-12)
@@ -147,11 +149,51 @@ def test_programs_that_are_not_written_in_time_prove_the_average() -> None:
     for proven in (
         three_superblock_bound(problem, budget=ended),
         guess_bound(problem, budget=ended),
-        merged_bound(problem, even_groups(4, 2), budget=ended),
+        merged_bound(problem, 2, budget=ended),
         pipeline_lp_bound(problem, budget=ended),
     ):
         assert proven == average
     result = solve_pipeline_milp(problem, budget=ended, start=start)
-    assert (result.status, result.assignment, result.bound) == ("feasible", start, (average,))
+    assert result.assignment is not None
+    assert np.array_equal(result.assignment.stage, start.stage)
+    assert (result.status, result.bound) == ("feasible", (average,))
     memory = random_problem(0, 40, 4, objective="memory")
     assert solve_memory_milp(memory, budget=ended, start=all_in_stage(memory, 0)).status == "feasible"
+
+
+@settings(max_examples=draws(60), deadline=None)
+@given(seeds)
+def test_merging_is_at_most_the_optimum(seed: int) -> None:
+    """Any number of blocks, with or without a known value, bounds the optimum from below."""
+    problem = any_problem(seed, "pipeline")
+    best = brute_force_pipeline(problem)
+    num_blocks = int(np.random.default_rng(seed).integers(1, problem.num_stages + 1))
+    for upper in (np.inf, best):
+        bound = merged_bound(problem, num_blocks, budget=Budget(30), start=all_in_stage(problem, 0), upper=upper)
+        assert average_work(problem) <= bound * (1 + 1e-12)
+        assert bound <= best * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_stage_a_block_is_the_exact_program(seed: int) -> None:
+    """Without merging, and with one class, the bound is the optimum."""
+    problem = random_problem(seed, 7, 3, cache_fraction=0.8, tensors_per_node=2)
+    bound = merged_bound(problem, 3, budget=Budget(30))
+    assert bound == pytest.approx(brute_force_pipeline(problem), rel=1e-6)
+
+
+def test_merging_weakens_the_bound() -> None:
+    """Refining blocks never lowers the bound."""
+    problem = random_problem(8, 7, 4, zero_fraction=0.0)
+    bounds = [merged_bound(problem, num_blocks, budget=Budget(30)) for num_blocks in (1, 2, 4)]
+    assert all(a <= b * (1 + 1e-6) for a, b in itertools.pairwise(bounds))
+    assert bounds[1] > bounds[0]
+
+
+def test_blocks_share_their_memory_and_cache() -> None:
+    """A block holds what its stages hold together: capacities that one stage could not meet do not raise the bound."""
+    problem = random_problem(5, 7, 3, zero_fraction=0.0, cache_fraction=1.0)
+    problem = dataclasses.replace(problem, memory_bytes=np.array([problem.param_bytes.sum() * 0.45]))
+    best = brute_force_pipeline(problem)
+    for num_blocks in (1, 2):
+        assert merged_bound(problem, num_blocks, budget=Budget(30)) <= best * (1 + 1e-12) < np.inf

@@ -1,0 +1,268 @@
+"""Bounds on the bottleneck from programs in which neighbouring stages are merged into blocks.
+
+MTPP's hierarchy (sections 3.2 and 3.3) asks where the average work is: some stage holds it, and all stages before it
+and all stages after it are one block each. Between these three blocks and the exact program of k stages lies the exact
+program on a few blocks of stages, which keeps the cuts between blocks exact and leaves out the cuts inside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.budget import Budget
+from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
+from rlinit.exact.solvers.scip import RunSettings, Status, run_scip
+from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
+from rlinit.exact.stages.pipeline_milp import average_work
+from rlinit.exact.stages.scaled_costs import ScaledCosts, overflow_terms, safe_bound, single_stage_cost
+from rlinit.exact.stages.variables import StageVariables
+from rlinit.stages.problem import StageAssignment, StageProblem, whole_cost
+
+_TINY = 1e-8
+"""Share of the work a stage holds at least below which a solver would not see a node's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of neighbouring stages, in order.
+
+    Parameters
+    ----------
+    sizes
+        (g,) stages of each block; 0 where the block stands for any number of stages and its costs are left out.
+    heavy
+        The block that is one stage with at least the average work (MTPP, Lemma 3.3); None where nothing is said.
+    heavy_class
+        Class of the device of that stage.
+    """
+
+    sizes: IntArray
+    heavy: int | None = None
+    heavy_class: int = 0
+
+
+class _BlockModel:
+    """Assign nodes to blocks; a block costs, for each of its stages, at most what its worst stage costs.
+
+    Parameters
+    ----------
+    problem
+        The problem; but for the heavy stage, several classes are merged into one that is at least as good as each.
+    domains
+        Blocks each node may take, not empty.
+    blocks
+        The blocks.
+    costs
+        Costs in the model's unit.
+    edges
+        (tails, heads) all that precedence needs.
+    budget
+        Writing the model raises `OutOfTime` once this has ended.
+    """
+
+    def __init__(
+        self,
+        problem: StageProblem,
+        domains: StageDomains,
+        blocks: Blocks,
+        costs: ScaledCosts,
+        edges: tuple[IntArray, IntArray],
+        budget: Budget,
+    ) -> None:
+        self.problem, self.blocks, self.costs, self.unit = problem, blocks, costs, costs.unit
+        self.linear = LinearModel(budget=budget)
+        numbers = range(len(blocks.sizes))
+        self.nodes = StageVariables(problem, self.linear, domains.first, domains.last, len(numbers), edges)
+        for g in numbers:
+            self._memory(g)
+        if blocks.heavy is not None:
+            self._heavy(blocks.heavy)
+        priced = [self._cost_per_stage(g) for g in numbers if blocks.sizes[g] > 0]
+        ceiling = max(map(self.linear.largest_value, priced))
+        self.linear.objective = self.linear.max_of(0.0, ceiling, priced)
+
+    def _classes(self, g: int) -> slice:
+        """Return which classes the stages of a block may have."""
+        return slice(self.blocks.heavy_class, self.blocks.heavy_class + 1) if g == self.blocks.heavy else slice(None)
+
+    def _memory(self, g: int) -> None:
+        """Sum over v of param(v) x[v, g] <= size(g) times the largest memory of a class."""
+        capacity, size = float(self.problem.memory_bytes[self._classes(g)].max()), int(self.blocks.sizes[g])
+        if np.isfinite(capacity) and size > 0:
+            scale = power_of_two_unit(capacity)
+            # A node that alone is too much is so at twice the capacity.
+            held = self.nodes.held(np.minimum(self.problem.param_bytes, 2.0 * size * capacity) / scale, g)
+            self.linear.at_most(held, size * capacity / scale)
+
+    def _heavy(self, g: int) -> None:
+        """Sum over v of work(v) x[v, g] >= L (equation 14), and x[v, g] = 0 where v may not run on the class.
+
+        The row has a unit of its own and a relative slack of 1e-9 for rounding; nodes that a solver would overlook
+        count as inside.
+        """
+        for v in np.flatnonzero(~np.isfinite(self.problem.work_s[self.blocks.heavy_class])).tolist():
+            self.linear.equal(self.nodes.at(v, g), 0.0)
+        work, least = _cheapest(self.problem.work_s), average_work(self.problem)
+        unit, seen = power_of_two_unit(least), work >= _TINY * least
+        held = self.nodes.held(np.where(seen, work, 0.0) / unit, g)
+        missing = least * (1 - 1e-9) - float(work[~seen].sum())
+        self.linear.at_most(Affine().add(held, -1.0), -missing / unit)
+
+    def _cost_per_stage(self, g: int) -> Affine:
+        """T >= (work + tensors in + tensors out + overflow of block g) / size(g).
+
+        Each tensor that enters or leaves the block enters or leaves at least one of its stages, and the stages'
+        overflows add up to at least that of their joint parameters over their joint cache.
+        """
+        problem, nodes, classes = self.problem, self.nodes, self._classes(g)
+        work = _cheapest(self.costs.work[classes])
+        cost = nodes.held(np.where(np.isfinite(work), work, 0.0), g)
+        for scaled, count in ((self.costs.into, nodes.entering), (self.costs.out_of, nodes.leaving)):
+            cheapest = _cheapest(scaled[classes])
+            for t in np.flatnonzero(cheapest > 0).tolist():
+                cost.add(count(t, g), float(cheapest[t]))
+        size, rate = int(self.blocks.sizes[g]), float(problem.overflow_s_per_byte[classes].min())
+        cache = size * float(problem.cache_bytes[classes].max())
+        terms, hidden = overflow_terms(problem.param_bytes, rate, cache, 2.0 * self.costs.ceiling)
+        if terms.any():
+            param = terms / self.unit
+            over = nodes.held(param, g).add(Affine(constant=-hidden / self.unit))
+            cost.add(Affine({self.linear.max_of(0.0, float(param.sum()), [over]): 1.0}))
+        return Affine().add(cost, 1.0 / size)
+
+
+def _cheapest(seconds: FloatArray) -> FloatArray:
+    """Return the minimum over classes, (c, n) -> (n,)."""
+    return np.asarray(seconds.min(axis=0), np.float64)
+
+
+def merged_bound(
+    problem: StageProblem,
+    num_blocks: int,
+    *,
+    budget: Budget,
+    start: StageAssignment | None = None,
+    upper: float = np.inf,
+    node_limit: int | None = None,
+) -> float:
+    """Return a lower bound on the bottleneck, in seconds, from blocks of neighbouring stages, as even as can be.
+
+    With one block a stage and one class this is the exact program; with one block it is the average work. Nodes,
+    tensors, caches and memories are taken at their best class, so one model covers every order of unequal stages.
+
+    Parameters
+    ----------
+    problem
+        A ``pipeline`` problem.
+    num_blocks
+        At most the number of stages.
+    budget
+        Time limit and switch; what it cuts short still is a bound.
+    start
+        A monotone assignment, only to help the search.
+    upper
+        Value of a known assignment in seconds; rules out stages for nodes. The bound never exceeds it.
+    node_limit
+        Most branch-and-bound nodes.
+    """
+    work = _cheapest(problem.work_s)
+    if not np.isfinite(work).all():
+        return np.inf
+    floor = average_work(problem)
+    stages = window_domains(problem, None, None)
+    stages.tighten(work, upper)
+    if stages.empty:
+        return upper
+    block_of = np.arange(problem.num_stages) * num_blocks // problem.num_stages
+    domains = StageDomains(problem, block_of[stages.first], block_of[stages.last])
+    blocks = Blocks(np.bincount(block_of))
+    costs = ScaledCosts.of(problem, min(upper * (1 + 1e-6), whole_cost(problem)), floor)
+    try:
+        model = _BlockModel(problem, domains, blocks, costs, cover_edges(problem), budget)
+    except OutOfTime:
+        return min(floor, upper)
+    point = None
+    if start is not None and ((stages.first <= start.stage) & (start.stage <= stages.last)).all():
+        point = np.zeros(model.linear.num_variables)
+        model.nodes.encode(block_of[start.stage], point)
+        point = model.linear.complete(point)
+    settings = RunSettings(separation="off", heuristics="fast")
+    run = run_scip(model.linear, budget=budget, node_limit=node_limit, start=point, settings=settings)
+    return min(max(safe_bound(run.bound, model.unit), floor), upper)
+
+
+def guess_bound(
+    problem: StageProblem,
+    *,
+    budget: Budget,
+    upper: float = np.inf,
+    node_limit: int | None = None,
+    only_heavy: bool = False,
+) -> float:
+    """Return a lower bound on the bottleneck by guessing which stage holds the average work.
+
+    Some stage holds at least L = max(largest node, total / k) of the work, each node counted on its cheapest class,
+    whatever stages are empty (Lemma 3.3). For every j, and all classes of that stage, the stage at position j is the
+    one, the worst of the j - 1 stages before it is at least as expensive as their average, and so are the k - j after
+    it. The smallest of these bounds holds for the problem.
+
+    Parameters
+    ----------
+    problem
+        A ``pipeline`` problem.
+    budget
+        Time limit and switch, shared evenly by the guesses; what it cuts short still is a bound.
+    upper
+        Value of a known assignment in seconds: costs above it need no exact price. The bound never exceeds it.
+    node_limit
+        Most branch-and-bound nodes of each guess.
+    only_heavy
+        Whether the stages before and after it cost nothing, so that one program stands for all positions: the bound of
+        three superblocks, the cheapest convex set that holds the average work.
+
+    References
+    ----------
+    MTPP, sections 3.2 (Lemma 3.3, equations 13 and 14) and 3.3.
+    """
+    if not np.isfinite(_cheapest(problem.work_s)).all():
+        return np.inf
+    edges, least, k = cover_edges(problem), average_work(problem), problem.num_stages
+    known = min(single_stage_cost(problem), upper)
+    costs = ScaledCosts.of(problem, min(known * (1 + 1e-6), whole_cost(problem)), least)
+    positions = [(0, 0)] if only_heavy else [(j, k - 1 - j) for j in range(k)]
+    guesses = [(sides, c) for sides in positions for c in np.flatnonzero(problem.class_count).tolist()]
+    value = np.inf
+    for i, ((before, after), c) in enumerate(guesses):
+        if value <= least:  # Lemma 3.3's bound holds without any search, so nothing below it counts.
+            break
+        blocks = Blocks(np.array([before, 1, after]), 1, c)
+        domains = _heavy_domains(problem, c, has_before=only_heavy or before > 0, has_after=only_heavy or after > 0)
+        if domains.empty:
+            continue
+        try:
+            model = _BlockModel(problem, domains, blocks, costs, edges, budget)
+        except OutOfTime:
+            return min(least, known)
+        share = budget.share(min(budget.remaining_s / (len(guesses) - i), 1e9))
+        cutoff = value / model.unit if np.isfinite(value) else None
+        run = run_scip(model.linear, budget=share, node_limit=node_limit, cutoff=cutoff)
+        if run.status is not Status.INFEASIBLE:
+            value = min(value, max(safe_bound(run.bound, model.unit), least))
+    return min(value, known)
+
+
+def _heavy_domains(problem: StageProblem, c: int, *, has_before: bool, has_after: bool) -> StageDomains:
+    """Return the blocks that nodes may take where the one in the middle has class c and the others may not be."""
+    forbidden = ~np.isfinite(problem.work_s[c])
+    first = np.full(problem.num_nodes, 0 if has_before else 1, np.int64)
+    last = np.full(problem.num_nodes, 2 if has_after else 1, np.int64)
+    # A node that may not be in the middle is before or after it, and so with it are its ancestors or descendants where
+    # one side does not exist.
+    if not has_before:
+        first[forbidden] = 2
+    if not has_after:
+        last[forbidden] = 0
+    return StageDomains(problem, first, last)
